@@ -1,0 +1,234 @@
+//! What a failed attempt looks like to a decision: its kind, its cause and the server's hint.
+
+use core::fmt;
+
+use crate::hint::Hint;
+
+/// Whether a failed attempt may have taken effect, and whether repeating it can help.
+///
+/// Eligibility has two axes (design rule 1): *did it run*, answered here, and *may it run twice*,
+/// answered by [`Session::new`](crate::Session::new)'s `repeatable`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// The server never began: repeating is safe for any operation.
+    NotProcessed,
+    /// The attempt may have taken effect: only a repeatable operation is attempted again.
+    Ambiguous,
+    /// Repeating cannot help.
+    Permanent,
+    /// Refused because of rate, and not processed: repeating is safe for any operation.
+    Throttled,
+    /// Refused, and asked not to retry.
+    Overloaded,
+}
+
+impl Kind {
+    /// The word for this kind in traces and policy files, such as `not_processed`.
+    ///
+    /// ```
+    /// assert_eq!(relent_core::Kind::NotProcessed.name(), "not_processed");
+    /// ```
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotProcessed => "not_processed",
+            Self::Ambiguous => "ambiguous",
+            Self::Permanent => "permanent",
+            Self::Throttled => "throttled",
+            Self::Overloaded => "overloaded",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How an attempt failed below the level of the protocol's own answers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Network {
+    /// The name could not be looked up just now (EAI_AGAIN, SERVFAIL).
+    Dns,
+    /// The name does not exist (NXDOMAIN), or the resolver did not tell the two apart.
+    NameNotFound,
+    /// The connection was refused or the host is unreachable.
+    Connect,
+    /// The connection was cut during the TLS handshake.
+    Handshake,
+    /// The server's certificate is not acceptable.
+    Certificate,
+    /// HTTP/2 `REFUSED_STREAM`: the server did not look at the request.
+    RefusedStream,
+    /// HTTP/2 `GOAWAY` with a last stream below this one: the server will not look at the request.
+    GoAway,
+    /// The connection broke after the request, or a part of it, was sent.
+    Reset,
+    /// The response ended before it was complete.
+    Truncated,
+    /// The request itself is malformed: a bad URL, a header that cannot be sent.
+    BadRequest,
+    /// Any other failure of the transport after the request may have been sent.
+    Other,
+}
+
+impl Network {
+    /// Whether the request can have been processed (design rule 2).
+    ///
+    /// [`Network::NameNotFound`] counts as not processed here: "permanent after one more look-up"
+    /// is a limit of one retry, which [`Session`](crate::Session) applies.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Dns
+            | Self::NameNotFound
+            | Self::Connect
+            | Self::Handshake
+            | Self::RefusedStream
+            | Self::GoAway => Kind::NotProcessed,
+            Self::Certificate | Self::BadRequest => Kind::Permanent,
+            Self::Reset | Self::Truncated | Self::Other => Kind::Ambiguous,
+        }
+    }
+
+    const fn describe(self) -> &'static str {
+        match self {
+            Self::Dns => "name look-up failed",
+            Self::NameNotFound => "name not found",
+            Self::Connect => "connection refused",
+            Self::Handshake => "TLS handshake cut",
+            Self::Certificate => "certificate rejected",
+            Self::RefusedStream => "stream refused",
+            Self::GoAway => "connection going away",
+            Self::Reset => "connection reset",
+            Self::Truncated => "response cut short",
+            Self::BadRequest => "malformed request",
+            Self::Other => "network error",
+        }
+    }
+}
+
+/// What was seen of a failed attempt; rules match on it, traces show it.
+///
+/// ```
+/// use relent_core::{Cause, Network};
+///
+/// assert_eq!(Cause::Status(503).to_string(), "status 503");
+/// assert_eq!(Cause::Network(Network::Connect).to_string(), "connection refused");
+/// assert_eq!(Cause::Exit(1).to_string(), "exit 1");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Cause {
+    /// An error of the caller's operation that says nothing more.
+    #[default]
+    Error,
+    /// An HTTP status.
+    Status(u16),
+    /// A gRPC status code.
+    Grpc(u16),
+    /// The exit status of a command.
+    Exit(i32),
+    /// A command ended by this signal.
+    Signal(i32),
+    /// A command whose output matched a pattern that asks for a retry.
+    Output,
+    /// A local attempt timeout. It uses the delay and limit of the rule for status 408 (R2.4).
+    Timeout,
+    /// The transport failed.
+    Network(Network),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error => f.write_str("error"),
+            Self::Status(status) => write!(f, "status {status}"),
+            Self::Grpc(code) => write!(f, "grpc status {code}"),
+            Self::Exit(code) => write!(f, "exit {code}"),
+            Self::Signal(number) => write!(f, "signal {number}"),
+            Self::Output => f.write_str("output matched"),
+            Self::Timeout => f.write_str("attempt timed out"),
+            Self::Network(network) => f.write_str(network.describe()),
+        }
+    }
+}
+
+/// A failed attempt, classified: the input of [`Session::on_failure`](crate::Session::on_failure).
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Cause, Failure, Hint, Kind};
+///
+/// let busy = Failure::throttled()
+///     .cause(Cause::Status(429))
+///     .hint(Hint::after(Duration::from_secs(2)));
+/// assert_eq!(busy.kind, Kind::Throttled);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// Did it run, and can repeating help?
+    pub kind: Kind,
+    /// What was seen.
+    pub cause: Cause,
+    /// What the server said about time.
+    pub hint: Hint,
+}
+
+impl Failure {
+    /// A failure of this kind with no cause and no hint.
+    #[must_use]
+    pub const fn new(kind: Kind) -> Self {
+        Self { kind, cause: Cause::Error, hint: Hint::NONE }
+    }
+
+    /// The server never began.
+    #[must_use]
+    pub const fn not_processed() -> Self {
+        Self::new(Kind::NotProcessed)
+    }
+
+    /// It may have taken effect. This is what a plain error is (design rule 1).
+    #[must_use]
+    pub const fn ambiguous() -> Self {
+        Self::new(Kind::Ambiguous)
+    }
+
+    /// Repeating cannot help.
+    #[must_use]
+    pub const fn permanent() -> Self {
+        Self::new(Kind::Permanent)
+    }
+
+    /// Refused because of rate.
+    #[must_use]
+    pub const fn throttled() -> Self {
+        Self::new(Kind::Throttled)
+    }
+
+    /// Refused, and asked not to retry.
+    #[must_use]
+    pub const fn overloaded() -> Self {
+        Self::new(Kind::Overloaded)
+    }
+
+    /// A failure of the transport, with the kind that it has by itself.
+    #[must_use]
+    pub const fn network(network: Network) -> Self {
+        Self::new(network.kind()).cause(Cause::Network(network))
+    }
+
+    /// The same failure with this cause.
+    #[must_use]
+    pub const fn cause(mut self, cause: Cause) -> Self {
+        self.cause = cause;
+        self
+    }
+
+    /// The same failure with this hint.
+    #[must_use]
+    pub const fn hint(mut self, hint: Hint) -> Self {
+        self.hint = hint;
+        self
+    }
+}

@@ -1,0 +1,74 @@
+//! Time as an argument: a point on the driver's own time line, and conversions to nanoseconds.
+
+use core::time::Duration;
+
+/// A point in time, in nanoseconds since an origin that the driver chooses.
+///
+/// Decisions never read a clock; they are told what time it is. A driver on a real machine counts
+/// from an arbitrary start of its monotonic clock, a simulator from zero. All arithmetic saturates
+/// (R: design rule 11): 2⁶⁴ ns are 584 years.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::Instant;
+///
+/// let start = Instant::ORIGIN;
+/// let later = start.saturating_add(Duration::from_secs(2));
+/// assert_eq!(later.saturating_since(start), Duration::from_secs(2));
+/// assert_eq!(start.saturating_since(later), Duration::ZERO);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The start of the time line.
+    pub const ORIGIN: Self = Self(0);
+    /// The end of the time line; every sum that would pass it stops here.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant `nanos` nanoseconds after the origin.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This instant moved later by `duration`, at most [`Instant::MAX`].
+    #[must_use]
+    pub const fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(duration)))
+    }
+
+    /// The time from `earlier` to this instant, zero if `earlier` is not earlier.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The nanoseconds of a duration, saturating at `u64::MAX`.
+pub(crate) const fn nanos(duration: Duration) -> u64 {
+    // `Duration::as_nanos` is a u128; this stays in one register.
+    match duration.as_secs().checked_mul(1_000_000_000) {
+        Some(whole) => whole.saturating_add(duration.subsec_nanos() as u64),
+        None => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_saturate_instead_of_overflowing() {
+        assert_eq!(nanos(Duration::MAX), u64::MAX);
+        assert_eq!(nanos(Duration::from_nanos(u64::MAX)), u64::MAX);
+        assert_eq!(nanos(Duration::from_nanos(1_500_000_001)), 1_500_000_001);
+        assert_eq!(Instant::MAX.saturating_add(Duration::MAX), Instant::MAX);
+    }
+}
