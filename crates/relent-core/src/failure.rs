@@ -179,7 +179,11 @@ impl Failure {
     /// A failure of this kind with no cause and no hint.
     #[must_use]
     pub const fn new(kind: Kind) -> Self {
-        Self { kind, cause: Cause::Error, hint: Hint::NONE }
+        Self {
+            kind,
+            cause: Cause::Error,
+            hint: Hint::NONE,
+        }
     }
 
     /// The server never began.

@@ -1,7 +1,62 @@
-//! core
+//! The decisions of Relent as plain values.
+//!
+//! Every decision (retry or stop, how long to wait, may this go out) is made by a value that does
+//! no I/O, reads no clock and owns no random source. Time, randomness and outcomes are arguments,
+//! so the same [`Session`] runs in a blocking loop, a future, a proxy and a simulator of a million
+//! clients, and every test is exact. The crate is `no_std` + `alloc`, which makes the compiler keep
+//! that promise.
+//!
+//! ```text
+//! outcome ──► Failure{kind, cause, hint} ──► Session::on_failure(policy, now, failure, random, budget)
+//!                                                │
+//!                                                ▼
+//!                                  Retry{after} | Stop{reason, retry_at}
+//! ```
+//!
+//! To retry something, use the crate `relent`, which drives these values; to write a driver of your
+//! own, begin with [`Session`].
+//!
+//! # Features
+//! - `serde`: [`Policy`] reads from and writes to TOML, JSON and the like, with human durations.
 #![no_std]
+
 extern crate alloc;
-mod failure; mod hint; mod time;
+
+mod backoff;
+mod budget;
+mod decision;
+mod duration;
+mod error;
+mod failure;
+mod hint;
+mod histogram;
+mod jitter;
+mod pattern;
+mod policy;
+mod presets;
+mod random;
+mod session;
+mod sync;
+mod throttle;
+mod time;
+mod trace;
+mod waits;
+mod window;
+
+pub use backoff::{Backoff, Phase};
+pub use budget::{Budget, BudgetConfig, Taken};
+pub use decision::{Decision, Stop, StopReason};
+pub use duration::{DurationError, format_duration, parse_duration};
+pub use error::PolicyError;
 pub use failure::{Cause, Failure, Kind, Network};
 pub use hint::{Advice, Audience, Hint, HintMode, HintSource};
+pub use histogram::{BUCKETS, Histogram};
+pub use jitter::{Jitter, JitterError};
+pub use pattern::{Pattern, PatternError};
+pub use policy::{Ceiling, MAX_RULES, Policy, PolicyBuilder, Rule};
+pub use random::{Draw, Random};
+pub use session::Session;
+pub use throttle::Throttle;
 pub use time::Instant;
+pub use trace::{Trace, TraceEntry};
+pub use waits::Waits;

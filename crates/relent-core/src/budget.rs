@@ -1,0 +1,594 @@
+//! The shared allowance of retries for a destination.
+
+use core::fmt;
+
+use crate::error::{Found, PolicyError};
+use crate::failure::Kind;
+use crate::sync::{AtomicU64, Ordering};
+use crate::time::Instant;
+
+/// One token in the integer unit of the balance.
+const MILLI: f64 = 1000.0;
+const TOKEN: u64 = 1000;
+/// No time has been seen yet: the first refill counts from the first withdrawal, not from zero
+/// (the AWS SDK for Rust counts its first refill from 1970).
+const NEVER: u64 = u64::MAX;
+
+/// What a budget is made of; all amounts in tokens, one token being one ordinary retry.
+///
+/// # Default
+/// A reserve of 10, 0.1 per request (10 %, R4.7), 0.1 per second, at most 100, each retry costs 1.
+///
+/// ```
+/// use relent_core::{Budget, BudgetConfig};
+///
+/// let budget = Budget::new(&BudgetConfig { reserve: 5.0, ..BudgetConfig::DEFAULT })?;
+/// assert_eq!(budget.balance(), 5.0);
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BudgetConfig {
+    /// Deposited by every request: the ratio of retries to requests.
+    pub ratio: f64,
+    /// Deposited by every success.
+    pub success: f64,
+    /// In the budget at the start.
+    pub reserve: f64,
+    /// Deposited by time, per second, so that a budget without traffic does not stay dead.
+    pub per_second: f64,
+    /// The most the budget holds.
+    pub capacity: f64,
+    /// What a retry costs.
+    pub cost: f64,
+    /// What a retry after a throttled failure costs.
+    pub throttled_cost: f64,
+    /// A retry is granted only if at least this much would be left.
+    pub floor: f64,
+    /// The cost of the last retry comes back when it succeeds (AWS).
+    pub refund_on_success: bool,
+    /// The cost is taken by every failure, granted a retry or not (gRFC A6), instead of by every
+    /// retry.
+    pub charge_failures: bool,
+}
+
+impl BudgetConfig {
+    /// Ten per cent of requests, with a small reserve and a slow refill by time.
+    pub const DEFAULT: Self = Self {
+        ratio: 0.1,
+        success: 0.0,
+        reserve: 10.0,
+        per_second: 0.1,
+        capacity: 100.0,
+        cost: 1.0,
+        throttled_cost: 1.0,
+        floor: 0.0,
+        refund_on_success: false,
+        charge_failures: false,
+    };
+
+    pub(crate) const fn check(&self) -> Result<(), PolicyError> {
+        let amounts = [
+            ("ratio", self.ratio),
+            ("success", self.success),
+            ("reserve", self.reserve),
+            ("per_second", self.per_second),
+            ("capacity", self.capacity),
+            ("cost", self.cost),
+            ("throttled_cost", self.throttled_cost),
+            ("floor", self.floor),
+        ];
+        let mut index = 0;
+        while index < amounts.len() {
+            let (key, amount) = amounts[index];
+            // Written so that NaN fails.
+            if !(amount >= 0.0 && amount <= 1_000_000.0) {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Number(amount),
+                    "an amount of a budget is a number of tokens from 0 to 1000000",
+                ));
+            }
+            index += 1;
+        }
+        if self.reserve > self.capacity {
+            return Err(PolicyError::new(
+                "reserve",
+                Found::Number(self.reserve),
+                "the reserve of a budget may not be above its capacity",
+            ));
+        }
+        if self.capacity < self.cost {
+            return Err(PolicyError::new(
+                "capacity",
+                Found::Number(self.capacity),
+                "a budget that cannot hold the cost of one retry never grants one: raise the \
+                 capacity, or set retries = \"off\"",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for BudgetConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// The shared allowance of retries for one destination: lock-free, never overdrawn.
+///
+/// Share one value among all callers of a destination (in an `Arc`, or a `static`). Requests and
+/// time fill it, retries empty it, and a retry that is called off gives its tokens back (design
+/// rules 7 and 12).
+///
+/// ```
+/// use relent_core::{Budget, BudgetConfig, Instant, Kind};
+///
+/// let budget = Budget::new(&BudgetConfig { reserve: 1.0, per_second: 0.0, ..BudgetConfig::DEFAULT })?;
+/// let now = Instant::ORIGIN;
+/// let taken = budget.withdraw(now, Kind::Ambiguous).expect("one in reserve");
+/// assert!(budget.withdraw(now, Kind::Ambiguous).is_none());
+/// budget.refund(taken);
+/// assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+pub struct Budget {
+    /// In thousandths of a token.
+    balance: AtomicU64,
+    /// When time last made a deposit, in nanoseconds.
+    refilled: AtomicU64,
+    ratio: u64,
+    success: u64,
+    capacity: u64,
+    cost: u64,
+    throttled_cost: u64,
+    floor: u64,
+    /// Nanoseconds in which time deposits a thousandth of a token; 0 for never.
+    nanos_per_milli: u64,
+    refund_on_success: bool,
+    charge_failures: bool,
+}
+
+/// Tokens taken from a [`Budget`] for one retry; hand them to [`Budget::refund`] if the retry is
+/// called off. Plain data: nothing happens when it is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Taken(u32);
+
+impl Taken {
+    pub(crate) const NOTHING: Self = Self(0);
+}
+
+impl Budget {
+    /// A budget with its reserve in it.
+    ///
+    /// # Errors
+    /// Amounts that are negative, not numbers, above a million, or contradict each other.
+    pub fn new(config: &BudgetConfig) -> Result<Self, PolicyError> {
+        config.check()?;
+        Ok(Self::from_checked(config))
+    }
+
+    pub(crate) fn from_checked(config: &BudgetConfig) -> Self {
+        let milli = |tokens: f64| (tokens * MILLI + 0.5) as u64;
+        let per_second = milli(config.per_second);
+        Self {
+            balance: AtomicU64::new(milli(config.reserve)),
+            refilled: AtomicU64::new(NEVER),
+            ratio: milli(config.ratio),
+            success: milli(config.success),
+            capacity: milli(config.capacity),
+            cost: milli(config.cost),
+            throttled_cost: milli(config.throttled_cost),
+            floor: milli(config.floor),
+            nanos_per_milli: 1_000_000_000_u64.checked_div(per_second).unwrap_or(0),
+            refund_on_success: config.refund_on_success,
+            charge_failures: config.charge_failures,
+        }
+    }
+
+    /// A logical request goes out for the first time: deposits the ratio.
+    pub fn on_request(&self) {
+        self.deposit(self.ratio);
+    }
+
+    /// A logical request succeeded; `last` is what its last retry took.
+    pub fn on_success(&self, last: Taken) {
+        if self.refund_on_success && last.0 > 0 {
+            self.refund(last);
+        } else {
+            self.deposit(self.success);
+        }
+    }
+
+    /// An attempt failed in a way that could be retried: with `charge_failures`, takes its cost.
+    pub fn on_failure(&self, kind: Kind) {
+        if self.charge_failures {
+            let cost = self.cost_of(kind);
+            update(&self.balance, |balance| Some(balance.saturating_sub(cost)));
+        }
+    }
+
+    /// Takes the cost of one retry, or nothing and `None` if the budget cannot bear it. The check
+    /// and the taking are one step, so that no number of threads can overdraw.
+    pub fn withdraw(&self, now: Instant, kind: Kind) -> Option<Taken> {
+        self.refill(now);
+        if self.charge_failures {
+            // Paid when it failed; A6 asks for strictly more than the floor.
+            return (self.balance.load(Ordering::Relaxed) > self.floor).then_some(Taken(0));
+        }
+        let cost = self.cost_of(kind);
+        update(&self.balance, |balance| {
+            balance.checked_sub(cost).filter(|left| *left >= self.floor)
+        })
+        .then_some(Taken(u32::try_from(cost).unwrap_or(u32::MAX)))
+    }
+
+    /// Gives back what a retry took that was called off before it went out.
+    pub fn refund(&self, taken: Taken) {
+        self.deposit(u64::from(taken.0));
+    }
+
+    /// The tokens in the budget now.
+    #[must_use]
+    pub fn balance(&self) -> f64 {
+        self.balance.load(Ordering::Relaxed) as f64 / MILLI
+    }
+
+    fn cost_of(&self, kind: Kind) -> u64 {
+        if kind == Kind::Throttled {
+            self.throttled_cost
+        } else {
+            self.cost
+        }
+    }
+
+    fn deposit(&self, amount: u64) {
+        // A full budget is the usual state of a healthy destination: it is only read, so that
+        // its cache line stays shared among the cores.
+        update(&self.balance, |balance| {
+            let after = (balance + amount).min(self.capacity);
+            (after > balance).then_some(after)
+        });
+    }
+
+    fn refill(&self, now: Instant) {
+        if self.nanos_per_milli == 0 {
+            return;
+        }
+        let now = now.as_nanos();
+        let last = self.refilled.load(Ordering::Relaxed);
+        if last == NEVER {
+            let _ = self
+                .refilled
+                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
+            return;
+        }
+        let gained = now.saturating_sub(last) / self.nanos_per_milli;
+        if gained < TOKEN / 10 {
+            return;
+        }
+        // Whoever moves the time forward makes the deposit, once.
+        let moved = last + gained * self.nanos_per_milli;
+        if self
+            .refilled
+            .compare_exchange(last, moved, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.deposit(gained.min(self.capacity));
+        }
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("balance", &self.balance())
+            .field("capacity", &(self.capacity as f64 / MILLI))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Applies `change` atomically; `false` if it declined.
+fn update(cell: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> bool {
+    let mut seen = cell.load(Ordering::Relaxed);
+    while let Some(next) = change(seen) {
+        match cell.compare_exchange_weak(seen, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use proptest::prelude::*;
+
+    const STILL: BudgetConfig = BudgetConfig {
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ORIGIN.saturating_add(Duration::from_secs(seconds))
+    }
+
+    fn drain(budget: &Budget, now: Instant) -> u32 {
+        let mut granted = 0;
+        while budget.withdraw(now, Kind::Ambiguous).is_some() {
+            granted += 1;
+        }
+        granted
+    }
+
+    #[test]
+    fn ten_per_cent_of_requests_and_a_reserve_of_ten() {
+        let budget = Budget::new(&STILL).unwrap();
+        assert_eq!(drain(&budget, at(0)), 10);
+        for _ in 0..1000 {
+            budget.on_request();
+        }
+        assert_eq!(drain(&budget, at(0)), 100);
+    }
+
+    /// tower truncates its percentage: .34 gives 50 %, anything above .5 gives 100 %.
+    #[test]
+    fn tower_percentage_truncation() {
+        let config = BudgetConfig {
+            ratio: 0.34,
+            reserve: 0.0,
+            capacity: 1000.0,
+            ..STILL
+        };
+        let budget = Budget::new(&config).unwrap();
+        for _ in 0..100 {
+            budget.on_request();
+        }
+        assert_eq!(drain(&budget, at(0)), 34);
+    }
+
+    #[test]
+    fn time_refills_a_budget_without_traffic() {
+        let budget = Budget::new(&BudgetConfig::DEFAULT).unwrap();
+        assert_eq!(drain(&budget, at(100)), 10);
+        assert_eq!(drain(&budget, at(109)), 0);
+        assert_eq!(drain(&budget, at(110)), 1);
+        assert_eq!(drain(&budget, at(160)), 5);
+        assert_eq!(
+            drain(&budget, at(1_000_000)),
+            100,
+            "never more than the capacity"
+        );
+    }
+
+    /// The AWS SDK for Rust counts its first refill from the epoch.
+    #[test]
+    fn aws_first_refill_since_epoch() {
+        let budget = Budget::new(&BudgetConfig {
+            reserve: 0.0,
+            ..BudgetConfig::DEFAULT
+        })
+        .unwrap();
+        assert_eq!(drain(&budget, at(1_700_000_000)), 0);
+    }
+
+    /// Time that runs backwards (a clock of another origin) neither fills nor panics.
+    #[test]
+    fn a_clock_that_steps_back_is_harmless() {
+        let budget = Budget::new(&BudgetConfig::DEFAULT).unwrap();
+        assert_eq!(drain(&budget, at(100)), 10);
+        assert_eq!(drain(&budget, at(50)), 0);
+        assert_eq!(drain(&budget, Instant::MAX), 100);
+    }
+
+    #[test]
+    fn a_retry_that_is_called_off_gives_its_tokens_back() {
+        let budget = Budget::new(&STILL).unwrap();
+        let before = budget.balance();
+        let taken = budget.withdraw(at(0), Kind::Ambiguous).unwrap();
+        assert!(budget.balance() < before);
+        budget.refund(taken);
+        assert_eq!(budget.balance(), before);
+    }
+
+    /// AWS retries 2.1: 14 for a transient failure, 5 for throttling, the last cost back on
+    /// success, 1 for a success without retry.
+    #[test]
+    fn aws_weighted_costs_and_refund() {
+        let config = BudgetConfig {
+            ratio: 0.0,
+            success: 1.0,
+            reserve: 500.0,
+            capacity: 500.0,
+            cost: 14.0,
+            throttled_cost: 5.0,
+            refund_on_success: true,
+            ..STILL
+        };
+        let budget = Budget::new(&config).unwrap();
+        let first = budget.withdraw(at(0), Kind::Ambiguous).unwrap();
+        assert_eq!(budget.balance(), 486.0);
+        let second = budget.withdraw(at(0), Kind::Throttled).unwrap();
+        assert_eq!(budget.balance(), 481.0);
+        budget.on_success(second);
+        assert_eq!(budget.balance(), 486.0);
+        budget.on_success(Taken::default());
+        assert_eq!(budget.balance(), 487.0);
+        let _ = first;
+    }
+
+    /// gRFC A6: maxTokens 10, tokenRatio 0.1, retries only above half.
+    #[test]
+    fn grpc_throttling_stops_at_half() {
+        let config = BudgetConfig {
+            ratio: 0.0,
+            success: 0.1,
+            reserve: 10.0,
+            capacity: 10.0,
+            floor: 5.0,
+            charge_failures: true,
+            ..STILL
+        };
+        let budget = Budget::new(&config).unwrap();
+        let mut granted = 0;
+        for _ in 0..10 {
+            budget.on_failure(Kind::Ambiguous);
+            granted += u32::from(budget.withdraw(at(0), Kind::Ambiguous).is_some());
+        }
+        assert_eq!((granted, budget.balance()), (4, 0.0));
+        for _ in 0..51 {
+            budget.on_success(Taken::default());
+        }
+        assert!(budget.withdraw(at(0), Kind::Ambiguous).is_some());
+    }
+
+    #[test]
+    fn contradictions_do_not_build() {
+        for (config, key) in [
+            (
+                BudgetConfig {
+                    ratio: -0.1,
+                    ..STILL
+                },
+                "ratio",
+            ),
+            (
+                BudgetConfig {
+                    ratio: f64::NAN,
+                    ..STILL
+                },
+                "ratio",
+            ),
+            (
+                BudgetConfig {
+                    reserve: 200.0,
+                    ..STILL
+                },
+                "reserve",
+            ),
+            (
+                BudgetConfig {
+                    capacity: 0.5,
+                    reserve: 0.0,
+                    ..STILL
+                },
+                "capacity",
+            ),
+        ] {
+            assert_eq!(Budget::new(&config).unwrap_err().key(), key);
+        }
+    }
+
+    /// Tower's sum-then-add let four threads overdraw by one now and then.
+    #[test]
+    fn tower_overdraw_race() {
+        extern crate std;
+        let config = BudgetConfig {
+            reserve: 1000.0,
+            capacity: 1000.0,
+            ..STILL
+        };
+        let budget = Budget::new(&config).unwrap();
+        let granted: u32 = std::thread::scope(|scope| {
+            let workers: alloc::vec::Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| drain(&budget, at(0))))
+                .collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap())
+                .sum()
+        });
+        assert_eq!(granted, 1000);
+    }
+
+    proptest! {
+        /// Against a plain sum: no order of calls makes or loses a token.
+        #[test]
+        fn no_order_of_calls_makes_tokens(calls in proptest::collection::vec(0..4u8, 0..200)) {
+            let budget = Budget::new(&STILL).unwrap();
+            let mut model = 10_000_i64;
+            let mut held = alloc::vec::Vec::new();
+            for call in calls {
+                match call {
+                    0 => { budget.on_request(); model = (model + 100).min(100_000); }
+                    1 | 2 => match budget.withdraw(at(0), Kind::Ambiguous) {
+                        Some(taken) => { model -= 1000; held.push(taken); }
+                        None => prop_assert!(model < 1000),
+                    },
+                    _ => if let Some(taken) = held.pop() {
+                        budget.refund(taken);
+                        model = (model + 1000).min(100_000);
+                    },
+                }
+                prop_assert!(model >= 0);
+                prop_assert_eq!((budget.balance() * MILLI) as i64, model);
+            }
+        }
+    }
+}
+
+/// Run with `RUSTFLAGS="--cfg loom" cargo test -p relent-core --lib loom`.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use core::time::Duration;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn budget(reserve: f64, per_second: f64) -> Arc<Budget> {
+        let config = BudgetConfig {
+            reserve,
+            per_second,
+            ..BudgetConfig::DEFAULT
+        };
+        Arc::new(Budget::new(&config).unwrap())
+    }
+
+    #[test]
+    fn loom_the_last_token_is_granted_once() {
+        loom::model(|| {
+            let budget = budget(1.0, 0.0);
+            let other = budget.clone();
+            let there =
+                thread::spawn(move || other.withdraw(Instant::ORIGIN, Kind::Ambiguous).is_some());
+            let here = budget.withdraw(Instant::ORIGIN, Kind::Ambiguous).is_some();
+            assert!(here ^ there.join().unwrap());
+            assert_eq!(budget.balance(), 0.0);
+        });
+    }
+
+    #[test]
+    fn loom_refund_and_deposit_are_never_lost() {
+        loom::model(|| {
+            let budget = budget(1.0, 0.0);
+            let other = budget.clone();
+            let there = thread::spawn(move || {
+                other.on_request();
+                if let Some(taken) = other.withdraw(Instant::ORIGIN, Kind::Ambiguous) {
+                    other.refund(taken);
+                }
+            });
+            budget.on_request();
+            there.join().unwrap();
+            assert_eq!(budget.balance(), 1.2);
+        });
+    }
+
+    #[test]
+    fn loom_time_refills_once() {
+        loom::model(|| {
+            let budget = budget(0.0, 1.0);
+            let at = |seconds| Instant::ORIGIN.saturating_add(Duration::from_secs(seconds));
+            assert!(budget.withdraw(at(1), Kind::Ambiguous).is_none());
+            let other = budget.clone();
+            let there = thread::spawn(move || other.withdraw(at(2), Kind::Ambiguous).is_some());
+            let here = budget.withdraw(at(2), Kind::Ambiguous).is_some();
+            let granted = u32::from(here) + u32::from(there.join().unwrap());
+            // The one who finds the time moved but the deposit not yet made goes without.
+            assert!(granted <= 1);
+            assert_eq!(budget.balance() + f64::from(granted), 1.0);
+        });
+    }
+}

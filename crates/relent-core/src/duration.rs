@@ -1,0 +1,236 @@
+//! Durations as people write them: `250ms`, `1.5s`, `2m`, `1h30m`.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::time::Duration;
+
+/// Why a text is not a duration. Displays as a sentence that says what is accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DurationError {
+    text: String,
+    problem: Problem,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Problem {
+    Empty,
+    NoUnit,
+    Negative,
+    NoNumber,
+    UnknownUnit,
+    TooLong,
+}
+
+impl fmt::Display for DurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let problem = match self.problem {
+            Problem::Empty => "is empty",
+            Problem::NoUnit => "has no unit",
+            Problem::Negative => "is negative",
+            Problem::NoNumber => "does not begin with a number",
+            Problem::UnknownUnit => "has an unknown unit (ns, us, ms, s, m, h and d are known)",
+            Problem::TooLong => "is longer than 584 years",
+        };
+        write!(
+            f,
+            "duration {:?} {problem}: write it like 250ms, 1.5s, 2m or 1h30m",
+            self.text
+        )
+    }
+}
+
+impl core::error::Error for DurationError {}
+
+const UNITS: [(&str, u64); 9] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("µs", 1_000), // U+00B5, the micro sign
+    ("μs", 1_000), // U+03BC, the Greek letter
+    ("ns", 1),
+];
+
+/// Reads a duration such as `250ms`, `1.5s`, `2m`, `1h30m`, `51.2us` or `0`.
+///
+/// Units are `ns`, `us` (or `µs`), `ms`, `s`, `m`, `h` and `d`; parts add up; every part may have a
+/// decimal fraction, which is exact down to the nanosecond and cut off below. Only zero may stand
+/// without a unit.
+///
+/// # Errors
+/// A text that is empty, negative, without a unit, with an unknown one, or above 584 years.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::parse_duration;
+///
+/// assert_eq!(parse_duration("1.5s")?, Duration::from_millis(1500));
+/// assert_eq!(parse_duration("1h30m")?, Duration::from_secs(5400));
+/// assert!(parse_duration("5").unwrap_err().to_string().contains("no unit"));
+/// # Ok::<(), relent_core::DurationError>(())
+/// ```
+pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
+    parse(text.trim())
+        .map(Duration::from_nanos)
+        .map_err(|problem| DurationError {
+            text: text.to_string(),
+            problem,
+        })
+}
+
+fn parse(text: &str) -> Result<u64, Problem> {
+    if text.is_empty() {
+        return Err(Problem::Empty);
+    }
+    if text.starts_with(['-', '−']) {
+        return Err(Problem::Negative);
+    }
+    if text == "0" {
+        return Ok(0);
+    }
+    let mut rest = text;
+    let mut total: u64 = 0;
+    while !rest.is_empty() {
+        let number_end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or(Problem::NoUnit)?;
+        let (number, after) = rest.split_at(number_end);
+        let unit_end = after
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(after.len());
+        let (unit, next) = after.split_at(unit_end);
+        let part = parse_part(number, unit.trim())?;
+        total = total.checked_add(part).ok_or(Problem::TooLong)?;
+        rest = next.trim_start();
+    }
+    Ok(total)
+}
+
+fn parse_part(number: &str, unit: &str) -> Result<u64, Problem> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return Err(Problem::NoNumber);
+    }
+    let unit = UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .map(|(_, nanos)| *nanos)
+        .ok_or(Problem::UnknownUnit)?;
+    let whole: u64 = match whole {
+        "" => 0,
+        digits => digits.parse().map_err(|_| Problem::TooLong)?,
+    };
+    // Digit by digit from the last, so that a fraction of any length is exact and cannot overflow.
+    let mut fraction_nanos: u128 = 0;
+    let mut scale: u128 = 1;
+    for digit in fraction.bytes().take(18) {
+        scale *= 10;
+        fraction_nanos = fraction_nanos * 10 + u128::from(digit - b'0');
+    }
+    let fraction_nanos = (fraction_nanos * u128::from(unit) / scale) as u64;
+    whole
+        .checked_mul(unit)
+        .and_then(|nanos| nanos.checked_add(fraction_nanos))
+        .ok_or(Problem::TooLong)
+}
+
+/// A duration in the shortest exact form that [`parse_duration`] reads back.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::format_duration;
+///
+/// assert_eq!(format_duration(Duration::from_millis(1500)), "1.5s");
+/// assert_eq!(format_duration(Duration::from_secs(300)), "5m");
+/// assert_eq!(format_duration(Duration::from_nanos(51_200)), "51.2us");
+/// ```
+#[must_use]
+pub fn format_duration(duration: Duration) -> String {
+    let nanos = crate::time::nanos(duration);
+    if nanos == 0 {
+        return "0s".to_string();
+    }
+    // Minutes, hours and days only when they are whole; "90s" and "1m30s" would both be right,
+    // seconds are what people compare.
+    for &(name, unit) in &UNITS[..3] {
+        if nanos % unit == 0 {
+            return alloc::format!("{}{name}", nanos / unit);
+        }
+    }
+    let (name, unit) = match nanos {
+        1_000_000_000.. => ("s", 1_000_000_000),
+        1_000_000.. => ("ms", 1_000_000),
+        1_000.. => ("us", 1_000),
+        _ => ("ns", 1),
+    };
+    let (whole, fraction) = (nanos / unit, nanos % unit);
+    if fraction == 0 {
+        return alloc::format!("{whole}{name}");
+    }
+    let width = unit.ilog10() as usize;
+    let digits = alloc::format!("{fraction:0width$}");
+    alloc::format!("{whole}.{}{name}", digits.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn accepts_what_people_write() {
+        for (text, nanos) in [
+            ("250ms", 250_000_000),
+            ("1.5s", 1_500_000_000),
+            (".5s", 500_000_000),
+            ("2m", 120_000_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("1h 30m", 5_400_000_000_000),
+            (" 5 s ", 5_000_000_000),
+            ("51.2us", 51_200),
+            ("51.2µs", 51_200),
+            ("0", 0),
+            ("0s", 0),
+            ("0.0000000019s", 1),
+            ("1d", 86_400_000_000_000),
+        ] {
+            assert_eq!(parse(text.trim()), Ok(nanos), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_the_rest_in_words() {
+        for (text, word) in [
+            ("", "empty"),
+            ("5", "no unit"),
+            ("-1s", "negative"),
+            ("s", "begin with a number"),
+            (".s", "begin with a number"),
+            ("1.2.3s", "begin with a number"),
+            ("5 parsecs", "unknown unit"),
+            ("1e3s", "unknown unit"),
+            ("NaN", "begin with a number"),
+            ("99999999999999999999s", "584 years"),
+            ("600000d", "584 years"),
+        ] {
+            let error = parse_duration(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+            assert!(error.contains("write it like"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered_without_panic(text in ".{0,40}") {
+            let _ = parse_duration(&text);
+        }
+
+        #[test]
+        fn formatting_is_exact(nanos: u64) {
+            let duration = Duration::from_nanos(nanos);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+    }
+}

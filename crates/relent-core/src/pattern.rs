@@ -1,0 +1,254 @@
+//! Which failures a rule is about.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
+
+use crate::failure::{Cause, Failure, Kind, Network};
+
+/// A set of causes, as written in a policy file's `on`, `retry_on`, `stop_on` and `not_processed`.
+///
+/// | text | matches |
+/// |---|---|
+/// | `503`, `500-504`, `5xx` | an HTTP status |
+/// | `grpc:14` | a gRPC status code |
+/// | `exit:75`, `exit:1-9` | an exit status of a command |
+/// | `signal` | a command ended by any signal |
+/// | `output` | a command whose output matched the pattern that asks for a retry |
+/// | `timeout` | a local attempt timeout; so does `408` (R2.4) |
+/// | `network` | any failure of the transport |
+/// | `connect` | the same, where the request was certainly not sent |
+/// | `throttled` | any failure of that kind |
+/// | `error` | an error of the operation that says nothing more |
+/// | `any` | every failure |
+///
+/// ```
+/// use relent_core::{Cause, Failure, Pattern};
+///
+/// let server_errors: Pattern = "5xx".parse()?;
+/// assert!(server_errors.matches(&Failure::ambiguous().cause(Cause::Status(503))));
+/// # Ok::<(), relent_core::PatternError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pattern {
+    /// An HTTP status in this range, both ends included.
+    Status(u16, u16),
+    /// A gRPC status code.
+    Grpc(u16),
+    /// An exit status in this range, both ends included.
+    Exit(i32, i32),
+    /// A command ended by a signal.
+    Signal,
+    /// A command whose output asks for a retry.
+    Output,
+    /// A local attempt timeout.
+    Timeout,
+    /// Any failure of the transport.
+    Network,
+    /// A failure of the transport before the request was sent.
+    Connect,
+    /// Any throttled failure.
+    Throttled,
+    /// An error of the operation that says nothing more.
+    Error,
+    /// Every failure.
+    Any,
+}
+
+impl Pattern {
+    /// Whether this failure is meant.
+    #[must_use]
+    pub const fn matches(&self, failure: &Failure) -> bool {
+        match (*self, failure.cause) {
+            (Self::Any, _) => true,
+            (Self::Throttled, _) => matches!(failure.kind, Kind::Throttled),
+            (Self::Status(low, high), Cause::Status(status)) => low <= status && status <= high,
+            // "uses the delay and limit of the 408 rule"
+            (Self::Status(low, high), Cause::Timeout) => low <= 408 && 408 <= high,
+            (Self::Grpc(wanted), Cause::Grpc(code)) => wanted == code,
+            (Self::Exit(low, high), Cause::Exit(code)) => low <= code && code <= high,
+            (Self::Connect, Cause::Network(network)) => {
+                matches!(network.kind(), Kind::NotProcessed)
+            }
+            (Self::Network, Cause::Network(network)) => {
+                !matches!(network, Network::Certificate | Network::BadRequest)
+            }
+            (Self::Signal, Cause::Signal(_))
+            | (Self::Output, Cause::Output)
+            | (Self::Timeout, Cause::Timeout)
+            | (Self::Error, Cause::Error) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether any of these patterns means this failure.
+    pub(crate) const fn any(patterns: &[Self], failure: &Failure) -> bool {
+        let mut index = 0;
+        while index < patterns.len() {
+            if patterns[index].matches(failure) {
+                return true;
+            }
+            index += 1;
+        }
+        false
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Status(low, high) if low == high => write!(f, "{low}"),
+            Self::Status(low, high) if low % 100 == 0 && high == low + 99 => {
+                write!(f, "{}xx", low / 100)
+            }
+            Self::Status(low, high) => write!(f, "{low}-{high}"),
+            Self::Grpc(code) => write!(f, "grpc:{code}"),
+            Self::Exit(low, high) if low == high => write!(f, "exit:{low}"),
+            Self::Exit(low, high) => write!(f, "exit:{low}-{high}"),
+            Self::Signal => f.write_str("signal"),
+            Self::Output => f.write_str("output"),
+            Self::Timeout => f.write_str("timeout"),
+            Self::Network => f.write_str("network"),
+            Self::Connect => f.write_str("connect"),
+            Self::Throttled => f.write_str("throttled"),
+            Self::Error => f.write_str("error"),
+            Self::Any => f.write_str("any"),
+        }
+    }
+}
+
+/// Why a text is not a pattern.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PatternError(String);
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} names no failure: use a status (503, 500-504, 5xx), exit:N, grpc:N, signal, \
+             output, timeout, network, connect, throttled, error or any",
+            self.0
+        )
+    }
+}
+
+impl core::error::Error for PatternError {}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        parse(text.trim()).ok_or_else(|| PatternError(text.to_string()))
+    }
+}
+
+fn parse(text: &str) -> Option<Pattern> {
+    Some(match text {
+        "signal" => Pattern::Signal,
+        "output" => Pattern::Output,
+        "timeout" => Pattern::Timeout,
+        "network" => Pattern::Network,
+        "connect" => Pattern::Connect,
+        "throttled" => Pattern::Throttled,
+        "error" => Pattern::Error,
+        "any" => Pattern::Any,
+        _ => {
+            if let Some(code) = text.strip_prefix("grpc:") {
+                return number(code, 0, 16).map(Pattern::Grpc);
+            }
+            if let Some(codes) = text.strip_prefix("exit:") {
+                let (low, high) = range(codes, 0, 255)?;
+                return Some(Pattern::Exit(i32::from(low), i32::from(high)));
+            }
+            if let Some(class) = text.strip_suffix("xx") {
+                let class = number(class, 1, 5)?;
+                return Some(Pattern::Status(class * 100, class * 100 + 99));
+            }
+            let (low, high) = range(text, 100, 599)?;
+            Pattern::Status(low, high)
+        }
+    })
+}
+
+fn range(text: &str, least: u16, most: u16) -> Option<(u16, u16)> {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let (low, high) = (number(low, least, most)?, number(high, least, most)?);
+    (low <= high).then_some((low, high))
+}
+
+fn number(text: &str, least: u16, most: u16) -> Option<u16> {
+    // `u16::from_str` would take "+5".
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse()
+        .ok()
+        .filter(|number| (least..=most).contains(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_form_round_trips() {
+        for text in [
+            "503",
+            "500-504",
+            "5xx",
+            "grpc:14",
+            "exit:75",
+            "exit:1-9",
+            "signal",
+            "output",
+            "timeout",
+            "network",
+            "connect",
+            "throttled",
+            "error",
+            "any",
+        ] {
+            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
+        }
+        for text in [
+            "", "9xx", "600", "504-500", "+503", "exit:256", "exit:-1", "grpc:17", "5XX",
+        ] {
+            let error = text.parse::<Pattern>().unwrap_err().to_string();
+            assert!(error.contains("use a status"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_local_timeout_follows_the_rule_for_408() {
+        let timeout = Failure::ambiguous().cause(Cause::Timeout);
+        for (text, wanted) in [
+            ("408", true),
+            ("4xx", true),
+            ("timeout", true),
+            ("504", false),
+        ] {
+            assert_eq!(
+                text.parse::<Pattern>().unwrap().matches(&timeout),
+                wanted,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bad_certificate_is_never_a_reason_to_retry() {
+        let certificate = Failure::network(Network::Certificate);
+        assert!(!Pattern::Network.matches(&certificate));
+        assert!(!Pattern::Connect.matches(&certificate));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered_without_panic(text in ".{0,20}") {
+            if let Ok(pattern) = text.parse::<Pattern>() {
+                prop_assert_eq!(pattern.to_string().parse(), Ok(pattern));
+            }
+        }
+    }
+}

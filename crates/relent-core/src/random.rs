@@ -1,0 +1,92 @@
+//! Randomness as an argument.
+
+/// A source of random bits, given to every decision that draws.
+///
+/// The core owns no generator: a driver has one stream per session (design rule 13), a test pins
+/// the draw with [`Draw`].
+///
+/// ```
+/// use relent_core::Random;
+///
+/// struct Counter(u64);
+/// impl Random for Counter {
+///     fn next_u64(&mut self) -> u64 {
+///         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+///         self.0
+///     }
+/// }
+/// assert_ne!(Counter(0).next_u64(), 0);
+/// ```
+pub trait Random {
+    /// The next 64 random bits.
+    fn next_u64(&mut self) -> u64;
+}
+
+impl<R: Random + ?Sized> Random for &mut R {
+    fn next_u64(&mut self) -> u64 {
+        (**self).next_u64()
+    }
+}
+
+/// A "random source" whose every draw is the same point of its range: 0 the lower end, ½ the
+/// middle, 1 the upper end.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Backoff, Draw, Jitter, Policy};
+///
+/// let policy = Policy::builder(Backoff::constant(Duration::from_secs(2)))
+///     .jitter(Jitter::Full)
+///     .build()?;
+/// assert_eq!(policy.waits(Draw::at(0.5)).next(), Some(Duration::from_secs(1)));
+/// assert_eq!(policy.waits(Draw::at(1.0)).next(), Some(Duration::from_secs(2)));
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// Every draw at this point, from 0 to 1. Values outside are taken as the nearer end, NaN as 0.
+    #[must_use]
+    pub const fn at(point: f64) -> Self {
+        // 2⁶⁴ as a float; the cast saturates, so 1.0 becomes u64::MAX, the upper end.
+        Self((point * 18_446_744_073_709_551_616.0) as u64)
+    }
+}
+
+impl Random for Draw {
+    fn next_u64(&mut self) -> u64 {
+        self.0
+    }
+}
+
+/// A uniform draw from `0..=most`.
+pub(crate) fn up_to(most: u64, random: &mut (impl Random + ?Sized)) -> u64 {
+    // The high half of a 64×64-bit product: no division, and a bias below 2⁻⁶⁴·most.
+    let range = u128::from(most) + 1;
+    ((u128::from(random.next_u64()) * range) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_ends_of_the_range_can_be_drawn() {
+        assert_eq!(up_to(1000, &mut Draw::at(0.0)), 0);
+        assert_eq!(up_to(1000, &mut Draw::at(0.5)), 500);
+        assert_eq!(up_to(1000, &mut Draw::at(1.0)), 1000);
+        assert_eq!(up_to(u64::MAX, &mut Draw::at(1.0)), u64::MAX);
+        assert_eq!(up_to(0, &mut Draw::at(1.0)), 0);
+        assert_eq!(up_to(1000, &mut Draw::at(f64::NAN)), 0);
+        assert_eq!(up_to(1000, &mut Draw::at(-1.0)), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_draw_stays_in_its_range(most: u64, bits: u64) {
+            prop_assert!(up_to(most, &mut Draw(bits)) <= most);
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! The state of one logical operation across its attempts.
+
+use core::time::Duration;
+
+use crate::backoff::Step;
+use crate::budget::{Budget, Taken};
+use crate::decision::{Decision, Stop, StopReason};
+use crate::failure::{Cause, Failure, Kind, Network};
+use crate::hint::{Advice, Audience, HintMode};
+use crate::pattern::Pattern;
+use crate::policy::{Ceiling, MAX_RULES, Policy, Rule};
+use crate::random::{Random, up_to};
+use crate::time::{Instant, nanos};
+
+/// No rule has matched yet.
+const NO_RULE: u8 = u8::MAX;
+/// AWS retries 2.1: a hint within [own wait, own wait + 5 s].
+const CLAMP_NANOS: u64 = 5_000_000_000;
+/// The spread behind a ticket in milliseconds, and behind one in seconds (design rule 4).
+const TICKET_MILLIS_SPREAD: u64 = 100_000_000;
+const TICKET_SECONDS_SPREAD: u64 = 1_000_000_000;
+
+/// The state of one logical operation across its attempts: a small plain value.
+///
+/// A driver tells it when an attempt starts and how it failed; the session answers with a
+/// [`Decision`]. It does no I/O, reads no clock and owns no randomness, so the same code runs in a
+/// blocking loop, a future, a proxy and a simulator.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Backoff, Decision, Draw, Failure, Instant, Policy, Session};
+///
+/// let policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+///     .max_retries(1)
+///     .build()?;
+/// let now = Instant::ORIGIN;
+/// let mut session = Session::new(now, true);
+/// session.on_attempt();
+/// let decision = session.on_failure(&policy, now, &Failure::ambiguous(), &mut Draw::at(0.5), None);
+/// assert_eq!(decision, Decision::Retry { after: Duration::from_millis(50) });
+/// session.on_attempt();
+/// let decision = session.on_failure(&policy, now, &Failure::ambiguous(), &mut Draw::at(0.5), None);
+/// assert_eq!(decision.stop().map(|stop| stop.reason.name()), Some("retries_exhausted"));
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    started: Instant,
+    /// What `Elapsed` counts from; later than `started` after a reset.
+    since: Instant,
+    /// The previous wait, in nanoseconds.
+    previous: u64,
+    attempts: u32,
+    /// Retries granted by the policy's own backoff since it last began anew.
+    step: u32,
+    /// Taken from the budget for the retry that is waited for or running.
+    taken: Taken,
+    /// Retries granted under each rule.
+    rule_retries: [u8; MAX_RULES],
+    /// The rule of the last failure.
+    rule: u8,
+    /// Causes that are retried once and have been (bits of [`once_bit`]).
+    spent: u8,
+    repeatable: bool,
+    waiting: bool,
+}
+
+impl Session {
+    /// A session that begins at `now`. `repeatable`: may the operation run twice without harm, be it
+    /// by nature, by key, by precondition, or because the caller says so?
+    ///
+    /// If [`Policy::needs_time`] is false, `now` does not matter and no clock need be read.
+    #[must_use]
+    pub const fn new(now: Instant, repeatable: bool) -> Self {
+        Self {
+            started: now,
+            since: now,
+            previous: 0,
+            attempts: 0,
+            step: 0,
+            taken: Taken::NOTHING,
+            rule_retries: [0; MAX_RULES],
+            rule: NO_RULE,
+            spent: 0,
+            repeatable,
+            waiting: false,
+        }
+    }
+
+    /// An attempt starts. Returns its number; the first is 1.
+    pub const fn on_attempt(&mut self) -> u32 {
+        self.attempts = self.attempts.saturating_add(1);
+        self.waiting = false;
+        self.attempts
+    }
+
+    /// The operation succeeded.
+    pub fn on_success(&mut self, budget: Option<&Budget>) {
+        if let Some(budget) = budget {
+            budget.on_success(self.taken);
+        }
+        self.taken = Taken::NOTHING;
+    }
+
+    /// The caller goes away. A retry that was granted but not started is given back to the budget
+    /// (design rule 12).
+    pub fn on_cancel(&mut self, budget: Option<&Budget>) {
+        if self.waiting
+            && let Some(budget) = budget
+        {
+            budget.refund(self.taken);
+        }
+        self.taken = Taken::NOTHING;
+        self.waiting = false;
+    }
+
+    /// Something happened that makes the backoff begin anew: activity while polling (R4.4), a long
+    /// healthy run. Limits are not moved: nothing extends past a limit.
+    pub const fn reset(&mut self, now: Instant) {
+        self.since = now;
+        self.step = 0;
+        self.previous = 0;
+        self.rule_retries = [0; MAX_RULES];
+    }
+
+    /// Attempts started so far.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// When the session began.
+    #[must_use]
+    pub const fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// How long an attempt that starts at `now` may run: the attempt timeout of the policy, or of
+    /// the rule of the last failure, and never past the deadline. `None` for no limit.
+    #[must_use]
+    pub fn attempt_limit(&self, policy: &Policy, now: Instant) -> Option<Duration> {
+        let timeout = policy
+            .rules
+            .get(usize::from(self.rule))
+            .and_then(|rule| rule.attempt_timeout)
+            .or(policy.attempt_timeout);
+        match (timeout, self.remaining(policy, now)) {
+            (Some(timeout), Some(remaining)) => Some(timeout.min(remaining)),
+            (timeout, remaining) => timeout.or(remaining),
+        }
+    }
+
+    /// The time left until the deadline, zero if it has passed; `None` without a deadline.
+    #[must_use]
+    pub fn remaining(&self, policy: &Policy, now: Instant) -> Option<Duration> {
+        let deadline = self.started.saturating_add(policy.deadline?);
+        Some(deadline.saturating_since(now))
+    }
+
+    /// An attempt failed at `now`: retry after a wait, or stop?
+    ///
+    /// The order is that of design rule 3: eligibility, count, then backoff → ceiling → jitter →
+    /// hint → spread → time limits → budget.
+    pub fn on_failure(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Decision {
+        self.decide(policy, now, failure, Own::Backoff, random, budget)
+    }
+
+    /// The same with a wait of the caller's own in place of the policy's backoff, for any iterator
+    /// of durations; `None` says that the iterator has ended. Ceiling, jitter, hints and limits of
+    /// the policy apply as ever.
+    pub fn on_failure_with(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        own: Option<Duration>,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Decision {
+        self.decide(policy, now, failure, Own::Given(own), random, budget)
+    }
+
+    fn decide(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        own: Own,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Decision {
+        let hint = failure.hint.delay_nanos();
+        let at = hint.map(|delay| Instant::from_nanos(now.as_nanos().saturating_add(delay)));
+        let stop = |reason| {
+            Decision::Stop(Stop {
+                reason,
+                retry_at: at,
+            })
+        };
+
+        let kind = match self.eligible(policy, failure) {
+            Ok(kind) => kind,
+            Err(reason) => return stop(reason),
+        };
+        if let Some(budget) = budget {
+            budget.on_failure(kind);
+        }
+        let Some((rule, once)) = self.count(policy, failure) else {
+            return stop(StopReason::RetriesExhausted);
+        };
+        let Some(wait) = self.own_wait(policy, now, kind, rule, own, random) else {
+            return stop(StopReason::RetriesExhausted);
+        };
+
+        let last_start = policy.last_start(self.started).as_nanos();
+        let room = last_start.saturating_sub(now.as_nanos());
+        let wait = match obey(policy, wait, failure, room, random) {
+            Ok(wait) => wait,
+            Err(reason) => return stop(reason),
+        };
+        if now.as_nanos().saturating_add(wait) > last_start {
+            return stop(self.limit_reached(policy, now, wait));
+        }
+
+        if let Some(budget) = budget {
+            // Exempt are tickets, which the server has set aside, and attempts that a live
+            // connection provably never saw, once.
+            let exempt =
+                once == Some(UNSENT) || failure.hint.audience != Audience::Shared && hint.is_some();
+            self.taken = Taken::NOTHING;
+            if !exempt {
+                match budget.withdraw(now, kind) {
+                    Some(taken) => self.taken = taken,
+                    None => return stop(StopReason::Budget),
+                }
+            }
+        }
+        self.grant(policy, rule, once, wait, hint.is_some());
+        Decision::Retry {
+            after: Duration::from_nanos(wait),
+        }
+    }
+
+    /// Did it run, and may it run twice (design rule 1)?
+    fn eligible(&self, policy: &Policy, failure: &Failure) -> Result<Kind, StopReason> {
+        let mut kind = failure.kind;
+        if failure.hint.advice == Advice::DoNotRetry {
+            return Err(StopReason::DoNotRetry);
+        }
+        if kind == Kind::Overloaded {
+            return Err(StopReason::Overloaded);
+        }
+        let asked_to = failure.hint.advice == Advice::DoRetry;
+        match &policy.retry_on {
+            Some(listed) if Pattern::any(listed, failure) => {
+                if kind == Kind::Permanent {
+                    kind = Kind::Ambiguous;
+                }
+            }
+            Some(_) if !asked_to => kind = Kind::Permanent,
+            _ => {}
+        }
+        if kind == Kind::Permanent && asked_to {
+            kind = Kind::Ambiguous;
+        }
+        if kind == Kind::Permanent || Pattern::any(&policy.stop_on, failure) {
+            return Err(StopReason::Permanent);
+        }
+        if kind == Kind::Ambiguous && Pattern::any(&policy.not_processed, failure) {
+            kind = Kind::NotProcessed;
+        }
+        if kind == Kind::Ambiguous && !self.repeatable && !policy.assume_repeatable {
+            return Err(StopReason::NotRepeatable);
+        }
+        Ok(kind)
+    }
+
+    /// The rule for the failure, and whether it uses up a cause that is retried once; `None` if the
+    /// retries are used up.
+    fn count<'p>(
+        &mut self,
+        policy: &'p Policy,
+        failure: &Failure,
+    ) -> Option<(Option<(usize, &'p Rule)>, Option<u8>)> {
+        let rule = policy.rule_for(failure);
+        self.rule = rule.map_or(NO_RULE, |(index, _)| index as u8);
+        let retries = self.attempts.saturating_sub(1);
+        if policy.max_retries().is_some_and(|most| retries >= most) {
+            return None;
+        }
+        if let Some((index, rule)) = rule
+            && rule
+                .max_retries
+                .is_some_and(|most| u32::from(self.rule_retries[index]) >= most)
+        {
+            return None;
+        }
+        let once = once_bit(failure.cause);
+        match once {
+            Some(bit) if self.spent & bit != 0 && bit != UNSENT => None,
+            Some(bit) if self.spent & bit != 0 => Some((rule, None)),
+            once => Some((rule, once)),
+        }
+    }
+
+    /// backoff → ceiling → jitter, in nanoseconds.
+    fn own_wait(
+        &self,
+        policy: &Policy,
+        now: Instant,
+        kind: Kind,
+        rule: Option<(usize, &Rule)>,
+        own: Own,
+        random: &mut (impl Random + ?Sized),
+    ) -> Option<u64> {
+        let source = policy.wait_source(rule.map(|(_, rule)| rule));
+        let ceiling = source.max_delay.map_or(u64::MAX, nanos);
+        let before = match policy.ceiling {
+            Ceiling::BeforeJitter => ceiling,
+            Ceiling::AfterJitter => u64::MAX,
+        };
+        let backoff = match own {
+            Own::Given(given) => nanos(given?).min(before),
+            Own::Backoff => {
+                let step = Step {
+                    retry: match rule {
+                        Some((index, _)) if source.own => u32::from(self.rule_retries[index]),
+                        _ => self.step,
+                    },
+                    previous: self.previous,
+                    elapsed: nanos(now.saturating_since(self.since)),
+                    initial: match policy.throttled_initial {
+                        Some(initial) if kind == Kind::Throttled && !source.own => {
+                            Some(nanos(initial))
+                        }
+                        _ => None,
+                    },
+                    ceiling: before,
+                };
+                source.backoff.wait(step, random)?
+            }
+        };
+        let wait = source.jitter.apply(backoff, random);
+        Some(match policy.ceiling {
+            Ceiling::BeforeJitter => wait,
+            Ceiling::AfterJitter => wait.min(ceiling),
+        })
+    }
+
+    fn limit_reached(&self, policy: &Policy, now: Instant, wait: u64) -> StopReason {
+        let start = Duration::from_nanos(wait).saturating_add(policy.attempt_room);
+        let elapsed = now.saturating_since(self.started).saturating_add(start);
+        match policy.max_elapsed {
+            Some(limit) if elapsed > limit => StopReason::MaxElapsed,
+            _ => StopReason::Deadline,
+        }
+    }
+
+    fn grant(
+        &mut self,
+        policy: &Policy,
+        rule: Option<(usize, &Rule)>,
+        once: Option<u8>,
+        wait: u64,
+        hinted: bool,
+    ) {
+        let own = rule.is_some_and(|(_, rule)| rule.backoff.is_some());
+        if let Some((index, _)) = rule {
+            self.rule_retries[index] = self.rule_retries[index].saturating_add(1);
+        }
+        if hinted && policy.hint == HintMode::Exact {
+            // gRFC A6: after a pushback the sequence begins anew.
+            self.step = 0;
+        } else if !own {
+            self.step = self.step.saturating_add(1);
+        }
+        self.spent |= once.unwrap_or(0);
+        self.previous = wait;
+        self.waiting = true;
+    }
+}
+
+/// Whose wait it is before jitter.
+#[derive(Clone, Copy)]
+enum Own {
+    Backoff,
+    Given(Option<Duration>),
+}
+
+/// Attempts that a live connection provably never saw: free of charge, once.
+const UNSENT: u8 = 1;
+
+/// Causes that are retried once: 421 on a fresh connection, 425 without early data, a name that
+/// does not exist after one more look-up (design rule 2). Unsent attempts are *free* once.
+const fn once_bit(cause: Cause) -> Option<u8> {
+    match cause {
+        Cause::Network(Network::RefusedStream | Network::GoAway) => Some(UNSENT),
+        Cause::Network(Network::NameNotFound) => Some(2),
+        Cause::Status(421) => Some(4),
+        Cause::Status(425) => Some(8),
+        _ => None,
+    }
+}
+
+/// Applies the server's time to the own wait (design rule 4); `room` is the time until the last
+/// instant at which an attempt may start.
+fn obey(
+    policy: &Policy,
+    own: u64,
+    failure: &Failure,
+    room: u64,
+    random: &mut (impl Random + ?Sized),
+) -> Result<u64, StopReason> {
+    let Some(hint) = failure.hint.delay_nanos() else {
+        return Ok(own);
+    };
+    match policy.hint {
+        HintMode::Ignore => return Ok(own),
+        HintMode::Clamp => return Ok(hint.clamp(own, own.saturating_add(CLAMP_NANOS))),
+        HintMode::Floor | HintMode::Replace | HintMode::Exact => {}
+    }
+    if hint > nanos(policy.max_hint) || hint > room {
+        return Err(StopReason::RetryLater);
+    }
+    if policy.hint != HintMode::Floor {
+        return Ok(hint);
+    }
+    let floor = hint.max(own);
+    let spread = match failure.hint.audience {
+        Audience::Shared => hint,
+        Audience::TicketSeconds => TICKET_SECONDS_SPREAD,
+        Audience::TicketMillis => TICKET_MILLIS_SPREAD,
+    };
+    // Limited to what fits: a spread is a courtesy, and no reason to give up.
+    let spread = spread.min(room.saturating_sub(floor));
+    Ok(floor.saturating_add(up_to(spread, random)))
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+//! The client throttle of Site Reliability Engineering: refuse locally what would be refused there.
+
+use core::time::Duration;
+
+use crate::error::{Found, PolicyError};
+use crate::random::Random;
+use crate::time::Instant;
+use crate::window::Window;
+
+const REQUESTS: usize = 0;
+const ACCEPTS: usize = 1;
+
+/// Refuses a request locally with probability max(0, (requests − K·accepts)/(requests + 1)), both
+/// counted over the recent past ("Handling Overload", Site Reliability Engineering; R4.7).
+///
+/// One value per destination; a driver shares it behind a lock. It is a sibling of the
+/// [`Budget`](crate::Budget): that limits retries, this limits first attempts as well.
+///
+/// ```
+/// use relent_core::{Draw, Instant, Throttle};
+///
+/// let mut throttle = Throttle::new();
+/// let now = Instant::ORIGIN;
+/// for _ in 0..100 {
+///     throttle.admit(now, &mut Draw::at(1.0)); // and the server accepts none of them
+/// }
+/// assert!(throttle.refusal_probability(now) > 0.98);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    factor: f64,
+    window: Window<2>,
+}
+
+impl Throttle {
+    /// The published values: K = 2 over two minutes.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            factor: 2.0,
+            window: Window::new(Duration::from_secs(120)),
+        }
+    }
+
+    /// With another K and window. A K below 2 refuses sooner and notices recovery later.
+    ///
+    /// # Errors
+    /// A K below 1 would refuse a healthy destination; a window of nothing has no memory.
+    pub const fn with(factor: f64, window: Duration) -> Result<Self, PolicyError> {
+        if !(factor >= 1.0 && factor.is_finite()) {
+            return Err(PolicyError::new(
+                "throttle factor",
+                Found::Number(factor),
+                "K is a number from 1 up; 2 is usual",
+            ));
+        }
+        if window.is_zero() {
+            return Err(PolicyError::new(
+                "throttle window",
+                Found::Duration(window),
+                "the window lasts longer than nothing; 2m is usual",
+            ));
+        }
+        Ok(Self {
+            factor,
+            window: Window::new(window),
+        })
+    }
+
+    /// The probability with which a request would be refused now.
+    pub fn refusal_probability(&mut self, now: Instant) -> f64 {
+        let totals = self.window.totals(now);
+        let (requests, accepts) = (f64::from(totals[REQUESTS]), f64::from(totals[ACCEPTS]));
+        ((requests - self.factor * accepts) / (requests + 1.0)).max(0.0)
+    }
+
+    /// Whether a request may go out. It is counted before it is sent, and also if it is refused
+    /// here: counting afterwards lets a burst through (a published bug of go-zero).
+    pub fn admit(&mut self, now: Instant, random: &mut impl Random) -> bool {
+        let probability = self.refusal_probability(now);
+        self.window.add(now, REQUESTS);
+        // Uniform in [0, 1): a draw below the probability refuses.
+        let draw = random.next_u64() as f64 / 18_446_744_073_709_551_616.0;
+        draw >= probability
+    }
+
+    /// The destination accepted a request, whatever came of it later.
+    pub fn on_accept(&mut self, now: Instant) {
+        self.window.add(now, ACCEPTS);
+    }
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Draw;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ORIGIN.saturating_add(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_healthy_destination_is_never_refused() {
+        let mut throttle = Throttle::new();
+        for second in 0..1000 {
+            assert!(throttle.admit(at(second), &mut Draw::at(0.0)));
+            throttle.on_accept(at(second));
+        }
+    }
+
+    #[test]
+    fn the_published_formula() {
+        let mut throttle = Throttle::new();
+        for _ in 0..10 {
+            throttle.window.add(at(0), REQUESTS);
+        }
+        throttle.on_accept(at(0));
+        // (10 − 2·1)/(10 + 1)
+        assert!((throttle.refusal_probability(at(0)) - 8.0 / 11.0).abs() < 1e-12);
+        assert!(!throttle.admit(at(0), &mut Draw::at(0.7)));
+        assert!(throttle.admit(at(0), &mut Draw::at(0.8)));
+    }
+
+    #[test]
+    fn the_past_is_forgotten_after_the_window() {
+        let mut throttle = Throttle::new();
+        for _ in 0..100 {
+            throttle.admit(at(0), &mut Draw::at(1.0));
+        }
+        assert!(throttle.refusal_probability(at(0)) > 0.9);
+        assert!(throttle.refusal_probability(at(121)) < 1e-12);
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused() {
+        assert!(Throttle::with(0.5, Duration::from_secs(1)).is_err());
+        assert!(Throttle::with(f64::NAN, Duration::from_secs(1)).is_err());
+        assert!(Throttle::with(2.0, Duration::ZERO).is_err());
+    }
+}

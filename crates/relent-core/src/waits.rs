@@ -1,0 +1,51 @@
+//! A policy's waits as an iterator.
+
+use core::time::Duration;
+
+use crate::decision::Decision;
+use crate::failure::Failure;
+use crate::policy::Policy;
+use crate::random::Random;
+use crate::session::Session;
+use crate::time::Instant;
+
+/// The waits of a policy, made by [`Policy::waits`]: a session whose every attempt fails at once.
+#[derive(Clone, Debug)]
+pub struct Waits<'p, R> {
+    policy: &'p Policy,
+    session: Session,
+    failure: Failure,
+    now: Instant,
+    random: R,
+}
+
+impl<'p, R: Random> Waits<'p, R> {
+    pub(crate) const fn new(policy: &'p Policy, failure: Failure, random: R) -> Self {
+        let session = Session::new(Instant::ORIGIN, true);
+        Self {
+            policy,
+            session,
+            failure,
+            now: Instant::ORIGIN,
+            random,
+        }
+    }
+}
+
+impl<R: Random> Iterator for Waits<'_, R> {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.session.on_attempt();
+        let decision =
+            self.session
+                .on_failure(self.policy, self.now, &self.failure, &mut self.random, None);
+        match decision {
+            Decision::Retry { after } => {
+                self.now = self.now.saturating_add(after);
+                Some(after)
+            }
+            Decision::Stop(_) => None,
+        }
+    }
+}
