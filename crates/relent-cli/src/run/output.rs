@@ -1,0 +1,102 @@
+//! What is kept of a command's standard output, written to where it belongs: once.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::error::Error;
+use super::signals::Signals;
+use super::spool::Spool;
+
+/// Writes the standard output of the final attempt to our own. Returns the signal that ended the
+/// writing early, if one did.
+///
+/// A reader that has gone away (`| head`) is no error: it has seen what it wanted, and the command
+/// has done its work.
+///
+/// # Errors
+/// When standard output cannot take all of it (a full disk).
+pub(crate) async fn to_stdout(
+    spool: Spool,
+    signals: &mut Signals,
+) -> Result<Option<Signal>, Error> {
+    let stdout = io::stdout()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(Error::WriteStdout)?;
+    let stdout = File::from(stdout);
+    uninterrupted(signals, move || copy(&spool, stdout)).await
+}
+
+/// Writes the standard output of an attempt that is followed by another to standard error, where a
+/// person can see it and a pipe does not. Returns the signal that ended the writing early, if one
+/// did. A standard error that takes nothing changes nothing.
+///
+/// # Errors
+/// When what was kept cannot be read.
+pub(crate) async fn to_stderr(
+    spool: Spool,
+    signals: &mut Signals,
+) -> Result<Option<Signal>, Error> {
+    let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else {
+        return Ok(None);
+    };
+    let stderr = File::from(stderr);
+    uninterrupted(signals, move || match copy(&spool, stderr) {
+        Err(Error::WriteStdout(_)) => Ok(()),
+        result => result,
+    })
+    .await
+}
+
+/// Runs `write` on a thread of its own, so that a signal is heard while a slow reader blocks it.
+async fn uninterrupted(
+    signals: &mut Signals,
+    write: impl FnOnce() -> Result<(), Error> + Send + 'static,
+) -> Result<Option<Signal>, Error> {
+    tokio::select! {
+        written = tokio::task::spawn_blocking(write) => match written {
+            Ok(result) => result.map(|()| None),
+            Err(e) => Err(Error::WriteStdout(e.into())),
+        },
+        signal = signals.cancelled() => Ok(Some(signal)),
+    }
+}
+
+fn copy(spool: &Spool, mut to: File) -> Result<(), Error> {
+    let mut buf = vec![0; 1 << 16];
+    let mut position = 0;
+    while position < spool.len() {
+        let n = spool
+            .read_at(position, &mut buf)
+            .map_err(Error::KeepOutput)?;
+        match write_all(&mut to, &buf[..n]) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            result => result.map_err(Error::WriteStdout)?,
+        }
+        position += n as u64;
+    }
+    Ok(())
+}
+
+/// Like [`Write::write_all`], also where another process has made the descriptor non-blocking.
+fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                poll(
+                    &mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)],
+                    PollTimeout::NONE,
+                )?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The signals that relent receives, and those it sends to a command's process group.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+use super::error::Error;
+
+/// The signals that are passed on to the command, those first after which no attempt is made.
+const PASSED_ON: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+];
+
+/// Whether `signal` asks for the end: no attempt is made after it.
+pub(crate) fn cancels(signal: Signal) -> bool {
+    matches!(
+        signal,
+        Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT
+    )
+}
+
+/// The signals sent to this process, in one stream; none is lost between two attempts.
+///
+/// A signal that was ignored when relent was started stays ignored, by relent and by the command:
+/// `nohup relent run …` survives its terminal. (Read from `/proc`, so on Linux; elsewhere all are
+/// listened to.)
+#[derive(Debug)]
+pub(crate) struct Signals {
+    streams: Vec<(Signal, Stream)>,
+}
+
+impl Signals {
+    /// Begins to listen. From here on these signals no longer end the process by themselves.
+    ///
+    /// # Errors
+    /// When the system refuses a handler.
+    pub(crate) fn listen() -> Result<Self, Error> {
+        let ignored = ignored_at_start();
+        let mut streams = Vec::new();
+        let wanted = PASSED_ON
+            .into_iter()
+            .filter(|s| ignored >> (*s as u32 - 1) & 1 == 0);
+        for wanted in wanted.chain([Signal::SIGCHLD]) {
+            let stream = signal(SignalKind::from_raw(wanted as i32)).map_err(Error::Signals)?;
+            streams.push((wanted, stream));
+        }
+        Ok(Self { streams })
+    }
+
+    /// The next signal: one to pass on, or SIGCHLD when a child ended or was stopped. Can be
+    /// dropped at any time without losing one.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            for (signal, stream) in &mut self.streams {
+                if let Poll::Ready(Some(())) = stream.poll_recv(cx) {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The next signal that asks for the end. Others are dropped: there is no command to pass them
+    /// on to.
+    pub(crate) async fn cancelled(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if cancels(signal) {
+                return signal;
+            }
+        }
+    }
+
+    /// Waits for `wait`, or until a signal asks for the end, which is returned.
+    pub(crate) async fn sleep(&mut self, wait: Duration) -> Option<Signal> {
+        tokio::select! {
+            biased;
+            signal = self.cancelled() => Some(signal),
+            () = tokio::time::sleep(wait) => None,
+        }
+    }
+}
+
+/// The process group of a command: its leader's process id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group(pub(crate) Pid);
+
+impl Group {
+    /// Sends `signal` to every member.
+    ///
+    /// Failing is no reason to abort a run: ESRCH means that all are gone, EPERM that what is left
+    /// has taken another identity (a setuid program), which only time or its owner can end.
+    pub(crate) fn send(self, signal: Signal) {
+        let _ = killpg(self.0, signal);
+    }
+
+    /// Whether no member is left.
+    pub(crate) fn is_gone(self) -> bool {
+        killpg(self.0, None) == Err(Errno::ESRCH)
+    }
+}
+
+/// The signals ignored now, bit n − 1 standing for signal n.
+fn ignored_at_start() -> u64 {
+    std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status))
+}
+
+fn ignored(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status_of_the_process() {
+        let status = "Name:\trelent\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        let mask = ignored(status);
+        assert_eq!(mask >> (Signal::SIGHUP as u32 - 1) & 1, 1);
+        assert_eq!(mask >> (Signal::SIGPIPE as u32 - 1) & 1, 1);
+        assert_eq!(mask >> (Signal::SIGINT as u32 - 1) & 1, 0);
+        assert_eq!(ignored("nothing here"), 0);
+    }
+
+    #[test]
+    fn a_group_that_is_gone_or_not_ours_never_aborts() {
+        let mut child = std::process::Command::new("true");
+        std::os::unix::process::CommandExt::process_group(&mut child, 0);
+        let mut child = child.spawn().unwrap();
+        child.wait().unwrap();
+        let group = Group(Pid::from_raw(child.id() as i32));
+        assert!(group.is_gone());
+        group.send(Signal::SIGTERM);
+    }
+}

@@ -1,0 +1,215 @@
+//! Standard input, replayed to every attempt while it streams.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::io::AsyncWriteExt;
+use tokio::process::ChildStdin;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::error::Error;
+use super::spool::Spool;
+
+/// How much is read at once, in bytes: what a pipe holds on Linux.
+const PIECE: usize = 1 << 16;
+
+/// Where the attempts of one run get their standard input from.
+///
+/// A terminal is passed through: nobody types the same thing twice for a retry. So is a descriptor
+/// that cannot be read at all (`nohup` leaves one behind). Anything else is kept in a [`Spool`]
+/// while it streams: an attempt first gets what earlier ones were given and then continues live.
+///
+/// Nothing is read before the first attempt, and never more than one piece (64 KiB) beyond what a
+/// command has taken: `yes | relent run -- sleep 60` does not fill the disk.
+#[derive(Debug)]
+pub(crate) enum Stdin {
+    /// The command reads relent's own descriptor.
+    Inherited,
+    /// The command reads a pipe that relent fills.
+    Replayed(Replayed),
+}
+
+/// Input that has been, or will be, read by relent.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    kept: Spool,
+    reader: Reader,
+}
+
+#[derive(Debug)]
+enum Reader {
+    /// Nothing has been read yet.
+    Untouched(OwnedFd),
+    /// A thread reads one piece per request, since a read of a pipe cannot be called off and
+    /// making the descriptor non-blocking would do so for everyone who shares it. The thread ends
+    /// with the process, which need not wait for it.
+    Thread {
+        requests: mpsc::Sender<()>,
+        pieces: UnboundedReceiver<io::Result<Vec<u8>>>,
+        /// A piece was requested and has not arrived, perhaps in an attempt that is over.
+        requested: bool,
+    },
+    /// The input has ended; all of it is kept.
+    Ended,
+}
+
+impl Stdin {
+    /// This process's standard input; nothing is read yet.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be duplicated.
+    pub(crate) fn of_process() -> Result<Self, Error> {
+        let stdin = io::stdin();
+        if stdin.is_terminal() || !is_readable(&stdin) {
+            return Ok(Self::Inherited);
+        }
+        stdin
+            .as_fd()
+            .try_clone_to_owned()
+            .map(Self::replay)
+            .map_err(Error::ReadStdin)
+    }
+
+    /// The bytes of `fd`, from where it stands.
+    pub(crate) fn replay(fd: OwnedFd) -> Self {
+        Self::Replayed(Replayed {
+            kept: Spool::default(),
+            reader: Reader::Untouched(fd),
+        })
+    }
+
+    /// What an attempt is to be started with. The `last` one needs no replay after it: if it is
+    /// also the first to read, it gets the descriptor itself.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be duplicated.
+    pub(crate) fn for_attempt(&self, last: bool) -> Result<Stdio, Error> {
+        match self {
+            Self::Inherited => Ok(Stdio::inherit()),
+            Self::Replayed(Replayed {
+                reader: Reader::Untouched(fd),
+                ..
+            }) if last => fd.try_clone().map(Stdio::from).map_err(Error::ReadStdin),
+            Self::Replayed(_) => Ok(Stdio::piped()),
+        }
+    }
+
+    /// Writes the input, from its beginning, to a command; returns at its end, or when the command
+    /// has closed its standard input, which it may. Dropping this future loses nothing.
+    ///
+    /// # Errors
+    /// When the input cannot be read or kept.
+    pub(crate) async fn feed(&mut self, pipe: Option<ChildStdin>) -> Result<(), Error> {
+        let (Self::Replayed(input), Some(mut pipe)) = (self, pipe) else {
+            return Ok(());
+        };
+        let mut piece = vec![0; PIECE];
+        let mut position = 0;
+        loop {
+            let n = input
+                .kept
+                .read_at(position, &mut piece)
+                .map_err(Error::KeepStdin)?;
+            if n > 0 {
+                if pipe.write_all(&piece[..n]).await.is_err() {
+                    return Ok(());
+                }
+                position += n as u64;
+            } else if !input.read_more().await? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Replayed {
+    /// Waits until more input is kept; false at its end.
+    async fn read_more(&mut self) -> Result<bool, Error> {
+        if let Reader::Untouched(fd) = &self.reader {
+            let fd = fd.try_clone().map_err(Error::ReadStdin)?;
+            self.reader = start(fd).map_err(Error::ReadStdin)?;
+        }
+        let Reader::Thread {
+            requests,
+            pieces,
+            requested,
+        } = &mut self.reader
+        else {
+            return Ok(false);
+        };
+        if !*requested {
+            *requested = requests.send(()).is_ok();
+        }
+        let piece = pieces
+            .recv()
+            .await
+            .transpose()
+            .map_err(Error::ReadStdin)?
+            .unwrap_or_default();
+        *requested = false;
+        if piece.is_empty() {
+            self.reader = Reader::Ended;
+            return Ok(false);
+        }
+        self.kept.append(&piece).map_err(Error::KeepStdin)?;
+        Ok(true)
+    }
+}
+
+/// Starts the thread that reads `fd` on request.
+fn start(fd: OwnedFd) -> io::Result<Reader> {
+    let (requests, wanted) = mpsc::channel();
+    let (answers, pieces) = unbounded_channel();
+    thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(move || read_on_request(File::from(fd), &wanted, &answers))?;
+    Ok(Reader::Thread {
+        requests,
+        pieces,
+        requested: false,
+    })
+}
+
+fn read_on_request(
+    mut from: File,
+    wanted: &mpsc::Receiver<()>,
+    answers: &UnboundedSender<io::Result<Vec<u8>>>,
+) {
+    while wanted.recv().is_ok() {
+        let mut piece = vec![0; PIECE];
+        let answer = read(&mut from, &mut piece).map(|n| {
+            piece.truncate(n);
+            piece
+        });
+        if answers.send(answer).is_err() {
+            return;
+        }
+    }
+}
+
+fn read(from: &mut File, piece: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match from.read(piece) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // Whoever shares this pipe with us may have made it non-blocking.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                poll(
+                    &mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)],
+                    PollTimeout::NONE,
+                )?;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn is_readable(fd: &impl AsFd) -> bool {
+    fcntl(fd.as_fd(), FcntlArg::F_GETFL)
+        .is_ok_and(|flags| OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE != OFlag::O_WRONLY)
+}

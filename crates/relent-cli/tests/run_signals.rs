@@ -1,0 +1,140 @@
+//! `relent run`: signals reach the whole process group, and end the run.
+
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+mod run_support;
+
+use std::io::BufReader;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, Command};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use run_support::{code, eventually, finish, is_dead, line, parse_pid, pid, sh, text};
+
+fn start(mut relent: Command) -> (Child, BufReader<ChildStderr>) {
+    let mut child = relent.spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    (child, stderr)
+}
+
+#[test]
+fn a_signal_reaches_every_member_of_the_group_and_no_attempt_follows() {
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+    ] {
+        // A shell starts background commands with SIGINT and SIGQUIT ignored; a pipeline's are not.
+        let script = "sleep 1000 | { sleep 1000 | (echo $$ >&2; exec sleep 1000); }";
+        let (child, mut stderr) = start(sh(&["--max-retries", "5"], script));
+        let leader = parse_pid(&line(&mut stderr));
+        kill(pid(&child), signal).unwrap();
+        assert_eq!(code(&finish(child)), 128 + signal as i32, "{signal}");
+        eventually("no member of the group is left", || {
+            nix::sys::signal::killpg(leader, None).is_err() || is_dead(leader)
+        });
+        assert_eq!(line(&mut stderr), "", "no other attempt is made");
+    }
+}
+
+#[test]
+fn a_command_that_handles_the_signal_decides_the_status() {
+    let script =
+        "trap 'echo cleaned up; exit 7' TERM; echo ready >&2; while :; do sleep 0.02; done";
+    let (child, mut stderr) = start(sh(&["--max-retries", "5"], script));
+    assert_eq!(line(&mut stderr), "ready");
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    let result = finish(child);
+    assert_eq!((code(&result), text(&result.stdout)), (7, "cleaned up\n"));
+    assert_eq!(line(&mut stderr), "");
+}
+
+#[test]
+fn user_signals_are_passed_on_and_end_nothing() {
+    let script = "trap 'echo one >&2' USR1; trap 'echo two >&2' USR2; trap 'echo size >&2; exit' WINCH; \
+                  echo ready >&2; while :; do sleep 0.02; done";
+    let (child, mut stderr) = start(sh(&["--max-retries", "5"], script));
+    assert_eq!(line(&mut stderr), "ready");
+    for (signal, heard) in [
+        (Signal::SIGUSR1, "one"),
+        (Signal::SIGUSR2, "two"),
+        (Signal::SIGWINCH, "size"),
+    ] {
+        kill(pid(&child), signal).unwrap();
+        // The whole group gets it: the shell may also report the end of its current `sleep`.
+        eventually(heard, || line(&mut stderr) == heard);
+    }
+    assert_eq!(code(&finish(child)), 0);
+}
+
+#[test]
+fn a_signal_during_a_wait_ends_the_run_at_once() {
+    let options = ["--max-retries", "5", "--initial", "1000000ms"];
+    let (child, mut stderr) = start(sh(&options, "echo failed; exit 1"));
+    // The first attempt's output appears when the wait begins.
+    assert_eq!(line(&mut stderr), "failed");
+    let start = Instant::now();
+    kill(pid(&child), Signal::SIGINT).unwrap();
+    let result = finish(child);
+    assert_eq!((code(&result), text(&result.stdout)), (130, ""));
+    assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_signal_ends_a_run_whose_output_nobody_reads() {
+    let mut relent = sh(&["--max-retries", "3"], "seq 400000; echo done >&2");
+    let mut child = relent.spawn().unwrap();
+    let stdout = child.stdout.take();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    assert_eq!(line(&mut stderr), "done");
+    // The command has written everything, and relent fills a pipe that is not emptied.
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    // The signal comes before or after the command's end; a second one finds relent writing.
+    eventually("relent ends", || {
+        let _ = kill(pid(&child), Signal::SIGTERM);
+        child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    drop(stdout);
+}
+
+#[test]
+fn signals_ignored_at_the_start_stay_ignored() {
+    // As under nohup: neither relent nor the command ends when its terminal does.
+    let script = format!(
+        "trap '' HUP; exec {} run --max-retries 0 -- sh -c 'echo ready >&2; read x; echo \"$x\"'",
+        env!("CARGO_BIN_EXE_relent")
+    );
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", &script]).stdin(reader);
+    nohup
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let (child, mut stderr) = start(nohup);
+    assert_eq!(line(&mut stderr), "ready");
+    kill(pid(&child), Signal::SIGHUP).unwrap();
+    std::io::Write::write_all(&mut &writer, b"alive\n").unwrap();
+    let result = finish(child);
+    assert_eq!((code(&result), text(&result.stdout)), (0, "alive\n"));
+}
+
+#[test]
+fn signals_to_relents_own_group_do_not_reach_the_command_twice() {
+    // As from a terminal: the group of relent gets the signal, and relent passes it on once.
+    let script =
+        "trap 'echo heard >&2' INT; echo ready >&2; while [ ! -e \"$0\" ]; do sleep 0.02; done";
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let mut relent = sh(&["--max-retries", "5"], script);
+    relent.arg(&go).process_group(0);
+    let (child, mut stderr) = start(relent);
+    assert_eq!(line(&mut stderr), "ready");
+    nix::sys::signal::killpg(pid(&child), Signal::SIGINT).unwrap();
+    assert_eq!(line(&mut stderr), "heard");
+    std::fs::write(go, "").unwrap();
+    assert_eq!(code(&finish(child)), 0);
+    assert_eq!(line(&mut stderr), "");
+}
