@@ -6,20 +6,24 @@ use crate::backoff::Backoff;
 use crate::budget::BudgetConfig;
 use crate::policy::Policy;
 
+static STANDARD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+    .max_delay(Duration::from_secs(20))
+    .max_retries(2)
+    .budget(BudgetConfig::DEFAULT)
+    .build_const();
+
+static PATIENT: Policy = Policy::builder(Backoff::exponential(Duration::from_secs(1)))
+    .max_delay(Duration::from_secs(32))
+    .max_retries(10)
+    .build_const();
+
 impl Policy {
     /// The preset `standard`, the default for clients that share a destination: 3 attempts quickly
     /// (full jitter from 100 ms, ceiling 20 s), hints as a floor, and a budget of 10 % with a
     /// reserve of 10. The budget acts where it is shared: see [`Policy::new_budget`].
-    pub const STANDARD: Self = Self::builder(Backoff::exponential(Duration::from_millis(100)))
-        .max_delay(Duration::from_secs(20))
-        .max_retries(2)
-        .budget(BudgetConfig::DEFAULT)
-        .build_const();
+    pub const STANDARD: &'static Self = &STANDARD;
 
     /// The preset `patient`, the default of `relent run` and `relent fetch`: one caller that would
     /// rather wait. Full jitter from 1 s doubling to 32 s, 10 retries, hints as a floor, no budget.
-    pub const PATIENT: Self = Self::builder(Backoff::exponential(Duration::from_secs(1)))
-        .max_delay(Duration::from_secs(32))
-        .max_retries(10)
-        .build_const();
+    pub const PATIENT: &'static Self = &PATIENT;
 }

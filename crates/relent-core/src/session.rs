@@ -70,6 +70,7 @@ impl Session {
     /// by nature, by key, by precondition, or because the caller says so?
     ///
     /// If [`Policy::needs_time`] is false, `now` does not matter and no clock need be read.
+    #[inline]
     #[must_use]
     pub const fn new(now: Instant, repeatable: bool) -> Self {
         Self {
@@ -87,7 +88,14 @@ impl Session {
         }
     }
 
+    /// Moves the beginning of the session to `now`, for a driver that reads its clock late.
+    pub const fn begin(&mut self, now: Instant) {
+        self.started = now;
+        self.since = now;
+    }
+
     /// An attempt starts. Returns its number; the first is 1.
+    #[inline]
     pub const fn on_attempt(&mut self) -> u32 {
         self.attempts = self.attempts.saturating_add(1);
         self.waiting = false;
@@ -95,6 +103,7 @@ impl Session {
     }
 
     /// The operation succeeded.
+    #[inline]
     pub fn on_success(&mut self, budget: Option<&Budget>) {
         if let Some(budget) = budget {
             budget.on_success(self.taken);
@@ -104,6 +113,7 @@ impl Session {
 
     /// The caller goes away. A retry that was granted but not started is given back to the budget
     /// (design rule 12).
+    #[inline]
     pub fn on_cancel(&mut self, budget: Option<&Budget>) {
         if self.waiting
             && let Some(budget) = budget

@@ -1,0 +1,194 @@
+//! The blocking form: the same settings, decisions and results, on the calling thread.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use relent_core::{Policy, Random};
+
+use crate::classify::Classify;
+use crate::clock::{BlockingSleeper, Clock, StdClock};
+use crate::driver::Attempt;
+use crate::gave_up::GaveUp;
+use crate::hook::Hook;
+use crate::operation::Blocking;
+use crate::retry::Retry;
+use crate::settle::{Settled, settle};
+
+pub use crate::ticker::BlockingTicker as Ticker;
+
+/// Calls `operation` until it succeeds or the policy gives up. End it with
+/// [`run`](Retry::run).
+///
+/// Calling this declares that the operation is repeatable (design rule 1). The closure may use
+/// captured `&mut` state. A running operation cannot be cut off here: an attempt timeout or a
+/// deadline that passes meanwhile shows in what comes after it; see [`retry_with`] to pass the
+/// limit on to the operation.
+///
+/// # Errors
+/// `run` gives [`GaveUp`](crate::GaveUp) with the last error, the reason and the number of attempts.
+///
+/// ```
+/// use relent::{Policy, VirtualClock, blocking};
+///
+/// let mut calls = 0;
+/// let result = blocking::retry(Policy::STANDARD, || {
+///     calls += 1;
+///     if calls < 3 { Err("not yet") } else { Ok(calls) }
+/// })
+/// .clock(VirtualClock::new())
+/// .run();
+/// assert_eq!(result.unwrap(), 3);
+/// ```
+#[inline]
+pub fn retry<F, O>(
+    policy: &Policy,
+    mut operation: F,
+) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::AnyError, (), StdClock>
+where
+    F: FnMut() -> O,
+{
+    retry_with(policy, move |_| operation())
+}
+
+/// Like [`retry`], for an operation that wants to know which attempt it is and how long it has.
+#[inline]
+pub fn retry_with<F, O>(
+    policy: &Policy,
+    operation: F,
+) -> Retry<'_, Blocking<F, O>, crate::AnyError, (), StdClock>
+where
+    F: FnMut(Attempt) -> O,
+{
+    Retry::new(policy, Blocking(operation, PhantomData), StdClock)
+}
+
+impl<F, O, C, H, K, R> Retry<'_, Blocking<F, O>, C, H, K, R>
+where
+    F: FnMut(Attempt) -> O,
+    C: Classify<O>,
+    H: Hook<C::Last>,
+    K: BlockingSleeper,
+    R: Random,
+{
+    /// Runs a blocking operation, on this thread.
+    ///
+    /// # Errors
+    /// As for [`blocking::retry`](crate::blocking::retry).
+    #[inline]
+    pub fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
+        let Self {
+            operation: Blocking(mut operation, _),
+            mut classify,
+            mut hook,
+            driver,
+            ..
+        } = self;
+        let mut driver = driver.start();
+        let mut last = None;
+        loop {
+            let attempt = driver.on_attempt();
+            let outcome = Some(operation(attempt));
+            match settle(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
+                Settled::Success(value) => return Ok(value),
+                Settled::Wait {
+                    after: Duration::ZERO,
+                    ..
+                } => {}
+                Settled::Wait { after, .. } => {
+                    if !driver.clock().block(after) {
+                        let stop = driver.on_cancel();
+                        return Err(GaveUp::new(last, driver.summary(Some(stop))));
+                    }
+                }
+                Settled::Stop(stop) => {
+                    return Err(GaveUp::new(last, driver.summary(Some(stop))));
+                }
+            }
+        }
+    }
+}
+
+/// Cancels blocking sessions from another thread: pass it as their clock.
+///
+/// A wait ends at once, and no wait begins; a running operation is not interrupted. Clones are one
+/// and the same.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent::{Policy, StopReason, blocking};
+///
+/// let cancel = blocking::Cancel::new();
+/// let from_elsewhere = cancel.clone();
+/// std::thread::spawn(move || from_elsewhere.cancel());
+/// let gave_up = blocking::retry(Policy::PATIENT, || Err::<(), _>("down"))
+///     .clock(&cancel)
+///     .run()
+///     .unwrap_err();
+/// assert_eq!(gave_up.reason(), StopReason::Cancelled);
+/// ```
+#[derive(Clone, Default)]
+pub struct Cancel {
+    shared: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Cancel {
+    /// Not cancelled yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cancels every session that waits by this clock, now and later.
+    pub fn cancel(&self) {
+        let (cancelled, changed) = &*self.shared;
+        *cancelled.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cancel")
+    }
+}
+
+impl Clock for Cancel {
+    fn now(&self) -> relent_core::Instant {
+        StdClock.now()
+    }
+}
+
+impl BlockingSleeper for Cancel {
+    fn block(&self, duration: Duration) -> bool {
+        let (cancelled, changed) = &*self.shared;
+        let guard = cancelled.lock().unwrap_or_else(PoisonError::into_inner);
+        let (cancelled, _) = changed
+            .wait_timeout_while(guard, duration, |cancelled| !*cancelled)
+            .unwrap_or_else(PoisonError::into_inner);
+        !*cancelled
+    }
+}
+
+/// The extension form of [`retry`]: `operation.retry(&policy).run()`.
+///
+/// ```
+/// use relent::Policy;
+/// use relent::blocking::RetryExt;
+///
+/// let answer = (|| "42".parse::<u32>()).retry(Policy::STANDARD).run();
+/// assert_eq!(answer.unwrap(), 42);
+/// ```
+pub trait RetryExt<O>: FnMut() -> O + Sized {
+    /// See [`blocking::retry`](crate::blocking::retry).
+    #[inline]
+    fn retry(
+        self,
+        policy: &Policy,
+    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::AnyError, (), StdClock> {
+        retry(policy, self)
+    }
+}
+
+impl<F: FnMut() -> O, O> RetryExt<O> for F {}

@@ -1,0 +1,142 @@
+//! The loop for operations whose futures borrow from their closure: those have no name that a
+//! struct could keep, so this one is an `async fn`.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use relent_core::Random;
+
+use crate::classify::Classify;
+use crate::clock::Sleeper;
+use crate::driver::{Attempt, Driver};
+use crate::gave_up::GaveUp;
+use crate::hook::Hook;
+use crate::interrupt::{Interrupt, Interruption};
+use crate::operation::Borrowing;
+use crate::retry::Retry;
+use crate::settle::{Settled, settle};
+
+/// The caller cancelled.
+struct Cancelled;
+
+impl<F, O, C, H, K, R, X> Retry<'_, Borrowing<F, O>, C, H, K, R, X>
+where
+    F: AsyncFnMut(Attempt) -> O,
+    C: Classify<O>,
+    H: Hook<C::Last>,
+    K: Sleeper,
+    R: Random,
+    X: Interrupt,
+{
+    /// Runs an operation made by [`retry_mut`](crate::retry_mut).
+    ///
+    /// # Errors
+    /// As for [`retry`](crate::retry).
+    pub async fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
+        let Self {
+            operation: Borrowing(mut operation, _),
+            mut classify,
+            mut hook,
+            driver,
+            interrupt,
+        } = self;
+        let mut driver = driver.start();
+        let mut interrupt = pin!(interrupt);
+        let mut last = None;
+        loop {
+            let attempt = driver.on_attempt();
+            let ended = {
+                let running = pin!(operation(attempt));
+                let limit = attempt.limit.map(|limit| driver.clock().sleep(limit));
+                limited(running, pin!(limit), interrupt.as_mut(), &mut driver).await
+            };
+            let stop = match ended {
+                Err(Cancelled) => driver.on_cancel(),
+                Ok(outcome) => {
+                    match settle(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
+                        Settled::Success(value) => return Ok(value),
+                        Settled::Stop(stop) => stop,
+                        Settled::Wait {
+                            after: Duration::ZERO,
+                            ..
+                        } => {
+                            yield_now().await;
+                            continue;
+                        }
+                        Settled::Wait { after, hinted } => {
+                            match wait(&mut driver, interrupt.as_mut(), after, hinted).await {
+                                Ok(()) => continue,
+                                Err(Cancelled) => driver.on_cancel(),
+                            }
+                        }
+                    }
+                }
+            };
+            return Err(GaveUp::new(last, driver.summary(Some(stop))));
+        }
+    }
+}
+
+/// Runs an attempt up to its limit: `None` if it was cut off.
+async fn limited<O, K: Sleeper, R: Random>(
+    mut running: Pin<&mut impl Future<Output = O>>,
+    mut limit: Pin<&mut Option<K::Sleep>>,
+    mut interrupt: Pin<&mut impl Interrupt>,
+    driver: &mut Driver<'_, K, R>,
+) -> Result<Option<O>, Cancelled> {
+    poll_fn(|context| {
+        while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
+            match interruption {
+                Interruption::Cancel => return Poll::Ready(Err(Cancelled)),
+                Interruption::Reset => driver.reset(),
+            }
+        }
+        if let Poll::Ready(outcome) = running.as_mut().poll(context) {
+            return Poll::Ready(Ok(Some(outcome)));
+        }
+        match limit.as_mut().as_pin_mut() {
+            Some(limit) => limit.poll(context).map(|()| Ok(None)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+async fn wait<K: Sleeper, R: Random>(
+    driver: &mut Driver<'_, K, R>,
+    mut interrupt: Pin<&mut impl Interrupt>,
+    after: Duration,
+    hinted: bool,
+) -> Result<(), Cancelled> {
+    let mut sleep = pin!(driver.clock().sleep(after));
+    poll_fn(|context: &mut Context<'_>| {
+        while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
+            match interruption {
+                Interruption::Cancel => return Poll::Ready(Err(Cancelled)),
+                Interruption::Reset => {
+                    driver.reset();
+                    if !hinted && let Some(first) = driver.first_wait() {
+                        sleep.set(driver.clock().sleep(first));
+                    }
+                }
+            }
+        }
+        sleep.as_mut().poll(context).map(Ok)
+    })
+    .await
+}
+
+/// Lets other tasks run once.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,223 @@
+//! Clocks and sleepers: real ones, and a virtual one for tests.
+
+use std::future::{Future, Ready, ready};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use relent_core::Instant;
+
+/// Tells the time.
+///
+/// Give another to [`Retry::clock`](crate::Retry::clock) to run without the real one.
+pub trait Clock {
+    /// Now, on a time line that never steps back.
+    fn now(&self) -> Instant;
+
+    /// Now, on the wall: only for showing an instant to people and for HTTP dates.
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+/// A clock that can wait without blocking the thread.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot wait in async code",
+    note = "enable the feature `tokio` of `relent`, or pass a sleeper with `.clock(..)`"
+)]
+pub trait Sleeper: Clock {
+    /// The future that waits.
+    type Sleep: Future<Output = ()>;
+
+    /// Waits for `duration`, counted from now.
+    fn sleep(&self, duration: Duration) -> Self::Sleep;
+}
+
+/// A clock that can wait by blocking the thread.
+pub trait BlockingSleeper: Clock {
+    /// Waits for `duration`, counted from now; `false` if the wait was cancelled, which ends the
+    /// session.
+    fn block(&self, duration: Duration) -> bool;
+}
+
+impl<K: Clock + ?Sized> Clock for &K {
+    fn now(&self) -> Instant {
+        (**self).now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        (**self).wall()
+    }
+}
+
+impl<K: Sleeper + ?Sized> Sleeper for &K {
+    type Sleep = K::Sleep;
+
+    fn sleep(&self, duration: Duration) -> K::Sleep {
+        (**self).sleep(duration)
+    }
+}
+
+impl<K: BlockingSleeper + ?Sized> BlockingSleeper for &K {
+    fn block(&self, duration: Duration) -> bool {
+        (**self).block(duration)
+    }
+}
+
+/// The monotonic clock of the standard library; waits by blocking the thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StdClock;
+
+impl Clock for StdClock {
+    fn now(&self) -> Instant {
+        on_time_line(std::time::Instant::now())
+    }
+}
+
+impl BlockingSleeper for StdClock {
+    fn block(&self, duration: Duration) -> bool {
+        std::thread::sleep(duration);
+        true
+    }
+}
+
+/// Tokio's clock and timer. Follows `tokio::time::pause` and `advance` in tests.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokioClock;
+
+#[cfg(feature = "tokio")]
+impl Clock for TokioClock {
+    fn now(&self) -> Instant {
+        on_time_line(tokio::time::Instant::now().into_std())
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Sleeper for TokioClock {
+    type Sleep = tokio::time::Sleep;
+
+    fn sleep(&self, duration: Duration) -> tokio::time::Sleep {
+        tokio::time::sleep(duration)
+    }
+}
+
+/// Places an instant of the standard library on the core's time line. The origin lies 36 years
+/// before the first call, so that paused clocks that stand earlier are still told apart.
+fn on_time_line(now: std::time::Instant) -> Instant {
+    const BEFORE: u64 = 1 << 60;
+    static FIRST: OnceLock<std::time::Instant> = OnceLock::new();
+    let first = *FIRST.get_or_init(|| now);
+    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    Instant::from_nanos(match now.checked_duration_since(first) {
+        Some(after) => BEFORE.saturating_add(nanos(after)),
+        None => BEFORE.saturating_sub(nanos(first.duration_since(now))),
+    })
+}
+
+/// A clock for tests: sleeping takes no time, moves the clock, and is written down.
+///
+/// Clones share the time. One task sleeps at a time; for several at once use tokio's paused time,
+/// which [`TokioClock`] follows.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent::{Backoff, Jitter, Policy, VirtualClock, blocking};
+///
+/// let policy = Policy::builder(Backoff::exponential(Duration::from_secs(60)))
+///     .jitter(Jitter::None)
+///     .build()?;
+/// let clock = VirtualClock::new();
+/// let result = blocking::retry(&policy, || Err::<(), _>("down")).clock(&clock).run();
+/// assert!(result.is_err());
+/// assert_eq!(clock.sleeps(), [60, 60, 60].map(Duration::from_secs));
+/// # Ok::<(), relent::PolicyError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct VirtualClock {
+    state: Arc<Mutex<VirtualState>>,
+}
+
+#[derive(Debug, Default)]
+struct VirtualState {
+    now: Duration,
+    sleeps: Vec<Duration>,
+}
+
+impl VirtualClock {
+    /// A clock that stands at its origin.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves the time forward, as if the operation had taken this long.
+    pub fn advance(&self, duration: Duration) {
+        let mut state = self.lock();
+        state.now = state.now.saturating_add(duration);
+    }
+
+    /// The time since the origin.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.lock().now
+    }
+
+    /// Every wait so far.
+    #[must_use]
+    pub fn sleeps(&self) -> Vec<Duration> {
+        self.lock().sleeps.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VirtualState> {
+        // The state is valid after every statement, so a poisoned lock has lost nothing.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Instant {
+        Instant::ORIGIN.saturating_add(self.elapsed())
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+            .checked_add(self.elapsed())
+            .unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+impl Sleeper for VirtualClock {
+    type Sleep = Ready<()>;
+
+    fn sleep(&self, duration: Duration) -> Ready<()> {
+        self.block(duration);
+        ready(())
+    }
+}
+
+impl BlockingSleeper for VirtualClock {
+    fn block(&self, duration: Duration) -> bool {
+        let mut state = self.lock();
+        state.now = state.now.saturating_add(duration);
+        state.sleeps.push(duration);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_before_the_first_call_keep_their_distance() {
+        let now = std::time::Instant::now();
+        let placed = on_time_line(now);
+        let Some(earlier) = now.checked_sub(Duration::from_secs(5)) else {
+            return;
+        };
+        assert_eq!(
+            placed.saturating_since(on_time_line(earlier)),
+            Duration::from_secs(5)
+        );
+    }
+}

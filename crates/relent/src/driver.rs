@@ -1,0 +1,388 @@
+//! A session with its clock, randomness, budget and trace: what every loop of attempts stands on.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use relent_core::{
+    Budget, Decision, Failure, Instant, Policy, Random, Session, Stop, StopReason, Trace,
+    TraceEntry,
+};
+
+use crate::clock::Clock;
+use crate::random::SessionRandom;
+
+/// What an operation may know about the attempt that it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// The number of the attempt; the first is 1.
+    pub number: u32,
+    /// The time left until the deadline of the whole session; `None` without one.
+    pub remaining: Option<Duration>,
+    /// How long this attempt may run, the deadline included; `None` for as long as it takes.
+    pub limit: Option<Duration>,
+}
+
+/// How a session ended: what every result carries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// The number of attempts.
+    pub attempts: u32,
+    /// How long it took. With a policy that has no time limit, the clock is first read when an
+    /// attempt has failed (design rule 10), and this counts from there unless a trace was asked
+    /// for.
+    pub elapsed: Duration,
+    /// Why it gave up; `None` for a success.
+    pub reason: Option<StopReason>,
+    /// When the server said that coming back makes sense, if it did.
+    pub retry_at: Option<SystemTime>,
+    /// Every attempt, if a trace was asked for.
+    pub trace: Option<Trace>,
+}
+
+/// Drives a [`Session`] with a real clock, a random source, a budget and a trace.
+///
+/// Every loop of Relent stands on this: [`retry`](crate::retry), the blocking form, the HTTP client
+/// and the command. Use it to write a loop of your own. A driver that is dropped while it waits
+/// gives its retry back to the budget (design rule 12).
+///
+/// ```
+/// use relent::{Decision, Driver, Failure, Policy, StdClock};
+///
+/// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
+/// let attempt = driver.on_attempt();
+/// assert_eq!(attempt.number, 1);
+/// match driver.on_failure(&Failure::ambiguous()) {
+///     Decision::Retry { after } => assert!(after.as_millis() <= 100),
+///     Decision::Stop(stop) => unreachable!("{}", stop.reason),
+/// }
+/// ```
+pub struct Driver<'p, K: Clock, R: Random = SessionRandom> {
+    policy: &'p Policy,
+    budget: Option<&'p Budget>,
+    clock: K,
+    random: R,
+    session: Session,
+    /// When the clock was first read; [`Instant::MAX`] before that.
+    began: Instant,
+    extras: Option<Box<Extras<'p>>>,
+}
+
+/// What few sessions need, out of the way of those that do not.
+#[derive(Default)]
+struct Extras<'p> {
+    trace: Option<Trace>,
+    attempt_started: Instant,
+    waits: Option<Box<dyn Iterator<Item = Duration> + Send + 'p>>,
+}
+
+/// What a [`Driver`] is made of; [`start`](Self::start) makes it.
+#[must_use = "a builder does nothing until `start`"]
+pub struct DriverBuilder<'p, K, R = SessionRandom> {
+    policy: &'p Policy,
+    budget: Option<&'p Budget>,
+    clock: K,
+    random: R,
+    repeatable: bool,
+    extras: Option<Box<Extras<'p>>>,
+}
+
+impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
+    /// Takes the retries out of this shared budget.
+    pub fn budget(mut self, budget: &'p Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Whether the operation may run twice without harm; true unless said otherwise.
+    pub fn repeatable(mut self, repeatable: bool) -> Self {
+        self.repeatable = repeatable;
+        self
+    }
+
+    /// Keeps a trace of every attempt.
+    pub fn traced(mut self) -> Self {
+        self.extras.get_or_insert_default().trace = Some(Trace::new());
+        self
+    }
+
+    /// Takes the waits from an iterator in place of the policy's backoff; there are no more retries
+    /// when it ends. Ceiling, jitter, hints and limits of the policy apply as ever.
+    pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
+        self.extras.get_or_insert_default().waits = Some(Box::new(waits));
+        self
+    }
+
+    /// Draws from this random source.
+    pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2> {
+        let Self {
+            policy,
+            budget,
+            clock,
+            random: _,
+            repeatable,
+            extras,
+        } = self;
+        DriverBuilder {
+            policy,
+            budget,
+            clock,
+            random,
+            repeatable,
+            extras,
+        }
+    }
+
+    /// Reads this clock.
+    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R> {
+        let Self {
+            policy,
+            budget,
+            clock: _,
+            random,
+            repeatable,
+            extras,
+        } = self;
+        DriverBuilder {
+            policy,
+            budget,
+            clock,
+            random,
+            repeatable,
+            extras,
+        }
+    }
+
+    /// The driver, before its first attempt.
+    #[inline]
+    pub fn start(self) -> Driver<'p, K, R> {
+        Driver {
+            policy: self.policy,
+            budget: self.budget,
+            clock: self.clock,
+            random: self.random,
+            session: Session::new(Instant::ORIGIN, self.repeatable),
+            began: Instant::MAX,
+            extras: self.extras,
+        }
+    }
+}
+
+impl<'p, K: Clock> Driver<'p, K> {
+    /// Begins a driver for one repeatable operation, with a random stream of its own.
+    #[inline]
+    pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
+        DriverBuilder {
+            policy,
+            budget: None,
+            clock,
+            random: SessionRandom::new(),
+            repeatable: true,
+            extras: None,
+        }
+    }
+}
+
+impl<K: Clock, R: Random> Driver<'_, K, R> {
+    /// An attempt starts. Reads the clock only if the policy or a trace needs it (design rule 10).
+    #[inline]
+    pub fn on_attempt(&mut self) -> Attempt {
+        if self.session.attempts() == 0
+            && let Some(budget) = self.budget
+        {
+            budget.on_request();
+        }
+        let number = self.session.on_attempt();
+        if !self.policy.needs_time() && self.extras.is_none() {
+            return Attempt {
+                number,
+                remaining: None,
+                limit: None,
+            };
+        }
+        self.timed_attempt(number)
+    }
+
+    #[cold]
+    fn timed_attempt(&mut self, number: u32) -> Attempt {
+        let now = self.now();
+        if let Some(extras) = &mut self.extras {
+            extras.attempt_started = now;
+        }
+        Attempt {
+            number,
+            remaining: self.session.remaining(self.policy, now),
+            limit: self.session.attempt_limit(self.policy, now),
+        }
+    }
+
+    /// The operation succeeded.
+    #[inline]
+    pub fn on_success(&mut self) {
+        self.session.on_success(self.budget);
+        if self.extras.is_some() {
+            let now = self.now();
+            self.record(now, None, None);
+        }
+    }
+
+    /// The attempt failed: retry after a wait, or stop?
+    pub fn on_failure(&mut self, failure: &Failure) -> Decision {
+        let now = self.now();
+        let given = self
+            .extras
+            .as_mut()
+            .and_then(|extras| extras.waits.as_mut())
+            .map(Iterator::next);
+        let decision = match given {
+            None => {
+                let (policy, budget) = (self.policy, self.budget);
+                self.session
+                    .on_failure(policy, now, failure, &mut self.random, budget)
+            }
+            Some(own) => {
+                let (policy, budget) = (self.policy, self.budget);
+                self.session
+                    .on_failure_with(policy, now, failure, own, &mut self.random, budget)
+            }
+        };
+        self.record(now, Some(*failure), Some(decision));
+        decision
+    }
+
+    /// The driver's own caller ends the session after a failure, for a reason that the policy
+    /// cannot know, such as [`StopReason::NotReplayable`].
+    pub fn on_stop(&mut self, failure: &Failure, reason: StopReason) -> Stop {
+        let now = self.now();
+        let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
+        let stop = Stop { reason, retry_at };
+        self.record(now, Some(*failure), Some(Decision::Stop(stop)));
+        stop
+    }
+
+    /// The caller goes away. A retry that was granted but not started is given back.
+    pub fn on_cancel(&mut self) -> Stop {
+        self.session.on_cancel(self.budget);
+        let stop = Stop {
+            reason: StopReason::Cancelled,
+            retry_at: None,
+        };
+        let trace = self
+            .extras
+            .as_mut()
+            .and_then(|extras| extras.trace.as_mut());
+        if let Some(last) = trace.and_then(Trace::last_mut) {
+            last.decision = Some(Decision::Stop(stop));
+        }
+        stop
+    }
+
+    /// Something happened that makes the backoff begin anew (R4.4). Limits are not moved.
+    pub fn reset(&mut self) {
+        let now = self.now();
+        self.session.reset(now);
+    }
+
+    /// The policy's wait before a first retry: what a wait is cut down to by a reset.
+    pub fn first_wait(&mut self) -> Option<Duration> {
+        self.policy.waits(&mut self.random).next()
+    }
+
+    /// The policy.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        self.policy
+    }
+
+    /// The clock.
+    #[must_use]
+    pub const fn clock(&self) -> &K {
+        &self.clock
+    }
+
+    /// The random source.
+    pub const fn random_mut(&mut self) -> &mut R {
+        &mut self.random
+    }
+
+    /// Attempts started so far.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.session.attempts()
+    }
+
+    /// How the session ended: with this stop, or with a success. Takes the trace with it.
+    pub fn summary(&mut self, stop: Option<Stop>) -> Summary {
+        let elapsed = if self.began == Instant::MAX {
+            Duration::ZERO
+        } else {
+            self.clock.now().saturating_since(self.began)
+        };
+        Summary {
+            attempts: self.session.attempts(),
+            elapsed,
+            reason: stop.map(|stop| stop.reason),
+            retry_at: stop
+                .and_then(|stop| stop.retry_at)
+                .map(|at| self.wall_of(at)),
+            trace: self.extras.as_mut().and_then(|extras| extras.trace.take()),
+        }
+    }
+
+    /// Where an instant of this driver lies on the wall.
+    pub fn wall_of(&self, instant: Instant) -> SystemTime {
+        let ahead = instant.saturating_since(self.clock.now());
+        let wall = self.clock.wall();
+        wall.checked_add(ahead).unwrap_or(wall)
+    }
+
+    /// Reads the clock; the first reading is when the session began.
+    fn now(&mut self) -> Instant {
+        let now = self.clock.now();
+        if self.began == Instant::MAX {
+            self.began = now;
+            self.session.begin(now);
+        }
+        now
+    }
+
+    fn record(&mut self, ended: Instant, failure: Option<Failure>, decision: Option<Decision>) {
+        let attempt = self.session.attempts();
+        if let Some(extras) = &mut self.extras
+            && let Some(trace) = &mut extras.trace
+        {
+            let started = extras.attempt_started;
+            trace.push(TraceEntry {
+                attempt,
+                started,
+                ended,
+                failure,
+                decision,
+            });
+        }
+    }
+}
+
+impl<K: Clock, R: Random> Drop for Driver<'_, K, R> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(budget) = self.budget {
+            self.session.on_cancel(Some(budget));
+        }
+    }
+}
+
+impl<K: Clock, R: Random> fmt::Debug for Driver<'_, K, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("session", &self.session)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, R> fmt::Debug for DriverBuilder<'_, K, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DriverBuilder")
+            .field("policy", self.policy)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,260 @@
+//! The future behind [`retry`](crate::retry), written by hand: no allocation unless it waits, and
+//! no box around the operation.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use relent_core::{Random, Stop};
+
+use crate::classify::Classify;
+use crate::clock::Sleeper;
+use crate::driver::{Driver, Summary};
+use crate::gave_up::GaveUp;
+use crate::hook::Hook;
+use crate::interrupt::{Interrupt, Interruption};
+use crate::operation::AsyncOperation;
+use crate::retry::Retry;
+use crate::settle::{Settled, settle};
+
+/// An operation that fails at once, again and again, without a wait, lets other tasks run after
+/// this many attempts.
+const ATTEMPTS_PER_TURN: u32 = 32;
+
+pin_project! {
+    /// The future of a [`Retry`]. Dropping it at any point leaves budget and session consistent
+    /// (design rule 12).
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct RetryFuture<'p, O, C, H, K, R, X>
+    where
+        O: AsyncOperation,
+        C: Classify<O::Outcome>,
+        K: Sleeper,
+        R: Random,
+    {
+        operation: O,
+        classify: C,
+        hook: H,
+        driver: Driver<'p, K, R>,
+        last: Option<C::Last>,
+        // One timer for waits and attempt limits, made when it is first needed and reused.
+        timer: Option<Pin<Box<K::Sleep>>>,
+        #[pin]
+        interrupt: X,
+        #[pin]
+        state: State<O::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<F> {
+        Ready,
+        Running { #[pin] attempt: F, limited: bool },
+        Waiting { hinted: bool },
+    }
+}
+
+impl<'p, O, C, H, K, R, X> IntoFuture for Retry<'p, O, C, H, K, R, X>
+where
+    O: AsyncOperation,
+    C: Classify<O::Outcome>,
+    H: Hook<C::Last>,
+    K: Sleeper,
+    R: Random,
+    X: Interrupt,
+{
+    type Output = Result<C::Success, GaveUp<C::Last>>;
+    type IntoFuture = RetryFuture<'p, O, C, H, K, R, X>;
+
+    #[inline]
+    fn into_future(self) -> Self::IntoFuture {
+        let Self {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt,
+        } = self;
+        RetryFuture {
+            operation,
+            classify,
+            hook,
+            driver: driver.start(),
+            last: None,
+            timer: None,
+            interrupt,
+            state: State::Ready,
+        }
+    }
+}
+
+impl<'p, O, C, H, K, R, X> Retry<'p, O, C, H, K, R, X>
+where
+    O: AsyncOperation,
+    C: Classify<O::Outcome>,
+    H: Hook<C::Last>,
+    K: Sleeper,
+    R: Random,
+    X: Interrupt,
+{
+    /// Like awaiting it, with an account of the session also when it succeeds: attempts, time, and
+    /// with [`traced`](Self::traced) every attempt.
+    ///
+    /// ```
+    /// use relent::{Policy, retry};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let (result, summary) =
+    ///     retry(Policy::STANDARD, || async { Ok::<_, &str>(1) }).traced().with_summary().await;
+    /// assert_eq!(result.unwrap(), 1);
+    /// assert_eq!(summary.attempts, 1);
+    /// # }
+    /// ```
+    pub async fn with_summary(self) -> (Result<C::Success, Option<C::Last>>, Summary) {
+        let mut future = std::pin::pin!(self.into_future());
+        let (result, stop) =
+            std::future::poll_fn(|context| future.as_mut().poll_end(context)).await;
+        let summary = future.project().driver.summary(stop);
+        (result, summary)
+    }
+}
+
+/// How it ended: a success, or the last failure with the stop.
+type End<S, L> = (Result<S, Option<L>>, Option<Stop>);
+
+impl<O, C, H, K, R, X> RetryFuture<'_, O, C, H, K, R, X>
+where
+    O: AsyncOperation,
+    C: Classify<O::Outcome>,
+    H: Hook<C::Last>,
+    K: Sleeper,
+    R: Random,
+    X: Interrupt,
+{
+    #[inline]
+    fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End<C::Success, C::Last>> {
+        let mut this = self.project();
+        loop {
+            match this.interrupt.as_mut().poll_interrupt(context) {
+                Poll::Pending => {}
+                Poll::Ready(Interruption::Cancel) => {
+                    let stop = this.driver.on_cancel();
+                    this.state.set(State::Ready);
+                    return Poll::Ready((Err(this.last.take()), Some(stop)));
+                }
+                Poll::Ready(Interruption::Reset) => {
+                    this.driver.reset();
+                    if let StateProjection::Waiting { hinted: false } =
+                        this.state.as_mut().project()
+                        && let Some(first) = this.driver.first_wait()
+                    {
+                        set_timer(this.timer, this.driver.clock(), first);
+                    }
+                    // The interrupt has to be asked again, or it would not wake the task.
+                    continue;
+                }
+            }
+            let outcome = match this.state.as_mut().project() {
+                StateProjection::Ready => {
+                    let attempt = this.driver.on_attempt();
+                    if let Some(limit) = attempt.limit {
+                        set_timer(this.timer, this.driver.clock(), limit);
+                    }
+                    let limited = attempt.limit.is_some();
+                    let attempt = this.operation.start(attempt);
+                    this.state.set(State::Running { attempt, limited });
+                    continue;
+                }
+                StateProjection::Running { attempt, limited } => match attempt.poll(context) {
+                    Poll::Ready(outcome) => Some(outcome),
+                    Poll::Pending => {
+                        if !*limited {
+                            return Poll::Pending;
+                        }
+                        ready!(poll_timer(this.timer, context));
+                        None
+                    }
+                },
+                StateProjection::Waiting { .. } => {
+                    ready!(poll_timer(this.timer, context));
+                    this.state.set(State::Ready);
+                    continue;
+                }
+            };
+
+            // The attempt is over: it is dropped before the wait, with all that it holds.
+            this.state.set(State::Ready);
+            match settle(outcome, this.driver, this.classify, this.hook, this.last) {
+                Settled::Success(value) => return Poll::Ready((Ok(value), None)),
+                Settled::Stop(stop) => return Poll::Ready((Err(this.last.take()), Some(stop))),
+                Settled::Wait {
+                    after: Duration::ZERO,
+                    ..
+                } => {
+                    if this.driver.attempts() % ATTEMPTS_PER_TURN == 0 {
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+                Settled::Wait { after, hinted } => {
+                    set_timer(this.timer, this.driver.clock(), after);
+                    this.state.set(State::Waiting { hinted });
+                }
+            }
+        }
+    }
+}
+
+fn set_timer<K: Sleeper>(timer: &mut Option<Pin<Box<K::Sleep>>>, clock: &K, duration: Duration) {
+    let sleep = clock.sleep(duration);
+    match timer {
+        Some(timer) => timer.as_mut().set(sleep),
+        None => *timer = Some(Box::pin(sleep)),
+    }
+}
+
+fn poll_timer<S: Future<Output = ()>>(
+    timer: &mut Option<Pin<Box<S>>>,
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    match timer {
+        Some(timer) => timer.as_mut().poll(context),
+        None => Poll::Ready(()),
+    }
+}
+
+impl<O, C, H, K, R, X> Future for RetryFuture<'_, O, C, H, K, R, X>
+where
+    O: AsyncOperation,
+    C: Classify<O::Outcome>,
+    H: Hook<C::Last>,
+    K: Sleeper,
+    R: Random,
+    X: Interrupt,
+{
+    type Output = Result<C::Success, GaveUp<C::Last>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (result, stop) = ready!(self.as_mut().poll_end(context));
+        Poll::Ready(result.map_err(|last| GaveUp::new(last, self.project().driver.summary(stop))))
+    }
+}
+
+impl<O, C, H, K, R, X> fmt::Debug for RetryFuture<'_, O, C, H, K, R, X>
+where
+    O: AsyncOperation,
+    C: Classify<O::Outcome>,
+    K: Sleeper,
+    R: Random,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryFuture")
+            .field("driver", &self.driver)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,202 @@
+//! What can break into a wait or an attempt: cancellation, and activity.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use pin_project_lite::pin_project;
+
+/// What an [`Interrupt`] asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interruption {
+    /// Give up now.
+    Cancel,
+    /// Begin the backoff anew.
+    Reset,
+}
+
+/// Something that can break into a wait or an attempt; made by
+/// [`Retry::cancel_on`](crate::Retry::cancel_on) and [`Retry::activity`](crate::Retry::activity).
+pub trait Interrupt {
+    /// Whether it does so now; wakes the task when it will.
+    fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption>;
+}
+
+impl Interrupt for () {
+    #[inline]
+    fn poll_interrupt(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Interruption> {
+        Poll::Pending
+    }
+}
+
+pin_project! {
+    /// A future that cancels when it completes.
+    #[derive(Debug)]
+    pub struct CancelOn<S> {
+        #[pin]
+        signal: S,
+        done: bool,
+    }
+}
+
+impl<S> CancelOn<S> {
+    pub(crate) const fn new(signal: S) -> Self {
+        Self {
+            signal,
+            done: false,
+        }
+    }
+}
+
+impl<S: Future> Interrupt for CancelOn<S> {
+    fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
+        let this = self.project();
+        if *this.done || this.signal.poll(context).is_ready() {
+            *this.done = true;
+            return Poll::Ready(Interruption::Cancel);
+        }
+        Poll::Pending
+    }
+}
+
+/// Tells waiting polls that somebody is looking again (R4.4). Clones are one and the same.
+///
+/// ```
+/// let activity = relent::Activity::new();
+/// activity.touch(); // nobody waits: nothing happens
+/// ```
+#[derive(Clone, Default)]
+pub struct Activity {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    touches: AtomicU64,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    next: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+impl Activity {
+    /// A new signal.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Something happened: every wait that watches this signal begins anew.
+    pub fn touch(&self) {
+        self.shared.touches.fetch_add(1, Ordering::Release);
+        let wakers = std::mem::take(&mut self.waiting().wakers);
+        for (_, waker) in wakers {
+            waker.wake();
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Activity")
+            .field("touches", &self.shared.touches.load(Ordering::Relaxed))
+            .finish()
+    }
+}
+
+/// Watches an [`Activity`].
+#[derive(Debug)]
+pub struct OnActivity {
+    activity: Activity,
+    id: u64,
+    seen: u64,
+}
+
+impl OnActivity {
+    pub(crate) fn new(activity: &Activity) -> Self {
+        let seen = activity.shared.touches.load(Ordering::Acquire);
+        let id = {
+            let mut waiting = activity.waiting();
+            waiting.next += 1;
+            waiting.next
+        };
+        Self {
+            activity: activity.clone(),
+            id,
+            seen,
+        }
+    }
+
+    fn changed(&mut self) -> bool {
+        let touches = self.activity.shared.touches.load(Ordering::Acquire);
+        std::mem::replace(&mut self.seen, touches) != touches
+    }
+}
+
+impl Interrupt for OnActivity {
+    fn poll_interrupt(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
+        if self.changed() {
+            return Poll::Ready(Interruption::Reset);
+        }
+        {
+            let mut waiting = self.activity.waiting();
+            match waiting.wakers.iter_mut().find(|(id, _)| *id == self.id) {
+                Some((_, waker)) => waker.clone_from(context.waker()),
+                None => waiting.wakers.push((self.id, context.waker().clone())),
+            }
+        }
+        // Again, now that a touch would wake us: one in between would be missed otherwise.
+        if self.changed() {
+            Poll::Ready(Interruption::Reset)
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl Drop for OnActivity {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.activity
+            .waiting()
+            .wakers
+            .retain(|(waiting, _)| *waiting != id);
+    }
+}
+
+pin_project! {
+    /// Two interrupts; the one that was asked for first is looked at first.
+    #[derive(Debug)]
+    pub struct Both<A, B> {
+        #[pin]
+        pub(crate) first: A,
+        #[pin]
+        pub(crate) second: B,
+    }
+}
+
+impl<A: Interrupt, B: Interrupt> Interrupt for Both<A, B> {
+    fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
+        let this = self.project();
+        let first = this.first.poll_interrupt(context);
+        if first == Poll::Ready(Interruption::Cancel) {
+            return first;
+        }
+        match this.second.poll_interrupt(context) {
+            Poll::Pending => first,
+            ready => ready,
+        }
+    }
+}

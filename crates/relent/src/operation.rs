@@ -1,0 +1,80 @@
+//! The forms in which an operation can be handed over.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::driver::Attempt;
+
+/// An operation whose outcome has a type. Sealed by use: [`retry`](crate::retry) and its siblings
+/// make the values.
+pub trait Operation {
+    /// What one attempt comes to.
+    type Outcome;
+}
+
+/// An operation that makes a future for each attempt.
+pub trait AsyncOperation: Operation {
+    /// The attempt as a future.
+    type Future: Future<Output = Self::Outcome>;
+
+    /// Starts an attempt.
+    fn start(&mut self, attempt: Attempt) -> Self::Future;
+}
+
+/// A closure that makes a future.
+pub struct Plain<F>(pub(crate) F);
+
+impl<F: FnMut() -> Fut, Fut: Future> Operation for Plain<F> {
+    type Outcome = Fut::Output;
+}
+
+impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Plain<F> {
+    type Future = Fut;
+
+    #[inline]
+    fn start(&mut self, _: Attempt) -> Fut {
+        (self.0)()
+    }
+}
+
+/// A closure that is told which attempt it is, and makes a future.
+pub struct WithAttempt<F>(pub(crate) F);
+
+impl<F: FnMut(Attempt) -> Fut, Fut: Future> Operation for WithAttempt<F> {
+    type Outcome = Fut::Output;
+}
+
+impl<F: FnMut(Attempt) -> Fut, Fut: Future> AsyncOperation for WithAttempt<F> {
+    type Future = Fut;
+
+    #[inline]
+    fn start(&mut self, attempt: Attempt) -> Fut {
+        (self.0)(attempt)
+    }
+}
+
+/// A closure whose futures borrow from it.
+pub struct Borrowing<F, O>(pub(crate) F, pub(crate) PhantomData<fn() -> O>);
+
+impl<F: AsyncFnMut(Attempt) -> O, O> Operation for Borrowing<F, O> {
+    type Outcome = O;
+}
+
+/// A closure that blocks.
+pub struct Blocking<F, O>(pub(crate) F, pub(crate) PhantomData<fn() -> O>);
+
+impl<F: FnMut(Attempt) -> O, O> Operation for Blocking<F, O> {
+    type Outcome = O;
+}
+
+macro_rules! opaque_debug {
+    ($($name:ident<$($parameter:ident),+>),+) => {$(
+        impl<$($parameter),+> fmt::Debug for $name<$($parameter),+> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
+    )+};
+}
+
+opaque_debug!(Plain<F>, WithAttempt<F>, Borrowing<F, O>, Blocking<F, O>);

@@ -1,0 +1,452 @@
+//! Retrying: the settings that every form shares, and the entry points of the asynchronous ones.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use relent_core::{Budget, Failure, Policy, Random};
+
+use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify, When};
+use crate::clock::Clock;
+use crate::driver::{Attempt, Driver, DriverBuilder};
+use crate::hook::{Hook, Notice, Notify};
+use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
+use crate::operation::{Borrowing, Operation, Plain, WithAttempt};
+use crate::random::SessionRandom;
+
+/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` the standard library's,
+/// which cannot wait in async code.
+#[cfg(feature = "tokio")]
+pub type DefaultClock = crate::clock::TokioClock;
+/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` the standard library's,
+/// which cannot wait in async code.
+#[cfg(not(feature = "tokio"))]
+pub type DefaultClock = crate::clock::StdClock;
+
+/// Calls `operation` until it succeeds or the policy gives up. Await the result.
+///
+/// Calling this declares that the operation is repeatable: that running it twice does no harm
+/// (design rule 1). A plain `Err` may have taken effect and is retried; see [`Retry::when`],
+/// [`Retry::classify`] and [`Retry::marked`] to say more.
+///
+/// The closure makes a new future for each attempt, after the wait. It is `Send` if the closure and
+/// its futures are, so it can be spawned. To use captured `&mut` state, see [`retry_mut`].
+///
+/// # Errors
+/// Awaiting it gives [`GaveUp`](crate::GaveUp) with the last error, the reason and the number of
+/// attempts.
+///
+/// ```
+/// use relent::{Policy, retry};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// # async fn fetch() -> Result<&'static str, std::io::Error> { Ok("answer") }
+/// let answer = retry(Policy::STANDARD, || fetch()).await;
+/// assert_eq!(answer.unwrap(), "answer");
+/// # }
+/// ```
+#[inline]
+pub fn retry<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, Plain<F>>
+where
+    F: FnMut() -> Fut,
+    Fut: Future,
+{
+    Retry::new(policy, Plain(operation), DefaultClock::default())
+}
+
+/// Like [`retry`], for an operation that wants to know which attempt it is and how long it has.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent::{Backoff, Policy, retry_with};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)))
+///     .deadline(Duration::from_secs(10))
+///     .build()?;
+/// let left = retry_with(&policy, |attempt| async move {
+///     if attempt.number < 3 { Err(std::fmt::Error) } else { Ok(attempt.remaining) }
+/// })
+/// .await?;
+/// assert!(left.is_some_and(|left| left < Duration::from_secs(10)));
+/// # Ok(()) }
+/// ```
+#[inline]
+pub fn retry_with<F, Fut>(policy: &Policy, operation: F) -> Retry<'_, WithAttempt<F>>
+where
+    F: FnMut(Attempt) -> Fut,
+    Fut: Future,
+{
+    Retry::new(policy, WithAttempt(operation), DefaultClock::default())
+}
+
+/// Like [`retry_with`], for an async closure that uses captured `&mut` state. End it with
+/// [`run`](Retry::run).
+///
+/// ```
+/// use relent::{Policy, retry_mut};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let mut log: Vec<u32> = Vec::new();
+/// let result = retry_mut(Policy::PATIENT, async |attempt| {
+///     log.push(attempt.number);
+///     if log.len() < 3 { Err("not yet") } else { Ok(()) }
+/// })
+/// .run()
+/// .await;
+/// assert!(result.is_ok());
+/// assert_eq!(log, [1, 2, 3]);
+/// # }
+/// ```
+#[inline]
+pub fn retry_mut<F, O>(policy: &Policy, operation: F) -> Retry<'_, Borrowing<F, O>>
+where
+    F: AsyncFnMut(Attempt) -> O,
+{
+    Retry::new(
+        policy,
+        Borrowing(operation, PhantomData),
+        DefaultClock::default(),
+    )
+}
+
+/// The extension form of [`retry`]: `operation.retry(&policy).await`.
+///
+/// ```
+/// use relent::{Policy, RetryExt};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// # async fn fetch() -> Result<&'static str, std::io::Error> { Ok("answer") }
+/// assert_eq!(fetch.retry(Policy::STANDARD).await.unwrap(), "answer");
+/// # }
+/// ```
+pub trait RetryExt<Fut: Future>: FnMut() -> Fut + Sized {
+    /// See [`retry`].
+    #[inline]
+    fn retry(self, policy: &Policy) -> Retry<'_, Plain<Self>> {
+        retry(policy, self)
+    }
+}
+
+impl<F: FnMut() -> Fut, Fut: Future> RetryExt<Fut> for F {}
+
+/// An operation with everything that is said about retrying it. Made by [`retry`] and its siblings;
+/// awaited, or ended with `run`.
+///
+/// Say what an outcome means ([`when`](Self::when), [`classify`](Self::classify),
+/// [`classify_outcome`](Self::classify_outcome), [`marked`](Self::marked)) before
+/// [`notify`](Self::notify), whose closure sees the error.
+#[must_use = "nothing is attempted until it is awaited or run"]
+pub struct Retry<'p, O, C = AnyError, H = (), K = DefaultClock, R = SessionRandom, X = ()> {
+    pub(crate) operation: O,
+    pub(crate) classify: C,
+    pub(crate) hook: H,
+    pub(crate) driver: DriverBuilder<'p, K, R>,
+    pub(crate) interrupt: X,
+}
+
+impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
+    #[inline]
+    pub(crate) fn new(policy: &'p Policy, operation: O, clock: K) -> Self {
+        let driver = Driver::builder(policy, clock);
+        Self {
+            operation,
+            classify: AnyError,
+            hook: (),
+            driver,
+            interrupt: (),
+        }
+    }
+}
+
+impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X> {
+    /// Retries only errors for which `retryable` says `true`; others stop at once, as permanent.
+    ///
+    /// ```
+    /// use std::io;
+    /// use relent::{Policy, StopReason, blocking};
+    ///
+    /// let result = blocking::retry(Policy::PATIENT, || std::fs::read("/nowhere"))
+    ///     .when(|error: &io::Error| error.kind() == io::ErrorKind::Interrupted)
+    ///     .run();
+    /// assert_eq!(result.unwrap_err().reason(), StopReason::Permanent);
+    /// ```
+    #[inline]
+    pub fn when<T, E, F>(self, retryable: F) -> Retry<'p, O, When<F>, H, K, R, X>
+    where
+        O: Operation<Outcome = Result<T, E>>,
+        F: FnMut(&E) -> bool,
+    {
+        self.judge_by(When(retryable))
+    }
+
+    /// Says what kind of failure an error is, with cause and hint if there are any.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent::{Failure, Hint, Policy, VirtualClock, blocking};
+    ///
+    /// let clock = VirtualClock::new();
+    /// let _ = blocking::retry(Policy::STANDARD, || Err::<(), _>("quota, come back in 2 s"))
+    ///     .classify(|_: &&str| Failure::throttled().hint(Hint::after(Duration::from_secs(2))))
+    ///     .clock(&clock)
+    ///     .run();
+    /// assert!(clock.sleeps().iter().all(|wait| *wait >= Duration::from_secs(2)));
+    /// ```
+    #[inline]
+    pub fn classify<T, E, F>(self, classify: F) -> Retry<'p, O, ByError<F>, H, K, R, X>
+    where
+        O: Operation<Outcome = Result<T, E>>,
+        F: FnMut(&E) -> Failure,
+    {
+        self.judge_by(ByError(classify))
+    }
+
+    /// Looks at the whole outcome, of any type: `None` is a success, `Some` a failure. So an `Ok`
+    /// value can be retried. The result carries the outcome as it was, in `Ok` if it was judged a
+    /// success and in the [`GaveUp`](crate::GaveUp) otherwise.
+    ///
+    /// ```
+    /// use relent::{Failure, Policy, VirtualClock, blocking};
+    ///
+    /// let mut stock = 0;
+    /// let taken = blocking::retry(Policy::STANDARD, || { stock += 1; stock })
+    ///     .classify_outcome(|stock| (*stock < 2).then(Failure::ambiguous))
+    ///     .clock(VirtualClock::new())
+    ///     .run();
+    /// assert_eq!(taken.unwrap(), 2);
+    /// ```
+    #[inline]
+    pub fn classify_outcome<F>(self, classify: F) -> Retry<'p, O, ByOutcome<F>, H, K, R, X>
+    where
+        F: FnMut(&O::Outcome) -> Option<Failure>,
+    {
+        self.judge_by(ByOutcome(classify))
+    }
+
+    /// Reads errors that say themselves whether repeating can help; see
+    /// [`Marked`](crate::Marked).
+    #[inline]
+    pub fn marked(self) -> Retry<'p, O, ByMark, H, K, R, X>
+    where
+        ByMark: Classify<O::Outcome>,
+    {
+        self.judge_by(ByMark)
+    }
+
+    /// Judges outcomes by a [`Classify`] of your own.
+    #[inline]
+    pub fn judge_by<C2: Classify<O::Outcome>>(self, classify: C2) -> Retry<'p, O, C2, H, K, R, X> {
+        let Self {
+            operation,
+            classify: _,
+            hook,
+            driver,
+            interrupt,
+        } = self;
+        Retry {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt,
+        }
+    }
+
+    /// Hears of each failure before the wait that follows it, never of the last.
+    ///
+    /// ```
+    /// use relent::{Policy, VirtualClock, blocking};
+    ///
+    /// let mut lines = Vec::new();
+    /// let _ = blocking::retry(Policy::STANDARD, || Err::<(), _>("refused"))
+    ///     .notify(|notice| lines.push(notice.to_string()))
+    ///     .clock(VirtualClock::new())
+    ///     .run();
+    /// assert_eq!(lines.len(), 2);
+    /// assert!(lines[0].starts_with("attempt 1 failed: refused; next in "));
+    /// ```
+    #[inline]
+    pub fn notify<F>(self, notify: F) -> Retry<'p, O, C, Notify<F>, K, R, X>
+    where
+        C: Classify<O::Outcome>,
+        F: FnMut(&Notice<'_, C::Last>),
+    {
+        self.hook(Notify(notify))
+    }
+
+    /// Hears of each failure through a [`Hook`] of your own.
+    #[inline]
+    pub fn hook<H2>(self, hook: H2) -> Retry<'p, O, C, H2, K, R, X>
+    where
+        C: Classify<O::Outcome>,
+        H2: Hook<C::Last>,
+    {
+        let Self {
+            operation,
+            classify,
+            hook: _,
+            driver,
+            interrupt,
+        } = self;
+        Retry {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt,
+        }
+    }
+
+    /// Takes the retries out of this budget, which all callers of a destination share.
+    ///
+    /// ```
+    /// use relent::{Policy, StopReason, VirtualClock, blocking};
+    ///
+    /// let policy = Policy::STANDARD;
+    /// let budget = policy.new_budget().expect("standard has a budget");
+    /// let reasons: Vec<_> = (0..10)
+    ///     .map(|_| {
+    ///         blocking::retry(policy, || Err::<(), _>("down"))
+    ///             .budget(&budget)
+    ///             .clock(VirtualClock::new())
+    ///             .run()
+    ///             .unwrap_err()
+    ///             .reason()
+    ///     })
+    ///     .collect();
+    /// assert_eq!(reasons[0], StopReason::RetriesExhausted);
+    /// assert_eq!(reasons[9], StopReason::Budget);
+    /// ```
+    #[inline]
+    pub fn budget(mut self, budget: &'p Budget) -> Self {
+        self.driver = self.driver.budget(budget);
+        self
+    }
+
+    /// Keeps a [`Trace`](crate::Trace) of every attempt for the result.
+    #[inline]
+    pub fn traced(mut self) -> Self {
+        self.driver = self.driver.traced();
+        self
+    }
+
+    /// Takes the waits from any iterator in place of the policy's backoff. Jitter, ceiling, hints
+    /// and limits of the policy apply; there are no more retries when the iterator ends.
+    #[inline]
+    pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
+        self.driver = self.driver.waits(waits);
+        self
+    }
+
+    /// Draws from the random stream of this seed: the same seed, the same waits.
+    #[inline]
+    pub fn seed(self, seed: u64) -> Retry<'p, O, C, H, K, SessionRandom, X> {
+        self.random(SessionRandom::with_seed(seed))
+    }
+
+    /// Draws from this random source, such as [`Draw::at(0.5)`](crate::Draw::at).
+    #[inline]
+    pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X> {
+        let Self {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt,
+        } = self;
+        Retry {
+            operation,
+            classify,
+            hook,
+            driver: driver.random(random),
+            interrupt,
+        }
+    }
+
+    /// Reads this clock and waits by it, such as a [`VirtualClock`](crate::VirtualClock).
+    #[inline]
+    pub fn clock<K2: Clock>(self, clock: K2) -> Retry<'p, O, C, H, K2, R, X> {
+        let Self {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt,
+        } = self;
+        Retry {
+            operation,
+            classify,
+            hook,
+            driver: driver.clock(clock),
+            interrupt,
+        }
+    }
+
+    /// Gives up as soon as `signal` completes, be it during an attempt, which is dropped, or during
+    /// a wait; asynchronous forms only. With `tokio-util`: `.cancel_on(token.cancelled())`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent::{Policy, StopReason, retry};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let gave_up = retry(Policy::PATIENT, || async { Err::<(), _>("down") })
+    ///     .cancel_on(tokio::time::sleep(Duration::from_millis(1)))
+    ///     .await
+    ///     .unwrap_err();
+    /// assert_eq!(gave_up.reason(), StopReason::Cancelled);
+    /// # }
+    /// ```
+    #[inline]
+    pub fn cancel_on<S: Future>(self, signal: S) -> Retry<'p, O, C, H, K, R, Both<X, CancelOn<S>>>
+    where
+        X: Interrupt,
+    {
+        self.interrupt(CancelOn::new(signal))
+    }
+
+    /// Begins the backoff anew, and cuts a running wait down to the first delay, whenever
+    /// [`Activity::touch`] is called (R4.4); asynchronous forms only. A wait that the server asked
+    /// for is kept.
+    #[inline]
+    pub fn activity(self, activity: &Activity) -> Retry<'p, O, C, H, K, R, Both<X, OnActivity>>
+    where
+        X: Interrupt,
+    {
+        self.interrupt(OnActivity::new(activity))
+    }
+
+    fn interrupt<X2>(self, another: X2) -> Retry<'p, O, C, H, K, R, Both<X, X2>> {
+        let Self {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt,
+        } = self;
+        Retry {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt: Both {
+                first: interrupt,
+                second: another,
+            },
+        }
+    }
+}
+
+impl<O, C, H, K, R, X> fmt::Debug for Retry<'_, O, C, H, K, R, X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry")
+            .field("driver", &self.driver)
+            .finish_non_exhaustive()
+    }
+}

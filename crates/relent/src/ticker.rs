@@ -1,0 +1,161 @@
+//! Ticks at the times of a policy (R4.5).
+
+use relent_core::{Decision, Failure, Instant, Policy, Random};
+
+use crate::clock::{BlockingSleeper, Clock, Sleeper, StdClock};
+use crate::driver::Driver;
+use crate::random::SessionRandom;
+use crate::retry::DefaultClock;
+
+/// Ticks at the times of a policy: at once, then after each of its waits, until it gives up. For
+/// loops that are not a closure.
+///
+/// The waits count from tick to tick, not from the end of what is done in between: when that takes
+/// longer, the next tick comes at once (as with cenkalti's `Ticker`). Stop by dropping it.
+///
+/// ```
+/// use relent::{Policy, Ticker};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let mut ticker = Ticker::new(Policy::STANDARD);
+/// let mut ticks = 0;
+/// while ticker.tick().await.is_some() {
+///     ticks += 1;
+/// }
+/// assert_eq!(ticks, 3);
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Ticker<'p, K: Clock = DefaultClock, R: Random = SessionRandom> {
+    ticks: Ticks<'p, K, R>,
+}
+
+#[cfg(feature = "tokio")]
+impl<'p> Ticker<'p> {
+    /// A ticker by this policy. Its first tick is due now.
+    #[must_use]
+    pub fn new(policy: &'p Policy) -> Self {
+        Self::with_clock(policy, DefaultClock::default())
+    }
+}
+
+impl<'p, K: Sleeper> Ticker<'p, K> {
+    /// A ticker that reads this clock and waits by it.
+    #[must_use]
+    pub fn with_clock(policy: &'p Policy, clock: K) -> Self {
+        Self {
+            ticks: Ticks::new(policy, clock),
+        }
+    }
+}
+
+impl<K: Sleeper, R: Random> Ticker<'_, K, R> {
+    /// Waits for the next tick and returns its number, from 1; `None` when the policy gives up.
+    /// Nothing is lost if the future is dropped before it completes.
+    pub async fn tick(&mut self) -> Option<u32> {
+        let due = self.ticks.next_due()?;
+        let clock = self.ticks.driver.clock();
+        let wait = due.saturating_since(clock.now());
+        if !wait.is_zero() {
+            clock.sleep(wait).await;
+        }
+        Some(self.ticks.tick(due))
+    }
+}
+
+/// The blocking form of [`Ticker`]: an iterator of tick numbers, from 1.
+///
+/// ```
+/// use relent::{Policy, VirtualClock, blocking};
+///
+/// let ticks: Vec<u32> = blocking::Ticker::with_clock(Policy::STANDARD, VirtualClock::new()).collect();
+/// assert_eq!(ticks, [1, 2, 3]);
+/// ```
+#[derive(Debug)]
+pub struct BlockingTicker<'p, K: Clock = StdClock, R: Random = SessionRandom> {
+    ticks: Ticks<'p, K, R>,
+}
+
+impl<'p> BlockingTicker<'p> {
+    /// A ticker by this policy. Its first tick is due now.
+    #[must_use]
+    pub fn new(policy: &'p Policy) -> Self {
+        Self::with_clock(policy, StdClock)
+    }
+}
+
+impl<'p, K: BlockingSleeper> BlockingTicker<'p, K> {
+    /// A ticker that reads this clock and waits by it.
+    #[must_use]
+    pub fn with_clock(policy: &'p Policy, clock: K) -> Self {
+        Self {
+            ticks: Ticks::new(policy, clock),
+        }
+    }
+}
+
+impl<K: BlockingSleeper, R: Random> Iterator for BlockingTicker<'_, K, R> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let due = self.ticks.next_due()?;
+        let clock = self.ticks.driver.clock();
+        let wait = due.saturating_since(clock.now());
+        if !wait.is_zero() && !clock.block(wait) {
+            return None;
+        }
+        Some(self.ticks.tick(due))
+    }
+}
+
+#[derive(Debug)]
+struct Ticks<'p, K: Clock, R: Random> {
+    driver: Driver<'p, K, R>,
+    due: Due,
+}
+
+#[derive(Debug)]
+enum Due {
+    /// The tick at this instant has not been delivered yet.
+    At(Instant),
+    /// The last tick was delivered at this instant; the next has not been asked for.
+    After(Instant),
+    Over,
+}
+
+impl<'p, K: Clock> Ticks<'p, K, SessionRandom> {
+    fn new(policy: &'p Policy, clock: K) -> Self {
+        let due = Due::At(clock.now());
+        Self {
+            driver: Driver::builder(policy, clock).start(),
+            due,
+        }
+    }
+}
+
+impl<K: Clock, R: Random> Ticks<'_, K, R> {
+    fn next_due(&mut self) -> Option<Instant> {
+        match self.due {
+            Due::At(due) => Some(due),
+            Due::Over => None,
+            Due::After(last) => match self.driver.on_failure(&Failure::ambiguous()) {
+                Decision::Retry { after } => {
+                    let due = last.saturating_add(after);
+                    self.due = Due::At(due);
+                    Some(due)
+                }
+                Decision::Stop(_) => {
+                    self.due = Due::Over;
+                    None
+                }
+            },
+        }
+    }
+
+    fn tick(&mut self, due: Instant) -> u32 {
+        // A late tick is where the next wait counts from, or ticks missed would all come at once.
+        self.due = Due::After(due.max(self.driver.clock().now()));
+        self.driver.on_attempt().number
+    }
+}
