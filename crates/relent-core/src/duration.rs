@@ -155,7 +155,7 @@ pub fn format_duration(duration: Duration) -> String {
     // Minutes, hours and days only when they are whole; "90s" and "1m30s" would both be right,
     // seconds are what people compare.
     for &(name, unit) in &UNITS[..3] {
-        if nanos % unit == 0 {
+        if nanos.is_multiple_of(unit) {
             return alloc::format!("{}{name}", nanos / unit);
         }
     }

@@ -28,6 +28,8 @@ mod decision;
 mod duration;
 mod error;
 mod failure;
+#[cfg(feature = "serde")]
+mod form;
 mod hint;
 mod histogram;
 mod jitter;

@@ -133,14 +133,13 @@ impl Policy {
     /// 3 retries; full jitter (none where the backoff draws itself, ±10 % for a schedule or a share
     /// of the elapsed time); a ceiling of 60 s, or of the first delay if that is longer, for a
     /// backoff that grows; no time limits; hints as a floor, at most 5 minutes; no budget.
-    #[must_use]
     pub const fn builder(backoff: Backoff) -> PolicyBuilder {
         PolicyBuilder {
             policy: Self::with_defaults(backoff),
         }
     }
 
-    const fn with_defaults(backoff: Backoff) -> Self {
+    pub(crate) const fn with_defaults(backoff: Backoff) -> Self {
         let jitter = match &backoff {
             Backoff::Decorrelated { .. } | Backoff::Slotted { .. } | Backoff::None => Jitter::None,
             Backoff::Schedule { .. } | Backoff::Elapsed { .. } => Jitter::Proportional(0.1),
@@ -171,7 +170,6 @@ impl Policy {
     }
 
     /// Takes the policy apart again, to change it.
-    #[must_use]
     pub const fn into_builder(self) -> PolicyBuilder {
         PolicyBuilder { policy: self }
     }

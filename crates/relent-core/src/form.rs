@@ -1,0 +1,434 @@
+//! The written form of a policy: flat keys, human durations, unknown keys refused.
+//!
+//! The form mirrors the policy and holds what was written; everything that was read passes through
+//! [`PolicyBuilder::build`](crate::PolicyBuilder::build), so a file can say nothing that code
+//! cannot. What is written out leaves out every default, and reads back equal.
+
+mod value;
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::backoff::{Backoff, Phase};
+use crate::budget::BudgetConfig;
+use crate::pattern::Pattern;
+use crate::policy::{Policy, Rule};
+use value::{
+    CeilingWord, Count, HintWord, JitterText, Limit, PatternText, Retries, Span, Switch, SwitchedTo,
+};
+
+/// A table whose keys may all be absent. A key that is present has a value: the `null` of JSON is
+/// refused instead of being taken for absence.
+macro_rules! table {
+    ($name:ident { $($key:ident: $type:ty),* $(,)? }) => {
+        #[derive(Serialize, Deserialize, Default)]
+        #[serde(deny_unknown_fields)]
+        struct $name {
+            $(
+                #[serde(
+                    default,
+                    deserialize_with = "present",
+                    skip_serializing_if = "Option::is_none"
+                )]
+                $key: Option<$type>,
+            )*
+        }
+    };
+}
+
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+// In the order in which they are written: values before tables, as TOML has it.
+table!(PolicyForm {
+    description: String,
+    source: String,
+    max_retries: Retries,
+    max_elapsed: Limit,
+    deadline: Limit,
+    attempt_timeout: Limit,
+    attempt_room: Span,
+    max_delay: Limit,
+    ceiling: CeilingWord,
+    jitter: JitterText,
+    throttled_initial: Span,
+    hint: HintWord,
+    max_hint: Span,
+    retry_on: Vec<PatternText>,
+    stop_on: Vec<PatternText>,
+    not_processed: Vec<PatternText>,
+    assume_repeatable: bool,
+    retries: Switch,
+    backoff: BackoffForm,
+    rules: Vec<RuleForm>,
+    budget: BudgetForm,
+});
+
+table!(RuleForm {
+    on: Vec<PatternText>,
+    max_retries: Count,
+    attempt_timeout: Span,
+    max_delay: Span,
+    jitter: JitterText,
+    backoff: BackoffForm,
+});
+
+table!(PhaseForm {
+    retries: Count,
+    backoff: BackoffForm,
+});
+
+table!(BudgetForm {
+    ratio: f64,
+    success: f64,
+    reserve: f64,
+    per_second: f64,
+    capacity: f64,
+    cost: f64,
+    throttled_cost: f64,
+    floor: f64,
+    refund_on_success: bool,
+    charge_failures: bool,
+});
+
+table!(ConstantForm { delay: Span });
+table!(LinearForm {
+    initial: Span,
+    step: Span,
+});
+table!(ExponentialForm {
+    initial: Span,
+    factor: f64,
+});
+table!(FibonacciForm { initial: Span });
+table!(DecorrelatedForm {
+    initial: Span,
+    factor: f64,
+});
+table!(SlottedForm {
+    slot: Span,
+    exponent_limit: Count,
+});
+table!(ScheduleForm { delays: Vec<Span>, });
+table!(ElapsedForm {
+    initial: Span,
+    fraction: f64,
+});
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BackoffForm {
+    None,
+    Constant(ConstantForm),
+    Linear(LinearForm),
+    Exponential(ExponentialForm),
+    Fibonacci(FibonacciForm),
+    Decorrelated(DecorrelatedForm),
+    Slotted(SlottedForm),
+    Schedule(ScheduleForm),
+    Elapsed(ElapsedForm),
+    Chain(Vec<PhaseForm>),
+}
+
+impl Serialize for Policy {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        PolicyForm::of(self).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        PolicyForm::deserialize(from)?
+            .into_policy()
+            .map_err(D::Error::custom)
+    }
+}
+
+/// `Some` if it is not the default.
+fn unless<T: PartialEq>(value: T, default: &T) -> Option<T> {
+    (value != *default).then_some(value)
+}
+
+fn patterns(list: &[Pattern]) -> Option<Vec<PatternText>> {
+    (!list.is_empty()).then(|| list.iter().copied().map(PatternText).collect())
+}
+
+fn unwrap_patterns(list: Vec<PatternText>) -> Vec<Pattern> {
+    list.into_iter().map(|pattern| pattern.0).collect()
+}
+
+fn missing<T>(value: Option<T>, what: &str) -> Result<T, String> {
+    value.ok_or_else(|| alloc::format!("missing key {what}"))
+}
+
+impl PolicyForm {
+    fn of(policy: &Policy) -> Self {
+        let default = Policy::with_defaults(policy.backoff.clone());
+        let limit = |limit: Option<Duration>| limit.map(|limit| Limit(Some(limit)));
+        Self {
+            description: None,
+            source: None,
+            max_retries: unless(policy.max_retries, &default.max_retries).map(Retries),
+            max_elapsed: limit(policy.max_elapsed),
+            deadline: limit(policy.deadline),
+            attempt_timeout: limit(policy.attempt_timeout),
+            attempt_room: unless(policy.attempt_room, &default.attempt_room).map(Span),
+            max_delay: unless(policy.max_delay, &default.max_delay).map(Limit),
+            ceiling: unless(policy.ceiling, &default.ceiling).map(CeilingWord),
+            jitter: unless(policy.jitter, &default.jitter).map(JitterText),
+            throttled_initial: policy.throttled_initial.map(Span),
+            hint: unless(policy.hint, &default.hint).map(HintWord),
+            max_hint: unless(policy.max_hint, &default.max_hint).map(Span),
+            // An empty list means "none at all" here, not the default.
+            retry_on: policy
+                .retry_on
+                .as_deref()
+                .map(|list| list.iter().copied().map(PatternText).collect()),
+            stop_on: patterns(&policy.stop_on),
+            not_processed: patterns(&policy.not_processed),
+            assume_repeatable: policy.assume_repeatable.then_some(true),
+            retries: policy.retries_off.then_some(Switch(SwitchedTo::Off)),
+            backoff: Some(BackoffForm::of(&policy.backoff)),
+            rules: (!policy.rules.is_empty())
+                .then(|| policy.rules.iter().map(RuleForm::of).collect()),
+            budget: policy.budget.as_ref().map(BudgetForm::of),
+        }
+    }
+
+    fn into_policy(self) -> Result<Policy, String> {
+        let backoff = missing(
+            self.backoff,
+            "`backoff`: use \"none\" or, for example, backoff.exponential = { initial = \"1s\" }",
+        )?;
+        let mut builder = Policy::builder(backoff.into_backoff()?);
+        if let Some(Retries(retries)) = self.max_retries {
+            builder = match retries {
+                Some(retries) => builder.max_retries(retries),
+                None => builder.unlimited_retries(),
+            };
+        }
+        if let Some(Limit(Some(limit))) = self.max_elapsed {
+            builder = builder.max_elapsed(limit);
+        }
+        if let Some(Limit(Some(limit))) = self.deadline {
+            builder = builder.deadline(limit);
+        }
+        if let Some(Limit(Some(limit))) = self.attempt_timeout {
+            builder = builder.attempt_timeout(limit);
+        }
+        if let Some(Span(room)) = self.attempt_room {
+            builder = builder.attempt_room(room);
+        }
+        if let Some(Limit(ceiling)) = self.max_delay {
+            builder = match ceiling {
+                Some(ceiling) => builder.max_delay(ceiling),
+                None => builder.unlimited_delay(),
+            };
+        }
+        if let Some(CeilingWord(ceiling)) = self.ceiling {
+            builder = builder.ceiling(ceiling);
+        }
+        if let Some(JitterText(jitter)) = self.jitter {
+            builder = builder.jitter(jitter);
+        }
+        if let Some(Span(initial)) = self.throttled_initial {
+            builder = builder.throttled_initial(initial);
+        }
+        if let Some(HintWord(mode)) = self.hint {
+            builder = builder.hint(mode);
+        }
+        if let Some(Span(longest)) = self.max_hint {
+            builder = builder.max_hint(longest);
+        }
+        if let Some(list) = self.retry_on {
+            builder = builder.retry_on(unwrap_patterns(list));
+        }
+        if let Some(list) = self.stop_on {
+            builder = builder.stop_on(unwrap_patterns(list));
+        }
+        if let Some(list) = self.not_processed {
+            builder = builder.not_processed(unwrap_patterns(list));
+        }
+        if let Some(repeatable) = self.assume_repeatable {
+            builder = builder.assume_repeatable(repeatable);
+        }
+        if let Some(Switch(switch)) = self.retries {
+            builder = builder.retries_off(matches!(switch, SwitchedTo::Off));
+        }
+        for rule in self.rules.unwrap_or_default() {
+            builder = builder.rule(rule.into_rule()?);
+        }
+        if let Some(budget) = self.budget {
+            builder = builder.budget(budget.into_config());
+        }
+        builder.build().map_err(|error| error.to_string())
+    }
+}
+
+impl RuleForm {
+    fn of(rule: &Rule) -> Self {
+        Self {
+            on: patterns(&rule.on),
+            max_retries: rule.max_retries.map(Count),
+            attempt_timeout: rule.attempt_timeout.map(Span),
+            max_delay: rule.max_delay.map(Span),
+            jitter: rule.jitter.map(JitterText),
+            backoff: rule.backoff.as_ref().map(BackoffForm::of),
+        }
+    }
+
+    fn into_rule(self) -> Result<Rule, String> {
+        Ok(Rule {
+            on: unwrap_patterns(self.on.unwrap_or_default()),
+            backoff: self.backoff.map(BackoffForm::into_backoff).transpose()?,
+            jitter: self.jitter.map(|jitter| jitter.0),
+            max_delay: self.max_delay.map(|span| span.0),
+            max_retries: self.max_retries.map(|count| count.0),
+            attempt_timeout: self.attempt_timeout.map(|span| span.0),
+        })
+    }
+}
+
+impl BudgetForm {
+    fn of(config: &BudgetConfig) -> Self {
+        let default = BudgetConfig::DEFAULT;
+        Self {
+            ratio: unless(config.ratio, &default.ratio),
+            success: unless(config.success, &default.success),
+            reserve: unless(config.reserve, &default.reserve),
+            per_second: unless(config.per_second, &default.per_second),
+            capacity: unless(config.capacity, &default.capacity),
+            cost: unless(config.cost, &default.cost),
+            throttled_cost: unless(config.throttled_cost, &default.throttled_cost),
+            floor: unless(config.floor, &default.floor),
+            refund_on_success: unless(config.refund_on_success, &default.refund_on_success),
+            charge_failures: unless(config.charge_failures, &default.charge_failures),
+        }
+    }
+
+    fn into_config(self) -> BudgetConfig {
+        let default = BudgetConfig::DEFAULT;
+        BudgetConfig {
+            ratio: self.ratio.unwrap_or(default.ratio),
+            success: self.success.unwrap_or(default.success),
+            reserve: self.reserve.unwrap_or(default.reserve),
+            per_second: self.per_second.unwrap_or(default.per_second),
+            capacity: self.capacity.unwrap_or(default.capacity),
+            cost: self.cost.unwrap_or(default.cost),
+            throttled_cost: self.throttled_cost.unwrap_or(default.throttled_cost),
+            floor: self.floor.unwrap_or(default.floor),
+            refund_on_success: self.refund_on_success.unwrap_or(default.refund_on_success),
+            charge_failures: self.charge_failures.unwrap_or(default.charge_failures),
+        }
+    }
+}
+
+/// The defaults that [`Backoff::exponential`], [`Backoff::decorrelated`] and [`Backoff::slotted`]
+/// have for their second value.
+const EXPONENTIAL_FACTOR: f64 = 2.0;
+const DECORRELATED_FACTOR: f64 = 3.0;
+const EXPONENT_LIMIT: u32 = 10;
+
+impl BackoffForm {
+    fn of(backoff: &Backoff) -> Self {
+        let span = |duration: &Duration| Some(Span(*duration));
+        match backoff {
+            Backoff::None => Self::None,
+            Backoff::Constant { delay } => Self::Constant(ConstantForm { delay: span(delay) }),
+            Backoff::Linear { initial, step } => Self::Linear(LinearForm {
+                initial: span(initial),
+                step: span(step),
+            }),
+            Backoff::Exponential { initial, factor } => Self::Exponential(ExponentialForm {
+                initial: span(initial),
+                factor: unless(*factor, &EXPONENTIAL_FACTOR),
+            }),
+            Backoff::Fibonacci { initial } => Self::Fibonacci(FibonacciForm {
+                initial: span(initial),
+            }),
+            Backoff::Decorrelated { initial, factor } => Self::Decorrelated(DecorrelatedForm {
+                initial: span(initial),
+                factor: unless(*factor, &DECORRELATED_FACTOR),
+            }),
+            Backoff::Slotted {
+                slot,
+                exponent_limit,
+            } => Self::Slotted(SlottedForm {
+                slot: span(slot),
+                exponent_limit: unless(*exponent_limit, &EXPONENT_LIMIT).map(Count),
+            }),
+            Backoff::Schedule { delays } => Self::Schedule(ScheduleForm {
+                delays: Some(delays.iter().copied().map(Span).collect()),
+            }),
+            Backoff::Elapsed { initial, fraction } => Self::Elapsed(ElapsedForm {
+                initial: span(initial),
+                fraction: Some(*fraction),
+            }),
+            Backoff::Chain { phases } => Self::Chain(phases.iter().map(PhaseForm::of).collect()),
+        }
+    }
+
+    fn into_backoff(self) -> Result<Backoff, String> {
+        Ok(match self {
+            Self::None => Backoff::None,
+            Self::Constant(form) => Backoff::Constant {
+                delay: missing(form.delay, "`delay` of the constant backoff")?.0,
+            },
+            Self::Linear(form) => Backoff::Linear {
+                initial: missing(form.initial, "`initial` of the linear backoff")?.0,
+                step: missing(form.step, "`step` of the linear backoff")?.0,
+            },
+            Self::Exponential(form) => Backoff::Exponential {
+                initial: missing(form.initial, "`initial` of the exponential backoff")?.0,
+                factor: form.factor.unwrap_or(EXPONENTIAL_FACTOR),
+            },
+            Self::Fibonacci(form) => Backoff::Fibonacci {
+                initial: missing(form.initial, "`initial` of the fibonacci backoff")?.0,
+            },
+            Self::Decorrelated(form) => Backoff::Decorrelated {
+                initial: missing(form.initial, "`initial` of the decorrelated backoff")?.0,
+                factor: form.factor.unwrap_or(DECORRELATED_FACTOR),
+            },
+            Self::Slotted(form) => Backoff::Slotted {
+                slot: missing(form.slot, "`slot` of the slotted backoff")?.0,
+                exponent_limit: form.exponent_limit.map_or(EXPONENT_LIMIT, |limit| limit.0),
+            },
+            Self::Schedule(form) => Backoff::schedule(
+                missing(form.delays, "`delays` of the schedule")?
+                    .into_iter()
+                    .map(|delay| delay.0),
+            ),
+            Self::Elapsed(form) => Backoff::Elapsed {
+                initial: missing(form.initial, "`initial` of the elapsed backoff")?.0,
+                fraction: missing(form.fraction, "`fraction` of the elapsed backoff")?,
+            },
+            Self::Chain(phases) => Backoff::Chain {
+                phases: phases
+                    .into_iter()
+                    .map(PhaseForm::into_phase)
+                    .collect::<Result<_, _>>()?,
+            },
+        })
+    }
+}
+
+impl PhaseForm {
+    fn of(phase: &Phase) -> Self {
+        Self {
+            retries: phase.retries.map(Count),
+            backoff: Some(BackoffForm::of(&phase.backoff)),
+        }
+    }
+
+    fn into_phase(self) -> Result<Phase, String> {
+        Ok(Phase {
+            retries: self.retries.map(|count| count.0),
+            backoff: missing(self.backoff, "`backoff` of a phase of the chain")?.into_backoff()?,
+        })
+    }
+}

@@ -1,0 +1,541 @@
+//! The written form of a policy.
+#![cfg(feature = "serde")]
+
+use std::time::Duration;
+
+use proptest::option::of as optional;
+use proptest::prelude::*;
+use relent_core::{
+    Backoff, BudgetConfig, Ceiling, HintMode, Jitter, Pattern, Phase, Policy, Rule, parse_duration,
+};
+
+fn seconds(text: &str) -> Duration {
+    parse_duration(text).unwrap()
+}
+
+#[track_caller]
+fn toml_error(text: &str, words: &[&str]) {
+    let error = toml::from_str::<Policy>(text).unwrap_err().to_string();
+    for word in words {
+        assert!(error.contains(word), "{text}\n{error}");
+    }
+}
+
+const EVERY_KEY: &str = r#"
+description = "every key"
+source = "this test"
+max_retries = 7
+max_elapsed = "15m"
+deadline = "300s"
+attempt_timeout = "60s"
+attempt_room = "100ms"
+max_delay = "32s"
+ceiling = "after_jitter"
+jitter = "additive:1ms..1s"
+throttled_initial = "2s"
+hint = "clamp"
+max_hint = "1m"
+retry_on = ["5xx", 429, "network", "exit:75"]
+stop_on = ["500-504"]
+not_processed = [408, 503]
+assume_repeatable = true
+retries = "off"
+backoff.exponential = { initial = "1s", factor = 1.5 }
+
+[[rules]]
+on = [408, "timeout"]
+backoff.constant = { delay = "1s" }
+jitter = "none"
+max_delay = "1s"
+max_retries = 1
+attempt_timeout = "120s"
+
+[budget]
+ratio = 0.2
+success = 1
+reserve = 500
+per_second = 0
+capacity = 500
+cost = 14
+throttled_cost = 5
+floor = 1
+refund_on_success = true
+charge_failures = false
+"#;
+
+fn every_key() -> Policy {
+    Policy::builder(Backoff::Exponential {
+        initial: seconds("1s"),
+        factor: 1.5,
+    })
+    .max_retries(7)
+    .max_elapsed(seconds("15m"))
+    .deadline(seconds("5m"))
+    .attempt_timeout(seconds("1m"))
+    .attempt_room(seconds("100ms"))
+    .max_delay(seconds("32s"))
+    .ceiling(Ceiling::AfterJitter)
+    .jitter(Jitter::Additive {
+        min: seconds("1ms"),
+        max: seconds("1s"),
+    })
+    .throttled_initial(seconds("2s"))
+    .hint(HintMode::Clamp)
+    .max_hint(seconds("1m"))
+    .retry_on([
+        Pattern::Status(500, 599),
+        Pattern::Status(429, 429),
+        Pattern::Network,
+        Pattern::Exit(75, 75),
+    ])
+    .stop_on([Pattern::Status(500, 504)])
+    .not_processed([Pattern::Status(408, 408), Pattern::Status(503, 503)])
+    .assume_repeatable(true)
+    .retries_off(true)
+    .rule(Rule {
+        on: vec![Pattern::Status(408, 408), Pattern::Timeout],
+        backoff: Some(Backoff::constant(seconds("1s"))),
+        jitter: Some(Jitter::None),
+        max_delay: Some(seconds("1s")),
+        max_retries: Some(1),
+        attempt_timeout: Some(seconds("2m")),
+    })
+    .budget(BudgetConfig {
+        ratio: 0.2,
+        success: 1.0,
+        reserve: 500.0,
+        per_second: 0.0,
+        capacity: 500.0,
+        cost: 14.0,
+        throttled_cost: 5.0,
+        floor: 1.0,
+        refund_on_success: true,
+        charge_failures: false,
+    })
+    .build()
+    .unwrap()
+}
+
+#[test]
+fn every_key_is_read() {
+    assert_eq!(toml::from_str::<Policy>(EVERY_KEY).unwrap(), every_key());
+}
+
+#[test]
+fn json_has_the_same_keys() {
+    let value: toml::Table = toml::from_str(EVERY_KEY).unwrap();
+    let json = serde_json::to_string(&value).unwrap();
+    assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), every_key());
+}
+
+#[test]
+fn absent_keys_are_the_defaults_of_the_builder() {
+    for (text, backoff) in [
+        ("backoff = 'none'", Backoff::None),
+        (
+            "backoff.constant = { delay = '1s' }",
+            Backoff::constant(seconds("1s")),
+        ),
+        (
+            "backoff.linear = { initial = '1s', step = '2s' }",
+            Backoff::linear(seconds("1s"), seconds("2s")),
+        ),
+        (
+            "backoff.exponential = { initial = '2m' }",
+            Backoff::exponential(seconds("2m")),
+        ),
+        (
+            "backoff.fibonacci = { initial = '1s' }",
+            Backoff::fibonacci(seconds("1s")),
+        ),
+        (
+            "backoff.decorrelated = { initial = '1s' }",
+            Backoff::decorrelated(seconds("1s")),
+        ),
+        (
+            "backoff.slotted = { slot = '51.2us' }",
+            Backoff::slotted(seconds("51.2us")),
+        ),
+        (
+            "backoff.schedule = { delays = ['1s', '5s', '0'] }",
+            Backoff::schedule([seconds("1s"), seconds("5s"), Duration::ZERO]),
+        ),
+        (
+            "backoff.elapsed = { initial = '1s', fraction = 0.1 }",
+            Backoff::elapsed(seconds("1s"), 0.1),
+        ),
+        (
+            "backoff.chain = [{ retries = 3, backoff = 'none' },
+                              { backoff.exponential = { initial = '1s' } }]",
+            Backoff::None.then(3, Backoff::exponential(seconds("1s"))),
+        ),
+    ] {
+        let policy: Policy = toml::from_str(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(policy, Policy::builder(backoff).build().unwrap(), "{text}");
+    }
+}
+
+#[test]
+fn unlimited_is_a_word_not_a_magic_number() {
+    let policy: Policy = toml::from_str(
+        "backoff.exponential = { initial = '1s' }
+         max_retries = 'unlimited'
+         max_delay = 'unlimited'
+         max_elapsed = 'unlimited'
+         deadline = 'unlimited'
+         attempt_timeout = 'unlimited'",
+    )
+    .unwrap();
+    let expected = Policy::builder(Backoff::exponential(seconds("1s")))
+        .unlimited_retries()
+        .unlimited_delay();
+    assert_eq!(policy, expected.build().unwrap());
+    let none: Policy = toml::from_str("backoff = 'none'\nmax_retries = 0").unwrap();
+    assert_eq!(none.max_retries(), Some(0));
+}
+
+#[test]
+fn what_is_written_leaves_out_every_default() {
+    let written = toml::to_string(&Policy::PATIENT).unwrap();
+    assert_eq!(
+        written,
+        "max_retries = 10\nmax_delay = \"32s\"\n\n[backoff.exponential]\ninitial = \"1s\"\n"
+    );
+    let written = serde_json::to_string(&Policy::STANDARD).unwrap();
+    assert_eq!(
+        written,
+        r#"{"max_retries":2,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{}}"#
+    );
+}
+
+#[test]
+fn wrong_values_say_what_is_accepted() {
+    const E: &str = "backoff.exponential = { initial = '1s' }\n";
+    for (text, words) in [
+        ("max_delay = 5", &["no unit", "250ms", "unlimited"][..]),
+        ("max_delay = '-1s'", &["negative"]),
+        ("max_delay = 1.5", &["no unit"]),
+        ("attempt_room = '5 parsecs'", &["unknown unit"]),
+        ("deadline = true", &["boolean", "duration such as"]),
+        (
+            "max_retries = -1",
+            &["\"-1\" is no number of retries", "unlimited"],
+        ),
+        ("max_retries = 99999999999", &["no number of retries"]),
+        ("max_retries = 1.5", &["no number of retries"]),
+        ("max_retries = 'ten'", &["no number of retries"]),
+        ("jitter = 'ful'", &["ful", "full"]),
+        ("jitter = 0.5", &["0.5", "full"]),
+        ("hint = 'flor'", &["flor", "floor", "ignore"]),
+        ("hint = 1", &["floor", "ignore"]),
+        ("ceiling = 'none'", &["before_jitter", "after_jitter"]),
+        ("retries = true", &["on", "off"]),
+        ("retry_on = [600]", &["600", "names no failure", "5xx"]),
+        ("retry_on = ['tiemout']", &["tiemout", "timeout"]),
+        ("retry_on = 503", &["sequence"]),
+        ("stop_on = [{}]", &["a failure such as 503"]),
+        ("budget.ratio = -1", &["ratio is -1", "number of tokens"]),
+        ("max_delay = '10ms'", &["max_delay is 10ms", "first delay"]),
+        ("rules = [{ on = [] }]", &["at least one failure"]),
+        (
+            "rules = [{ on = ['any'], max_retries = 256 }]",
+            &["at most 255"],
+        ),
+        (
+            "rules = [{ on = ['any'], max_retries = 'unlimited' }]",
+            &["whole number"],
+        ),
+    ] {
+        toml_error(&format!("{E}{text}"), words);
+    }
+    for (text, words) in [
+        (
+            "max_retries = 3",
+            &["missing key `backoff`", "exponential"][..],
+        ),
+        ("backoff = 'exponential'", &["exponential"]),
+        ("backoff = { exponential = {} }", &["missing key `initial`"]),
+        ("backoff = { constant = {} }", &["missing key `delay`"]),
+        ("backoff = { slotted = {} }", &["missing key `slot`"]),
+        (
+            "backoff = { exponential = { initial = '1s', factor = 0.5 } }",
+            &["factor is 0.5"],
+        ),
+        (
+            "backoff = { exponential = { initial = '1s', factor = nan } }",
+            &["factor is NaN"],
+        ),
+        (
+            "backoff = { exponental = { initial = '1s' } }",
+            &["exponental", "`exponential`"],
+        ),
+        (
+            "backoff = { schedule = { delays = [] } }",
+            &["at least one delay"],
+        ),
+        ("backoff = { chain = [] }", &["at least one phase"]),
+        (
+            "backoff = { chain = [{ retries = 3 }] }",
+            &["missing key `backoff` of a phase"],
+        ),
+    ] {
+        toml_error(text, words);
+    }
+}
+
+#[test]
+fn unknown_and_doubled_keys_are_refused_everywhere() {
+    for text in [
+        "max_retrys = 3\nbackoff = 'none'",
+        "backoff.constant = { delay = '1s', dealy = '1s' }",
+        "backoff.exponential = { initial = '1s', jitter = 'none' }",
+        "backoff.chain = [{ backoff = 'none', delay = '1s' }]",
+        "backoff = 'none'\n[[rules]]\non = ['any']\nonn = []",
+        "backoff = 'none'\n[budget]\nratios = 1",
+    ] {
+        toml_error(text, &["unknown field", "expected"]);
+    }
+    toml_error("backoff = 'none'\nbackoff = 'none'", &["duplicate"]);
+    let twice = r#"{"backoff": "none", "max_retries": 1, "max_retries": 2}"#;
+    let error = serde_json::from_str::<Policy>(twice)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("duplicate field `max_retries`"), "{error}");
+}
+
+/// `null` could be meant as "unlimited" or as "default"; neither is guessed.
+#[test]
+fn null_is_refused() {
+    for key in ["max_retries", "max_delay", "budget", "rules", "description"] {
+        let text = format!(r#"{{"backoff": "none", "{key}": null}}"#);
+        let error = serde_json::from_str::<Policy>(&text).unwrap_err();
+        assert!(error.to_string().contains("null"), "{error}");
+    }
+}
+
+fn duration() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        (0..=u64::MAX).prop_map(Duration::from_nanos),
+        (0..100_000u64).prop_map(Duration::from_millis),
+        (0..1000u64).prop_map(Duration::from_secs),
+    ]
+}
+
+fn simple_backoff() -> BoxedStrategy<Backoff> {
+    prop_oneof![
+        Just(Backoff::None),
+        duration().prop_map(Backoff::constant),
+        (duration(), duration()).prop_map(|(initial, step)| Backoff::linear(initial, step)),
+        (duration(), 1.0..1e9f64)
+            .prop_map(|(initial, factor)| Backoff::Exponential { initial, factor }),
+        duration().prop_map(Backoff::exponential),
+        duration().prop_map(Backoff::fibonacci),
+        (duration(), 1.0..1e9f64)
+            .prop_map(|(initial, factor)| Backoff::Decorrelated { initial, factor }),
+        (1..u64::MAX, 0..=62u32).prop_map(|(slot, exponent_limit)| Backoff::Slotted {
+            slot: Duration::from_nanos(slot),
+            exponent_limit,
+        }),
+        prop::collection::vec(duration(), 1..5).prop_map(Backoff::schedule),
+        (duration(), f64::MIN_POSITIVE..1e9)
+            .prop_map(|(initial, fraction)| Backoff::elapsed(initial, fraction)),
+    ]
+    .boxed()
+}
+
+fn backoff() -> BoxedStrategy<Backoff> {
+    prop_oneof![
+        4 => simple_backoff(),
+        1 => (prop::collection::vec((1..9u32, simple_backoff()), 0..3), prop::option::of(1..9u32), simple_backoff())
+            .prop_map(|(phases, retries, last)| Backoff::Chain {
+                phases: phases
+                    .into_iter()
+                    .map(|(retries, backoff)| Phase { retries: Some(retries), backoff })
+                    .chain([Phase { retries, backoff: last }])
+                    .collect(),
+            }),
+    ]
+    .boxed()
+}
+
+fn jitter() -> BoxedStrategy<Jitter> {
+    prop_oneof![
+        Just(Jitter::None),
+        Just(Jitter::Full),
+        Just(Jitter::Equal),
+        (0.0..=1.0f64).prop_map(Jitter::Proportional),
+        (duration(), duration()).prop_map(|(one, other)| Jitter::Additive {
+            min: one.min(other),
+            max: one.max(other),
+        }),
+    ]
+    .boxed()
+}
+
+fn pattern() -> BoxedStrategy<Pattern> {
+    prop_oneof![
+        (100..=599u16, 100..=599u16)
+            .prop_map(|(one, other)| Pattern::Status(one.min(other), one.max(other))),
+        (1..=5u16).prop_map(|class| Pattern::Status(class * 100, class * 100 + 99)),
+        (0..=16u16).prop_map(Pattern::Grpc),
+        (0..=255i32, 0..=255i32)
+            .prop_map(|(one, other)| Pattern::Exit(one.min(other), one.max(other))),
+        prop::sample::select(vec![
+            Pattern::Signal,
+            Pattern::Output,
+            Pattern::Timeout,
+            Pattern::Network,
+            Pattern::Connect,
+            Pattern::Throttled,
+            Pattern::Error,
+            Pattern::Any,
+        ]),
+    ]
+    .boxed()
+}
+
+fn rule() -> BoxedStrategy<Rule> {
+    (
+        prop::collection::vec(pattern(), 1..4),
+        optional(backoff()),
+        optional(jitter()),
+        optional(duration()),
+        optional(0..=255u32),
+        optional(duration()),
+    )
+        .prop_map(
+            |(on, backoff, jitter, max_delay, max_retries, attempt_timeout)| Rule {
+                on,
+                backoff,
+                jitter,
+                max_delay,
+                max_retries,
+                attempt_timeout,
+            },
+        )
+        .boxed()
+}
+
+fn budget() -> BoxedStrategy<BudgetConfig> {
+    (
+        (0.0..1e6f64, 0.0..1e6f64, 0.0..100f64, 0.0..1e6f64),
+        (100.0..1e6f64, 0.0..50f64, 0.0..50f64, 0.0..50f64),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(filling, taking, refund_on_success, charge_failures)| BudgetConfig {
+                ratio: filling.0,
+                success: filling.1,
+                reserve: filling.2,
+                per_second: filling.3,
+                capacity: taking.0,
+                cost: taking.1,
+                throttled_cost: taking.2,
+                floor: taking.3,
+                refund_on_success,
+                charge_failures,
+            },
+        )
+        .boxed()
+}
+
+/// Any policy that builds.
+fn policy() -> impl Strategy<Value = Policy> {
+    let waits = (
+        backoff(),
+        optional(jitter()),
+        optional(optional(duration())),
+        any::<bool>(),
+        optional(duration()),
+    );
+    let limits = (
+        optional(optional(any::<u32>())),
+        optional(duration()),
+        optional(duration()),
+        optional(duration()),
+        optional(duration()),
+    );
+    let hints = (
+        prop::sample::select(HintMode::ALL.to_vec()),
+        optional(duration()),
+    );
+    let lists = (
+        prop::collection::vec(rule(), 0..3),
+        optional(prop::collection::vec(pattern(), 0..4)),
+        prop::collection::vec(pattern(), 0..4),
+        prop::collection::vec(pattern(), 0..4),
+    );
+    let rest = (optional(budget()), any::<bool>(), any::<bool>());
+    (waits, limits, hints, lists, rest).prop_filter_map(
+        "contradictory policies do not build",
+        |(waits, limits, hints, lists, rest)| {
+            let mut builder = Policy::builder(waits.0)
+                .hint(hints.0.1)
+                .stop_on(lists.2)
+                .not_processed(lists.3)
+                .assume_repeatable(rest.1)
+                .retries_off(rest.2);
+            if let Some(jitter) = waits.1 {
+                builder = builder.jitter(jitter);
+            }
+            match waits.2 {
+                Some(Some(ceiling)) => builder = builder.max_delay(ceiling),
+                Some(None) => builder = builder.unlimited_delay(),
+                None => {}
+            }
+            if waits.3 {
+                builder = builder.ceiling(Ceiling::AfterJitter);
+            }
+            if let Some(initial) = waits.4 {
+                builder = builder.throttled_initial(initial);
+            }
+            match limits.0 {
+                Some(Some(retries)) => builder = builder.max_retries(retries),
+                Some(None) => builder = builder.unlimited_retries(),
+                None => {}
+            }
+            if let Some(limit) = limits.1 {
+                builder = builder.max_elapsed(limit);
+            }
+            if let Some(limit) = limits.2 {
+                builder = builder.deadline(limit);
+            }
+            if let Some(limit) = limits.3 {
+                builder = builder.attempt_timeout(limit);
+            }
+            if let Some(room) = limits.4 {
+                builder = builder.attempt_room(room);
+            }
+            if let Some(longest) = hints.1 {
+                builder = builder.max_hint(longest);
+            }
+            for rule in lists.0 {
+                builder = builder.rule(rule);
+            }
+            if let Some(listed) = lists.1 {
+                builder = builder.retry_on(listed);
+            }
+            if let Some(config) = rest.0 {
+                builder = builder.budget(config);
+            }
+            builder.build().ok()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_local_rejects: 1_000_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_written_reads_back_equal(policy in policy()) {
+        let written = toml::to_string(&policy).unwrap();
+        let read: Policy = toml::from_str(&written)
+            .map_err(|error| TestCaseError::fail(format!("{written}\n{error}")))?;
+        prop_assert_eq!(&read, &policy, "{}", written);
+        let written = serde_json::to_string(&policy).unwrap();
+        let read: Policy = serde_json::from_str(&written)
+            .map_err(|error| TestCaseError::fail(format!("{written}\n{error}")))?;
+        prop_assert_eq!(&read, &policy, "{}", written);
+    }
+}
