@@ -14,7 +14,7 @@ use crate::driver::{Attempt, Driver};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
-use crate::operation::Borrowing;
+use crate::operation::{Borrowing, BoxFuture, OnState};
 use crate::retry::Retry;
 use crate::settle::{Settled, settle};
 
@@ -37,45 +37,128 @@ where
     pub async fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
         let Self {
             operation: Borrowing(mut operation, _),
-            mut classify,
-            mut hook,
+            classify,
+            hook,
             driver,
             interrupt,
         } = self;
-        let mut driver = driver.start();
-        let mut interrupt = pin!(interrupt);
-        let mut last = None;
+        let mut attempts = Attempts {
+            driver: driver.start(),
+            classify,
+            hook,
+            interrupt: pin!(interrupt),
+            last: None,
+        };
         loop {
-            let attempt = driver.on_attempt();
-            let ended = {
-                let running = pin!(operation(attempt));
-                let limit = attempt.limit.map(|limit| driver.clock().sleep(limit));
-                limited(running, pin!(limit), interrupt.as_mut(), &mut driver).await
-            };
-            let stop = match ended {
-                Err(Cancelled) => driver.on_cancel(),
-                Ok(outcome) => {
-                    match settle(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
-                        Settled::Success(value) => return Ok(value),
-                        Settled::Stop(stop) => stop,
-                        Settled::Wait {
-                            after: Duration::ZERO,
-                            ..
-                        } => {
-                            yield_now().await;
-                            continue;
-                        }
-                        Settled::Wait { after, hinted } => {
-                            match wait(&mut driver, interrupt.as_mut(), after, hinted).await {
-                                Ok(()) => continue,
-                                Err(Cancelled) => driver.on_cancel(),
-                            }
-                        }
+            let attempt = attempts.driver.on_attempt();
+            if let Some(result) = attempts.run(operation(attempt), attempt).await {
+                return result;
+            }
+        }
+    }
+}
+
+impl<S, F, O, C, H, K, R, X> Retry<'_, OnState<'_, S, F, O>, C, H, K, R, X>
+where
+    F: for<'a> FnMut(&'a mut S, Attempt) -> BoxFuture<'a, O>,
+    C: Classify<O>,
+    H: Hook<C::Last>,
+    K: Sleeper,
+    R: Random,
+    X: Interrupt,
+{
+    /// Runs an operation made by [`retry_on`](crate::retry_on).
+    ///
+    /// # Errors
+    /// As for [`retry`](crate::retry).
+    pub async fn run(self) -> Result<C::Success, GaveUp<C::Last>> {
+        let Self {
+            operation:
+                OnState {
+                    state,
+                    mut operation,
+                    ..
+                },
+            classify,
+            hook,
+            driver,
+            interrupt,
+        } = self;
+        let mut attempts = Attempts {
+            driver: driver.start(),
+            classify,
+            hook,
+            interrupt: pin!(interrupt),
+            last: None,
+        };
+        loop {
+            let attempt = attempts.driver.on_attempt();
+            if let Some(result) = attempts.run(operation(state, attempt), attempt).await {
+                return result;
+            }
+        }
+    }
+}
+
+/// Everything of a session but its operation.
+struct Attempts<'p, 'x, C: Classify<O>, H, K: Sleeper, R: Random, X, O> {
+    driver: Driver<'p, K, R>,
+    classify: C,
+    hook: H,
+    interrupt: Pin<&'x mut X>,
+    last: Option<C::Last>,
+}
+
+impl<C, H, K, R, X, O> Attempts<'_, '_, C, H, K, R, X, O>
+where
+    C: Classify<O>,
+    H: Hook<C::Last>,
+    K: Sleeper,
+    R: Random,
+    X: Interrupt,
+{
+    /// Runs one attempt and the wait after it; `None` if another is to follow.
+    async fn run(
+        &mut self,
+        running: impl Future<Output = O>,
+        attempt: Attempt,
+    ) -> Option<Result<C::Success, GaveUp<C::Last>>> {
+        let limit = attempt.limit.map(|limit| self.driver.clock().sleep(limit));
+        let ended = limited(
+            pin!(running),
+            pin!(limit),
+            self.interrupt.as_mut(),
+            &mut self.driver,
+        )
+        .await;
+        let Self {
+            driver,
+            classify,
+            hook,
+            interrupt,
+            last,
+        } = self;
+        let stop = match ended {
+            Err(Cancelled) => driver.on_cancel(),
+            Ok(outcome) => match settle(outcome, driver, classify, hook, last) {
+                Settled::Success(value) => return Some(Ok(value)),
+                Settled::Stop(stop) => stop,
+                Settled::Wait {
+                    after: Duration::ZERO,
+                    ..
+                } => {
+                    yield_now().await;
+                    return None;
+                }
+                Settled::Wait { after, hinted } => {
+                    match wait(driver, interrupt.as_mut(), after, hinted).await {
+                        Ok(()) => return None,
+                        Err(Cancelled) => driver.on_cancel(),
                     }
                 }
-            };
-            return Err(GaveUp::new(last, driver.summary(Some(stop))));
-        }
+            },
+        };
+        Some(Err(GaveUp::new(last.take(), driver.summary(Some(stop)))))
     }
 }
 

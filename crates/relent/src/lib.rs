@@ -29,10 +29,12 @@ pub use future::RetryFuture;
 pub use gave_up::GaveUp;
 pub use hook::{Hook, Notice, Notify};
 pub use interrupt::{Activity, Both, CancelOn, Interrupt, Interruption, OnActivity};
-pub use operation::{AsyncOperation, Blocking, Borrowing, Operation, Plain, WithAttempt};
+pub use operation::{
+    AsyncOperation, Blocking, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt,
+};
 pub use poll::{ByPolled, Polled, poll};
 pub use random::SessionRandom;
-pub use retry::{DefaultClock, Retry, RetryExt, retry, retry_mut, retry_with};
+pub use retry::{DefaultClock, Retry, RetryExt, retry, retry_mut, retry_on, retry_with};
 pub use ticker::Ticker;
 #[cfg(feature = "serde")]
 pub use trace_json::{TraceJson, rfc3339};

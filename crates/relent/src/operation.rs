@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::pin::Pin;
 
 use crate::driver::Attempt;
 
@@ -58,6 +59,28 @@ pub struct Borrowing<F, O>(pub(crate) F, pub(crate) PhantomData<fn() -> O>);
 
 impl<F: AsyncFnMut(Attempt) -> O, O> Operation for Borrowing<F, O> {
     type Outcome = O;
+}
+
+/// A future in a box that can be sent to another thread, borrowing for `'a`.
+pub type BoxFuture<'a, O> = Pin<Box<dyn Future<Output = O> + Send + 'a>>;
+
+/// A closure that makes a future from state that it is lent.
+pub struct OnState<'s, S, F, O> {
+    pub(crate) state: &'s mut S,
+    pub(crate) operation: F,
+    pub(crate) outcome: PhantomData<fn() -> O>,
+}
+
+impl<S, F: for<'a> FnMut(&'a mut S, Attempt) -> BoxFuture<'a, O>, O> Operation
+    for OnState<'_, S, F, O>
+{
+    type Outcome = O;
+}
+
+impl<S, F, O> fmt::Debug for OnState<'_, S, F, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnState")
+    }
 }
 
 /// A closure that blocks.

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::driver::{Attempt, Driver, DriverBuilder};
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
-use crate::operation::{Borrowing, Operation, Plain, WithAttempt};
+use crate::operation::{Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
 use crate::random::SessionRandom;
 
 /// The clock that [`retry`] uses: tokio's, or without the feature `tokio` the standard library's,
@@ -85,6 +85,9 @@ where
 /// Like [`retry_with`], for an async closure that uses captured `&mut` state. End it with
 /// [`run`](Retry::run).
 ///
+/// To spawn it, give the closure what it needs (`async move`) and spawn the `run()`; where the
+/// compiler finds a spawned future not general enough, [`retry_on`] does the same with a box.
+///
 /// ```
 /// use relent::{Policy, retry_mut};
 ///
@@ -111,6 +114,51 @@ where
         Borrowing(operation, PhantomData),
         DefaultClock::default(),
     )
+}
+
+/// Like [`retry_with`], for an operation that needs `&mut` access to something, such as a
+/// connection, in a task that is spawned. End it with [`run`](Retry::run).
+///
+/// [`retry_mut`] reads better and boxes nothing, but a future that holds a borrowing async closure
+/// is often not [`Send`] in the eyes of today's compiler; this one is.
+///
+/// ```
+/// use relent::{Policy, retry_on};
+///
+/// struct Connection { queries: u32 }
+/// impl Connection {
+///     async fn query(&mut self) -> Result<u32, std::io::Error> {
+///         self.queries += 1;
+///         Ok(self.queries)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let rows = tokio::spawn(async {
+///     let mut connection = Connection { queries: 0 };
+///     retry_on(Policy::STANDARD, &mut connection, |connection, _| Box::pin(connection.query()))
+///         .run()
+///         .await
+/// });
+/// assert_eq!(rows.await.unwrap().unwrap(), 1);
+/// # }
+/// ```
+#[inline]
+pub fn retry_on<'p, 's, S, F, O>(
+    policy: &'p Policy,
+    state: &'s mut S,
+    operation: F,
+) -> Retry<'p, OnState<'s, S, F, O>>
+where
+    F: for<'a> FnMut(&'a mut S, Attempt) -> BoxFuture<'a, O>,
+{
+    let operation = OnState {
+        state,
+        operation,
+        outcome: PhantomData,
+    };
+    Retry::new(policy, operation, DefaultClock::default())
 }
 
 /// The extension form of [`retry`]: `operation.retry(&policy).await`.

@@ -1,0 +1,279 @@
+//! Policy files: one policy or several, in TOML or JSON.
+
+mod error;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use relent_core::Policy;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+
+use crate::presets;
+pub use error::PolicyFileError;
+use error::Syntax;
+
+/// The most bytes a policy file may have: 1 MiB.
+const MAX_SIZE: usize = 1 << 20;
+
+/// A policy with what its file says about it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NamedPolicy {
+    /// The name of the preset, or the `NAME` of `[policies.NAME]`; `None` for a file that holds one
+    /// policy at its top.
+    pub name: Option<String>,
+    /// What it is for, in a sentence.
+    pub description: Option<String>,
+    /// The document or system that it reproduces.
+    pub source: Option<String>,
+    /// The policy.
+    pub policy: Policy,
+}
+
+impl NamedPolicy {
+    /// Finds the policy that a person has named: a preset, a file that holds one policy, or
+    /// `FILE#NAME` for one of several. This is what `--policy` and `RELENT_POLICY` accept.
+    ///
+    /// A preset comes first; a file of the same name is reached by a path such as `./standard`.
+    ///
+    /// # Errors
+    /// If there is no such preset or file, naming what was looked for and the nearest preset; if
+    /// the file cannot be read or does not hold a valid policy of that name.
+    ///
+    /// ```
+    /// use relent::NamedPolicy;
+    ///
+    /// let patient = NamedPolicy::load("patient")?;
+    /// assert_eq!(patient.policy.max_retries(), Some(10));
+    ///
+    /// let error = NamedPolicy::load("standart").unwrap_err().to_string();
+    /// assert!(error.contains("did you mean `standard`?"), "{error}");
+    /// # Ok::<(), relent::PolicyFileError>(())
+    /// ```
+    pub fn load(spec: &str) -> Result<Self, PolicyFileError> {
+        if let Some(preset) = presets::get(spec) {
+            return preset.load();
+        }
+        let (path, name) = match spec.rsplit_once('#') {
+            // A file may have the sign in its own name.
+            Some((path, name)) if !Path::new(spec).exists() => (path, Some(name)),
+            _ => (spec, None),
+        };
+        let text = match File::open(path) {
+            Ok(file) => read_text(file).map_err(|error| error.in_file(path))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(PolicyFileError::not_found(spec, path, &presets::names()));
+            }
+            Err(error) => return Err(PolicyFileError::io(error).in_file(path)),
+        };
+        PolicyFile::parse(&text)
+            .and_then(|file| file.get(name).cloned())
+            .map_err(|error| error.in_file(path))
+    }
+}
+
+/// The policies of one file.
+///
+/// A file is one policy, its keys at the top, or several under `[policies.NAME]`; TOML, or JSON if
+/// the first character is `{`.
+///
+/// ```
+/// use relent::PolicyFile;
+///
+/// let file = PolicyFile::parse(
+///     r#"
+///     [policies.quick]
+///     max_retries = 2
+///     backoff.exponential = { initial = "50ms" }
+///
+///     [policies.slow]
+///     max_elapsed = "1h"
+///     max_retries = "unlimited"
+///     backoff.constant = { delay = "1m" }
+///     "#,
+/// )?;
+/// assert_eq!(file.names().collect::<Vec<_>>(), ["quick", "slow"]);
+/// assert_eq!(file.get(Some("quick"))?.policy.max_retries(), Some(2));
+///
+/// let error = PolicyFile::parse("max_retrys = 3").unwrap_err().to_string();
+/// assert!(error.starts_with("unknown key `max_retrys` (line 1, column 1): did you mean `max_retries`?"));
+/// # Ok::<(), relent::PolicyFileError>(())
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct PolicyFile {
+    policies: Vec<NamedPolicy>,
+}
+
+impl PolicyFile {
+    /// Reads the text of a policy file.
+    ///
+    /// # Errors
+    /// A text above 1 MiB, one that is not TOML or JSON, unknown or missing keys, values that are
+    /// not accepted, and policies that contradict themselves. The error shows the line.
+    pub fn parse(text: &str) -> Result<Self, PolicyFileError> {
+        if text.len() > MAX_SIZE {
+            return Err(PolicyFileError::too_large(MAX_SIZE));
+        }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let syntax = if text.trim_start().starts_with('{') {
+            Syntax::Json
+        } else {
+            Syntax::Toml
+        };
+        let policies = match read::<Outline>(text, syntax)?.policies {
+            None => vec![NamedPolicy::new(
+                None,
+                read::<Policy>(text, syntax)?,
+                read::<About>(text, syntax)?,
+            )],
+            Some(_) => {
+                let policies = read::<Several<Policy>>(text, syntax)?.policies.0;
+                let about = read::<Outlines>(text, syntax)?.policies.0;
+                policies
+                    .into_iter()
+                    .zip(about)
+                    .map(|((name, policy), (_, about))| {
+                        NamedPolicy::new(Some(name), policy, about)
+                    })
+                    .collect()
+            }
+        };
+        Ok(Self { policies })
+    }
+
+    /// The names of the policies, in the order of the file; none if it holds one policy at its top.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.policies
+            .iter()
+            .filter_map(|policy| policy.name.as_deref())
+    }
+
+    /// All policies, in the order of the file.
+    #[must_use]
+    pub fn policies(&self) -> &[NamedPolicy] {
+        &self.policies
+    }
+
+    /// The policy of this name; without a name, the only one.
+    ///
+    /// # Errors
+    /// If there is no such policy, or no name was given and there are several; the error lists
+    /// their names.
+    pub fn get(&self, name: Option<&str>) -> Result<&NamedPolicy, PolicyFileError> {
+        match (name, self.policies.as_slice()) {
+            (None, [only]) => Ok(only),
+            (None, _) => Err(PolicyFileError::ambiguous(self.names())),
+            (Some(name), policies) => policies
+                .iter()
+                .find(|policy| policy.name.as_deref() == Some(name))
+                .ok_or_else(|| PolicyFileError::no_such_policy(name, self.names())),
+        }
+    }
+}
+
+impl NamedPolicy {
+    fn new(name: Option<String>, policy: Policy, about: About) -> Self {
+        Self {
+            name,
+            description: about.description,
+            source: about.source,
+            policy,
+        }
+    }
+}
+
+fn read_text(file: File) -> Result<String, PolicyFileError> {
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells a file at the limit from an endless one.
+    file.take(MAX_SIZE as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(PolicyFileError::io)?;
+    if bytes.len() > MAX_SIZE {
+        return Err(PolicyFileError::too_large(MAX_SIZE));
+    }
+    String::from_utf8(bytes).map_err(|error| PolicyFileError::not_text(&error))
+}
+
+fn read<T: DeserializeOwned>(text: &str, syntax: Syntax) -> Result<T, PolicyFileError> {
+    match syntax {
+        Syntax::Toml => toml::from_str(text).map_err(|error| PolicyFileError::toml(text, &error)),
+        Syntax::Json => {
+            serde_json::from_str(text).map_err(|error| PolicyFileError::json(text, &error))
+        }
+    }
+}
+
+/// Tells the two kinds of file apart, before either is read in earnest.
+#[derive(Deserialize)]
+struct Outline {
+    policies: Option<IgnoredAny>,
+}
+
+/// What [`Policy`] reads and does not keep.
+#[derive(Deserialize)]
+struct About {
+    description: Option<String>,
+    source: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Several<T> {
+    policies: InOrder<T>,
+}
+
+/// [`Several`] once it is known to be valid.
+#[derive(Deserialize)]
+struct Outlines {
+    policies: InOrder<About>,
+}
+
+/// A table in the order of the file. A JSON object that has a name twice is refused, where a map
+/// would keep the last without a word.
+struct InOrder<T>(Vec<(String, T)>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for InOrder<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Table<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Table<T> {
+            type Value = InOrder<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("policies by name, as in [policies.NAME]")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InOrder<T>, A::Error> {
+                let mut seen = std::collections::HashSet::new();
+                let mut list = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    // `FILE#NAME` could not reach it.
+                    if name.is_empty() || name.contains('#') {
+                        return Err(serde::de::Error::custom(format_args!(
+                            "{name:?} cannot name a policy: a name is not empty and has no '#'"
+                        )));
+                    }
+                    if !seen.insert(name.clone()) {
+                        return Err(serde::de::Error::custom(format_args!(
+                            "the policy {name:?} stands here twice"
+                        )));
+                    }
+                    list.push((name, map.next_value()?));
+                }
+                if list.is_empty() {
+                    return Err(serde::de::Error::custom(
+                        "there is no policy here: write one under [policies.NAME]",
+                    ));
+                }
+                Ok(InOrder(list))
+            }
+        }
+
+        from.deserialize_map(Table(std::marker::PhantomData))
+    }
+}
+
+#[cfg(test)]
+#[path = "policy_file/tests.rs"]
+mod tests;

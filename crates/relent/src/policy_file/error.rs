@@ -1,0 +1,278 @@
+//! What is wrong with a policy file, where, and what is accepted.
+
+use std::fmt;
+use std::io;
+
+/// Why no policy was read: what was wrong, where, and what is accepted.
+///
+/// Displays as a sentence, followed by the offending line where there is one:
+///
+/// ```text
+/// unknown key `max_retrys` (line 2, column 1): did you mean `max_retries`?
+///   2 | max_retrys = 10
+/// ```
+#[derive(Debug)]
+pub struct PolicyFileError {
+    file: Option<String>,
+    message: String,
+    /// What follows the place: a correction.
+    advice: Option<String>,
+    place: Option<Place>,
+    cause: Option<io::Error>,
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Syntax {
+    Toml,
+    Json,
+}
+
+#[derive(Debug)]
+struct Place {
+    line: usize,
+    column: usize,
+    text: String,
+}
+
+/// The most characters of an offending line that are shown.
+const SHOWN: usize = 120;
+
+impl PolicyFileError {
+    /// The line of the file, counted from 1, if the error has a place in it.
+    #[must_use]
+    pub fn line(&self) -> Option<usize> {
+        self.place.as_ref().map(|place| place.line)
+    }
+
+    /// The column in that line in characters, counted from 1.
+    #[must_use]
+    pub fn column(&self) -> Option<usize> {
+        self.place.as_ref().map(|place| place.column)
+    }
+
+    fn new(message: String) -> Self {
+        Self {
+            file: None,
+            message,
+            advice: None,
+            place: None,
+            cause: None,
+        }
+    }
+
+    pub(super) fn in_file(mut self, path: &str) -> Self {
+        self.file = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn io(error: io::Error) -> Self {
+        let mut this = Self::new(format!("cannot be read: {error}"));
+        this.cause = Some(error);
+        this
+    }
+
+    pub(super) fn not_text(error: &std::string::FromUtf8Error) -> Self {
+        let at = error.utf8_error().valid_up_to();
+        Self::new(format!("is not UTF-8 text (from byte {at} on)"))
+    }
+
+    pub(super) fn too_large(limit: usize) -> Self {
+        Self::new(format!(
+            "a policy file has at most {limit} bytes, and this one has more"
+        ))
+    }
+
+    pub(super) fn not_found(spec: &str, path: &str, presets: &[&str]) -> Self {
+        let mut this = Self::new(format!(
+            "no policy {spec:?}: there is no preset of that name, and no file {path:?}"
+        ));
+        this.advice = Some(match nearest(spec, presets.iter().copied()) {
+            Some(preset) => format!("did you mean `{preset}`?"),
+            None => format!("the presets are {}", presets.join(", ")),
+        });
+        this
+    }
+
+    pub(super) fn ambiguous<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let names: Vec<_> = names.collect();
+        Self::new(format!(
+            "holds several policies: choose one as FILE#NAME, of {}",
+            names.join(", ")
+        ))
+    }
+
+    pub(super) fn no_such_policy<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        let names: Vec<_> = names.collect();
+        if names.is_empty() {
+            return Self::new(format!(
+                "holds one policy without a name, and none named {name:?}: leave out \"#{name}\""
+            ));
+        }
+        let mut this = Self::new(format!("holds no policy named {name:?}"));
+        this.advice = Some(match nearest(name, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are {}", names.join(", ")),
+        });
+        this
+    }
+
+    pub(super) fn toml(text: &str, error: &toml::de::Error) -> Self {
+        let mut this = Self::explain(error.message());
+        this.place = error
+            .span()
+            .and_then(|span| locate(text, span, error.message()));
+        this
+    }
+
+    pub(super) fn json(text: &str, error: &serde_json::Error) -> Self {
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let message = error.to_string();
+        let mut this = Self::explain(message.strip_suffix(&place).unwrap_or(&message));
+        if let Some(line) = error.line().checked_sub(1) {
+            this.place = Some(Place {
+                line: line + 1,
+                column: error.column().max(1),
+                text: shown(text.split('\n').nth(line).unwrap_or_default()),
+            });
+        }
+        this
+    }
+
+    /// Turns the sentence of the deserializer into ours.
+    fn explain(message: &str) -> Self {
+        if let Some((unknown, known)) = unknown(message, "unknown field `") {
+            let mut this = Self::new(format!("unknown key `{unknown}`"));
+            this.advice = Some(if known == ["policies"] {
+                "a file holds one policy at its top, or several under [policies.NAME]".to_owned()
+            } else {
+                correction(unknown, &known)
+            });
+            return this;
+        }
+        if let Some((unknown, known)) = unknown(message, "unknown variant `") {
+            let mut this = Self::new(format!("`{unknown}` is not known here"));
+            this.advice = Some(correction(unknown, &known));
+            return this;
+        }
+        let message = message.trim_end();
+        for (technical, plain) in [
+            ("expected f64", "expected a number"),
+            ("missing field", "missing key"),
+            ("duplicate field", "duplicate key"),
+            ("expected struct PolicyForm", "expected the keys of a policy"),
+        ] {
+            if message.contains(technical) {
+                return Self::new(message.replace(technical, plain));
+            }
+        }
+        Self::new(message.to_owned())
+    }
+}
+
+impl fmt::Display for PolicyFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{file}: ")?;
+        }
+        f.write_str(&self.message)?;
+        if let Some(place) = &self.place {
+            write!(f, " (line {}, column {})", place.line, place.column)?;
+        }
+        if let Some(advice) = &self.advice {
+            write!(f, ": {advice}")?;
+        }
+        if let Some(place) = &self.place
+            && !place.text.is_empty()
+        {
+            write!(f, "\n  {} | {}", place.line, place.text)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PolicyFileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
+/// Takes "unknown field `x`, expected one of `a`, `b`" apart.
+fn unknown<'m>(message: &'m str, prefix: &str) -> Option<(&'m str, Vec<&'m str>)> {
+    let (unknown, known) = message.strip_prefix(prefix)?.rsplit_once("`, expected ")?;
+    let known = known.split('`').skip(1).step_by(2).collect();
+    Some((unknown, known))
+}
+
+fn correction(unknown: &str, known: &[&str]) -> String {
+    match nearest(unknown, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known are {}", known.join(", ")),
+    }
+}
+
+/// The nearest name by typing errors, if it is near enough to have been meant.
+fn nearest<'n>(unknown: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    // No name of ours is near a text of this length, and the comparison takes quadratic time.
+    if unknown.len() > 64 {
+        return None;
+    }
+    known
+        .map(|name| (strsim::damerau_levenshtein(unknown, name), name))
+        .min()
+        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
+        .map(|(_, name)| name)
+}
+
+/// The place of an error in a TOML text. An error about a whole table is placed at the key that its
+/// message begins with, if the table has it once; otherwise it has no line of its own.
+fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Place> {
+    let within = text.get(span.clone())?;
+    let at = if within.trim_end().contains('\n') {
+        let key = message.split([' ', ':']).next()?;
+        let mut places = key_places(within, key);
+        let first = places.next()?;
+        if places.next().is_some() {
+            return None;
+        }
+        span.start + first
+    } else {
+        span.start
+    };
+    let before = text.get(..at)?;
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line_end = text.get(at..)?.find('\n').map_or(text.len(), |end| at + end);
+    Some(Place {
+        line: before.matches('\n').count() + 1,
+        column: text.get(line_start..at)?.chars().count() + 1,
+        text: shown(text.get(line_start..line_end)?),
+    })
+}
+
+/// Where `key` is given a value, in bytes from the start.
+fn key_places<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = usize> + 't {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    text.match_indices(key).filter_map(move |(at, _)| {
+        let before = text.get(..at)?;
+        let line = before.rsplit('\n').next()?;
+        let after = text.get(at + key.len()..)?.trim_start_matches(' ');
+        let given = after.starts_with('=')
+            && !before.ends_with(is_name)
+            && !line.trim_start().starts_with('#');
+        given.then_some(at)
+    })
+}
+
+/// A line as it can be shown: one row, not too long, nothing that moves a terminal's cursor.
+fn shown(line: &str) -> String {
+    let mut shown: String = line
+        .trim_end()
+        .chars()
+        .take(SHOWN)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if line.trim_end().chars().count() > SHOWN {
+        shown.push('…');
+    }
+    shown
+}

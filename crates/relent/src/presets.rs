@@ -1,0 +1,87 @@
+//! The policies that come with Relent.
+//!
+//! Every preset is a file that a person can read, with its source and its reasons in comments:
+//! `relent policy show NAME` prints it.
+
+use crate::policy_file::{NamedPolicy, PolicyFile, PolicyFileError};
+
+/// A policy that comes with Relent.
+///
+/// ```
+/// use relent::presets;
+///
+/// let preset = presets::get("google-iam").expect("a preset");
+/// assert!(preset.text.contains("max_elapsed = \"300s\""));
+/// let policy = preset.load()?.policy;
+/// assert_eq!(policy.max_retries(), None);
+/// # Ok::<(), relent::PolicyFileError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    /// Its file, comments and all.
+    pub text: &'static str,
+}
+
+impl Preset {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// None for a released Relent: every preset is read by its tests.
+    pub fn load(&self) -> Result<NamedPolicy, PolicyFileError> {
+        let file = PolicyFile::parse(self.text)?;
+        let mut policy = file.get(None)?.clone();
+        policy.name = Some(self.name.to_owned());
+        Ok(policy)
+    }
+}
+
+macro_rules! presets {
+    ($($name:literal,)*) => {
+        const PRESETS: &[Preset] = &[
+            $(Preset {
+                name: $name,
+                text: include_str!(concat!("../policies/", $name, ".toml")),
+            },)*
+        ];
+    };
+}
+
+// Ours first, then the documents that Relent reproduces, then other systems.
+presets!(
+    "standard",
+    "patient",
+    "poll",
+    "api-design-patterns",
+    "vital",
+    "fetch-retry",
+    "google-iam",
+    "memorystore",
+    "ethernet",
+    "cenkalti",
+    "aws-standard",
+    "aws-legacy",
+    "grpc",
+    "envoy",
+    "finagle",
+    "tcp",
+);
+
+/// The names of all presets: Relent's own first.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    PRESETS.iter().map(|preset| preset.name).collect()
+}
+
+/// All presets.
+#[must_use]
+pub const fn all() -> &'static [Preset] {
+    PRESETS
+}
+
+/// The preset of this name.
+#[must_use]
+pub fn get(name: &str) -> Option<Preset> {
+    PRESETS.iter().find(|preset| preset.name == name).copied()
+}
