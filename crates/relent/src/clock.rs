@@ -1,7 +1,9 @@
 //! Clocks and sleepers: real ones, and a virtual one for tests.
 
-use std::future::{Future, Ready, ready};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use relent_core::Instant;
@@ -187,11 +189,32 @@ impl Clock for VirtualClock {
 }
 
 impl Sleeper for VirtualClock {
-    type Sleep = Ready<()>;
+    type Sleep = VirtualSleep;
 
-    fn sleep(&self, duration: Duration) -> Ready<()> {
-        self.block(duration);
-        ready(())
+    fn sleep(&self, duration: Duration) -> VirtualSleep {
+        VirtualSleep {
+            clock: self.clone(),
+            duration: Some(duration),
+        }
+    }
+}
+
+/// A wait by a [`VirtualClock`]. Time moves when it is polled: the limit of an attempt that ends
+/// by itself takes none.
+#[derive(Debug)]
+pub struct VirtualSleep {
+    clock: VirtualClock,
+    duration: Option<Duration>,
+}
+
+impl Future for VirtualSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if let Some(duration) = self.duration.take() {
+            self.clock.block(duration);
+        }
+        Poll::Ready(())
     }
 }
 

@@ -23,7 +23,7 @@ mod update;
 pub use classify::{AnyError, ByError, ByMark, ByOutcome, Classify, Judged, Marked, When};
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
-pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock};
+pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
 pub use driver::{Attempt, Driver, DriverBuilder, Summary};
 pub use future::RetryFuture;
 pub use gave_up::GaveUp;

@@ -550,3 +550,23 @@ fn cancelled_futures_stay_cancelled() {
         ));
     }
 }
+
+/// A limit that is never reached takes no virtual time; one that is takes exactly its own.
+#[tokio::test]
+async fn a_virtual_clock_moves_only_when_somebody_waits() {
+    let policy = plain(1)
+        .into_builder()
+        .attempt_timeout(5 * SECOND)
+        .build()
+        .unwrap();
+    let clock = VirtualClock::new();
+    retry(&policy, || async { Ok::<_, ()>(()) })
+        .clock(clock.clone())
+        .await
+        .unwrap();
+    assert_eq!(clock.elapsed(), Duration::ZERO);
+    let _ = retry(&policy, pending::<Result<(), ()>>)
+        .clock(clock.clone())
+        .await;
+    assert_eq!(clock.sleeps(), [5 * SECOND, SECOND, 5 * SECOND]);
+}

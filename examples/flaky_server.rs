@@ -1,0 +1,77 @@
+//! A service that fails where you can see it: `flaky_server [ADDRESS] [STEP]…`.
+//!
+//! Each request gets the next step, the last step stays: a status such as `503`, `503:2` (with
+//! `Retry-After: 2`), `cut` (a body that ends too soon) or `reset` (closed without an answer).
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+const BODY: &str = "an answer, at last\n";
+
+fn main() -> std::io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let listener = TcpListener::bind(arguments.next().as_deref().unwrap_or("127.0.0.1:0"))?;
+    let mut steps: Vec<String> = arguments.collect();
+    if steps.is_empty() {
+        steps = ["503:1", "500", "cut", "200"].map(str::to_owned).to_vec();
+    }
+    println!("http://{}/", listener.local_addr()?);
+    let mut requests = 0;
+    for connection in listener.incoming() {
+        // A client that goes away is no reason to stop serving the others.
+        let _ = connection.and_then(|connection| serve(connection, &steps, &mut requests));
+    }
+    Ok(())
+}
+
+fn serve(mut connection: TcpStream, steps: &[String], requests: &mut usize) -> std::io::Result<()> {
+    let mut reader = BufReader::new(connection.try_clone()?);
+    let mut request = String::new();
+    reader.read_line(&mut request)?;
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        if reader.read_line(&mut header)? == 0 || header.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = header.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().unwrap_or(0);
+        }
+    }
+    std::io::copy(&mut reader.take(length), &mut std::io::sink())?;
+
+    let step = &steps[(*requests).min(steps.len() - 1)];
+    *requests += 1;
+    eprintln!(
+        "    [service] request {requests}: {} -> {step}",
+        request.trim_end()
+    );
+    match step.split_once(':').unwrap_or((step, "")) {
+        ("reset", _) => Ok(()),
+        ("cut", _) => {
+            let whole = BODY.len();
+            write!(
+                connection,
+                "HTTP/1.1 200 OK\r\nContent-Length: {whole}\r\n\r\n{}",
+                &BODY[..6]
+            )
+        }
+        ("200", _) => {
+            let length = BODY.len();
+            write!(
+                connection,
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{BODY}"
+            )
+        }
+        (status, "") => write!(
+            connection,
+            "HTTP/1.1 {status} Failure\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        ),
+        (status, seconds) => write!(
+            connection,
+            "HTTP/1.1 {status} Failure\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        ),
+    }
+}

@@ -1,0 +1,31 @@
+//! Polling for the result of a job, less and less often, on a clock that takes no time: how many
+//! looks does an hour cost?
+
+use std::time::Duration;
+
+use relent::{Backoff, Policy, Polled, VirtualClock, poll};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let policy = Policy::builder(Backoff::elapsed(Duration::from_secs(1), 0.5))
+        .unlimited_retries()
+        .deadline(Duration::from_secs(24 * 3600))
+        .build()?;
+    let clock = VirtualClock::new();
+    let mut looks = 0;
+    let state = poll(&policy, || {
+        looks += 1;
+        let done = clock.elapsed() >= Duration::from_secs(3600);
+        async move {
+            Ok::<_, std::io::Error>(if done {
+                Polled::Done("paid")
+            } else {
+                Polled::Pending
+            })
+        }
+    })
+    .clock(clock.clone())
+    .await?;
+    println!("{state} after {looks} looks in {:?}", clock.elapsed());
+    Ok(())
+}
