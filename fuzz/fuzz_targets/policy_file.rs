@@ -1,0 +1,18 @@
+//! Any text as a policy file: no panic, and what is accepted makes waits.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use relent::{Draw, PolicyFile};
+
+fuzz_target!(|text: &str| {
+    if let Ok(file) = PolicyFile::parse(text) {
+        for name in file.names() {
+            if let Ok(found) = file.get(Some(name)) {
+                let _ = found.policy.waits(Draw::at(0.5)).take(100).count();
+            }
+        }
+        if let Ok(found) = file.get(None) {
+            let _ = found.policy.waits(Draw::at(1.0)).take(100).count();
+        }
+    }
+});
