@@ -1,1 +1,29 @@
-//! relent-http
+//! What HTTP means for a retry.
+//!
+//! Pure functions over the types of [`http`]: [`classify`] turns a response into a
+//! [`Failure`](relent_core::Failure) or finds that it is none, [`hint`] reads what the server said
+//! about time, and [`RequestFacts`] tells whether a request may run twice. None of them reads a
+//! clock.
+//!
+//! # Features
+//! - `reqwest`: the module `network`, which classifies the errors of reqwest, and the module `dns`, a
+//!   resolver whose errors can be told apart.
+
+mod classify;
+#[cfg(feature = "reqwest")]
+pub mod dns;
+mod field;
+pub mod headers;
+mod hint;
+mod http_date;
+#[cfg(feature = "reqwest")]
+pub mod network;
+mod rate_limit;
+mod repeatable;
+pub mod retry_after;
+mod server_clock;
+
+pub use classify::classify;
+pub use hint::{HintOptions, hint};
+pub use rate_limit::XRateLimitReset;
+pub use repeatable::RequestFacts;

@@ -1,0 +1,320 @@
+//! From a response to a [`Failure`], by design rules 1 and 2.
+
+use std::time::SystemTime;
+
+use http::{HeaderMap, StatusCode};
+use relent_core::{Advice, Cause, Failure, Hint, HintSource, Kind};
+
+use crate::field::{digits, trim};
+use crate::headers::{CONTENT_TYPE, GRPC_STATUS};
+use crate::hint::{HintOptions, hint};
+use crate::repeatable::RequestFacts;
+
+/// Classifies a response; `None` if it is not a failure.
+///
+/// | status | kind |
+/// |---|---|
+/// | below 400 | no failure, except for a gRPC response that carries a `grpc-status` other than 0 |
+/// | 421, 425 | not processed |
+/// | 429 | throttled |
+/// | 408, 503 | not processed if the server adds a delay or "do retry", else ambiguous: an intermediary may answer after forwarding |
+/// | 409 | throttled if the request has an `Idempotency-Key` and the response a delay: the same key is in flight. Else permanent |
+/// | 501, 505, 511, every other 4xx | permanent |
+/// | every other 5xx, 600 and above | ambiguous |
+///
+/// A delay is one that the response asks for itself, not the reset of a rate limit, which stands
+/// on any response. Not processed or not, the hint is in the failure; a
+/// [`Session`](relent_core::Session) obeys its "do not retry" before it looks at the kind.
+///
+/// Of gRPC, 14 `UNAVAILABLE` is ambiguous, 8 `RESOURCE_EXHAUSTED` is throttled if the server adds
+/// a delay, and every other status is permanent.
+///
+/// `now` is the local time; it is used only for dates in a response without a usable `Date`.
+///
+/// ```
+/// use std::time::SystemTime;
+/// use http::{HeaderMap, Method, StatusCode};
+/// use relent_core::Kind;
+/// use relent_http::{HintOptions, RequestFacts, classify};
+///
+/// let request = RequestFacts::of(&Method::POST, &HeaderMap::new());
+/// let options = HintOptions::default();
+/// let mut headers = HeaderMap::new();
+///
+/// let now = SystemTime::now();
+/// let failure = classify(StatusCode::SERVICE_UNAVAILABLE, &headers, request, now, &options);
+/// assert_eq!(failure.map(|failure| failure.kind), Some(Kind::Ambiguous));
+///
+/// headers.insert("retry-after", "2".parse()?);
+/// let failure = classify(StatusCode::SERVICE_UNAVAILABLE, &headers, request, now, &options);
+/// assert_eq!(failure.map(|failure| failure.kind), Some(Kind::NotProcessed));
+/// # Ok::<(), http::header::InvalidHeaderValue>(())
+/// ```
+#[must_use]
+pub fn classify(
+    status: StatusCode,
+    headers: &HeaderMap,
+    request: RequestFacts,
+    now: SystemTime,
+    options: &HintOptions,
+) -> Option<Failure> {
+    if status.as_u16() >= 400 {
+        let hint = hint(headers, now, options);
+        let kind = kind(status, &hint, request);
+        return Some(
+            Failure::new(kind)
+                .cause(Cause::Status(status.as_u16()))
+                .hint(hint),
+        );
+    }
+    let code = grpc_status(headers).filter(|code| *code != OK)?;
+    let hint = hint(headers, now, options);
+    Some(
+        Failure::new(grpc_kind(code, &hint))
+            .cause(Cause::Grpc(code))
+            .hint(hint),
+    )
+}
+
+/// The kind of a status of 400 or above.
+pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestFacts) -> Kind {
+    match status.as_u16() {
+        421 | 425 => Kind::NotProcessed,
+        429 => Kind::Throttled,
+        408 | 503 if asks_for_delay(hint) || hint.advice == Advice::DoRetry => Kind::NotProcessed,
+        408 | 503 => Kind::Ambiguous,
+        409 if request.keyed && asks_for_delay(hint) => Kind::Throttled,
+        400..=499 | 501 | 505 | 511 => Kind::Permanent,
+        _ => Kind::Ambiguous,
+    }
+}
+
+/// Whether the response itself asks for a delay. The state of a quota is no such request: a gateway
+/// adds it to responses of a server that has already acted.
+fn asks_for_delay(hint: &Hint) -> bool {
+    hint.delay().is_some()
+        && !matches!(
+            hint.source,
+            HintSource::RateLimit | HintSource::XRateLimitReset
+        )
+}
+
+const OK: u16 = 0;
+const UNKNOWN: u16 = 2;
+const RESOURCE_EXHAUSTED: u16 = 8;
+const UNAVAILABLE: u16 = 14;
+
+/// The status of a gRPC response without a body; one that cannot be read is `UNKNOWN`.
+fn grpc_status(headers: &HeaderMap) -> Option<u16> {
+    let content_type = headers.get(CONTENT_TYPE)?.as_bytes();
+    if !content_type.starts_with(b"application/grpc") {
+        return None;
+    }
+    let code = digits(trim(headers.get(GRPC_STATUS)?.as_bytes()));
+    Some(
+        code.ok()
+            .and_then(|code| u16::try_from(code).ok())
+            .unwrap_or(UNKNOWN),
+    )
+}
+
+fn grpc_kind(code: u16, hint: &Hint) -> Kind {
+    match code {
+        UNAVAILABLE => Kind::Ambiguous,
+        RESOURCE_EXHAUSTED if asks_for_delay(hint) => Kind::Throttled,
+        _ => Kind::Permanent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+    use crate::XRateLimitReset;
+
+    const PLAIN: RequestFacts = RequestFacts {
+        repeatable: false,
+        keyed: false,
+    };
+    const REPEATABLE: RequestFacts = RequestFacts {
+        repeatable: true,
+        keyed: false,
+    };
+    const KEYED: RequestFacts = RequestFacts {
+        repeatable: true,
+        keyed: true,
+    };
+    const EVERY_REQUEST: [RequestFacts; 3] = [PLAIN, REPEATABLE, KEYED];
+
+    fn of(status: u16, request: RequestFacts, fields: &[(&'static str, &str)]) -> Option<Failure> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, value.parse().unwrap());
+        }
+        let options = HintOptions {
+            x_rate_limit_reset: XRateLimitReset::DelaySeconds,
+        };
+        classify(
+            StatusCode::from_u16(status).unwrap(),
+            &headers,
+            request,
+            UNIX_EPOCH,
+            &options,
+        )
+    }
+
+    fn kind_of(status: u16, request: RequestFacts, fields: &[(&'static str, &str)]) -> Kind {
+        of(status, request, fields).unwrap().kind
+    }
+
+    #[test]
+    fn below_400_nothing_failed() {
+        for status in 100..400 {
+            assert_eq!(of(status, PLAIN, &[("retry-after", "5")]), None, "{status}");
+        }
+    }
+
+    #[test]
+    fn refused_before_processing_is_not_processed() {
+        for request in EVERY_REQUEST {
+            assert_eq!(kind_of(421, request, &[]), Kind::NotProcessed);
+            assert_eq!(kind_of(425, request, &[]), Kind::NotProcessed);
+            assert_eq!(kind_of(429, request, &[]), Kind::Throttled);
+        }
+    }
+
+    #[test]
+    fn a_408_or_503_is_not_processed_only_when_the_server_adds_a_hint() {
+        for status in [408, 503] {
+            for request in EVERY_REQUEST {
+                assert_eq!(kind_of(status, request, &[]), Kind::Ambiguous);
+                for hint in [
+                    ("retry-after", "5"),
+                    ("retry-after", "0"),
+                    ("retry-after-ms", "5"),
+                    ("x-ms-retry-after-ms", "5"),
+                    ("grpc-retry-pushback-ms", "5"),
+                    ("x-should-retry", "true"),
+                    ("stripe-should-retry", "true"),
+                ] {
+                    assert_eq!(
+                        kind_of(status, request, &[hint]),
+                        Kind::NotProcessed,
+                        "{hint:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_concern_this_response_leaves_a_503_ambiguous() {
+        for hint in [
+            ("retry-after", "soon"),
+            ("ratelimit", r#""burst";r=0;t=5"#),
+            ("x-ratelimit-reset", "5"),
+            ("x-should-retry", "false"),
+        ] {
+            assert_eq!(kind_of(503, PLAIN, &[hint]), Kind::Ambiguous, "{hint:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_error_may_have_taken_effect() {
+        for status in (500..=599).chain([600, 999]) {
+            if matches!(status, 501 | 503 | 505 | 511) {
+                continue;
+            }
+            for request in EVERY_REQUEST {
+                assert_eq!(kind_of(status, request, &[]), Kind::Ambiguous, "{status}");
+                let hinted = kind_of(status, request, &[("retry-after", "5")]);
+                assert_eq!(hinted, Kind::Ambiguous, "{status}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_repeating_cannot_help_is_permanent() {
+        for status in (400..=499).chain([501, 505, 511]) {
+            if matches!(status, 408 | 421 | 425 | 429) {
+                continue;
+            }
+            for request in EVERY_REQUEST {
+                assert_eq!(kind_of(status, request, &[]), Kind::Permanent, "{status}");
+            }
+            let hinted = kind_of(status, REPEATABLE, &[("retry-after", "5")]);
+            assert_eq!(hinted, Kind::Permanent, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_409_with_a_delay_on_a_keyed_request_is_throttled() {
+        assert_eq!(
+            kind_of(409, KEYED, &[("retry-after", "1")]),
+            Kind::Throttled
+        );
+        assert_eq!(kind_of(409, KEYED, &[]), Kind::Permanent);
+        assert_eq!(
+            kind_of(409, KEYED, &[("x-ratelimit-reset", "1")]),
+            Kind::Permanent
+        );
+        assert_eq!(
+            kind_of(409, REPEATABLE, &[("retry-after", "1")]),
+            Kind::Permanent
+        );
+    }
+
+    #[test]
+    fn a_failure_carries_its_status_and_its_hint() {
+        let failure = of(503, PLAIN, &[("retry-after", "5")]).unwrap();
+        assert_eq!(failure.cause, Cause::Status(503));
+        assert_eq!(failure.hint.delay(), Some(Duration::from_secs(5)));
+        assert_eq!(failure.hint.source, HintSource::RetryAfter);
+        let refused = of(500, PLAIN, &[("x-should-retry", "false")]).unwrap();
+        assert_eq!(refused.hint.advice, Advice::DoNotRetry);
+    }
+
+    #[test]
+    fn do_retry_does_not_make_a_permanent_failure_another_kind() {
+        // A session lifts it; the kind stays what was seen.
+        let failure = of(400, PLAIN, &[("x-should-retry", "true")]).unwrap();
+        assert_eq!(
+            (failure.kind, failure.hint.advice),
+            (Kind::Permanent, Advice::DoRetry)
+        );
+    }
+
+    #[test]
+    fn a_grpc_status_is_read_from_a_grpc_response_only() {
+        const GRPC: (&str, &str) = ("content-type", "application/grpc+proto");
+        let code = |code| ("grpc-status", code);
+        let kind =
+            |fields: &[_]| of(200, PLAIN, fields).map(|failure| (failure.kind, failure.cause));
+        assert_eq!(kind(&[GRPC]), None);
+        assert_eq!(kind(&[GRPC, code("0")]), None);
+        assert_eq!(kind(&[code("14")]), None);
+        assert_eq!(
+            kind(&[GRPC, code("14")]),
+            Some((Kind::Ambiguous, Cause::Grpc(14)))
+        );
+        assert_eq!(
+            kind(&[GRPC, code("8")]),
+            Some((Kind::Permanent, Cause::Grpc(8)))
+        );
+        assert_eq!(
+            kind(&[GRPC, code("8"), ("grpc-retry-pushback-ms", "5")]),
+            Some((Kind::Throttled, Cause::Grpc(8))),
+        );
+        assert_eq!(
+            kind(&[GRPC, code("3")]),
+            Some((Kind::Permanent, Cause::Grpc(3)))
+        );
+        for unreadable in ["", "-1", "x", "99999999999999999999"] {
+            assert_eq!(
+                kind(&[GRPC, code(unreadable)]),
+                Some((Kind::Permanent, Cause::Grpc(2)))
+            );
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Every header name that Relent reads, in one place.
+
+use http::HeaderName;
+
+pub use http::header::{AGE, CONTENT_TYPE, DATE, IF_MATCH, IF_NONE_MATCH, RETRY_AFTER};
+
+/// Request: the name under which the server drops duplicates of this request
+/// (draft-ietf-httpapi-idempotency-key-header). Makes any method repeatable.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Response: a delay in milliseconds (Azure, OpenAI, Anthropic). Outranks `Retry-After`.
+pub const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// Response: a delay in milliseconds (Azure).
+pub const X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+
+/// Response: what is left of each quota and until when
+/// (draft-ietf-httpapi-ratelimit-headers).
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Response: when a quota is full again. Vendors disagree about the unit, so it is read only as
+/// [`XRateLimitReset`](crate::XRateLimitReset) declares.
+pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// Response: what is left of the quota that `X-RateLimit-Reset` speaks of.
+pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+
+/// Response: `true` or `false`, do retry or do not (OpenAI, Anthropic).
+pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// Response: `true` or `false`, do retry or do not (Stripe).
+pub const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
+
+/// Response: a delay in milliseconds; anything else means "do not retry" (gRFC A6).
+pub const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// Response: the gRPC status of a response that has no body.
+pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -1,0 +1,335 @@
+//! Everything a response says about time, as one [`Hint`].
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName};
+use relent_core::{Advice, Hint, HintSource};
+
+use crate::field::{MILLIS, Malformed, decimal, digits, single, trim};
+use crate::headers::{
+    GRPC_RETRY_PUSHBACK_MS, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_MS_RETRY_AFTER_MS,
+    X_SHOULD_RETRY,
+};
+use crate::rate_limit::{XRateLimitReset, rate_limit, x_rate_limit_reset};
+use crate::retry_after;
+
+/// What a destination means by headers that do not say it themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct HintOptions {
+    /// The meaning of `X-RateLimit-Reset`. Off by default.
+    pub x_rate_limit_reset: XRateLimitReset,
+}
+
+/// Reads the hint of a response.
+///
+/// Precedence (design rule 5): "do not retry" > millisecond headers > `Retry-After` > reset of a
+/// rate limit. The first that is there and well-formed counts; one that is malformed is ignored, and
+/// the first such is noted in [`Hint::malformed`]. `now` is the local time, used for dates only when
+/// the response has no usable `Date`. Values saturate.
+///
+/// | header | read as |
+/// |---|---|
+/// | `x-should-retry`, `Stripe-Should-Retry` | `true` or `false` in any capitals; of several, one `false` decides |
+/// | `grpc-retry-pushback-ms` | int32 milliseconds; negative, unreadable or repeated: do not retry (gRFC A6) |
+/// | `retry-after-ms`, `x-ms-retry-after-ms` | milliseconds, whole or with decimals such as `1500.5`, since vendors send both |
+/// | `Retry-After` | see [`retry_after`](crate::retry_after) |
+/// | `RateLimit` | the longest window `t` of the policies with nothing left (`r=0`) |
+/// | `X-RateLimit-Reset` | as [`HintOptions`] declares, unless `X-RateLimit-Remaining` is above zero |
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use relent_core::HintSource;
+/// use relent_http::{HintOptions, hint};
+///
+/// let mut headers = http::HeaderMap::new();
+/// headers.insert("retry-after", "2".parse()?);
+/// headers.insert("retry-after-ms", "1500".parse()?);
+///
+/// let hint = hint(&headers, SystemTime::now(), &HintOptions::default());
+/// assert_eq!(hint.delay(), Some(Duration::from_millis(1500)));
+/// assert_eq!(hint.source, HintSource::RetryAfterMs);
+/// # Ok::<(), http::header::InvalidHeaderValue>(())
+/// ```
+#[must_use]
+pub fn hint(headers: &HeaderMap, now: SystemTime, options: &HintOptions) -> Hint {
+    let mut read = Reading {
+        headers,
+        hint: Hint::NONE,
+    };
+    read.advice(&X_SHOULD_RETRY, HintSource::XShouldRetry);
+    read.advice(&STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry);
+    read.pushback();
+    let millis = |name: HeaderName| move || single(headers, &name, |value| decimal(value, MILLIS));
+    read.delay(HintSource::RetryAfterMs, millis(RETRY_AFTER_MS));
+    read.delay(HintSource::XMsRetryAfterMs, millis(X_MS_RETRY_AFTER_MS));
+    read.delay(HintSource::RetryAfter, || retry_after::delay(headers, now));
+    read.delay(HintSource::RateLimit, || rate_limit(headers));
+    read.delay(HintSource::XRateLimitReset, || {
+        x_rate_limit_reset(headers, now, options.x_rate_limit_reset)
+    });
+    read.hint
+}
+
+struct Reading<'h> {
+    headers: &'h HeaderMap,
+    hint: Hint,
+}
+
+impl Reading<'_> {
+    fn malformed(&mut self, source: HintSource) {
+        self.hint.malformed.get_or_insert(source);
+    }
+
+    /// "Do not retry": whatever else was said no longer counts.
+    fn refuse(&mut self, source: HintSource) {
+        if self.hint.advice == Advice::DoNotRetry {
+            return;
+        }
+        let malformed = self.hint.malformed;
+        self.hint = Hint::do_not_retry().from_source(source);
+        self.hint.malformed = malformed;
+    }
+
+    fn advice(&mut self, name: &HeaderName, source: HintSource) {
+        for value in self.headers.get_all(name) {
+            let value = trim(value.as_bytes());
+            if value.eq_ignore_ascii_case(b"false") {
+                self.refuse(source);
+            } else if !value.eq_ignore_ascii_case(b"true") {
+                self.malformed(source);
+            } else if self.hint.advice == Advice::None {
+                self.hint = self.hint.with_advice(Advice::DoRetry).from_source(source);
+            }
+        }
+    }
+
+    fn pushback(&mut self) {
+        const SOURCE: HintSource = HintSource::GrpcPushback;
+        let mut values = self.headers.get_all(GRPC_RETRY_PUSHBACK_MS).iter();
+        let Some(value) = values.next() else {
+            return;
+        };
+        let value = trim(value.as_bytes());
+        let negative = value.first() == Some(&b'-');
+        let millis = digits(value.strip_prefix(b"-").unwrap_or(value));
+        match millis.map(i32::try_from) {
+            Ok(Ok(millis)) if !negative && values.next().is_none() => {
+                self.delay(SOURCE, || {
+                    Ok(Some(Duration::from_millis(u64::from(
+                        millis.unsigned_abs(),
+                    ))))
+                });
+            }
+            Ok(Ok(_)) if negative => self.refuse(SOURCE),
+            _ => {
+                self.malformed(SOURCE);
+                self.refuse(SOURCE);
+            }
+        }
+    }
+
+    /// Takes the delay, unless something of higher precedence was found.
+    fn delay(
+        &mut self,
+        source: HintSource,
+        read: impl FnOnce() -> Result<Option<Duration>, Malformed>,
+    ) {
+        if self.hint.advice == Advice::DoNotRetry || self.hint.delay().is_some() {
+            return;
+        }
+        match read() {
+            Ok(None) => {}
+            Err(Malformed) => self.malformed(source),
+            Ok(Some(delay)) => {
+                let (advice, malformed) = (self.hint.advice, self.hint.malformed);
+                self.hint = Hint::after(delay).from_source(source).with_advice(advice);
+                self.hint.malformed = malformed;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::headers::{RATELIMIT, RETRY_AFTER, X_RATELIMIT_RESET};
+
+    const OPTIONS: HintOptions = HintOptions {
+        x_rate_limit_reset: XRateLimitReset::DelaySeconds,
+    };
+
+    fn of(fields: &[(HeaderName, &str)]) -> Hint {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name, value.parse().unwrap());
+        }
+        hint(&headers, UNIX_EPOCH, &OPTIONS)
+    }
+
+    fn millis(millis: u64, source: HintSource) -> Hint {
+        Hint::after(Duration::from_millis(millis)).from_source(source)
+    }
+
+    /// In the order of their precedence.
+    fn delays() -> Vec<(HeaderName, &'static str, Hint)> {
+        vec![
+            (
+                GRPC_RETRY_PUSHBACK_MS,
+                "10",
+                millis(10, HintSource::GrpcPushback),
+            ),
+            (
+                RETRY_AFTER_MS,
+                "1500.5",
+                Hint::after(Duration::from_micros(1_500_500)).from_source(HintSource::RetryAfterMs),
+            ),
+            (
+                X_MS_RETRY_AFTER_MS,
+                "30",
+                millis(30, HintSource::XMsRetryAfterMs),
+            ),
+            (RETRY_AFTER, "4", millis(4000, HintSource::RetryAfter)),
+            (
+                RATELIMIT,
+                r#""burst";r=0;t=5"#,
+                millis(5000, HintSource::RateLimit),
+            ),
+            (
+                X_RATELIMIT_RESET,
+                "6",
+                millis(6000, HintSource::XRateLimitReset),
+            ),
+        ]
+    }
+
+    #[test]
+    fn milliseconds_outrank_retry_after_which_outranks_a_reset() {
+        let delays = delays();
+        for first in 0..delays.len() {
+            let fields: Vec<_> = delays[first..]
+                .iter()
+                .rev()
+                .map(|(name, value, _)| (name.clone(), *value))
+                .collect();
+            assert_eq!(of(&fields), delays[first].2, "{fields:?}");
+        }
+        assert_eq!(of(&[]), Hint::NONE);
+    }
+
+    #[test]
+    fn do_not_retry_outranks_every_delay() {
+        for (refusal, source) in [
+            ((X_SHOULD_RETRY, "false"), HintSource::XShouldRetry),
+            (
+                (STRIPE_SHOULD_RETRY, "False"),
+                HintSource::StripeShouldRetry,
+            ),
+            ((GRPC_RETRY_PUSHBACK_MS, "-1"), HintSource::GrpcPushback),
+        ] {
+            for (name, value, _) in delays().into_iter().skip(1) {
+                let fields = [(name, value), refusal.clone()];
+                assert_eq!(
+                    of(&fields),
+                    Hint::do_not_retry().from_source(source),
+                    "{fields:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn one_do_not_retry_outranks_any_do_retry() {
+        for fields in [
+            [(X_SHOULD_RETRY, "true"), (X_SHOULD_RETRY, "false")],
+            [(X_SHOULD_RETRY, "false"), (X_SHOULD_RETRY, "true")],
+            [(X_SHOULD_RETRY, "false"), (STRIPE_SHOULD_RETRY, "true")],
+            [(X_SHOULD_RETRY, "true"), (STRIPE_SHOULD_RETRY, "false")],
+            [(X_SHOULD_RETRY, "true"), (GRPC_RETRY_PUSHBACK_MS, "-1")],
+            [(X_SHOULD_RETRY, "false"), (GRPC_RETRY_PUSHBACK_MS, "5")],
+        ] {
+            assert_eq!(of(&fields).advice, Advice::DoNotRetry, "{fields:?}");
+            assert_eq!(of(&fields).delay(), None, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn do_retry_goes_with_a_delay() {
+        assert_eq!(
+            of(&[(X_SHOULD_RETRY, " TRUE ")]),
+            Hint::do_retry().from_source(HintSource::XShouldRetry),
+        );
+        assert_eq!(
+            of(&[(STRIPE_SHOULD_RETRY, "true"), (RETRY_AFTER, "4")]),
+            millis(4000, HintSource::RetryAfter).with_advice(Advice::DoRetry),
+        );
+    }
+
+    #[test]
+    fn a_malformed_header_is_ignored_noted_and_the_next_is_read() {
+        for (name, source) in [
+            (X_SHOULD_RETRY, HintSource::XShouldRetry),
+            (STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry),
+            (RETRY_AFTER_MS, HintSource::RetryAfterMs),
+            (X_MS_RETRY_AFTER_MS, HintSource::XMsRetryAfterMs),
+            (RETRY_AFTER, HintSource::RetryAfter),
+            (RATELIMIT, HintSource::RateLimit),
+        ] {
+            for malformed in ["", "soon", "-5", "+5", "1e300", "inf"] {
+                // A lone word is a well-formed list, an empty field an empty one.
+                if name == RATELIMIT && matches!(malformed, "" | "soon" | "-5" | "1e300" | "inf") {
+                    continue;
+                }
+                assert_eq!(
+                    of(&[(name.clone(), malformed), (X_RATELIMIT_RESET, "6")]),
+                    millis(6000, HintSource::XRateLimitReset).with_malformed(source),
+                    "{name}: {malformed}",
+                );
+            }
+        }
+        assert_eq!(
+            of(&[
+                (RETRY_AFTER_MS, "x"),
+                (RETRY_AFTER, "x"),
+                (X_RATELIMIT_RESET, "x")
+            ]),
+            Hint::NONE.with_malformed(HintSource::RetryAfterMs),
+        );
+    }
+
+    #[test]
+    fn a_pushback_that_cannot_be_read_means_do_not_retry() {
+        let refused = Hint::do_not_retry().from_source(HintSource::GrpcPushback);
+        assert_eq!(of(&[(GRPC_RETRY_PUSHBACK_MS, "-1")]), refused);
+        assert_eq!(of(&[(GRPC_RETRY_PUSHBACK_MS, "-0")]), refused);
+        for unreadable in ["", "soon", "1.5", "+5", "--1", "2147483648", "-", "1 2"] {
+            assert_eq!(
+                of(&[(GRPC_RETRY_PUSHBACK_MS, unreadable)]),
+                refused.with_malformed(HintSource::GrpcPushback),
+                "{unreadable}",
+            );
+        }
+        assert_eq!(
+            of(&[(GRPC_RETRY_PUSHBACK_MS, "5"), (GRPC_RETRY_PUSHBACK_MS, "5")]),
+            refused.with_malformed(HintSource::GrpcPushback),
+        );
+        assert_eq!(
+            of(&[(GRPC_RETRY_PUSHBACK_MS, "2147483647")]),
+            millis(2_147_483_647, HintSource::GrpcPushback),
+        );
+    }
+
+    #[test]
+    fn a_delay_beyond_all_time_saturates() {
+        let longest = Duration::from_nanos(u64::MAX);
+        for name in [
+            RETRY_AFTER_MS,
+            X_MS_RETRY_AFTER_MS,
+            RETRY_AFTER,
+            X_RATELIMIT_RESET,
+        ] {
+            assert_eq!(of(&[(name, "99999999999999999999")]).delay(), Some(longest));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What time it is for the server that answered.
+
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+
+use crate::field::{Malformed, digits, single, trim};
+use crate::headers::{AGE, DATE};
+use crate::http_date;
+
+/// The server's own time when the response arrived: `Date` + `Age` (design rule 5), so that a
+/// wrong clock on either side does not matter. `now`, the local time, is used only if `Date` is
+/// missing or malformed, and as it is: the `Age` of a response is a part of its past.
+pub(crate) fn time(headers: &HeaderMap, now: SystemTime) -> SystemTime {
+    match single(headers, &DATE, |value| http_date::parse(value, now)) {
+        Ok(Some(date)) => date + Duration::from_secs(age(headers)),
+        Ok(None) | Err(Malformed) => now,
+    }
+}
+
+/// The seconds that a response has spent in caches. Of a list the first member counts, and what is
+/// no number is ignored (RFC 9111 §5.1). Saturates at 2³¹ s (RFC 9111 §1.2.2).
+fn age(headers: &HeaderMap) -> u64 {
+    let value = headers
+        .get(AGE)
+        .map_or(&b""[..], http::HeaderValue::as_bytes);
+    let first = value.split(|byte| *byte == b',').next().unwrap_or_default();
+    digits(trim(first)).unwrap_or(0).min(1 << 31)
+}
+
+/// How long to wait at `time` for `instant`: one second is added, since both are told in whole
+/// seconds and a client should not come early (design rule 5). An instant that is past means zero.
+pub(crate) fn until(instant: SystemTime, time: SystemTime) -> Duration {
+    const WHOLE_SECOND: Duration = Duration::from_secs(1);
+    match instant.duration_since(time) {
+        Ok(ahead) => ahead.saturating_add(WHOLE_SECOND),
+        Err(past) => WHOLE_SECOND.saturating_sub(past.duration()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    const NOON: &str = "Wed, 21 Oct 2026 12:00:00 GMT";
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn noon() -> SystemTime {
+        at(1_792_584_000)
+    }
+
+    fn time_of(fields: &[(http::HeaderName, &str)]) -> SystemTime {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name, value.parse().unwrap());
+        }
+        time(&headers, at(7))
+    }
+
+    #[test]
+    fn the_server_tells_the_time() {
+        assert_eq!(time_of(&[(DATE, NOON)]), noon());
+        assert_eq!(
+            time_of(&[(DATE, NOON), (AGE, "90")]),
+            noon() + Duration::from_secs(90)
+        );
+        assert_eq!(time_of(&[(DATE, NOON), (DATE, NOON)]), noon());
+    }
+
+    #[test]
+    fn the_local_clock_is_for_a_missing_or_malformed_date_only() {
+        assert_eq!(time_of(&[]), at(7));
+        assert_eq!(time_of(&[(AGE, "90")]), at(7));
+        assert_eq!(time_of(&[(DATE, "Thu, 21 Oct 2026 12:00:00 GMT")]), at(7));
+        assert_eq!(
+            time_of(&[(DATE, NOON), (DATE, "Wed, 21 Oct 2026 12:00:01 GMT")]),
+            at(7)
+        );
+    }
+
+    #[test]
+    fn of_a_list_of_ages_the_first_counts_and_a_malformed_one_is_ignored() {
+        assert_eq!(
+            time_of(&[(DATE, NOON), (AGE, " 5 , 9")]),
+            noon() + Duration::from_secs(5)
+        );
+        assert_eq!(
+            time_of(&[(DATE, NOON), (AGE, "5"), (AGE, "9")]),
+            noon() + Duration::from_secs(5)
+        );
+        for malformed in ["", "-5", "soon", "1.5"] {
+            assert_eq!(
+                time_of(&[(DATE, NOON), (AGE, malformed)]),
+                noon(),
+                "{malformed}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_age_beyond_all_time_saturates() {
+        let latest = "Fri, 31 Dec 9999 23:59:59 GMT";
+        assert_eq!(
+            time_of(&[(DATE, latest), (AGE, "99999999999999999999")]),
+            at(253_402_300_799 + (1 << 31)),
+        );
+    }
+
+    #[test]
+    fn a_wait_for_an_instant_covers_the_whole_seconds_of_both() {
+        assert_eq!(until(at(10), at(7)), Duration::from_secs(4));
+        assert_eq!(until(at(7), at(7)), Duration::from_secs(1));
+        assert_eq!(
+            until(at(7), at(7) + Duration::from_millis(300)),
+            Duration::from_millis(700)
+        );
+        assert_eq!(until(at(7), at(8)), Duration::ZERO);
+        assert_eq!(until(at(7), at(700)), Duration::ZERO);
+    }
+}
