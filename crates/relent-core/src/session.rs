@@ -12,6 +12,9 @@ use crate::policy::{Ceiling, MAX_RULES, Policy, Rule};
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
 
+/// The rule that matched, with its index.
+type Matched<'p> = (usize, &'p Rule);
+
 /// No rule has matched yet.
 const NO_RULE: u8 = u8::MAX;
 /// AWS retries 2.1: a hint within [own wait, own wait + 5 s].
@@ -269,10 +272,12 @@ impl Session {
         }
         let asked_to = failure.hint.advice == Advice::DoRetry;
         match &policy.retry_on {
+            // What is listed may be retried; whether it may run twice is asked below.
             Some(listed) if Pattern::any(listed, failure) => {
-                if kind == Kind::Permanent {
-                    kind = Kind::Ambiguous;
-                }
+                kind = match kind {
+                    Kind::Permanent => Kind::Ambiguous,
+                    kind => kind,
+                };
             }
             Some(_) if !asked_to => kind = Kind::Permanent,
             _ => {}
@@ -298,7 +303,7 @@ impl Session {
         &mut self,
         policy: &'p Policy,
         failure: &Failure,
-    ) -> Option<(Option<(usize, &'p Rule)>, Option<u8>)> {
+    ) -> Option<(Option<Matched<'p>>, Option<u8>)> {
         let rule = policy.rule_for(failure);
         self.rule = rule.map_or(NO_RULE, |(index, _)| index as u8);
         let retries = self.attempts.saturating_sub(1);

@@ -1,7 +1,75 @@
-//! Relent: get an answer out of an unreliable service with the fewest attempts.
-#![cfg_attr(docsrs, feature(doc_cfg))]
+//! Get an answer out of an unreliable service with the fewest attempts, and keep the attempts from
+//! becoming the next outage.
+//!
+//! ```
+//! use relent::{Policy, retry};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn fetch() -> Result<&'static str, std::io::Error> { Ok("an answer") }
+//! let answer = retry(Policy::STANDARD, fetch).await?;
+//! # assert_eq!(answer, "an answer");
+//! # Ok(()) }
+//! ```
+//!
+//! # Which function?
+//!
+//! | to | call |
+//! |---|---|
+//! | retry an async operation | [`retry`], or `operation.retry(&policy)` with [`RetryExt`] |
+//! | know the attempt number and the time left in it | [`retry_with`] |
+//! | use captured `&mut` state in it | [`retry_mut`]; in a spawned task [`retry_on`] |
+//! | retry a blocking operation | [`blocking::retry`] |
+//! | ask until a job is done | [`poll`] |
+//! | read, modify and write, again on a conflict | [`update`] |
+//! | write the loop yourself | [`Ticker`], or [`Driver`] with everything |
+//!
+//! Each gives a [`Retry`], which takes what else there is to say: which errors ([`Retry::when`],
+//! [`Retry::classify`], [`Retry::marked`]) or values ([`Retry::classify_outcome`]) are failures, who
+//! hears of them ([`Retry::notify`]), which [`Budget`] is shared, what cancels it
+//! ([`Retry::cancel_on`]), which clock and random source are used. Calling one of them declares that
+//! the operation may run twice without harm; for what may not, [`DriverBuilder::repeatable`].
+//!
+//! # What to retry by
+//!
+//! A [`Policy`] is a value: a preset ([`Policy::STANDARD`] for clients that share a destination,
+//! [`Policy::PATIENT`] for one caller that would rather wait), one that is built, or one that is
+//! read from TOML or JSON ([`NamedPolicy::load`]).
+//!
+//! ```
+//! use std::time::Duration;
+//! use relent::{Backoff, Jitter, Policy};
+//!
+//! static POLICY: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+//!     .max_delay(Duration::from_secs(5))
+//!     .jitter(Jitter::Full)
+//!     .max_retries(4)
+//!     .deadline(Duration::from_secs(10))
+//!     .build_const();
+//! ```
+//!
+//! # What you get back
+//!
+//! The value, or a [`GaveUp`] with the last real error, the [`StopReason`], the number of attempts,
+//! the time, and when the server said that coming back makes sense. With [`Retry::traced`] every
+//! attempt is explained.
+//!
+//! # Testing
+//!
+//! A [`VirtualClock`] makes waits take no time and writes them down; [`Draw`] pins the random draws;
+//! under tokio's paused time nothing need be injected.
+//!
+//! # Features
+//! - `tokio` (default): waits by tokio's timer. Without it, pass a [`Sleeper`] of your own to
+//!   [`Retry::clock`]; the blocking forms need nothing.
+//! - `toml` (default): policy files and the presets by name.
+//! - `serde`: [`Policy`] in files of your own, and the trace as JSON.
+//!
+//! Coming from another library: [`cenkalti`] has every function side by side.
 
 pub mod blocking;
+#[doc = include_str!("../docs/cenkalti.md")]
+pub mod cenkalti {}
 mod borrowing;
 mod classify;
 mod clock;
@@ -11,7 +79,11 @@ mod gave_up;
 mod hook;
 mod interrupt;
 mod operation;
+#[cfg(feature = "toml")]
+mod policy_file;
 mod poll;
+#[cfg(feature = "toml")]
+pub mod presets;
 mod random;
 mod retry;
 mod settle;
@@ -32,6 +104,8 @@ pub use interrupt::{Activity, Both, CancelOn, Interrupt, Interruption, OnActivit
 pub use operation::{
     AsyncOperation, Blocking, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt,
 };
+#[cfg(feature = "toml")]
+pub use policy_file::{NamedPolicy, PolicyFile, PolicyFileError};
 pub use poll::{ByPolled, Polled, poll};
 pub use random::SessionRandom;
 pub use retry::{DefaultClock, Retry, RetryExt, retry, retry_mut, retry_on, retry_with};

@@ -133,9 +133,7 @@ impl PolicyFile {
                 policies
                     .into_iter()
                     .zip(about)
-                    .map(|((name, policy), (_, about))| {
-                        NamedPolicy::new(Some(name), policy, about)
-                    })
+                    .map(|((name, policy), (_, about))| NamedPolicy::new(Some(name), policy, about))
                     .collect()
             }
         };

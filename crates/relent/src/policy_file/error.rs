@@ -119,9 +119,9 @@ impl PolicyFileError {
 
     pub(super) fn toml(text: &str, error: &toml::de::Error) -> Self {
         let mut this = Self::explain(error.message());
-        this.place = error
-            .span()
-            .and_then(|span| locate(text, span, error.message()));
+        // An error about the table at the top has no span.
+        let span = error.span().unwrap_or(0..text.len());
+        this.place = locate(text, span, error.message());
         this
     }
 
@@ -160,7 +160,10 @@ impl PolicyFileError {
             ("expected f64", "expected a number"),
             ("missing field", "missing key"),
             ("duplicate field", "duplicate key"),
-            ("expected struct PolicyForm", "expected the keys of a policy"),
+            (
+                "expected struct PolicyForm",
+                "expected the keys of a policy",
+            ),
         ] {
             if message.contains(technical) {
                 return Self::new(message.replace(technical, plain));
@@ -228,7 +231,7 @@ fn nearest<'n>(unknown: &str, known: impl Iterator<Item = &'n str>) -> Option<&'
 /// message begins with, if the table has it once; otherwise it has no line of its own.
 fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Place> {
     let within = text.get(span.clone())?;
-    let at = if within.trim_end().contains('\n') {
+    let at = if span.len() == text.len() || within.trim_end().contains('\n') {
         let key = message.split([' ', ':']).next()?;
         let mut places = key_places(within, key);
         let first = places.next()?;
@@ -241,7 +244,10 @@ fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Pla
     };
     let before = text.get(..at)?;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let line_end = text.get(at..)?.find('\n').map_or(text.len(), |end| at + end);
+    let line_end = text
+        .get(at..)?
+        .find('\n')
+        .map_or(text.len(), |end| at + end);
     Some(Place {
         line: before.matches('\n').count() + 1,
         column: text.get(line_start..at)?.chars().count() + 1,

@@ -1,0 +1,326 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Backoff;
+
+const TWO: &str = "
+[policies.quick]
+description = 'at once'
+backoff = 'none'
+
+[policies.slow]
+source = 'here'
+max_retries = 9
+backoff.constant = { delay = '1m' }
+";
+
+#[track_caller]
+fn refused(text: &str) -> String {
+    PolicyFile::parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_is_one_policy_or_several() {
+    let one = PolicyFile::parse("description = 'd'\nsource = 's'\nbackoff = 'none'").unwrap();
+    let policy = one.get(None).unwrap();
+    assert_eq!(policy.name, None);
+    assert_eq!(policy.description.as_deref(), Some("d"));
+    assert_eq!(policy.source.as_deref(), Some("s"));
+    assert_eq!(
+        policy.policy,
+        Policy::builder(Backoff::None).build().unwrap()
+    );
+    assert_eq!(one.names().count(), 0);
+
+    let two = PolicyFile::parse(TWO).unwrap();
+    assert_eq!(two.names().collect::<Vec<_>>(), ["quick", "slow"]);
+    let slow = two.get(Some("slow")).unwrap();
+    assert_eq!(
+        (slow.name.as_deref(), slow.source.as_deref()),
+        (Some("slow"), Some("here"))
+    );
+    assert_eq!(slow.policy.max_retries(), Some(9));
+    assert_eq!(two.policies()[0].description.as_deref(), Some("at once"));
+}
+
+#[test]
+fn json_is_read_where_the_text_begins_with_a_brace() {
+    let file = PolicyFile::parse(
+        "\u{feff}\n {\"policies\": {\"b\": {\"backoff\": \"none\"},
+          \"a\": {\"backoff\": {\"constant\": {\"delay\": \"1s\"}}, \"description\": \"d\"}}}",
+    )
+    .unwrap();
+    assert_eq!(file.names().collect::<Vec<_>>(), ["b", "a"]);
+    assert_eq!(
+        file.get(Some("a")).unwrap().description.as_deref(),
+        Some("d")
+    );
+}
+
+#[test]
+fn a_policy_that_is_not_there_is_answered_with_those_that_are() {
+    let two = PolicyFile::parse(TWO).unwrap();
+    let of = |name| two.get(name).unwrap_err().to_string();
+    assert_eq!(
+        of(None),
+        "holds several policies: choose one as FILE#NAME, of quick, slow"
+    );
+    assert_eq!(
+        of(Some("quik")),
+        "holds no policy named \"quik\": did you mean `quick`?"
+    );
+    assert_eq!(
+        of(Some("x")),
+        "holds no policy named \"x\": there are quick, slow"
+    );
+    let one = PolicyFile::parse("backoff = 'none'").unwrap();
+    assert_eq!(
+        one.get(Some("x")).unwrap_err().to_string(),
+        "holds one policy without a name, and none named \"x\": leave out \"#x\""
+    );
+}
+
+#[test]
+fn an_unknown_key_is_answered_with_its_line_and_the_nearest_known_one() {
+    assert_eq!(
+        refused("backoff = 'none'\n\nmax_retrys = 10"),
+        "unknown key `max_retrys` (line 3, column 1): did you mean `max_retries`?\n  \
+         3 | max_retrys = 10"
+    );
+    assert_eq!(
+        refused("[policies.a.backoff.exponential]\nintial = '1s'"),
+        "unknown key `intial` (line 2, column 1): did you mean `initial`?\n  2 | intial = '1s'"
+    );
+    assert_eq!(
+        refused("backoff = { exponental = { initial = '1s' } }")
+            .lines()
+            .next()
+            .unwrap(),
+        "`exponental` is not known here (line 1, column 13): did you mean `exponential`?"
+    );
+    assert_eq!(
+        refused("backoff = 'none'\n[[rules]]\non = ['any']\ndelay = '1s'")
+            .lines()
+            .next()
+            .unwrap(),
+        "unknown key `delay` (line 4, column 1): known are on, max_retries, attempt_timeout, \
+         max_delay, jitter, backoff"
+    );
+    assert_eq!(
+        refused("backoff = 'none'\nhint = 'obey'")
+            .lines()
+            .next()
+            .unwrap(),
+        "`obey` is not known here (line 2, column 8): known are floor, replace, clamp, exact, ignore"
+    );
+    assert!(
+        refused("max_retries = 1\n[policies.a]\nbackoff = 'none'")
+            .starts_with("unknown key `max_retries` (line 1, column 1): a file holds one policy")
+    );
+    assert_eq!(
+        refused("{\n \"backoff\": \"none\",\n \"max_retrys\": 10}"),
+        "unknown key `max_retrys` (line 3, column 13): did you mean `max_retries`?\n  \
+         3 |  \"max_retrys\": 10}"
+    );
+}
+
+#[test]
+fn a_wrong_value_is_shown_with_its_line() {
+    assert_eq!(
+        refused("backoff = 'none'\ndeadline = '5 parsecs'"),
+        "duration \"5 parsecs\" has an unknown unit (ns, us, ms, s, m, h and d are known): write \
+         it like 250ms, 1.5s, 2m or 1h30m, or unlimited (line 2, column 12)\n  \
+         2 | deadline = '5 parsecs'"
+    );
+    let ratio = refused("backoff = 'none'\nbudget.ratio = 'ten'");
+    assert!(
+        ratio.contains("expected a number (line 2, column 16)"),
+        "{ratio}"
+    );
+    let twice = refused("backoff = 'none'\nbackoff = 'none'");
+    assert!(
+        twice.contains("duplicate key (line 2, column 1)"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn a_contradiction_is_placed_at_its_key() {
+    assert_eq!(
+        refused("# max_delay = '1m'\nmax_delay = '1s'\n\n[backoff.constant]\ndelay = '1m'\n"),
+        "max_delay is 1s: the ceiling may not be below the first delay of the backoff \
+         (line 2, column 1)\n  2 | max_delay = '1s'"
+    );
+    let nested = refused("[policies.a]\nmax_delay = '1s'\nbackoff.constant = { delay = '1m' }\n");
+    assert!(
+        nested.contains("(line 1, column 1)\n  1 | [policies.a]"),
+        "{nested}"
+    );
+    // A key that stands there twice is not guessed.
+    let rules = "max_delay = '2m'\nbackoff.constant = { delay = '1m' }\n\
+                 [[rules]]\non = ['any']\nmax_delay = '1s'";
+    assert_eq!(PolicyFile::parse(rules).unwrap_err().line(), None);
+    let missing = refused("max_retries = 3\nretries = 'on'\n");
+    assert!(
+        missing.starts_with("missing key `backoff`: use"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn syntax_errors_have_a_line() {
+    let error = PolicyFile::parse("backoff = 'none'\nmax_retries = = 3").unwrap_err();
+    assert_eq!(
+        (error.line(), error.column()),
+        (Some(2), Some(15)),
+        "{error}"
+    );
+    let error = PolicyFile::parse("{\"backoff\": \"none\",\n}").unwrap_err();
+    assert_eq!(error.line(), Some(2), "{error}");
+    for text in [
+        "",
+        "[policies]",
+        "policies = {}",
+        "{\"policies\": {}}",
+        "[policies.'']",
+        "policies = 3",
+    ] {
+        let error = refused(text);
+        assert!(
+            error.contains("polic") || error.contains("`backoff`"),
+            "{text}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_name_stands_once_and_can_be_reached() {
+    let twice = refused(r#"{"policies": {"a": {"backoff": "none"}, "a": {"backoff": "none"}}}"#);
+    assert!(twice.contains("\"a\" stands here twice"), "{twice}");
+    let sign = refused("[policies.'a#b']\nbackoff = 'none'");
+    assert!(sign.contains("cannot name a policy"), "{sign}");
+}
+
+#[test]
+fn large_and_deep_files_are_refused() {
+    let large = format!("# {}\nbackoff = 'none'", "x".repeat(MAX_SIZE));
+    assert_eq!(
+        refused(&large),
+        "a policy file has at most 1048576 bytes, and this one has more"
+    );
+    for (open, close) in [("[", "]"), ("{a = ", "}"), ("{chain = [{backoff = ", "}]}")] {
+        for depth in [50, 1000, 20_000] {
+            refused(&format!(
+                "backoff = {}1{}",
+                open.repeat(depth),
+                close.repeat(depth)
+            ));
+        }
+    }
+    for (open, close) in [
+        ("[", "]"),
+        ("{\"a\":", "}"),
+        ("{\"chain\":[{\"backoff\":", "}]}"),
+    ] {
+        for depth in [30, 1000, 50_000] {
+            refused(&format!(
+                "{{\"backoff\":{}1{}}}",
+                open.repeat(depth),
+                close.repeat(depth)
+            ));
+        }
+    }
+    refused(&format!("a{} = 1", ".a".repeat(100_000)));
+    refused(&format!("[policies{}]", ".a".repeat(100_000)));
+}
+
+#[test]
+fn load_finds_presets_files_and_policies_in_files() {
+    let folder = std::env::temp_dir().join(format!("relent-policy-file-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("two.toml"), TWO).unwrap();
+    std::fs::write(path("a#b.toml"), "backoff = 'none'").unwrap();
+    std::fs::write(path("bad.toml"), "backoff = 'none'\nmax_retrys = 1").unwrap();
+    std::fs::write(path("latin1.toml"), b"# \xe9").unwrap();
+
+    let preset = NamedPolicy::load("standard").unwrap();
+    assert_eq!(preset.name.as_deref(), Some("standard"));
+    let slow = NamedPolicy::load(&format!("{}#slow", path("two.toml"))).unwrap();
+    assert_eq!(slow.policy.max_retries(), Some(9));
+    NamedPolicy::load(&path("a#b.toml")).unwrap();
+
+    let refused = |spec: &str| NamedPolicy::load(spec).unwrap_err().to_string();
+    assert!(
+        refused(&path("two.toml"))
+            .ends_with("two.toml: holds several policies: choose one as FILE#NAME, of quick, slow")
+    );
+    assert!(refused(&path("bad.toml")).contains("bad.toml: unknown key `max_retrys` (line 2"));
+    assert!(refused(&path("latin1.toml")).contains("is not UTF-8 text (from byte 2 on)"));
+    assert!(refused(folder.to_str().unwrap()).contains("cannot be read"));
+    assert_eq!(
+        refused("patent"),
+        "no policy \"patent\": there is no preset of that name, and no file \"patent\": did you \
+         mean `patient`?"
+    );
+    assert!(refused("zzz").contains("the presets are standard, patient"));
+    assert!(refused("zzz.toml#slow").contains("no file \"zzz.toml\""));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn an_endless_file_is_refused() {
+    let error = NamedPolicy::load("/dev/zero").unwrap_err().to_string();
+    assert!(error.contains("at most 1048576 bytes"), "{error}");
+}
+
+/// Pieces that, joined at random, come near to being policies.
+fn nearly() -> impl Strategy<Value = String> {
+    let pieces = [
+        "backoff",
+        "=",
+        " = ",
+        "'none'",
+        "\n",
+        "[policies.a]\n",
+        "[[rules]]\n",
+        "[budget]\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "\"",
+        "max_retries",
+        "9",
+        "-",
+        ".",
+        "exponential",
+        "initial",
+        "'1s'",
+        "chain",
+        "on",
+        "µ",
+        "\u{0}",
+        "#",
+        ":",
+        "null",
+        "unlimited",
+        "nan",
+        "\r\n",
+    ];
+    prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..40)
+        .prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_answered_without_panic(text in "\\PC{0,200}", near in nearly()) {
+        for text in [text, near] {
+            if let Err(error) = PolicyFile::parse(&text) {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+}
