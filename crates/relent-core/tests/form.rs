@@ -1,4 +1,5 @@
 //! The written form of a policy.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 #![cfg(feature = "serde")]
 
 use std::time::Duration;

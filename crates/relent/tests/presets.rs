@@ -1,5 +1,6 @@
 //! Every preset against its source: waits at the random draws 0, ½ and 1 computed by hand, number of
 //! retries, limits, and what is retried at all.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 #![cfg(feature = "toml")]
 
 use std::time::Duration;
