@@ -1,1 +1,92 @@
-//! benches
+//! What Relent costs, measured beside its peers.
+//!
+//! A [`Row`] is `n` calls of one scenario by one subject, and nothing else, so that the difference
+//! between two numbers of calls is the cost of the calls alone. `scripts/bench` runs the rows and
+//! prints the tables of `docs/benchmarks.md`.
+
+use std::fmt;
+
+pub mod subjects;
+pub mod work;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scenario {
+    /// An asynchronous operation that succeeds at once.
+    AsyncSuccess,
+    /// A blocking operation that succeeds at once.
+    SyncSuccess,
+    /// Ten jittered delays of an exponential backoff, without operation or timer.
+    TenDelays,
+    /// A blocking operation that fails three times, retried without a wait.
+    SyncThreeFailures,
+    /// An asynchronous operation that fails three times, retried without a wait or a timer.
+    AsyncThreeFailures,
+    /// An asynchronous operation that succeeds at once, with a shared budget (and a deadline).
+    AsyncSuccessBudget,
+    /// One deposit into a shared budget and one withdrawal from it.
+    BudgetPair,
+}
+
+impl Scenario {
+    /// Every scenario, in the order of the tables.
+    pub const ALL: [Self; 7] = [
+        Self::AsyncSuccess,
+        Self::SyncSuccess,
+        Self::TenDelays,
+        Self::SyncThreeFailures,
+        Self::AsyncThreeFailures,
+        Self::AsyncSuccessBudget,
+        Self::BudgetPair,
+    ];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AsyncSuccess => "async-success",
+            Self::SyncSuccess => "sync-success",
+            Self::TenDelays => "ten-delays",
+            Self::SyncThreeFailures => "sync-three-failures",
+            Self::AsyncThreeFailures => "async-three-failures",
+            Self::AsyncSuccessBudget => "async-success-budget",
+            Self::BudgetPair => "budget-pair",
+        }
+    }
+}
+
+/// One scenario as one subject does it.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// What is measured.
+    pub scenario: Scenario,
+    /// Who does it; `bare` is the operation alone.
+    pub subject: &'static str,
+    /// Does it `n` times.
+    pub run: fn(n: u64),
+}
+
+impl Row {
+    const fn new(scenario: Scenario, subject: &'static str, run: fn(u64)) -> Self {
+        Self {
+            scenario,
+            subject,
+            run,
+        }
+    }
+}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\t{}", self.scenario.name(), self.subject)
+    }
+}
+
+/// Every row, by scenario.
+#[must_use]
+pub fn rows() -> Vec<Row> {
+    let mut rows: Vec<Row> = subjects::ROWS.iter().copied().flatten().copied().collect();
+    let place = |row: &Row| Scenario::ALL.iter().position(|one| *one == row.scenario);
+    rows.sort_by_key(place);
+    rows
+}

@@ -1,0 +1,71 @@
+//! The operation alone, and a plain atomic in place of a budget: what nothing costs.
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::work::{Allowance, answer, ask, ask_four_times, fourth_time, poll_once};
+use crate::{Row, Scenario};
+
+/// Its rows.
+pub const ROWS: &[Row] = &[
+    Row::new(Scenario::AsyncSuccess, "bare", async_success),
+    Row::new(Scenario::SyncSuccess, "bare", sync_success),
+    Row::new(Scenario::SyncThreeFailures, "bare", sync_three_failures),
+    Row::new(Scenario::AsyncThreeFailures, "bare", async_three_failures),
+    Row::new(Scenario::BudgetPair, "bare", budget_pair),
+];
+
+fn async_success(n: u64) {
+    for call in 0..n {
+        let _ = black_box(poll_once(ask(black_box(call))));
+    }
+}
+
+fn sync_success(n: u64) {
+    for call in 0..n {
+        let _ = black_box(answer(black_box(call)));
+    }
+}
+
+fn sync_three_failures(n: u64) {
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        while black_box(fourth_time(&calls)).is_err() {}
+    }
+}
+
+fn async_three_failures(n: u64) {
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        while black_box(poll_once(ask_four_times(&calls))).is_err() {}
+    }
+}
+
+/// A count that a compare-and-swap keeps from falling below zero.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicI64);
+
+impl Allowance for Counter {
+    fn pair(&self, _: u64) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let _ = black_box(
+            self.0
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    (left > 0).then(|| left - 1)
+                }),
+        );
+    }
+}
+
+fn budget_pair(n: u64) {
+    let counter = black_box(Counter::default());
+    for turn in 0..n {
+        counter.pair(turn);
+    }
+}
+
+/// The size of the operation's own future.
+pub fn future_size() -> usize {
+    size_of_val(&ask(1))
+}

@@ -1,0 +1,45 @@
+//! What is measured: the operation alone, Relent, and its peers, each as its documentation shows.
+
+use crate::Row;
+
+pub mod backoff;
+pub mod backon;
+pub mod bare;
+pub mod governor;
+pub mod relent;
+pub mod retry_policies;
+pub mod tokio_retry;
+pub mod tokio_retry2;
+pub mod tower;
+
+/// Every subject's rows.
+pub const ROWS: [&[Row]; 9] = [
+    bare::ROWS,
+    relent::ROWS,
+    backon::ROWS,
+    backoff::ROWS,
+    tokio_retry::ROWS,
+    tokio_retry2::ROWS,
+    tower::ROWS,
+    retry_policies::ROWS,
+    governor::ROWS,
+];
+
+/// Makes a future and tells its size in bytes.
+pub type Size = fn() -> usize;
+
+/// The futures that an operation of 16 bytes is wrapped in.
+pub const FUTURES: [(&str, Size); 9] = [
+    ("bare", bare::future_size),
+    ("relent", relent::future_size),
+    ("relent with budget", relent::future_size_with_budget),
+    ("backon", backon::future_size),
+    ("backoff", backoff::future_size),
+    ("tokio-retry", tokio_retry::future_size),
+    ("tokio-retry2", tokio_retry2::future_size),
+    ("tower (waits by nothing)", tower::future_size),
+    (
+        "tower (waits by tokio's Sleep)",
+        tower::future_size_with_sleep,
+    ),
+];

@@ -1,0 +1,252 @@
+//! Relent. `relent` is a `static` policy by reference, as its documentation shows. `relent, policy
+//! known at run time` hides the policy from the optimiser, as if it had been read from a file.
+//! `relent, policy built in the call` pays for the policy each time, as peers that own theirs do.
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::time::Duration;
+
+use relent::{
+    Backoff, Budget, BudgetConfig, Clock, Instant, Jitter, Kind, Policy, SessionRandom, StdClock,
+    blocking, retry,
+};
+
+use crate::work::{Allowance, answer, ask, ask_four_times, fourth_time, poll_once};
+use crate::{Row, Scenario};
+
+const RUN_TIME: &str = "relent, policy known at run time";
+const BUILT: &str = "relent, policy built in the call";
+
+/// Its rows.
+pub const ROWS: &[Row] = &[
+    Row::new(Scenario::AsyncSuccess, "relent", async_success),
+    Row::new(Scenario::AsyncSuccess, RUN_TIME, async_success_run_time),
+    Row::new(Scenario::AsyncSuccess, BUILT, async_success_built),
+    Row::new(Scenario::SyncSuccess, "relent", sync_success),
+    Row::new(Scenario::SyncSuccess, RUN_TIME, sync_success_run_time),
+    Row::new(Scenario::SyncSuccess, BUILT, sync_success_built),
+    Row::new(Scenario::TenDelays, "relent", ten_delays),
+    Row::new(Scenario::TenDelays, RUN_TIME, ten_delays_run_time),
+    Row::new(Scenario::TenDelays, BUILT, ten_delays_built),
+    Row::new(Scenario::SyncThreeFailures, "relent", sync_failures),
+    Row::new(
+        Scenario::SyncThreeFailures,
+        RUN_TIME,
+        sync_failures_run_time,
+    ),
+    Row::new(Scenario::SyncThreeFailures, BUILT, sync_failures_built),
+    Row::new(Scenario::AsyncThreeFailures, "relent", async_failures),
+    Row::new(
+        Scenario::AsyncThreeFailures,
+        RUN_TIME,
+        async_failures_run_time,
+    ),
+    Row::new(Scenario::AsyncThreeFailures, BUILT, async_failures_built),
+    Row::new(Scenario::AsyncSuccessBudget, "relent, budget", with_budget),
+    Row::new(
+        Scenario::AsyncSuccessBudget,
+        "relent, budget and deadline",
+        with_budget_and_deadline,
+    ),
+    Row::new(Scenario::BudgetPair, "relent", budget_pair),
+];
+
+const fn jittered() -> Policy {
+    Policy::builder(Backoff::exponential(Duration::from_millis(10)))
+        .jitter(Jitter::Full)
+        .max_retries(10)
+        .build_const()
+}
+
+const fn immediate() -> Policy {
+    Policy::builder(Backoff::None).max_retries(3).build_const()
+}
+
+const fn limited() -> Policy {
+    Policy::builder(Backoff::exponential(Duration::from_millis(10)))
+        .deadline(Duration::from_secs(5))
+        .build_const()
+}
+
+static JITTERED: Policy = jittered();
+static IMMEDIATE: Policy = immediate();
+static LIMITED: Policy = limited();
+
+fn async_success(n: u64) {
+    for call in 0..n {
+        let _ = black_box(poll_once(retry(&JITTERED, || ask(black_box(call)))));
+    }
+}
+
+fn async_success_run_time(n: u64) {
+    let policy = black_box(&JITTERED);
+    for call in 0..n {
+        let _ = black_box(poll_once(retry(policy, || ask(black_box(call)))));
+    }
+}
+
+fn async_success_built(n: u64) {
+    for call in 0..n {
+        let policy = jittered();
+        let _ = black_box(poll_once(retry(&policy, || ask(black_box(call)))));
+    }
+}
+
+fn sync_success(n: u64) {
+    for call in 0..n {
+        let _ = black_box(blocking::retry(&JITTERED, || answer(black_box(call))).run());
+    }
+}
+
+fn sync_success_run_time(n: u64) {
+    let policy = black_box(&JITTERED);
+    for call in 0..n {
+        let _ = black_box(blocking::retry(policy, || answer(black_box(call))).run());
+    }
+}
+
+fn sync_success_built(n: u64) {
+    for call in 0..n {
+        let policy = jittered();
+        let _ = black_box(blocking::retry(&policy, || answer(black_box(call))).run());
+    }
+}
+
+fn ten_delays(n: u64) {
+    for _ in 0..n {
+        for delay in JITTERED.waits(SessionRandom::new()) {
+            black_box(delay);
+        }
+    }
+}
+
+fn ten_delays_run_time(n: u64) {
+    let policy = black_box(&JITTERED);
+    for _ in 0..n {
+        for delay in policy.waits(SessionRandom::new()) {
+            black_box(delay);
+        }
+    }
+}
+
+fn ten_delays_built(n: u64) {
+    for _ in 0..n {
+        let policy = jittered();
+        for delay in policy.waits(SessionRandom::new()) {
+            black_box(delay);
+        }
+    }
+}
+
+fn sync_failures(n: u64) {
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let _ = black_box(blocking::retry(&IMMEDIATE, || fourth_time(&calls)).run());
+    }
+}
+
+fn sync_failures_run_time(n: u64) {
+    let policy = black_box(&IMMEDIATE);
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let _ = black_box(blocking::retry(policy, || fourth_time(&calls)).run());
+    }
+}
+
+fn sync_failures_built(n: u64) {
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let policy = immediate();
+        let _ = black_box(blocking::retry(&policy, || fourth_time(&calls)).run());
+    }
+}
+
+fn async_failures(n: u64) {
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let _ = black_box(poll_once(retry(&IMMEDIATE, || ask_four_times(&calls))));
+    }
+}
+
+fn async_failures_run_time(n: u64) {
+    let policy = black_box(&IMMEDIATE);
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let _ = black_box(poll_once(retry(policy, || ask_four_times(&calls))));
+    }
+}
+
+fn async_failures_built(n: u64) {
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let policy = immediate();
+        let _ = black_box(poll_once(retry(&policy, || ask_four_times(&calls))));
+    }
+}
+
+fn with_budget(n: u64) {
+    let budget = black_box(balanced());
+    for call in 0..n {
+        let asked = retry(&JITTERED, || ask(black_box(call))).budget(&budget);
+        let _ = black_box(poll_once(asked));
+    }
+}
+
+fn with_budget_and_deadline(n: u64) {
+    let budget = black_box(balanced());
+    for call in 0..n {
+        let asked = retry(&LIMITED, || ask(black_box(call))).budget(&budget);
+        let _ = black_box(poll_once(asked));
+    }
+}
+
+/// A budget whose requests pay for as many retries, so that a pair leaves it as it was, with the
+/// default refill by time.
+#[must_use]
+pub fn balanced() -> Budget {
+    let config = BudgetConfig {
+        ratio: 1.0,
+        capacity: 1_000_000.0,
+        ..BudgetConfig::DEFAULT
+    };
+    Budget::new(&config).unwrap_or_else(|error| unreachable!("it is in range: {error}"))
+}
+
+impl Allowance for Budget {
+    /// The time is an argument, so no clock is read; it moves on by 100 ns with each pair.
+    fn pair(&self, turn: u64) {
+        self.on_request();
+        let now = Instant::from_nanos(turn * 100);
+        black_box(self.withdraw(now, Kind::Ambiguous));
+    }
+}
+
+/// The same, with a reading of the clock for each withdrawal, as a driver makes when an attempt has
+/// failed.
+#[derive(Debug)]
+pub struct ByTheClock(pub Budget);
+
+impl Allowance for ByTheClock {
+    fn pair(&self, _: u64) {
+        self.0.on_request();
+        black_box(self.0.withdraw(StdClock.now(), Kind::Ambiguous));
+    }
+}
+
+fn budget_pair(n: u64) {
+    let budget = black_box(balanced());
+    for turn in 0..n {
+        budget.pair(turn);
+    }
+}
+
+/// The size of its future.
+pub fn future_size() -> usize {
+    size_of_val(&retry(&JITTERED, || ask(1)).into_future())
+}
+
+/// The same with a budget.
+pub fn future_size_with_budget() -> usize {
+    let budget = balanced();
+    size_of_val(&retry(&JITTERED, || ask(1)).budget(&budget).into_future())
+}

@@ -1,0 +1,73 @@
+//! The operations that everyone retries, and the way they are driven.
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// The error of the operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failed;
+
+/// Succeeds at once. Not inlined, as a real operation would not be.
+#[inline(never)]
+pub fn answer(question: u64) -> Result<u64, Failed> {
+    Ok(black_box(question))
+}
+
+/// The same as a future of 16 bytes.
+#[allow(
+    clippy::unused_async,
+    reason = "it stands for an operation that could wait"
+)]
+pub async fn ask(question: u64) -> Result<u64, Failed> {
+    answer(question)
+}
+
+/// Fails three times, then succeeds, and begins again.
+#[inline(never)]
+pub fn fourth_time(calls: &Cell<u64>) -> Result<u64, Failed> {
+    let call = calls.get() + 1;
+    if call > 3 {
+        calls.set(0);
+        return Ok(black_box(call));
+    }
+    calls.set(call);
+    Err(Failed)
+}
+
+/// The same as a future of 16 bytes.
+#[allow(
+    clippy::unused_async,
+    reason = "it stands for an operation that could wait"
+)]
+pub async fn ask_four_times(calls: &Cell<u64>) -> Result<u64, Failed> {
+    fourth_time(calls)
+}
+
+/// Polls a future that is ready at once, as the task that awaits it would: the future lies in
+/// memory, and its poll does not know how it was made.
+#[inline(always)]
+pub fn poll_once<F: IntoFuture>(future: F) -> F::Output {
+    let mut future = pin!(future.into_future());
+    black_box(&mut future);
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("no operation here waits"),
+    }
+}
+
+/// A tokio runtime, for the subjects that cannot make a delay without its timer.
+#[must_use]
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap_or_else(|error| unreachable!("a runtime without I/O needs nothing: {error}"))
+}
+
+/// A budget as two threads share it.
+pub trait Allowance: Sync {
+    /// One deposit and one withdrawal of the same size, so that it neither fills nor empties.
+    fn pair(&self, turn: u64);
+}
