@@ -1,92 +1,194 @@
 //! The `relent` command.
 
+mod console;
+mod human;
+mod live;
+mod options;
+mod pages;
+mod policy;
+mod quit;
 mod run;
+mod schedule;
+mod trace_out;
 
-use std::ffi::OsString;
-use std::io::Write;
-use std::time::Duration;
+use std::ffi::OsStr;
+use std::path::PathBuf;
 
-use run::{CommandLine, Run};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
-/// Relent's own errors, as `timeout` and `env` report theirs.
-const OWN_ERROR: i32 = 125;
+use crate::quit::Quit;
+
+const AFTER_HELP: &str = "\
+Examples:
+  Repeat a command until it succeeds:
+      relent run -- make deploy
+
+  See what a policy does before anyone waits for it:
+      relent schedule --policy standard
+
+`relent SUBCOMMAND --help` has more, and says what the exit statuses mean.
+
+Environment:
+  RELENT_POLICY   the policy where --policy names none; `off` turns retries off
+  NO_COLOR        no colours, also on a terminal";
+
+/// Get an answer out of an unreliable service with the fewest attempts
+///
+/// Relent repeats what failed: after growing, randomised waits, within limits, only what may be
+/// repeated, and not before the other side asked to be left alone. Every attempt can be explained
+/// afterwards (--trace).
+#[derive(Parser, Debug)]
+#[command(
+    name = "relent",
+    version,
+    after_long_help = AFTER_HELP,
+    args_override_self = true,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run a command until it succeeds
+    #[command(after_long_help = run::AFTER_HELP)]
+    Run(run::RunArgs),
+    /// Show the waits of a policy
+    #[command(after_long_help = schedule::AFTER_HELP)]
+    Schedule(schedule::ScheduleArgs),
+    /// List the presets, print a policy, check policy files
+    #[command(subcommand, after_long_help = policy::AFTER_HELP)]
+    Policy(policy::PolicyCommand),
+    /// Print the completions for a shell
+    ///
+    /// For bash: relent completions bash > ~/.local/share/bash-completion/completions/relent
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write the pages of all subcommands into a directory
+    Man {
+        /// The directory, which exists
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
+}
 
 fn main() {
-    let status = parse(std::env::args_os().skip(1)).and_then(|run| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| e.to_string())?;
-        let status = runtime.block_on(run.run(say)).map_err(|e| e.to_string());
-        // A thread that still waits for standard input or a slow reader must not delay the end.
-        runtime.shutdown_background();
-        status
-    });
-    std::process::exit(status.unwrap_or_else(|e| {
-        say(&e);
-        OWN_ERROR
+    let status = match Cli::try_parse() {
+        Ok(cli) => cli.command.run(),
+        Err(error) => refuse(&error),
+    };
+    std::process::exit(status.unwrap_or_else(|quit| {
+        if !quit.message.is_empty() {
+            console::complain(&quit.message);
+        }
+        quit.status
     }));
 }
 
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "relent: {line}");
+impl Command {
+    fn run(self) -> Result<i32, Quit> {
+        match self {
+            Self::Run(args) => block_on(run::run(args))
+                .and_then(|status| status)
+                .map_err(Quit::own_error),
+            Self::Schedule(args) => schedule::run(&args).map(|()| 0),
+            Self::Policy(command) => policy::run(&command).map(|()| 0),
+            Self::Completions { shell } => pages::completions(Cli::command(), shell).map(|()| 0),
+            Self::Man { folder } => pages::man(Cli::command(), folder.as_deref()).map(|()| 0),
+        }
+    }
 }
 
-fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Run, String> {
-    let usage = "usage: relent run [options] -- CMD...";
-    if args.next().as_deref() != Some("run".as_ref()) {
-        return Err(usage.to_owned());
+/// Runs async work to its end on this thread.
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let result = runtime.block_on(work);
+    // A thread that still waits for standard input or a slow reader must not delay the end.
+    runtime.shutdown_background();
+    Ok(result)
+}
+
+/// Prints the help or the version that was asked for, or says in one line what is wrong with the
+/// command line.
+fn refuse(error: &clap::Error) -> Result<i32, Quit> {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        // Whoever has closed the stream has seen what they wanted.
+        let _ = error.print();
+        return Ok(error.exit_code());
     }
-    let mut run = Run {
-        command: CommandLine {
-            program: OsString::new(),
-            args: Vec::new(),
-            output_regex: None,
-        },
-        max_retries: 10,
-        wait: Duration::from_secs(1),
-        attempt_timeout: None,
-        retry_on_exit: None,
-        stop_on_exit: None,
-    };
-    loop {
-        let option = args
-            .next()
-            .and_then(|a| a.into_string().ok())
-            .ok_or(usage)?;
-        if option == "--" {
+    let subcommand = std::env::args_os().nth(1);
+    let known = Cli::command();
+    let known = subcommand
+        .as_deref()
+        .and_then(OsStr::to_str)
+        .and_then(|name| known.find_subcommand(name))
+        .map(|command| format!(" {}", command.get_name()));
+    let message = format!(
+        "{}; see `relent{} --help`",
+        one_line(&error.to_string()),
+        known.as_deref().unwrap_or_default()
+    );
+    Err(match known.as_deref() {
+        Some(" run") => Quit::own_error(message),
+        _ => Quit::usage(message),
+    })
+}
+
+/// What is wrong and the tip, out of a message over several paragraphs.
+fn one_line(message: &str) -> String {
+    let mut line = String::new();
+    for part in message.lines().map(str::trim) {
+        if part.starts_with("Usage:") || part.starts_with("For more information") {
             break;
         }
-        let value = args
-            .next()
-            .and_then(|a| a.into_string().ok())
-            .ok_or(usage)?;
-        let wrong = |e: &dyn std::fmt::Display| format!("{option} {value}: {e}");
-        match option.as_str() {
-            "--max-retries" => run.max_retries = value.parse().map_err(|e| wrong(&e))?,
-            "--initial" => run.wait = milliseconds(&value).ok_or(usage)?,
-            "--attempt-timeout" => {
-                run.attempt_timeout = Some(milliseconds(&value).ok_or(usage)?);
-            }
-            "--retry-on-exit" => {
-                run.retry_on_exit = Some(value.parse().map_err(|e| wrong(&e))?);
-            }
-            "--stop-on-exit" => run.stop_on_exit = Some(value.parse().map_err(|e| wrong(&e))?),
-            "--retry-on-output" => {
-                let regex = regex::bytes::Regex::new(&value).map_err(|e| wrong(&e))?;
-                run.command.output_regex = Some(regex);
-            }
-            "--jitter" if value == "none" => {}
-            _ => return Err(usage.to_owned()),
+        let part = part.strip_prefix("error: ").unwrap_or(part);
+        let part = part.strip_prefix("tip: ").unwrap_or(part);
+        if part.is_empty() {
+            continue;
         }
+        if !line.is_empty() {
+            line.push_str(if line.ends_with(':') { " " } else { "; " });
+        }
+        line.push_str(part);
     }
-    run.command.program = args.next().ok_or(usage)?;
-    run.command.args = args.collect();
-    Ok(run)
+    line
 }
 
-fn milliseconds(text: &str) -> Option<Duration> {
-    text.strip_suffix("ms")
-        .and_then(|n| n.parse().ok())
-        .map(Duration::from_millis)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_with_its_tip() {
+        let error =
+            Cli::try_parse_from(["relent", "run", "--max-retrys", "1", "true"]).unwrap_err();
+        assert_eq!(
+            one_line(&error.to_string()),
+            "unexpected argument '--max-retrys' found; a similar argument exists: '--max-retries'"
+        );
+        let error = Cli::try_parse_from(["relent", "run"]).unwrap_err();
+        assert_eq!(
+            one_line(&error.to_string()),
+            "the following required arguments were not provided: <CMD>..."
+        );
+    }
 }

@@ -79,7 +79,7 @@ fn user_signals_are_passed_on_and_end_nothing() {
 
 #[test]
 fn a_signal_during_a_wait_ends_the_run_at_once() {
-    let options = ["--max-retries", "5", "--initial", "1000000ms"];
+    let options = ["--max-retries", "5", "--initial", "1h", "--max-delay", "1h"];
     let (child, mut stderr) = start(sh(&options, "echo failed; exit 1"));
     // The first attempt's output appears when the wait begins.
     assert_eq!(line(&mut stderr), "failed");

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
@@ -83,12 +82,12 @@ impl Signals {
         }
     }
 
-    /// Waits for `wait`, or until a signal asks for the end, which is returned.
-    pub(crate) async fn sleep(&mut self, wait: Duration) -> Option<Signal> {
+    /// Waits for `work` to end, or until a signal asks for the end, which is returned.
+    pub(crate) async fn cancelling(&mut self, work: impl Future<Output = ()>) -> Option<Signal> {
         tokio::select! {
             biased;
             signal = self.cancelled() => Some(signal),
-            () = tokio::time::sleep(wait) => None,
+            () = work => None,
         }
     }
 }

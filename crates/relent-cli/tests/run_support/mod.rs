@@ -28,7 +28,8 @@ pub(crate) fn sh(options: &[&str], script: &str) -> Command {
 /// `relent run OPTIONS -- CMD` with short waits and everything piped.
 pub(crate) fn command(options: &[&str], cmd: &[&str]) -> Command {
     let mut relent = Command::new(env!("CARGO_BIN_EXE_relent"));
-    relent.args(["run", "--initial", "10ms", "--jitter", "none"]);
+    relent.args(["run", "--quiet", "--initial", "10ms", "--jitter", "none"]);
+    relent.env_remove("RELENT_POLICY");
     relent.args(options).arg("--").args(cmd);
     relent
         .stdin(Stdio::null())

@@ -1,0 +1,37 @@
+//! What relent says to people on standard error, and what it prints on standard output.
+
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+
+const NAME: Style = Style::new().bold();
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+
+/// Says one line on standard error, after relent's name. In colour on a terminal, unless `NO_COLOR`
+/// is set. A standard error that takes nothing is no reason to stop.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(anstream::stderr(), "{NAME}relent:{NAME:#} {line}");
+}
+
+/// Says one line about what ends relent.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(anstream::stderr(), "{ERROR}relent:{ERROR:#} {line}");
+}
+
+/// Prints a result on standard output. A reader that has gone away (`| head`) is no error: it has
+/// seen what it wanted.
+///
+/// # Errors
+/// When standard output cannot take it (a full disk), in words.
+pub(crate) fn print(text: &str) -> Result<(), String> {
+    let mut stdout = io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}

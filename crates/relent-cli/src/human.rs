@@ -1,0 +1,86 @@
+//! Durations as they are shown to a person who waits.
+
+use std::time::Duration;
+
+use relent::format_duration;
+
+/// A duration to two or three digits: `340ms`, `2.3s`, `45s`, `1m 5s`, `2h 10m`, `3d 4h`. Cut off,
+/// not rounded up: a countdown never shows more than is left.
+pub(crate) fn human(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 if duration < Duration::from_millis(1) => format_duration(duration),
+        0 => format!("{}ms", duration.as_millis()),
+        1..10 => match duration.subsec_millis() / 100 {
+            0 => format!("{seconds}s"),
+            tenths => format!("{seconds}.{tenths}s"),
+        },
+        10..60 => format!("{seconds}s"),
+        60..3600 => two(seconds, 60, "m", 1, "s"),
+        3600..86400 => two(seconds, 3600, "h", 60, "m"),
+        _ => two(seconds, 86400, "d", 3600, "h"),
+    }
+}
+
+fn two(seconds: u64, large: u64, large_name: &str, small: u64, small_name: &str) -> String {
+    let whole = seconds / large;
+    match seconds % large / small {
+        0 => format!("{whole}{large_name}"),
+        rest => format!("{whole}{large_name} {rest}{small_name}"),
+    }
+}
+
+/// A duration for a table: exact to the microsecond below a second, else to the millisecond.
+pub(crate) fn tabular(duration: Duration) -> String {
+    let unit = if duration < Duration::from_secs(1) {
+        1_000
+    } else {
+        1_000_000
+    };
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    // What is shorter than a microsecond is shown as it is.
+    let rounded = match (nanos.saturating_add(unit / 2)) / unit * unit {
+        0 => nanos,
+        rounded => rounded,
+    };
+    format_duration(Duration::from_nanos(rounded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_reads_two_or_three_digits() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (51_200, "51.2us"),
+            (340_900_000, "340ms"),
+            (1_000_000_000, "1s"),
+            (2_399_000_000, "2.3s"),
+            (45_900_000_000, "45s"),
+            (60_000_000_000, "1m"),
+            (65_000_000_000, "1m 5s"),
+            (7_800_000_000_000, "2h 10m"),
+            (273_600_000_000_000, "3d 4h"),
+        ] {
+            assert_eq!(human(Duration::from_nanos(nanos)), text);
+        }
+        assert!(human(Duration::MAX).ends_with('h'));
+    }
+
+    #[test]
+    fn a_table_shows_what_was_written_without_the_noise_of_a_draw() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (300, "300ns"),
+            (51_200, "51us"),
+            (1_687_500_000, "1.688s"),
+            (500_000_000, "500ms"),
+            (123_456_789, "123.457ms"),
+        ] {
+            assert_eq!(tabular(Duration::from_nanos(nanos)), text);
+        }
+        assert!(!tabular(Duration::MAX).is_empty());
+    }
+}

@@ -1,0 +1,186 @@
+//! What a person sees while relent waits: which attempt failed, why, and how long until the next.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anstyle::Style;
+use nix::unistd::{getpgrp, tcgetpgrp};
+use relent::{Hint, StopReason, Summary, rfc3339};
+use terminal_size::{Width, terminal_size_of};
+use tokio::time::{Instant, sleep};
+
+use crate::console::say;
+use crate::human::human;
+
+/// How often the countdown moves.
+const TICK: Duration = Duration::from_millis(200);
+
+const DIM: Style = Style::new().dimmed();
+
+/// The voice of a session.
+///
+/// On a terminal one line counts down and is erased when the wait is over; elsewhere each retry is
+/// one line of a log. Quiet, it says nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live {
+    quiet: bool,
+}
+
+/// A failed attempt that is followed by another.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    /// The attempt that failed; the first is 1.
+    pub(crate) attempt: u32,
+    /// How: `exit 1`, `status 503`.
+    pub(crate) outcome: String,
+    /// What the server said about time.
+    pub(crate) hint: Hint,
+    /// The wait before the next attempt.
+    pub(crate) wait: Duration,
+}
+
+impl Live {
+    /// A voice that is silent if `quiet`.
+    pub(crate) const fn new(quiet: bool) -> Self {
+        Self { quiet }
+    }
+
+    /// Waits, and says so. Can be dropped at any time: the line is erased.
+    pub(crate) async fn wait(&self, waiting: &Waiting) {
+        if self.quiet {
+            return sleep(waiting.wait).await;
+        }
+        if !shows_countdown() {
+            say(&waiting.line(waiting.wait));
+            return sleep(waiting.wait).await;
+        }
+        if waiting.wait.is_zero() {
+            return;
+        }
+        let began = Instant::now();
+        let line = Line;
+        loop {
+            let left = waiting.wait.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            line.draw(&waiting.line(left));
+            sleep(left.min(TICK)).await;
+        }
+    }
+
+    /// Says why there is no other attempt; nothing if it was cancelled, which whoever did it knows.
+    pub(crate) fn gave_up(&self, summary: &Summary, last: &str) {
+        let Some(reason) = summary
+            .reason
+            .filter(|reason| *reason != StopReason::Cancelled)
+        else {
+            return;
+        };
+        self.say(|| {
+            let plural = if summary.attempts == 1 { "" } else { "s" };
+            let at = summary
+                .retry_at
+                .map_or_else(String::new, |at| format!("; come back at {}", rfc3339(at)));
+            format!(
+                "gave up after {} attempt{plural} in {}: {reason} (last: {last}){at}",
+                summary.attempts,
+                human(summary.elapsed),
+            )
+        });
+    }
+
+    /// Says a line unless quiet.
+    pub(crate) fn say(&self, line: impl FnOnce() -> String) {
+        if !self.quiet {
+            say(&line());
+        }
+    }
+}
+
+impl Waiting {
+    fn line(&self, left: Duration) -> String {
+        let hint = self.hint.delay().map_or_else(String::new, |delay| {
+            format!(" ({} {})", header(self.hint.source.name()), human(delay))
+        });
+        let next = if self.wait.is_zero() {
+            "next at once".to_owned()
+        } else {
+            format!("next in {}", human(left))
+        };
+        format!(
+            "attempt {} failed: {}{hint}; {next}",
+            self.attempt, self.outcome
+        )
+    }
+}
+
+/// A header's name as people write it: `Retry-After`.
+fn header(name: &str) -> String {
+    let mut start = true;
+    name.chars()
+        .map(|c| {
+            let shown = if start { c.to_ascii_uppercase() } else { c };
+            start = c == '-';
+            shown
+        })
+        .collect()
+}
+
+/// Whether standard error is a terminal on which a line can be redrawn, and is ours to draw on: a
+/// background job would erase what the person is typing.
+fn shows_countdown() -> bool {
+    let stderr = io::stderr();
+    stderr.is_terminal()
+        && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
+        && tcgetpgrp(&stderr) == Ok(getpgrp())
+}
+
+/// A line that is redrawn, and erased in the end.
+struct Line;
+
+impl Line {
+    fn draw(&self, text: &str) {
+        // A line that wraps could not be erased.
+        let width = terminal_size_of(io::stderr()).map_or(80, |(Width(width), _)| width);
+        let room = usize::from(width).saturating_sub("relent: ".len() + 1);
+        let text: String = text.chars().take(room).collect();
+        let mut stderr = anstream::stderr().lock();
+        let _ = write!(stderr, "\r\x1b[2K{DIM}relent:{DIM:#} {text}");
+        let _ = stderr.flush();
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let mut stderr = io::stderr().lock();
+        let _ = stderr.write_all(b"\r\x1b[2K");
+        let _ = stderr.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use relent::HintSource;
+
+    #[test]
+    fn a_line_says_which_attempt_why_and_how_long() {
+        let mut waiting = Waiting {
+            attempt: 1,
+            outcome: "status 503".to_owned(),
+            hint: Hint::after(Duration::from_secs(2)).from_source(HintSource::RetryAfter),
+            wait: Duration::from_millis(2300),
+        };
+        assert_eq!(
+            waiting.line(waiting.wait),
+            "attempt 1 failed: status 503 (Retry-After 2s); next in 2.3s"
+        );
+        waiting.hint = Hint::NONE;
+        waiting.wait = Duration::ZERO;
+        assert_eq!(
+            waiting.line(waiting.wait),
+            "attempt 1 failed: status 503; next at once"
+        );
+    }
+}

@@ -1,0 +1,527 @@
+//! The policy options: the same for every subcommand that retries.
+
+use std::env::VarError;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use relent::{
+    Backoff, Jitter, NamedPolicy, Policy, PolicyError, SessionRandom, format_duration,
+    parse_duration,
+};
+
+/// The environment variable that names a policy, or turns retries off.
+pub(crate) const VARIABLE: &str = "RELENT_POLICY";
+/// The word in place of a policy that turns retries off (design rule 14).
+const OFF: &str = "off";
+/// The policy of every subcommand, unless another is named.
+const DEFAULT: &str = "patient";
+
+/// Which policy is followed, and what is changed in it. The last of two equal options counts.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Policy options")]
+pub(crate) struct PolicyOptions {
+    /// Follow this preset, or the policy in this file [default: $RELENT_POLICY, else patient]
+    ///
+    /// FILE is TOML or JSON and holds one policy, or several of which NAME is one. A preset comes
+    /// first: reach a file of the same name as ./NAME. See `relent policy list`.
+    ///
+    /// The environment variable RELENT_POLICY names the policy where this option does not.
+    /// RELENT_POLICY=off turns retries off, whatever the options say.
+    #[arg(long, value_name = "NAME|FILE[#NAME]", allow_hyphen_values = true)]
+    pub(crate) policy: Option<String>,
+
+    /// At most this many retries; 10 allows 11 attempts; or `unlimited`
+    #[arg(long, value_name = "N", value_parser = retries, allow_hyphen_values = true)]
+    pub(crate) max_retries: Option<Retries>,
+
+    /// The wait before the first retry, before jitter
+    ///
+    /// Durations are written like 250ms, 1.5s, 2m or 1h30m. What a policy says in rules about
+    /// single failures stays as it is.
+    #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) initial: Option<Duration>,
+
+    /// Each wait is this many times the one before, from 1 up
+    #[arg(long, value_name = "F", value_parser = factor, allow_hyphen_values = true)]
+    pub(crate) factor: Option<f64>,
+
+    /// The most that a wait may grow to, before jitter
+    #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) max_delay: Option<Duration>,
+
+    /// How waits are randomised: none, full, equal, proportional:F or additive:D
+    ///
+    /// For a wait w: full draws from 0 to w, equal from w/2 to w, proportional:0.2 from 0.8w to
+    /// 1.2w, additive:1s from w to w + 1 s.
+    #[arg(long, value_name = "J", value_parser = jitter, allow_hyphen_values = true)]
+    pub(crate) jitter: Option<Jitter>,
+
+    /// No attempt starts, and none still runs, this long after the first began
+    #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) deadline: Option<Duration>,
+
+    /// End an attempt that takes longer than this; it counts as a failure
+    #[arg(long, value_name = "D", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) attempt_timeout: Option<Duration>,
+
+    /// Draw the jitter from the random stream with this number
+    ///
+    /// The same number gives the same waits.
+    #[arg(long, value_name = "N", value_parser = seed, allow_hyphen_values = true)]
+    pub(crate) seed: Option<u64>,
+
+    /// Write every attempt and decision to this file as JSON; - is standard error
+    ///
+    /// The file appears at the end, complete, also when relent was interrupted. That it can be
+    /// written is checked before anything else is done. docs/trace.schema.json describes it.
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Say nothing about failed attempts and waits, only what relent itself cannot do
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// A number of retries; `None` if unlimited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Retries(Option<u32>);
+
+/// The policy that the options come to.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// What it is called where something is said about it.
+    pub(crate) name: String,
+    pub(crate) policy: Policy,
+}
+
+impl PolicyOptions {
+    /// Loads the policy and changes in it what the options say.
+    ///
+    /// # Errors
+    /// A policy that cannot be loaded, saying whether the option or the environment named it; an
+    /// option that contradicts the policy, naming the option.
+    pub(crate) fn resolve(&self) -> Result<Chosen, String> {
+        self.resolve_in(std::env::var(VARIABLE))
+    }
+
+    fn resolve_in(&self, variable: Result<String, VarError>) -> Result<Chosen, String> {
+        let off = variable.as_deref() == Ok(OFF) || self.policy.as_deref() == Some(OFF);
+        let (spec, blame) = match (&self.policy, variable) {
+            _ if off => (DEFAULT.to_owned(), String::new()),
+            (Some(spec), _) => (spec.clone(), format!("--policy {spec}: ")),
+            (None, Ok(spec)) if !spec.is_empty() => {
+                let blame = format!("{VARIABLE}={spec} in the environment: ");
+                (spec, blame)
+            }
+            (None, Err(VarError::NotUnicode(spec))) => {
+                return Err(format!(
+                    "{VARIABLE} in the environment is not text: {}",
+                    spec.display()
+                ));
+            }
+            (None, _) => (DEFAULT.to_owned(), String::new()),
+        };
+        let policy = NamedPolicy::load(&spec)
+            .map_err(|error| format!("{blame}{error}"))?
+            .policy;
+        let mut chosen = self.change(spec, policy)?;
+        if off {
+            chosen.policy = chosen
+                .policy
+                .into_builder()
+                .retries_off(true)
+                .build()
+                .map_err(|error| error.to_string())?;
+            chosen.name = OFF.to_owned();
+        }
+        Ok(chosen)
+    }
+
+    /// The random stream of the session.
+    pub(crate) fn random(&self) -> SessionRandom {
+        self.seed
+            .map_or_else(SessionRandom::new, SessionRandom::with_seed)
+    }
+
+    fn change(&self, name: String, policy: Policy) -> Result<Chosen, String> {
+        let mut backoff = policy.backoff().clone();
+        if let Some(initial) = self.initial {
+            *first_delay(&mut backoff)
+                .ok_or_else(|| missing("--initial", format_duration(initial), &name, &policy))? =
+                initial;
+        }
+        if let Some(factor) = self.factor {
+            match &mut backoff {
+                Backoff::Exponential { factor: old, .. }
+                | Backoff::Decorrelated { factor: old, .. } => *old = factor,
+                _ => return Err(missing("--factor", factor.to_string(), &name, &policy)),
+            }
+        }
+        self.check_ceiling(&name, &policy, &mut backoff)?;
+        let mut builder = policy.into_builder().backoff(backoff);
+        if let Some(Retries(retries)) = self.max_retries {
+            builder = match retries {
+                Some(retries) => builder.max_retries(retries),
+                None => builder.unlimited_retries(),
+            };
+        }
+        if let Some(max_delay) = self.max_delay {
+            builder = builder.max_delay(max_delay);
+        }
+        if let Some(jitter) = self.jitter {
+            builder = builder.jitter(jitter);
+        }
+        if let Some(deadline) = self.deadline {
+            builder = builder.deadline(deadline);
+        }
+        if let Some(timeout) = self.attempt_timeout {
+            builder = builder.attempt_timeout(timeout);
+        }
+        match builder.build() {
+            Ok(policy) => Ok(Chosen { name, policy }),
+            Err(error) => Err(self.blame(&name, &error)),
+        }
+    }
+
+    /// The contradiction that people meet most, in words that say which option to give.
+    fn check_ceiling(
+        &self,
+        name: &str,
+        policy: &Policy,
+        backoff: &mut Backoff,
+    ) -> Result<(), String> {
+        let Some(first) = first_delay(backoff).copied() else {
+            return Ok(());
+        };
+        match (self.max_delay, policy.max_delay()) {
+            (Some(ceiling), _) if ceiling < first => Err(format!(
+                "--max-delay {}: the ceiling may not be below the first delay, which is {}{}",
+                format_duration(ceiling),
+                format_duration(first),
+                if self.initial.is_none() {
+                    format!(" in policy `{name}`: give a lower --initial too")
+                } else {
+                    String::new()
+                }
+            )),
+            (None, Some(ceiling)) if ceiling < first => Err(format!(
+                "--initial {}: policy `{name}` has a ceiling of {}: give a higher --max-delay too",
+                format_duration(first),
+                format_duration(ceiling),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Names the option behind a contradiction, or all that could be.
+    fn blame(&self, name: &str, error: &PolicyError) -> String {
+        let given = self.given();
+        let flag = format!("--{}", error.key().replace('_', "-"));
+        match given.iter().find(|(option, _)| *option == flag) {
+            // The ceiling was checked before: what is left is about a rule of the policy.
+            Some((option, value)) if *option != "--max-delay" => {
+                format!("{option} {value}: {}", error.accepted())
+            }
+            _ => {
+                let given: Vec<_> = given
+                    .iter()
+                    .map(|(option, value)| format!("{option} {value}"))
+                    .collect();
+                format!("{} contradicts policy `{name}`: {error}", given.join(" "))
+            }
+        }
+    }
+
+    /// The options that can contradict a policy, with their values.
+    fn given(&self) -> Vec<(&'static str, String)> {
+        [
+            ("--initial", self.initial.map(format_duration)),
+            ("--factor", self.factor.map(|factor| factor.to_string())),
+            ("--max-delay", self.max_delay.map(format_duration)),
+            ("--jitter", self.jitter.map(|jitter| jitter.to_string())),
+            ("--deadline", self.deadline.map(format_duration)),
+            (
+                "--attempt-timeout",
+                self.attempt_timeout.map(format_duration),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(option, value)| Some((option, value?)))
+        .collect()
+    }
+}
+
+/// The delay that `--initial` means.
+fn first_delay(backoff: &mut Backoff) -> Option<&mut Duration> {
+    match backoff {
+        Backoff::Constant { delay: initial }
+        | Backoff::Linear { initial, .. }
+        | Backoff::Exponential { initial, .. }
+        | Backoff::Fibonacci { initial }
+        | Backoff::Decorrelated { initial, .. }
+        | Backoff::Elapsed { initial, .. } => Some(initial),
+        Backoff::None
+        | Backoff::Slotted { .. }
+        | Backoff::Schedule { .. }
+        | Backoff::Chain { .. } => None,
+    }
+}
+
+fn missing(option: &str, value: impl Display, name: &str, policy: &Policy) -> String {
+    let what = if option == "--initial" {
+        "first delay"
+    } else {
+        "factor"
+    };
+    let backoff = match policy.backoff() {
+        Backoff::None => "none",
+        Backoff::Constant { .. } => "constant",
+        Backoff::Linear { .. } => "linear",
+        Backoff::Exponential { .. } => "exponential",
+        Backoff::Fibonacci { .. } => "fibonacci",
+        Backoff::Decorrelated { .. } => "decorrelated",
+        Backoff::Slotted { .. } => "slotted",
+        Backoff::Schedule { .. } => "a schedule",
+        Backoff::Elapsed { .. } => "a share of the elapsed time",
+        Backoff::Chain { .. } => "a chain",
+    };
+    format!(
+        "{option} {value}: policy `{name}` has no {what} to change, its backoff is {backoff}: \
+         choose another policy or leave the option out"
+    )
+}
+
+/// An option that swallowed the next one, in words.
+fn no_option(text: &str) -> Result<(), String> {
+    if text.starts_with("--") {
+        return Err("the option needs a value, and this is another option".to_owned());
+    }
+    Ok(())
+}
+
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    no_option(text)?;
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn retries(text: &str) -> Result<Retries, String> {
+    no_option(text)?;
+    if text == "unlimited" {
+        return Ok(Retries(None));
+    }
+    digits::<u32>(text)
+        .map(|retries| Retries(Some(retries)))
+        .ok_or_else(|| format!("use a whole number from 0 to {}, or unlimited", u32::MAX))
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    no_option(text)?;
+    digits(text).ok_or_else(|| format!("use a whole number from 0 to {}", u64::MAX))
+}
+
+/// `from_str` alone would take "+5".
+fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    no_option(text)?;
+    text.parse()
+        .ok()
+        .filter(|factor: &f64| *factor >= 1.0 && factor.is_finite())
+        .ok_or_else(|| "use a number from 1 up, such as 1.5: waits never shrink".to_owned())
+}
+
+fn jitter(text: &str) -> Result<Jitter, String> {
+    no_option(text)?;
+    text.parse()
+        .map_err(|error: relent::JitterError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use proptest::prelude::*;
+
+    #[derive(Parser)]
+    #[command(args_override_self = true)]
+    struct Line {
+        #[command(flatten)]
+        options: PolicyOptions,
+    }
+
+    fn options(args: &[&str]) -> PolicyOptions {
+        let line = Line::try_parse_from(std::iter::once(&"relent").chain(args));
+        line.unwrap_or_else(|error| panic!("{error}")).options
+    }
+
+    fn resolve(args: &[&str], variable: Option<&str>) -> Result<Chosen, String> {
+        options(args).resolve_in(variable.map(str::to_owned).ok_or(VarError::NotPresent))
+    }
+
+    fn policy(args: &[&str]) -> Policy {
+        resolve(args, None).unwrap().policy
+    }
+
+    #[test]
+    fn without_options_the_policy_is_patient() {
+        assert_eq!(policy(&[]), *Policy::PATIENT);
+        assert_eq!(resolve(&[], Some("")).unwrap().policy, *Policy::PATIENT);
+    }
+
+    #[test]
+    fn the_environment_names_a_policy_and_the_option_goes_before_it() {
+        let chosen = resolve(&[], Some("standard")).unwrap();
+        assert_eq!(
+            (chosen.name.as_str(), &chosen.policy),
+            ("standard", Policy::STANDARD)
+        );
+        let chosen = resolve(&["--policy", "patient"], Some("standard")).unwrap();
+        assert_eq!(chosen.policy, *Policy::PATIENT);
+    }
+
+    #[test]
+    fn an_operator_turns_retries_off_whatever_the_options_say() {
+        let wanted = ["--policy", "standard", "--max-retries", "7"];
+        assert_eq!(policy(&wanted).max_retries(), Some(7));
+        let chosen = resolve(&wanted, Some("off")).unwrap();
+        assert_eq!(chosen.policy.max_retries(), Some(0));
+        assert_eq!(policy(&["--policy", "off"]).max_retries(), Some(0));
+    }
+
+    #[test]
+    fn a_misspelt_policy_is_blamed_on_whoever_named_it() {
+        let error = resolve(&[], Some("patiemt")).unwrap_err();
+        assert!(error.starts_with("RELENT_POLICY=patiemt in the environment: "));
+        assert!(error.contains("did you mean `patient`?"), "{error}");
+        let error = resolve(&["--policy", "patiemt"], Some("standard")).unwrap_err();
+        assert!(error.starts_with("--policy patiemt: "), "{error}");
+    }
+
+    #[test]
+    fn options_change_the_policy() {
+        let policy = policy(&[
+            "--max-retries=unlimited",
+            "--initial=2s",
+            "--factor=3",
+            "--max-delay=1m",
+            "--jitter=proportional:0.2",
+            "--deadline=10m",
+            "--attempt-timeout=5s",
+        ]);
+        let expected = Policy::builder(Backoff::Exponential {
+            initial: Duration::from_secs(2),
+            factor: 3.0,
+        })
+        .unlimited_retries()
+        .max_delay(Duration::from_secs(60))
+        .jitter(Jitter::Proportional(0.2))
+        .deadline(Duration::from_secs(600))
+        .attempt_timeout(Duration::from_secs(5))
+        .build();
+        assert_eq!(policy, expected.unwrap());
+    }
+
+    #[test]
+    fn the_last_of_two_equal_options_counts() {
+        let policy = policy(&["--max-retries", "1", "--max-retries", "2"]);
+        assert_eq!(policy.max_retries(), Some(2));
+    }
+
+    #[test]
+    fn a_contradiction_names_the_option() {
+        for (args, says) in [
+            (
+                &["--max-delay", "10ms"][..],
+                "--max-delay 10ms: the ceiling may not be below the first delay, which is 1s in \
+                 policy `patient`: give a lower --initial too",
+            ),
+            (
+                &["--max-delay", "1s", "--initial", "2s"],
+                "--max-delay 1s: the ceiling may not be below the first delay, which is 2s",
+            ),
+            (
+                &["--initial", "60s"],
+                "--initial 1m: policy `patient` has a ceiling of 32s: give a higher --max-delay too",
+            ),
+            (
+                &["--deadline", "0"],
+                "--deadline 0s: the deadline is longer than nothing",
+            ),
+            (
+                &["--attempt-timeout", "0s"],
+                "--attempt-timeout 0s: an attempt needs some time",
+            ),
+            (
+                &["--policy", "ethernet", "--jitter", "full"],
+                "--jitter full: this backoff draws its own randomness",
+            ),
+            (
+                &["--policy", "ethernet", "--initial", "1s"],
+                "--initial 1s: policy `ethernet` has no first delay to change, its backoff is slotted",
+            ),
+            (
+                &["--policy", "fetch-retry", "--factor", "3"],
+                "--factor 3: policy `fetch-retry` has no factor to change, its backoff is constant",
+            ),
+            (
+                &["--policy", "aws-standard", "--max-delay", "100ms"],
+                "--max-delay 100ms contradicts policy `aws-standard`: throttled_initial is 1s",
+            ),
+        ] {
+            let error = resolve(args, None).unwrap_err();
+            assert!(error.starts_with(says), "{args:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_with_what_is_accepted() {
+        for (args, says) in [
+            (["--initial", "-5s"], "is negative"),
+            (["--initial", "5"], "has no unit"),
+            (["--deadline", "99999999999d"], "longer than 584 years"),
+            (["--max-delay", ""], "is empty"),
+            (["--max-delay", "--quiet"], "needs a value"),
+            (
+                ["--max-retries", "-1"],
+                "use a whole number from 0 to 4294967295, or unlimited",
+            ),
+            (["--max-retries", "+1"], "use a whole number"),
+            (["--max-retries", "99999999999"], "use a whole number"),
+            (["--max-retries", ""], "use a whole number"),
+            (["--factor", "0.5"], "from 1 up"),
+            (["--factor", "NaN"], "from 1 up"),
+            (["--factor", "inf"], "from 1 up"),
+            (["--jitter", "ful"], "full"),
+            (["--seed", "-1"], "use a whole number"),
+        ] {
+            let Err(error) = Line::try_parse_from(["relent", args[0], args[1]]) else {
+                panic!("{args:?} was accepted");
+            };
+            assert!(error.to_string().contains(says), "{args:?}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_value_or_an_explained_error(text in ".{0,20}") {
+            for parsed in [
+                duration(&text).map(|_| ()),
+                retries(&text).map(|_| ()),
+                seed(&text).map(|_| ()),
+                factor(&text).map(|_| ()),
+                jitter(&text).map(|_| ()),
+            ] {
+                if let Err(error) = parsed {
+                    prop_assert!(!error.is_empty());
+                }
+            }
+        }
+    }
+}

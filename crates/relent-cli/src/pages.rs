@@ -1,0 +1,39 @@
+//! What shells and `man` read: completions and manual pages, made from the command line itself.
+
+use std::path::Path;
+
+use clap::Command;
+use clap_complete::Shell;
+
+use crate::console::print;
+use crate::quit::Quit;
+
+/// Prints the completions of a shell.
+///
+/// # Errors
+/// When they cannot be written.
+pub(crate) fn completions(mut command: Command, shell: Shell) -> Result<(), Quit> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "relent", &mut script);
+    print(&String::from_utf8_lossy(&script)).map_err(Quit::failed)
+}
+
+/// Prints the manual page, or writes those of all subcommands into `folder`.
+///
+/// # Errors
+/// When they cannot be written.
+pub(crate) fn man(command: Command, folder: Option<&Path>) -> Result<(), Quit> {
+    match folder {
+        Some(folder) => clap_mangen::generate_to(command, folder).map_err(|error| {
+            let folder = folder.display();
+            Quit::failed(format!("cannot write manual pages into {folder}: {error}"))
+        }),
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command)
+                .render(&mut page)
+                .map_err(|error| Quit::failed(error.to_string()))?;
+            print(&String::from_utf8_lossy(&page)).map_err(Quit::failed)
+        }
+    }
+}

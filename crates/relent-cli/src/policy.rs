@@ -1,0 +1,136 @@
+//! `relent policy`: the presets, and policy files of one's own.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read};
+
+use clap::Subcommand;
+use relent::{NamedPolicy, PolicyFile, presets};
+
+use crate::console::{complain, print};
+use crate::quit::Quit;
+
+/// The end of `relent policy --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  Begin a policy of one's own with a preset:
+      relent policy show patient > mine.toml
+
+  Check it, and look at what it does:
+      relent policy check mine.toml
+      relent schedule --policy ./mine.toml
+
+Exit status: 0; 1 if a checked file is bad or the result cannot be written; 2 if the options are
+wrong, or what they name cannot be read.";
+
+/// The most that is read of a file: more than a policy file may have, so that one that is too large
+/// is told from one that is cut off.
+const MOST: u64 = 2 << 20;
+
+/// What `relent policy` is asked to do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum PolicyCommand {
+    /// List the presets
+    List,
+    /// Print a policy as TOML, a preset with its comments
+    Show {
+        /// A preset, or a file and the policy in it
+        #[arg(value_name = "NAME|FILE[#NAME]")]
+        policy: String,
+    },
+    /// Read policy files and say what is wrong with them
+    Check {
+        /// Policy files; - is standard input
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<String>,
+    },
+}
+
+/// Does it.
+///
+/// # Errors
+/// A policy that cannot be loaded, a file that is bad, output that cannot be written.
+pub(crate) fn run(command: &PolicyCommand) -> Result<(), Quit> {
+    match command {
+        PolicyCommand::List => list(),
+        PolicyCommand::Show { policy } => show(policy),
+        PolicyCommand::Check { files } => check(files),
+    }
+}
+
+fn list() -> Result<(), Quit> {
+    let width = presets::names().iter().map(|name| name.len()).max();
+    let width = width.unwrap_or_default();
+    let mut text = String::new();
+    for preset in presets::all() {
+        let loaded = preset.load().map_err(|e| Quit::failed(e.to_string()))?;
+        let about = loaded.description.unwrap_or_default();
+        let _ = writeln!(text, "{:width$}  {about}", preset.name);
+    }
+    print(&text).map_err(Quit::failed)
+}
+
+fn show(spec: &str) -> Result<(), Quit> {
+    if let Some(preset) = presets::get(spec) {
+        return print(preset.text).map_err(Quit::failed);
+    }
+    let named = NamedPolicy::load(spec).map_err(|e| Quit::usage(e.to_string()))?;
+    let policy = toml::to_string(&named.policy).map_err(|e| Quit::failed(e.to_string()))?;
+    let mut text = String::new();
+    for (key, value) in [("description", named.description), ("source", named.source)] {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{key} = {}", toml::Value::String(value));
+        }
+    }
+    print(&(text + &policy)).map_err(Quit::failed)
+}
+
+/// Checks every file, also after a bad one; the worst status counts.
+fn check(files: &[String]) -> Result<(), Quit> {
+    let mut worst = None;
+    for file in files {
+        match check_file(file) {
+            Ok(text) => print(&text).map_err(Quit::failed)?,
+            Err(quit) => {
+                complain(&quit.message);
+                let status = worst.map_or(quit.status, |worst: i32| worst.max(quit.status));
+                worst = Some(status);
+            }
+        }
+    }
+    match worst {
+        None => Ok(()),
+        Some(status) => Err(Quit {
+            status,
+            message: String::new(),
+        }),
+    }
+}
+
+fn check_file(file: &str) -> Result<String, Quit> {
+    let name = if file == "-" { "standard input" } else { file };
+    let bytes = read(file).map_err(|e| Quit::usage(format!("{name}: cannot be read: {e}")))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Quit::failed(format!("{name}: is not UTF-8 text (from byte {at} on)"))
+    })?;
+    let policies = PolicyFile::parse(&text).map_err(|e| Quit::failed(format!("{name}: {e}")))?;
+    let mut text = String::new();
+    for policy in policies.policies() {
+        let _ = match &policy.name {
+            Some(policy) => writeln!(text, "{name}#{policy}: ok"),
+            None => writeln!(text, "{name}: ok"),
+        };
+    }
+    Ok(text)
+}
+
+fn read(file: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if file == "-" {
+        io::stdin().lock().take(MOST).read_to_end(&mut bytes)?;
+    } else {
+        File::open(file)?.take(MOST).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,299 @@
+//! `relent schedule`: the waits of a policy, before anyone has to wait for them.
+
+mod table;
+
+use std::cell::Cell;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use http::{HeaderMap, Method, StatusCode};
+use relent::{
+    Cause, Decision, Draw, Driver, Failure, Network, Pattern, Policy, Random, SessionRandom,
+    Summary, VirtualClock,
+};
+use relent_http::{HintOptions, RequestFacts};
+use serde::Serialize;
+
+use crate::console::{print, say};
+use crate::options::{Chosen, PolicyOptions};
+use crate::quit::Quit;
+use crate::trace_out::{self, TraceOut};
+
+/// The end of `relent schedule --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  What the default does, and what a change to it would do:
+      relent schedule
+      relent schedule --max-retries 5 --max-delay 10s
+
+  The longest that a preset can wait in all, in milliseconds:
+      relent schedule --policy google-iam --random 1 --json | jq '.[-1].total_ms'
+
+  What a policy file does after a 429:
+      relent schedule --policy ./policies.toml#reports --status 429
+
+The numbers are those of a session whose every attempt fails at once:
+  delay   the wait before the retry, drawn at --random, or from the stream of --seed
+  least   the least that it can be, and
+  most    the most, after the waits that stand above it
+  total   all waits so far
+
+JSON is one array of objects with retry, delay_ms, min_ms, max_ms and total_ms; milliseconds have
+fractions. With --trace the trace of that session is written, in virtual time.
+
+Exit status: 0; 1 if the result cannot be written; 2 if the options or the policy are wrong.";
+
+/// A schedule that has not ended after so many retries is taken to be endless,
+const ENDLESS: usize = 1000;
+/// and so many retries of it are shown.
+const SHOWN: usize = 20;
+
+/// What `relent schedule` is given.
+#[derive(Args, Debug)]
+pub(crate) struct ScheduleArgs {
+    /// Where each draw lands in its range, from 0 (the lower end) to 1 (the upper) [default: 0.5]
+    #[arg(
+        long,
+        value_name = "0..1",
+        value_parser = point,
+        allow_hyphen_values = true,
+        conflicts_with = "seed"
+    )]
+    random: Option<f64>,
+
+    /// Show what happens after this HTTP status [default: the first rule that retries]
+    #[arg(long, value_name = "N", value_parser = status, allow_hyphen_values = true)]
+    status: Option<StatusCode>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    options: PolicyOptions,
+}
+
+fn point(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|point| (0.0..=1.0).contains(point))
+        .ok_or_else(|| "use a number from 0 to 1".to_owned())
+}
+
+fn status(text: &str) -> Result<StatusCode, String> {
+    text.parse()
+        .ok()
+        .filter(|status: &StatusCode| (400..600).contains(&status.as_u16()))
+        .ok_or_else(|| "use an HTTP status that is a failure, from 400 to 599".to_owned())
+}
+
+/// One retry.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+struct Row {
+    retry: u32,
+    #[serde(rename = "delay_ms", serialize_with = "millis")]
+    delay: Duration,
+    #[serde(rename = "min_ms", serialize_with = "millis")]
+    min: Duration,
+    #[serde(rename = "max_ms", serialize_with = "millis")]
+    max: Duration,
+    #[serde(rename = "total_ms", serialize_with = "millis")]
+    total: Duration,
+}
+
+fn millis<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(duration.as_nanos() as f64 / 1e6)
+}
+
+/// Prints the schedule.
+///
+/// # Errors
+/// A policy that cannot be loaded, options that contradict it, output that cannot be written.
+pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
+    let Chosen { name, policy } = args.options.resolve().map_err(Quit::usage)?;
+    let trace = args.options.trace.as_deref().map(TraceOut::open);
+    let trace = trace.transpose().map_err(Quit::usage)?;
+    let failure = failure(args.status, &policy);
+    let stream = match (args.options.seed, args.random) {
+        (Some(_), _) => Stream::Seeded(args.options.random()),
+        (None, point) => Stream::Pinned(Draw::at(point.unwrap_or(0.5))),
+    };
+    let schedule = Schedule {
+        policy: &policy,
+        failure,
+        stream,
+    };
+    let (mut rows, mut summary) = schedule.rows(ENDLESS);
+    let endless = rows.len() == ENDLESS;
+    if endless {
+        (rows, summary) = schedule.rows(SHOWN);
+    }
+
+    if args.json {
+        print(&json(&rows)).map_err(Quit::failed)?;
+    } else {
+        let draws = match (&schedule.stream, args.options.seed) {
+            (Stream::Seeded(_), Some(seed)) => format!("drawn with seed {seed}"),
+            _ => format!("each draw at {}", args.random.unwrap_or(0.5)),
+        };
+        let after = match failure.cause {
+            Cause::Error => "a failure".to_owned(),
+            cause => cause.to_string(),
+        };
+        let title = format!("{name}, after {after}, {draws}");
+        print(&table::table(&title, &rows, table::Look::of_terminal())).map_err(Quit::failed)?;
+    }
+    if !args.options.quiet {
+        if endless {
+            say(&format!(
+                "policy `{name}` goes on; the first {SHOWN} retries are shown"
+            ));
+        } else if rows.is_empty() {
+            say(&match policy.max_retries() {
+                Some(0) => format!("policy `{name}` allows no retries"),
+                _ => format!("policy `{name}` does not retry after {}", failure.cause),
+            });
+        }
+    }
+    trace_out::finish(trace, &summary).map_err(Quit::failed)
+}
+
+fn json(rows: &[Row]) -> String {
+    let rows: Vec<_> = rows
+        .iter()
+        // Numbers and nothing else: it always serializes.
+        .map(|row| serde_json::to_string(row).unwrap_or_default())
+        .collect();
+    format!("[{}]\n", rows.join(",\n "))
+}
+
+/// The failure that every attempt ends with.
+fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
+    let headers = HeaderMap::new();
+    if let Some(status) = status {
+        // A request that may run twice: whether one may is not the question here.
+        let request = RequestFacts::of(&Method::GET, &headers);
+        let (now, options) = (SystemTime::now(), HintOptions::default());
+        return relent_http::classify(status, &headers, request, now, &options)
+            .unwrap_or(Failure::not_processed().cause(Cause::Status(status.as_u16())));
+    }
+    let rules = policy.rules().iter().flat_map(|rule| &rule.on);
+    let listed = policy.retry_on().into_iter().flatten();
+    rules
+        .chain(listed)
+        .map(example)
+        .find(|failure| policy.waits_after(*failure, Draw::at(0.5)).next().is_some())
+        .unwrap_or(Failure::not_processed())
+}
+
+/// A failure that the pattern means.
+fn example(pattern: &Pattern) -> Failure {
+    let cause = match *pattern {
+        Pattern::Throttled => return Failure::throttled().cause(Cause::Status(429)),
+        Pattern::Connect => return Failure::network(Network::Connect),
+        Pattern::Network => return Failure::network(Network::Reset),
+        Pattern::Status(429, _) => return Failure::throttled().cause(Cause::Status(429)),
+        Pattern::Status(status, _) => Cause::Status(status),
+        Pattern::Grpc(code) => Cause::Grpc(code),
+        Pattern::Exit(status, _) => Cause::Exit(status),
+        Pattern::Signal => Cause::Signal(15),
+        Pattern::Output => Cause::Output,
+        Pattern::Timeout => Cause::Timeout,
+        Pattern::Error | Pattern::Any => Cause::Error,
+    };
+    Failure::not_processed().cause(cause)
+}
+
+struct Schedule<'p> {
+    policy: &'p Policy,
+    failure: Failure,
+    stream: Stream,
+}
+
+/// Where the draws of the shown waits come from.
+#[derive(Clone, Debug)]
+enum Stream {
+    Pinned(Draw),
+    Seeded(SessionRandom),
+}
+
+impl Random for Stream {
+    fn next_u64(&mut self) -> u64 {
+        match self {
+            Self::Pinned(draw) => draw.next_u64(),
+            Self::Seeded(random) => random.next_u64(),
+        }
+    }
+}
+
+/// The same draws, except while they are pinned elsewhere.
+#[derive(Clone, Debug)]
+struct Pinnable<'c> {
+    pinned: &'c Cell<Option<Draw>>,
+    stream: Stream,
+}
+
+impl Random for Pinnable<'_> {
+    fn next_u64(&mut self) -> u64 {
+        match self.pinned.get() {
+            Some(mut draw) => draw.next_u64(),
+            None => self.stream.next_u64(),
+        }
+    }
+}
+
+impl Schedule<'_> {
+    /// At most `limit` retries, and the account of their session.
+    fn rows(&self, limit: usize) -> (Vec<Row>, Summary) {
+        let clock = VirtualClock::new();
+        let mut driver = Driver::builder(self.policy, &clock)
+            .random(self.stream.clone())
+            .traced()
+            .start();
+        // The range of a wait is that of its draw, whatever time is left.
+        let timeless = timeless(self.policy);
+        let pinned = Cell::new(None);
+        let mut range = timeless.as_ref().map(|policy| {
+            let (pinned, stream) = (&pinned, self.stream.clone());
+            policy.waits_after(self.failure, Pinnable { pinned, stream })
+        });
+        let mut rows = Vec::new();
+        let mut total = Duration::ZERO;
+        let stop = loop {
+            driver.on_attempt();
+            if rows.len() == limit {
+                break driver.on_cancel();
+            }
+            let delay = match driver.on_failure(&self.failure) {
+                Decision::Retry { after } => after,
+                Decision::Stop(stop) => break stop,
+            };
+            clock.advance(delay);
+            total = total.saturating_add(delay);
+            let at = |point| {
+                pinned.set(Some(Draw::at(point)));
+                let wait = range.clone().and_then(|mut waits| waits.next());
+                pinned.set(None);
+                wait.unwrap_or(delay)
+            };
+            let (min, max) = (at(0.0), at(1.0));
+            if let Some(range) = &mut range {
+                range.next();
+            }
+            rows.push(Row {
+                retry: driver.attempts(),
+                delay,
+                min,
+                max,
+                total,
+            });
+        };
+        (rows, driver.summary(Some(stop)))
+    }
+}
+
+/// The same policy without limits by time.
+fn timeless(policy: &Policy) -> Option<Policy> {
+    let builder = policy.clone().into_builder().max_elapsed(Duration::MAX);
+    builder.deadline(Duration::MAX).build().ok()
+}
