@@ -242,6 +242,22 @@ impl Backoff {
         )
     }
 
+    /// Whether the wait depends on the time since the session began.
+    pub(crate) const fn looks_at_elapsed(&self) -> bool {
+        let Self::Chain { phases } = self else {
+            return matches!(self, Self::Elapsed { .. });
+        };
+        let phases = phases.as_slice();
+        let mut index = 0;
+        while index < phases.len() {
+            if matches!(phases[index].backoff, Self::Elapsed { .. }) {
+                return true;
+            }
+            index += 1;
+        }
+        false
+    }
+
     /// The wait at this step in nanoseconds, ceiling applied, before jitter; `None` when a schedule
     /// or a chain has come to its end.
     pub(crate) fn wait(&self, step: Step, random: &mut (impl Random + ?Sized)) -> Option<u64> {

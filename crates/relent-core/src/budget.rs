@@ -97,12 +97,18 @@ impl BudgetConfig {
                 "the reserve of a budget may not be above its capacity",
             ));
         }
-        if self.capacity < self.cost {
+        // With `charge_failures` a retry is granted above the floor, else down to it.
+        let grants = if self.charge_failures {
+            self.capacity > self.floor
+        } else {
+            self.capacity >= self.cost + self.floor
+        };
+        if !grants {
             return Err(PolicyError::new(
                 "capacity",
                 Found::Number(self.capacity),
-                "a budget that cannot hold the cost of one retry never grants one: raise the \
-                 capacity, or set retries = \"off\"",
+                "a budget that cannot hold its floor and the cost of one retry never grants one: \
+                 raise the capacity, or set retries = \"off\"",
             ));
         }
         Ok(())
@@ -472,6 +478,23 @@ mod tests {
                 BudgetConfig {
                     capacity: 0.5,
                     reserve: 0.0,
+                    ..STILL
+                },
+                "capacity",
+            ),
+            (
+                BudgetConfig {
+                    capacity: 10.0,
+                    floor: 9.5,
+                    ..STILL
+                },
+                "capacity",
+            ),
+            (
+                BudgetConfig {
+                    capacity: 10.0,
+                    floor: 10.0,
+                    charge_failures: true,
                     ..STILL
                 },
                 "capacity",

@@ -226,6 +226,12 @@ impl Policy {
         self.attempt_timeout
     }
 
+    /// The time an attempt needs: none starts closer than this to a limit.
+    #[must_use]
+    pub const fn attempt_room(&self) -> Duration {
+        self.attempt_room
+    }
+
     /// How hints are obeyed.
     #[must_use]
     pub const fn hint(&self) -> HintMode {
@@ -481,26 +487,20 @@ impl PolicyBuilder {
 }
 
 const fn timed(policy: &Policy) -> bool {
-    let mut looks_at_elapsed = matches!(policy.backoff, Backoff::Elapsed { .. });
-    if let Backoff::Chain { phases } = &policy.backoff {
-        let phases = phases.as_slice();
-        let mut index = 0;
-        while index < phases.len() {
-            looks_at_elapsed |= matches!(phases[index].backoff, Backoff::Elapsed { .. });
-            index += 1;
-        }
-    }
+    let mut timed = policy.backoff.looks_at_elapsed()
+        || policy.max_elapsed.is_some()
+        || policy.deadline.is_some()
+        || policy.attempt_timeout.is_some();
     let rules = policy.rules.as_slice();
     let mut index = 0;
     while index < rules.len() {
-        looks_at_elapsed |= matches!(rules[index].backoff, Some(Backoff::Elapsed { .. }))
-            || rules[index].attempt_timeout.is_some();
+        timed |= rules[index].attempt_timeout.is_some();
+        if let Some(backoff) = &rules[index].backoff {
+            timed |= backoff.looks_at_elapsed();
+        }
         index += 1;
     }
-    looks_at_elapsed
-        || policy.max_elapsed.is_some()
-        || policy.deadline.is_some()
-        || policy.attempt_timeout.is_some()
+    timed
 }
 
 const fn check(policy: &Policy) -> Result<(), PolicyError> {
@@ -795,6 +795,11 @@ mod tests {
                 .needs_time()
         );
         let chain = Backoff::constant(SECOND).then(1, polling);
-        assert!(Policy::builder(chain).build().unwrap().needs_time());
+        assert!(Policy::builder(chain.clone()).build().unwrap().needs_time());
+        let rule = Rule {
+            backoff: Some(chain),
+            ..Rule::on([Pattern::Any])
+        };
+        assert!(base().rule(rule).build().unwrap().needs_time());
     }
 }

@@ -58,8 +58,10 @@ pub struct Session {
     step: u32,
     /// Taken from the budget for the retry that is waited for or running.
     taken: Taken,
-    /// Retries granted under each rule.
+    /// Retries granted under each rule, for its limit.
     rule_retries: [u8; MAX_RULES],
+    /// Retries granted under each rule since its backoff last began anew.
+    rule_steps: [u8; MAX_RULES],
     /// The rule of the last failure.
     rule: u8,
     /// Causes that are retried once and have been (bits of [`once_bit`]).
@@ -84,6 +86,7 @@ impl Session {
             step: 0,
             taken: Taken::NOTHING,
             rule_retries: [0; MAX_RULES],
+            rule_steps: [0; MAX_RULES],
             rule: NO_RULE,
             spent: 0,
             repeatable,
@@ -133,7 +136,7 @@ impl Session {
         self.since = now;
         self.step = 0;
         self.previous = 0;
-        self.rule_retries = [0; MAX_RULES];
+        self.rule_steps = [0; MAX_RULES];
     }
 
     /// Attempts started so far.
@@ -346,7 +349,7 @@ impl Session {
             Own::Backoff => {
                 let step = Step {
                     retry: match rule {
-                        Some((index, _)) if source.own => u32::from(self.rule_retries[index]),
+                        Some((index, _)) if source.own => u32::from(self.rule_steps[index]),
                         _ => self.step,
                     },
                     previous: self.previous,
@@ -386,14 +389,20 @@ impl Session {
         wait: u64,
         hinted: bool,
     ) {
-        let own = rule.is_some_and(|(_, rule)| rule.backoff.is_some());
-        if let Some((index, _)) = rule {
+        // gRFC A6: after a pushback the sequence begins anew.
+        let anew = hinted && policy.hint == HintMode::Exact;
+        if let Some((index, rule)) = rule {
             self.rule_retries[index] = self.rule_retries[index].saturating_add(1);
+            if rule.backoff.is_some() {
+                self.rule_steps[index] = match anew {
+                    true => 0,
+                    false => self.rule_steps[index].saturating_add(1),
+                };
+            }
         }
-        if hinted && policy.hint == HintMode::Exact {
-            // gRFC A6: after a pushback the sequence begins anew.
+        if anew {
             self.step = 0;
-        } else if !own {
+        } else if rule.is_none_or(|(_, rule)| rule.backoff.is_none()) {
             self.step = self.step.saturating_add(1);
         }
         self.spent |= once.unwrap_or(0);
@@ -458,6 +467,6 @@ fn obey(
     Ok(floor.saturating_add(up_to(spread, random)))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[path = "session_tests.rs"]
 mod tests;

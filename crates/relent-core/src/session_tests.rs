@@ -1,1 +1,1009 @@
+//! The rules of decision (design rules 1–7, 10–12, 14), and the bugs of other systems that concern
+//! decisions: each test is named after its rule or its bug.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
 use super::*;
+use crate::backoff::Backoff;
+use crate::budget::BudgetConfig;
+use crate::hint::Hint;
+use crate::jitter::Jitter;
+use crate::policy::PolicyBuilder;
+use crate::random::Draw;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLI: Duration = Duration::from_millis(1);
+
+/// 1 s doubling, no jitter, so that every wait is known.
+fn doubling() -> PolicyBuilder {
+    Policy::builder(Backoff::exponential(SECOND)).jitter(Jitter::None)
+}
+
+fn status(kind: Kind, status: u16) -> Failure {
+    Failure::new(kind).cause(Cause::Status(status))
+}
+
+fn hinted(after: Duration) -> Failure {
+    Failure::throttled().hint(Hint::after(after))
+}
+
+/// A session with its policy and its time.
+struct Run<'p> {
+    policy: &'p Policy,
+    session: Session,
+    now: Instant,
+    draw: Draw,
+    budget: Option<&'p Budget>,
+}
+
+impl<'p> Run<'p> {
+    fn new(policy: &'p Policy) -> Self {
+        // Not at zero, so that a test notices who forgets where the session began.
+        let now = Instant::from_nanos(7_000_000_000_000);
+        Self {
+            policy,
+            session: Session::new(now, true),
+            now,
+            draw: Draw::at(0.5),
+            budget: None,
+        }
+    }
+
+    fn not_repeatable(mut self) -> Self {
+        self.session = Session::new(self.now, false);
+        self
+    }
+
+    fn draw(mut self, point: f64) -> Self {
+        self.draw = Draw::at(point);
+        self
+    }
+
+    fn budget(mut self, budget: &'p Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// The next attempt takes `duration` and fails; a granted wait is waited for.
+    fn fail_after(&mut self, duration: Duration, failure: Failure) -> Decision {
+        self.session.on_attempt();
+        self.now = self.now.saturating_add(duration);
+        let (now, draw, budget) = (self.now, &mut self.draw, self.budget);
+        let decision = self
+            .session
+            .on_failure(self.policy, now, &failure, draw, budget);
+        if let Decision::Retry { after } = decision {
+            self.now = self.now.saturating_add(after);
+        }
+        decision
+    }
+
+    fn fail(&mut self, failure: Failure) -> Decision {
+        self.fail_after(Duration::ZERO, failure)
+    }
+
+    /// The wait before the next attempt.
+    #[track_caller]
+    fn wait(&mut self, failure: Failure) -> Duration {
+        match self.fail(failure) {
+            Decision::Retry { after } => after,
+            Decision::Stop(stop) => panic!("{}", stop.reason),
+        }
+    }
+
+    #[track_caller]
+    fn stop(&mut self, failure: Failure) -> StopReason {
+        match self.fail(failure) {
+            Decision::Retry { after } => panic!("waits {after:?}"),
+            Decision::Stop(stop) => stop.reason,
+        }
+    }
+}
+
+// Rule 1: did it run, and may it run twice?
+
+#[test]
+fn rule_1_what_did_not_run_may_be_repeated_by_anyone() {
+    let policy = doubling().build().unwrap();
+    for failure in [Failure::not_processed(), Failure::throttled()] {
+        Run::new(&policy).not_repeatable().wait(failure);
+    }
+}
+
+#[test]
+fn rule_1_what_may_have_run_is_repeated_only_if_it_may_run_twice() {
+    let policy = doubling().build().unwrap();
+    let failure = Failure::ambiguous();
+    Run::new(&policy).wait(failure);
+    let reason = Run::new(&policy).not_repeatable().stop(failure);
+    assert_eq!(reason, StopReason::NotRepeatable);
+}
+
+#[test]
+fn rule_1_permanent_and_overloaded_are_never_repeated() {
+    let policy = doubling().build().unwrap();
+    assert_eq!(
+        Run::new(&policy).stop(Failure::permanent()),
+        StopReason::Permanent
+    );
+    // Not even when the policy lists everything and the server says "do retry".
+    let eager = doubling().retry_on([Pattern::Any]).assume_repeatable(true);
+    let eager = eager.build().unwrap();
+    let failure = Failure::overloaded().hint(Hint::do_retry());
+    assert_eq!(Run::new(&eager).stop(failure), StopReason::Overloaded);
+}
+
+#[test]
+fn rule_1_do_retry_never_overrides_repeatability() {
+    let policy = doubling().build().unwrap();
+    for kind in [Kind::Permanent, Kind::Ambiguous] {
+        let failure = Failure::new(kind).hint(Hint::do_retry());
+        Run::new(&policy).wait(failure);
+        let reason = Run::new(&policy).not_repeatable().stop(failure);
+        assert_eq!(reason, StopReason::NotRepeatable, "{kind}");
+    }
+}
+
+#[test]
+fn rule_1_retry_on_never_overrides_repeatability() {
+    let policy = doubling()
+        .retry_on([Pattern::Status(404, 404)])
+        .build()
+        .unwrap();
+    let not_found = status(Kind::Permanent, 404);
+    Run::new(&policy).wait(not_found);
+    let reason = Run::new(&policy).not_repeatable().stop(not_found);
+    assert_eq!(reason, StopReason::NotRepeatable);
+    // What is not listed is not retried, be it ever so harmless.
+    assert_eq!(
+        Run::new(&policy).stop(Failure::throttled()),
+        StopReason::Permanent
+    );
+}
+
+#[test]
+fn rule_1_only_assume_repeatable_makes_everything_repeatable() {
+    let policy = doubling().assume_repeatable(true).build().unwrap();
+    Run::new(&policy)
+        .not_repeatable()
+        .wait(Failure::ambiguous());
+    assert_eq!(
+        Run::new(&policy).stop(Failure::permanent()),
+        StopReason::Permanent
+    );
+}
+
+#[test]
+fn rule_1_stop_on_outranks_every_reason_to_retry() {
+    let policy = doubling()
+        .retry_on([Pattern::Any])
+        .stop_on([Pattern::Status(503, 503)])
+        .build()
+        .unwrap();
+    let failure = status(Kind::NotProcessed, 503).hint(Hint::do_retry());
+    assert_eq!(Run::new(&policy).stop(failure), StopReason::Permanent);
+}
+
+// Rule 2: kinds.
+
+#[test]
+fn rule_2_a_policy_may_believe_that_503_was_not_processed() {
+    let unavailable = status(Kind::Ambiguous, 503);
+    let standard = doubling().build().unwrap();
+    let reason = Run::new(&standard).not_repeatable().stop(unavailable);
+    assert_eq!(
+        reason,
+        StopReason::NotRepeatable,
+        "an intermediary may answer after forwarding"
+    );
+    let believing = doubling().not_processed([Pattern::Status(503, 503)]);
+    let believing = believing.build().unwrap();
+    Run::new(&believing).not_repeatable().wait(unavailable);
+}
+
+/// 421 on a fresh connection, 425 without early data, a name that does not exist after one more
+/// look-up: once each, and none uses up another's.
+#[test]
+fn rule_2_some_causes_are_retried_once() {
+    let policy = doubling().max_retries(9).build().unwrap();
+    let causes = [
+        status(Kind::NotProcessed, 421),
+        status(Kind::NotProcessed, 425),
+        Failure::network(Network::NameNotFound),
+    ];
+    let mut run = Run::new(&policy);
+    for failure in causes {
+        run.wait(failure);
+    }
+    for failure in causes {
+        let reason = run.stop(failure);
+        assert_eq!(reason, StopReason::RetriesExhausted, "{}", failure.cause);
+    }
+    run.wait(Failure::network(Network::Connect));
+}
+
+#[test]
+fn rule_2_a_timeout_uses_the_delay_and_limit_of_408_and_stays_ambiguous() {
+    let policy = doubling()
+        .not_processed([Pattern::Status(503, 503)])
+        .rule(Rule {
+            backoff: Some(Backoff::constant(5 * SECOND)),
+            max_retries: Some(1),
+            ..Rule::on([Pattern::Status(408, 408)])
+        })
+        .build()
+        .unwrap();
+    let timeout = Failure::ambiguous().cause(Cause::Timeout);
+    let mut run = Run::new(&policy);
+    assert_eq!(run.wait(timeout), 5 * SECOND);
+    assert_eq!(run.stop(timeout), StopReason::RetriesExhausted);
+    let reason = Run::new(&policy).not_repeatable().stop(timeout);
+    assert_eq!(reason, StopReason::NotRepeatable);
+}
+
+// Rule 3: backoff → ceiling → jitter → hint → spread → limits → budget.
+
+#[test]
+fn rule_3_the_ceiling_comes_before_the_jitter_unless_the_policy_says_after() {
+    let additive = doubling()
+        .jitter(Jitter::additive(SECOND))
+        .max_delay(3 * SECOND);
+    for (ceiling, third) in [
+        (Ceiling::BeforeJitter, 3500 * MILLI),
+        (Ceiling::AfterJitter, 3 * SECOND),
+    ] {
+        let policy = additive.clone().ceiling(ceiling).build().unwrap();
+        let waits: Vec<_> = policy.waits(Draw::at(0.5)).collect();
+        assert_eq!(waits, [1500 * MILLI, 2500 * MILLI, third], "{ceiling:?}");
+    }
+}
+
+#[test]
+fn rule_3_a_hint_may_exceed_the_ceiling_but_not_max_hint() {
+    let policy = doubling().max_delay(2 * SECOND).max_hint(60 * SECOND);
+    let policy = policy.build().unwrap();
+    assert!(Run::new(&policy).wait(hinted(60 * SECOND)) >= 60 * SECOND);
+    let reason = Run::new(&policy).stop(hinted(60 * SECOND + MILLI));
+    assert_eq!(reason, StopReason::RetryLater);
+}
+
+// Rule 4: a server's time is a floor.
+
+#[test]
+fn rule_4_five_ways_to_obey() {
+    // Own wait 1 s; the spread behind a shared hint is at most the hint, its middle half of it.
+    let cases = [
+        (HintMode::Floor, 500 * MILLI, 1250 * MILLI),
+        (HintMode::Floor, 4 * SECOND, 6 * SECOND),
+        (HintMode::Replace, 500 * MILLI, 500 * MILLI),
+        (HintMode::Replace, 4 * SECOND, 4 * SECOND),
+        (HintMode::Clamp, 500 * MILLI, SECOND),
+        (HintMode::Clamp, 4 * SECOND, 4 * SECOND),
+        (HintMode::Clamp, 60 * SECOND, 6 * SECOND),
+        (HintMode::Exact, 500 * MILLI, 500 * MILLI),
+        (HintMode::Exact, 4 * SECOND, 4 * SECOND),
+        (HintMode::Ignore, 4 * SECOND, SECOND),
+    ];
+    for (mode, hint, expected) in cases {
+        let policy = doubling().hint(mode).build().unwrap();
+        assert_eq!(
+            Run::new(&policy).wait(hinted(hint)),
+            expected,
+            "{mode:?} {hint:?}"
+        );
+    }
+}
+
+#[test]
+fn rule_4_callers_are_spread_behind_the_hint_by_its_audience() {
+    let policy = doubling().build().unwrap();
+    for (audience, most) in [
+        (Audience::Shared, 10 * SECOND),
+        (Audience::TicketSeconds, SECOND),
+        (Audience::TicketMillis, 100 * MILLI),
+    ] {
+        let hint = Hint::after(10 * SECOND).for_audience(audience);
+        let failure = Failure::throttled().hint(hint);
+        assert_eq!(Run::new(&policy).draw(0.0).wait(failure), 10 * SECOND);
+        assert_eq!(
+            Run::new(&policy).draw(1.0).wait(failure),
+            10 * SECOND + most
+        );
+    }
+}
+
+#[test]
+fn rule_4_the_spread_is_limited_to_what_fits() {
+    let policy = doubling().max_elapsed(12 * SECOND).build().unwrap();
+    assert_eq!(
+        Run::new(&policy).draw(1.0).wait(hinted(10 * SECOND)),
+        12 * SECOND
+    );
+    // An attempt at the deadline itself would have no time at all.
+    let policy = doubling().deadline(12 * SECOND).build().unwrap();
+    let wait = Run::new(&policy).draw(1.0).wait(hinted(10 * SECOND));
+    assert_eq!(wait, 12 * SECOND - Duration::from_nanos(1));
+}
+
+#[test]
+fn rule_4_retry_later_carries_the_servers_own_instant() {
+    for policy in [
+        doubling().max_hint(SECOND),
+        doubling().max_elapsed(10 * SECOND),
+        doubling().deadline(10 * SECOND),
+    ] {
+        let policy = policy.build().unwrap();
+        let mut run = Run::new(&policy);
+        let stop = run
+            .fail_after(2 * SECOND, hinted(3600 * SECOND))
+            .stop()
+            .unwrap();
+        assert_eq!(stop.reason, StopReason::RetryLater);
+        assert_eq!(stop.retry_at, Some(run.now.saturating_add(3600 * SECOND)));
+    }
+}
+
+/// gRFC A6: after a pushback the sequence begins anew, that of a rule too.
+#[test]
+fn rule_4_exact_restarts_the_backoff() {
+    let plain = doubling().hint(HintMode::Exact).max_retries(9);
+    let by_rule = plain.clone().rule(Rule {
+        backoff: Some(Backoff::exponential(SECOND)),
+        ..Rule::on([Pattern::Any])
+    });
+    for policy in [plain.build().unwrap(), by_rule.build().unwrap()] {
+        let mut run = Run::new(&policy);
+        run.wait(Failure::ambiguous());
+        assert_eq!(run.wait(Failure::ambiguous()), 2 * SECOND);
+        assert_eq!(run.wait(hinted(3 * MILLI)), 3 * MILLI);
+        assert_eq!(run.wait(Failure::ambiguous()), SECOND);
+    }
+}
+
+// Rule 5: precedence.
+
+#[test]
+fn rule_5_do_not_retry_outranks_everything() {
+    let policy = doubling().retry_on([Pattern::Any]).assume_repeatable(true);
+    let policy = policy.build().unwrap();
+    let hint = Hint::after(SECOND).with_advice(Advice::DoNotRetry);
+    for kind in [
+        Kind::NotProcessed,
+        Kind::Throttled,
+        Kind::Ambiguous,
+        Kind::Overloaded,
+    ] {
+        let failure = Failure::new(kind).hint(hint);
+        assert_eq!(Run::new(&policy).stop(failure), StopReason::DoNotRetry);
+    }
+}
+
+// Rule 6: time limits count the next wait.
+
+#[test]
+fn rule_6_limits_count_the_next_wait() {
+    let waits = |policy: PolicyBuilder| {
+        let policy = policy.unlimited_retries().build().unwrap();
+        let count = policy.waits(Draw::at(0.5)).count();
+        let mut run = Run::new(&policy);
+        for _ in 0..count {
+            run.wait(Failure::ambiguous());
+        }
+        (count, run.stop(Failure::ambiguous()))
+    };
+    // 1 + 2 + 4 = 7 s: the third retry starts at 7 s, the fourth would at 15 s.
+    assert_eq!(
+        waits(doubling().max_elapsed(7 * SECOND)),
+        (3, StopReason::MaxElapsed)
+    );
+    assert_eq!(
+        waits(doubling().max_elapsed(7 * SECOND - MILLI)),
+        (2, StopReason::MaxElapsed)
+    );
+    // At the deadline itself an attempt has no time.
+    assert_eq!(
+        waits(doubling().deadline(7 * SECOND)),
+        (2, StopReason::Deadline)
+    );
+    assert_eq!(
+        waits(doubling().deadline(7 * SECOND + MILLI)),
+        (3, StopReason::Deadline)
+    );
+    let room = doubling().attempt_room(SECOND);
+    assert_eq!(
+        waits(room.clone().max_elapsed(8 * SECOND)),
+        (3, StopReason::MaxElapsed)
+    );
+    assert_eq!(
+        waits(room.max_elapsed(8 * SECOND - MILLI)),
+        (2, StopReason::MaxElapsed)
+    );
+}
+
+#[test]
+fn rule_6_the_time_of_the_attempts_counts() {
+    let policy = doubling().max_elapsed(10 * SECOND).build().unwrap();
+    let mut run = Run::new(&policy);
+    assert!(
+        run.fail_after(9 * SECOND, Failure::ambiguous())
+            .stop()
+            .is_none()
+    );
+    let stop = run.fail_after(MILLI, Failure::ambiguous()).stop().unwrap();
+    assert_eq!(stop.reason, StopReason::MaxElapsed);
+}
+
+#[test]
+fn rule_6_an_attempt_is_cut_off_at_its_timeout_or_the_deadline() {
+    let policy = doubling()
+        .deadline(100 * SECOND)
+        .attempt_timeout(60 * SECOND)
+        .rule(Rule {
+            attempt_timeout: Some(5 * SECOND),
+            ..Rule::on([Pattern::Timeout])
+        })
+        .build()
+        .unwrap();
+    let mut run = Run::new(&policy);
+    let limit = |run: &Run<'_>| run.session.attempt_limit(&policy, run.now);
+    assert_eq!(limit(&run), Some(60 * SECOND));
+    run.fail_after(60 * SECOND, Failure::ambiguous());
+    assert_eq!(limit(&run), Some(39 * SECOND), "61 s have passed");
+    run.fail(Failure::ambiguous().cause(Cause::Timeout));
+    assert_eq!(limit(&run), Some(5 * SECOND), "the rule's own, R2.4");
+}
+
+// Rule 7: the budget.
+
+fn one_token() -> Budget {
+    Budget::new(&BudgetConfig {
+        reserve: 1.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    })
+    .unwrap()
+}
+
+/// failsafe-go asks its budget after the sleep; Envoy counts those who sleep wrongly.
+#[test]
+fn failsafe_go_budget_checked_after_the_sleep() {
+    let policy = doubling().build().unwrap();
+    let budget = one_token();
+    Run::new(&policy).budget(&budget).wait(Failure::ambiguous());
+    assert_eq!(budget.balance(), 0.0, "taken while the first still waits");
+    let mut second = Run::new(&policy).budget(&budget);
+    assert_eq!(second.stop(Failure::ambiguous()), StopReason::Budget);
+}
+
+/// The refund that never happens, in AWS's adaptive mode and in tower.
+#[test]
+fn refund_on_cancel() {
+    let policy = doubling().build().unwrap();
+    let budget = one_token();
+    let mut run = Run::new(&policy).budget(&budget);
+    run.wait(Failure::ambiguous());
+    run.session.on_cancel(Some(&budget));
+    assert_eq!(budget.balance(), 1.0);
+    run.session.on_cancel(Some(&budget));
+    assert_eq!(budget.balance(), 1.0, "given back once");
+
+    let mut run = Run::new(&policy).budget(&budget);
+    run.wait(Failure::ambiguous());
+    run.session.on_attempt();
+    run.session.on_cancel(Some(&budget));
+    assert_eq!(budget.balance(), 0.0, "the retry went out");
+}
+
+#[test]
+fn rule_7_a_decision_to_stop_takes_nothing() {
+    let budget = one_token();
+    for (policy, failure) in [
+        (doubling(), Failure::permanent()),
+        (doubling().max_retries(0), Failure::ambiguous()),
+        (doubling().max_elapsed(MILLI), Failure::ambiguous()),
+        (doubling().max_hint(MILLI), hinted(SECOND)),
+    ] {
+        let policy = policy.build().unwrap();
+        Run::new(&policy).budget(&budget).stop(failure);
+        assert_eq!(budget.balance(), 1.0);
+    }
+}
+
+#[test]
+fn rule_7_tickets_and_unsent_attempts_are_exempt() {
+    let policy = doubling().max_retries(9).build().unwrap();
+    let budget = one_token();
+    let mut run = Run::new(&policy).budget(&budget);
+    let ticket = Hint::after(SECOND).for_audience(Audience::TicketSeconds);
+    run.wait(Failure::throttled().hint(ticket));
+    run.wait(Failure::network(Network::RefusedStream));
+    assert_eq!(budget.balance(), 1.0);
+    run.wait(Failure::network(Network::GoAway));
+    assert_eq!(budget.balance(), 0.0, "unsent is free once");
+    assert_eq!(
+        run.stop(hinted(SECOND)),
+        StopReason::Budget,
+        "shared hints are not free"
+    );
+}
+
+// Rule 10: nothing looked at that is not needed.
+
+#[test]
+fn rule_10_without_time_limits_the_time_does_not_matter() {
+    let policy = doubling().max_retries(4).build().unwrap();
+    assert!(!policy.needs_time());
+    let waits_from = |started, now: Instant| {
+        let mut session = Session::new(started, true);
+        let mut step = || {
+            session.on_attempt();
+            session.on_failure(
+                &policy,
+                now,
+                &Failure::ambiguous(),
+                &mut Draw::at(0.5),
+                None,
+            )
+        };
+        [(); 5].map(|()| step())
+    };
+    let reference = waits_from(Instant::ORIGIN, Instant::ORIGIN);
+    assert_eq!(waits_from(Instant::MAX, Instant::ORIGIN), reference);
+    assert_eq!(
+        waits_from(Instant::ORIGIN, Instant::from_nanos(1 << 62)),
+        reference
+    );
+}
+
+#[test]
+fn rule_10_no_randomness_is_drawn_where_none_is_needed() {
+    struct Never;
+    impl Random for Never {
+        fn next_u64(&mut self) -> u64 {
+            panic!("drawn")
+        }
+    }
+    let policy = doubling().build().unwrap();
+    let mut session = Session::new(Instant::ORIGIN, true);
+    session.on_attempt();
+    session.on_failure(
+        &policy,
+        Instant::ORIGIN,
+        &Failure::ambiguous(),
+        &mut Never,
+        None,
+    );
+    session.on_attempt();
+    session.on_success(None);
+}
+
+// Rule 11: saturation.
+
+#[test]
+fn rule_11_absurd_inputs_saturate() {
+    let policy = Policy::builder(Backoff::Exponential {
+        initial: Duration::MAX,
+        factor: 1e300,
+    })
+    .jitter(Jitter::additive(Duration::MAX))
+    .unlimited_delay()
+    .unlimited_retries()
+    .max_hint(Duration::MAX);
+    let policy = policy.build().unwrap();
+    let mut run = Run::new(&policy).draw(1.0);
+    for _ in 0..100 {
+        assert_eq!(
+            run.wait(Failure::ambiguous()),
+            Duration::from_nanos(u64::MAX)
+        );
+    }
+    assert_eq!(run.now, Instant::MAX);
+    // Beyond the end of time is later than any limit.
+    let stop = run.fail(hinted(Duration::MAX)).stop().unwrap();
+    assert_eq!(
+        (stop.reason, stop.retry_at),
+        (StopReason::RetryLater, Some(Instant::MAX))
+    );
+    let limited = policy
+        .into_builder()
+        .deadline(Duration::MAX)
+        .build()
+        .unwrap();
+    assert_eq!(
+        Run::new(&limited).stop(Failure::ambiguous()),
+        StopReason::Deadline
+    );
+}
+
+// Rule 12: see `refund_on_cancel` and the property below.
+
+proptest! {
+    /// Whatever sessions do, and wherever they are dropped: a token is in the budget or was spent on
+    /// an attempt that went out.
+    #[test]
+    fn rule_12_no_cancellation_loses_or_makes_tokens(
+        sessions in proptest::collection::vec((0..5u32, any::<bool>()), 1..20),
+    ) {
+        let policy = doubling().max_retries(9).build().unwrap();
+        let budget = Budget::new(&BudgetConfig {
+            reserve: 30.0,
+            per_second: 0.0,
+            ..BudgetConfig::DEFAULT
+        }).unwrap();
+        let mut went_out = 0_u32;
+        for (failures, cancelled_in_wait) in sessions {
+            let mut run = Run::new(&policy).budget(&budget);
+            let mut waiting = false;
+            for _ in 0..failures {
+                went_out += u32::from(waiting);
+                waiting = run.fail(Failure::ambiguous()).stop().is_none();
+                if !waiting {
+                    break;
+                }
+            }
+            if waiting && !cancelled_in_wait {
+                run.session.on_attempt();
+                went_out += 1;
+            }
+            run.session.on_cancel(Some(&budget));
+        }
+        prop_assert_eq!(budget.balance(), 30.0 - f64::from(went_out));
+    }
+}
+
+// Rule 14: the operator's switch.
+
+#[test]
+fn rule_14_an_operator_turns_retries_off() {
+    let policy = doubling()
+        .unlimited_retries()
+        .retries_off(true)
+        .build()
+        .unwrap();
+    let reason = Run::new(&policy).stop(Failure::not_processed());
+    assert_eq!(reason, StopReason::RetriesExhausted);
+    let on = policy.into_builder().retries_off(false).build().unwrap();
+    Run::new(&on).wait(Failure::not_processed());
+}
+
+// Rules per failure, and what is counted.
+
+#[test]
+fn rules_count_independently() {
+    let rule = |low, backoff, retries| Rule {
+        backoff: Some(backoff),
+        max_retries: Some(retries),
+        ..Rule::on([Pattern::Status(low, low)])
+    };
+    let policy = doubling()
+        .max_retries(20)
+        .rule(rule(500, Backoff::exponential(10 * SECOND), 3))
+        .rule(rule(502, Backoff::linear(MILLI, MILLI), 2))
+        .build()
+        .unwrap();
+    let of = |code| status(Kind::Ambiguous, code);
+    let mut run = Run::new(&policy);
+    assert_eq!(run.wait(of(500)), 10 * SECOND);
+    assert_eq!(run.wait(of(502)), MILLI);
+    assert_eq!(
+        run.wait(of(504)),
+        SECOND,
+        "the policy's own backoff has not moved"
+    );
+    assert_eq!(run.wait(of(500)), 20 * SECOND);
+    assert_eq!(run.wait(of(502)), 2 * MILLI);
+    assert_eq!(run.stop(of(502)), StopReason::RetriesExhausted);
+    assert_eq!(
+        run.wait(of(500)),
+        40 * SECOND,
+        "the other rule has retries left"
+    );
+    assert_eq!(run.wait(of(504)), 2 * SECOND);
+    assert_eq!(run.stop(of(500)), StopReason::RetriesExhausted);
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let rule = |pattern, delay| Rule {
+        backoff: Some(Backoff::constant(delay)),
+        ..Rule::on([pattern])
+    };
+    let policy = doubling()
+        .rule(rule(Pattern::Status(503, 503), 3 * SECOND))
+        .rule(rule(Pattern::Status(500, 599), 5 * SECOND))
+        .build()
+        .unwrap();
+    assert_eq!(
+        Run::new(&policy).wait(status(Kind::Ambiguous, 503)),
+        3 * SECOND
+    );
+    assert_eq!(
+        Run::new(&policy).wait(status(Kind::Ambiguous, 500)),
+        5 * SECOND
+    );
+}
+
+/// AWS: another first delay, the same exponent.
+#[test]
+fn throttled_initial_shares_the_exponent() {
+    let policy = doubling().throttled_initial(10 * SECOND).build().unwrap();
+    let mut run = Run::new(&policy);
+    assert_eq!(run.wait(Failure::ambiguous()), SECOND);
+    assert_eq!(run.wait(Failure::throttled()), 20 * SECOND);
+    assert_eq!(run.wait(Failure::ambiguous()), 4 * SECOND);
+}
+
+#[test]
+fn reset_restarts_the_backoffs_and_moves_no_limit() {
+    let policy = doubling()
+        .max_retries(5)
+        .max_elapsed(60 * SECOND)
+        .rule(Rule {
+            backoff: Some(Backoff::exponential(SECOND)),
+            max_retries: Some(3),
+            ..Rule::on([Pattern::Timeout])
+        })
+        .build()
+        .unwrap();
+    let timeout = Failure::ambiguous().cause(Cause::Timeout);
+    let mut run = Run::new(&policy);
+    run.wait(timeout);
+    assert_eq!(run.wait(timeout), 2 * SECOND);
+    run.session.reset(run.now);
+    assert_eq!(run.wait(timeout), SECOND);
+    assert_eq!(
+        run.stop(timeout),
+        StopReason::RetriesExhausted,
+        "the rule's three are used up"
+    );
+    run.session.reset(run.now);
+    run.wait(Failure::ambiguous());
+    run.session.reset(run.now);
+    assert_eq!(run.stop(Failure::ambiguous()), StopReason::RetriesExhausted);
+
+    let mut run = Run::new(&policy);
+    run.fail_after(58 * SECOND, Failure::ambiguous());
+    run.session.reset(run.now);
+    let stop = run.fail_after(SECOND, Failure::ambiguous()).stop().unwrap();
+    assert_eq!(stop.reason, StopReason::MaxElapsed);
+}
+
+#[test]
+fn a_drivers_own_waits_keep_ceiling_jitter_hints_and_limits() {
+    let policy = doubling().max_delay(2 * SECOND).build().unwrap();
+    let decide = |own, failure| {
+        let mut session = Session::new(Instant::ORIGIN, true);
+        session.on_attempt();
+        let now = Instant::ORIGIN;
+        session.on_failure_with(&policy, now, &failure, own, &mut Draw::at(0.0), None)
+    };
+    let retry = |after| Decision::Retry { after };
+    assert_eq!(decide(Some(MILLI), Failure::ambiguous()), retry(MILLI));
+    assert_eq!(
+        decide(Some(9 * SECOND), Failure::ambiguous()),
+        retry(2 * SECOND)
+    );
+    assert_eq!(decide(Some(MILLI), hinted(9 * SECOND)), retry(9 * SECOND));
+    let stop = decide(None, Failure::ambiguous()).stop().unwrap();
+    assert_eq!(
+        stop.reason,
+        StopReason::RetriesExhausted,
+        "the iterator has ended"
+    );
+}
+
+// Bugs of others.
+
+/// backoff 0.4: with `max_elapsed_time = 0` and a retry_after it made 8642 attempts in a day.
+#[test]
+fn backoff_retry_after_bypasses_max_elapsed() {
+    let policy = doubling()
+        .unlimited_retries()
+        .max_elapsed(60 * SECOND)
+        .build()
+        .unwrap();
+    let mut run = Run::new(&policy).draw(0.0);
+    let mut attempts = 0;
+    while run.fail(hinted(10 * SECOND)).stop().is_none() {
+        attempts += 1;
+        assert!(attempts < 100);
+    }
+    // Waits of 10, 10, 10, 10 and 16 s (the own wait is above the hint by then): 56 s.
+    assert_eq!(attempts, 5);
+}
+
+/// backon 1.6: the documented Retry-After recipe is asked after the last retry too, and made 3601
+/// attempts with `max_times = 3`.
+#[test]
+fn backon_retry_after_recipe_defeats_max_times() {
+    let policy = doubling().max_retries(3).build().unwrap();
+    let mut run = Run::new(&policy);
+    for _ in 0..3 {
+        run.wait(hinted(SECOND));
+    }
+    assert_eq!(run.stop(hinted(SECOND)), StopReason::RetriesExhausted);
+}
+
+/// tokio-retry2 0.9: the server asked for 5 s and got attempts after 10 ms.
+#[test]
+fn tokio_retry2_retry_after_is_never_honoured() {
+    let policy = Policy::builder(Backoff::constant(10 * MILLI))
+        .build()
+        .unwrap();
+    assert!(Run::new(&policy).wait(hinted(5 * SECOND)) >= 5 * SECOND);
+}
+
+/// reqwest-retry 0.9: a total of 1 s, a next delay of 30 min, granted.
+#[test]
+fn reqwest_retry_elapsed_ignores_the_next_sleep() {
+    let policy = Policy::builder(Backoff::constant(1800 * SECOND))
+        .jitter(Jitter::None)
+        .max_elapsed(SECOND)
+        .build()
+        .unwrap();
+    assert_eq!(
+        Run::new(&policy).stop(Failure::ambiguous()),
+        StopReason::MaxElapsed
+    );
+}
+
+/// failsafe-go, Failsafe and p-retry cut the last sleep to what is left, and so come back earlier
+/// than the server allowed.
+#[test]
+fn failsafe_truncated_sleep_beats_retry_after() {
+    for policy in [
+        doubling().max_elapsed(5 * SECOND),
+        doubling().deadline(5 * SECOND),
+    ] {
+        let policy = policy.build().unwrap();
+        assert_eq!(
+            Run::new(&policy).stop(hinted(10 * SECOND)),
+            StopReason::RetryLater
+        );
+        // And the own wait is not shortened either: 1 + 2 s have passed, 4 s do not fit.
+        let mut run = Run::new(&policy);
+        assert_eq!(run.wait(Failure::ambiguous()), SECOND);
+        assert_eq!(run.wait(Failure::ambiguous()), 2 * SECOND);
+        run.stop(Failure::ambiguous());
+    }
+}
+
+/// failsafe-go applies its ± jitter to the server's delay.
+#[test]
+fn failsafe_go_symmetric_jitter_on_retry_after_comes_back_early() {
+    for jitter in [Jitter::Proportional(1.0), Jitter::Full, Jitter::Equal] {
+        let policy = doubling().jitter(jitter).build().unwrap();
+        for draw in [0.0, 0.1, 0.5, 1.0] {
+            let wait = Run::new(&policy).draw(draw).wait(hinted(10 * SECOND));
+            assert!(wait >= 10 * SECOND, "{jitter:?} at {draw}: {wait:?}");
+        }
+    }
+}
+
+/// SplitMix64: a seeded stream.
+struct Stream(u64);
+
+impl Random for Stream {
+    fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// stamina, tenacity, urllib3, p-retry and httpx-retries apply the ceiling after the jitter: once the
+/// backoff has passed it, 88 to 100 % of 20,000 clients wait for exactly the same time.
+#[test]
+fn jitter_erased_at_the_cap() {
+    let most_on_one_value = |ceiling, jitter| {
+        let policy = Policy::builder(Backoff::exponential(SECOND))
+            .jitter(jitter)
+            .max_delay(10 * SECOND)
+            .ceiling(ceiling)
+            .max_retries(8)
+            .build()
+            .unwrap();
+        let mut eighth: Vec<_> = (0..20_000)
+            .filter_map(|client| policy.waits(Stream(client)).nth(7))
+            .collect();
+        assert_eq!(eighth.len(), 20_000);
+        eighth.sort();
+        eighth
+            .chunk_by(|one, other| one == other)
+            .map(<[_]>::len)
+            .max()
+            .unwrap()
+    };
+    let jitters = [
+        Jitter::Full,
+        Jitter::Equal,
+        Jitter::Proportional(0.5),
+        Jitter::additive(SECOND),
+    ];
+    for jitter in jitters {
+        let most = most_on_one_value(Ceiling::BeforeJitter, jitter);
+        assert!(most <= 2, "{jitter:?}: {most}");
+    }
+    // What the bug looks like, and what the presets that reproduce it do.
+    assert_eq!(
+        most_on_one_value(Ceiling::AfterJitter, Jitter::additive(SECOND)),
+        20_000
+    );
+}
+
+/// Kubernetes' wait.Backoff sets its steps to zero when it reaches the cap.
+#[test]
+fn k8s_cap_ends_retries() {
+    let policy = doubling()
+        .max_delay(2 * SECOND)
+        .max_retries(50)
+        .build()
+        .unwrap();
+    let waits: Vec<_> = policy.waits(Draw::at(0.5)).collect();
+    assert_eq!(waits.len(), 50);
+    assert!(waits[1..].iter().all(|wait| *wait == 2 * SECOND));
+}
+
+/// cenkalti v5 and others, where 0 or a missing limit means one attempt.
+#[test]
+fn unlimited_is_one_attempt() {
+    let policy = doubling().unlimited_retries().build().unwrap();
+    assert_eq!(policy.waits(Draw::at(0.5)).take(10_000).count(), 10_000);
+    let none = doubling().max_retries(0).build().unwrap();
+    assert_eq!(none.waits(Draw::at(0.5)).count(), 0, "and zero means zero");
+}
+
+/// avast/retry-go: the finite and the infinite path are two loops with different semantics.
+#[test]
+fn retry_go_finite_and_infinite_loops_diverge() {
+    let finite = doubling().max_retries(20).build().unwrap();
+    let infinite = doubling().unlimited_retries().build().unwrap();
+    assert!(
+        finite
+            .waits(Draw::at(0.3))
+            .eq(infinite.waits(Draw::at(0.3)).take(20))
+    );
+    for policy in [&finite, &infinite] {
+        assert_eq!(
+            Run::new(policy).stop(Failure::permanent()),
+            StopReason::Permanent
+        );
+    }
+}
+
+/// Envoy discards a Retry-After above its maximum and falls back to 25 ms; Anthropic's SDK does alike.
+#[test]
+fn envoy_too_long_retry_after_falls_to_25_ms() {
+    let policy = Policy::builder(Backoff::exponential(25 * MILLI))
+        .build()
+        .unwrap();
+    let reason = Run::new(&policy).stop(hinted(301 * SECOND));
+    assert_eq!(reason, StopReason::RetryLater);
+}
+
+/// urllib3, curl and ky cut a Retry-After at their maximum, and so come back early.
+#[test]
+fn urllib3_retry_after_is_cut_at_the_cap() {
+    let policy = doubling().max_delay(2 * SECOND).build().unwrap();
+    assert!(Run::new(&policy).wait(hinted(200 * SECOND)) >= 200 * SECOND);
+}
+
+/// tenacity #93: one retrying object shared by concurrent calls mixes their state.
+#[test]
+fn tenacity_shared_state_across_concurrent_calls() {
+    let policy = doubling().max_retries(2).build().unwrap();
+    let mut runs = [(); 3].map(|()| Run::new(&policy));
+    for wait in [SECOND, 2 * SECOND] {
+        for run in &mut runs {
+            assert_eq!(run.wait(Failure::ambiguous()), wait);
+        }
+    }
+    for run in &mut runs {
+        assert_eq!(run.stop(Failure::ambiguous()), StopReason::RetriesExhausted);
+    }
+}
