@@ -84,13 +84,20 @@ type Source<'e> = &'e (dyn Error + 'static);
 fn chain<'e>(error: &'e reqwest::Error) -> impl Iterator<Item = Source<'e>> {
     std::iter::successors(Some(error as Source<'e>), |error: &Source<'e>| {
         let error: Source<'e> = *error;
-        match error
+        // `source` steps over the I/O error within an HTTP/2 error, and over the error within an I/O
+        // error.
+        if let Some(io) = error
+            .downcast_ref::<h2::Error>()
+            .and_then(h2::Error::get_io)
+        {
+            Some(io as Source<'e>)
+        } else if let Some(inner) = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref)
         {
-            // `source` of an I/O error steps over the error that it wraps.
-            Some(wrapped) => Some(wrapped as Source<'e>),
-            None => error.source(),
+            Some(inner as Source<'e>)
+        } else {
+            error.source()
         }
     })
 }
