@@ -192,6 +192,12 @@ impl Policy {
         self.max_delay
     }
 
+    /// The first delay after a throttled failure, if the policy has one of its own.
+    #[must_use]
+    pub const fn throttled_initial(&self) -> Option<Duration> {
+        self.throttled_initial
+    }
+
     /// Where the ceiling cuts.
     #[must_use]
     pub const fn ceiling(&self) -> Ceiling {
@@ -254,6 +260,18 @@ impl Policy {
     #[must_use]
     pub fn retry_on(&self) -> Option<&[Pattern]> {
         self.retry_on.as_deref()
+    }
+
+    /// The failures that are never retried.
+    #[must_use]
+    pub fn stop_on(&self) -> &[Pattern] {
+        &self.stop_on
+    }
+
+    /// The failures after which the server is believed not to have begun.
+    #[must_use]
+    pub fn not_processed(&self) -> &[Pattern] {
+        &self.not_processed
     }
 
     /// What the budget of a destination is made of, if the policy has one.

@@ -1,0 +1,221 @@
+//! Policies of every shape, for properties.
+
+use std::time::Duration;
+
+use proptest::option::of as optional;
+use proptest::prelude::*;
+use relent_core::{Backoff, BudgetConfig, Ceiling, HintMode, Jitter, Pattern, Phase, Policy, Rule};
+
+fn duration() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        (0..=u64::MAX).prop_map(Duration::from_nanos),
+        (0..100_000u64).prop_map(Duration::from_millis),
+        (0..1000u64).prop_map(Duration::from_secs),
+    ]
+}
+
+fn simple_backoff() -> BoxedStrategy<Backoff> {
+    prop_oneof![
+        Just(Backoff::None),
+        duration().prop_map(Backoff::constant),
+        (duration(), duration()).prop_map(|(initial, step)| Backoff::linear(initial, step)),
+        (duration(), 1.0..1e9f64)
+            .prop_map(|(initial, factor)| Backoff::Exponential { initial, factor }),
+        duration().prop_map(Backoff::exponential),
+        duration().prop_map(Backoff::fibonacci),
+        (duration(), 1.0..1e9f64)
+            .prop_map(|(initial, factor)| Backoff::Decorrelated { initial, factor }),
+        (1..u64::MAX, 0..=62u32).prop_map(|(slot, exponent_limit)| Backoff::Slotted {
+            slot: Duration::from_nanos(slot),
+            exponent_limit,
+        }),
+        prop::collection::vec(duration(), 1..5).prop_map(Backoff::schedule),
+        (duration(), f64::MIN_POSITIVE..1e9)
+            .prop_map(|(initial, fraction)| Backoff::elapsed(initial, fraction)),
+    ]
+    .boxed()
+}
+
+fn backoff() -> BoxedStrategy<Backoff> {
+    prop_oneof![
+        4 => simple_backoff(),
+        1 => (prop::collection::vec((1..9u32, simple_backoff()), 0..3), prop::option::of(1..9u32), simple_backoff())
+            .prop_map(|(phases, retries, last)| Backoff::Chain {
+                phases: phases
+                    .into_iter()
+                    .map(|(retries, backoff)| Phase { retries: Some(retries), backoff })
+                    .chain([Phase { retries, backoff: last }])
+                    .collect(),
+            }),
+    ]
+    .boxed()
+}
+
+fn jitter() -> BoxedStrategy<Jitter> {
+    prop_oneof![
+        Just(Jitter::None),
+        Just(Jitter::Full),
+        Just(Jitter::Equal),
+        (0.0..=1.0f64).prop_map(Jitter::Proportional),
+        (duration(), duration()).prop_map(|(one, other)| Jitter::Additive {
+            min: one.min(other),
+            max: one.max(other),
+        }),
+    ]
+    .boxed()
+}
+
+fn pattern() -> BoxedStrategy<Pattern> {
+    prop_oneof![
+        (100..=599u16, 100..=599u16)
+            .prop_map(|(one, other)| Pattern::Status(one.min(other), one.max(other))),
+        (1..=5u16).prop_map(|class| Pattern::Status(class * 100, class * 100 + 99)),
+        (0..=16u16).prop_map(Pattern::Grpc),
+        (0..=255i32, 0..=255i32)
+            .prop_map(|(one, other)| Pattern::Exit(one.min(other), one.max(other))),
+        prop::sample::select(vec![
+            Pattern::Signal,
+            Pattern::Output,
+            Pattern::Timeout,
+            Pattern::Network,
+            Pattern::Connect,
+            Pattern::Throttled,
+            Pattern::Error,
+            Pattern::Any,
+        ]),
+    ]
+    .boxed()
+}
+
+fn rule() -> BoxedStrategy<Rule> {
+    (
+        prop::collection::vec(pattern(), 1..4),
+        optional(backoff()),
+        optional(jitter()),
+        optional(duration()),
+        optional(0..=255u32),
+        optional(duration()),
+    )
+        .prop_map(
+            |(on, backoff, jitter, max_delay, max_retries, attempt_timeout)| Rule {
+                on,
+                backoff,
+                jitter,
+                max_delay,
+                max_retries,
+                attempt_timeout,
+            },
+        )
+        .boxed()
+}
+
+fn budget() -> BoxedStrategy<BudgetConfig> {
+    (
+        (0.0..1e6f64, 0.0..1e6f64, 0.0..100f64, 0.0..1e6f64),
+        (100.0..1e6f64, 0.0..50f64, 0.0..50f64, 0.0..50f64),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(filling, taking, refund_on_success, charge_failures)| BudgetConfig {
+                ratio: filling.0,
+                success: filling.1,
+                reserve: filling.2,
+                per_second: filling.3,
+                capacity: taking.0,
+                cost: taking.1,
+                throttled_cost: taking.2,
+                floor: taking.3,
+                refund_on_success,
+                charge_failures,
+            },
+        )
+        .boxed()
+}
+
+/// Any policy that builds.
+pub(crate) fn policy() -> impl Strategy<Value = Policy> {
+    let waits = (
+        backoff(),
+        optional(jitter()),
+        optional(optional(duration())),
+        any::<bool>(),
+        optional(duration()),
+    );
+    let limits = (
+        optional(optional(any::<u32>())),
+        optional(duration()),
+        optional(duration()),
+        optional(duration()),
+        optional(duration()),
+    );
+    let hints = (
+        prop::sample::select(HintMode::ALL.to_vec()),
+        optional(duration()),
+    );
+    let lists = (
+        prop::collection::vec(rule(), 0..3),
+        optional(prop::collection::vec(pattern(), 0..4)),
+        prop::collection::vec(pattern(), 0..4),
+        prop::collection::vec(pattern(), 0..4),
+    );
+    let rest = (optional(budget()), any::<bool>(), any::<bool>());
+    (waits, limits, hints, lists, rest).prop_filter_map(
+        "contradictory policies do not build",
+        |(waits, limits, hints, lists, rest)| {
+            let draws = waits.0.draws();
+            let mut builder = Policy::builder(waits.0)
+                .hint(hints.0.1)
+                .stop_on(lists.2)
+                .not_processed(lists.3)
+                .assume_repeatable(rest.1)
+                .retries_off(rest.2);
+            if let Some(jitter) = waits.1
+                && !draws
+            {
+                builder = builder.jitter(jitter);
+            }
+            match waits.2 {
+                Some(Some(ceiling)) => builder = builder.max_delay(ceiling),
+                Some(None) => builder = builder.unlimited_delay(),
+                None => {}
+            }
+            if waits.3 {
+                builder = builder.ceiling(Ceiling::AfterJitter);
+            }
+            if let Some(initial) = waits.4 {
+                builder = builder.throttled_initial(initial);
+            }
+            match limits.0 {
+                Some(Some(retries)) => builder = builder.max_retries(retries),
+                Some(None) => builder = builder.unlimited_retries(),
+                None => {}
+            }
+            if let Some(limit) = limits.1 {
+                builder = builder.max_elapsed(limit);
+            }
+            if let Some(limit) = limits.2 {
+                builder = builder.deadline(limit);
+            }
+            if let Some(limit) = limits.3 {
+                builder = builder.attempt_timeout(limit);
+            }
+            if let Some(room) = limits.4 {
+                builder = builder.attempt_room(room);
+            }
+            if let Some(longest) = hints.1 {
+                builder = builder.max_hint(longest);
+            }
+            for rule in lists.0 {
+                builder = builder.rule(rule);
+            }
+            if let Some(listed) = lists.1 {
+                builder = builder.retry_on(listed);
+            }
+            if let Some(config) = rest.0 {
+                builder = builder.budget(config);
+            }
+            builder.build().ok()
+        },
+    )
+}

@@ -1,0 +1,244 @@
+//! What holds for every policy and every sequence of failures.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+mod any_policy;
+
+use std::time::Duration;
+
+use any_policy::policy;
+use proptest::prelude::*;
+use relent_core::{
+    Advice, Audience, Budget, BudgetConfig, Cause, Ceiling, Decision, Failure, Hint, HintMode,
+    Instant, Jitter, Kind, Network, Policy, Random, Session, StopReason,
+};
+
+/// A stream that repeats the drawn bits, so that ends of ranges are met often.
+struct Bits(Vec<u64>, usize);
+
+impl Random for Bits {
+    fn next_u64(&mut self) -> u64 {
+        self.1 += 1;
+        self.0[self.1 % self.0.len()]
+    }
+}
+
+fn bits() -> impl Strategy<Value = Vec<u64>> {
+    let bit = prop_oneof![Just(0), Just(u64::MAX), Just(1 << 63), any::<u64>()];
+    prop::collection::vec(bit, 1..5)
+}
+
+/// Everyday lengths as often as absurd ones.
+fn duration() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        Just(Duration::ZERO),
+        (0..10_000u64).prop_map(Duration::from_millis),
+        (0..1000u64).prop_map(Duration::from_secs),
+        any::<u64>().prop_map(Duration::from_nanos),
+        Just(Duration::MAX),
+    ]
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    let kind = prop::sample::select(vec![
+        Kind::NotProcessed,
+        Kind::Ambiguous,
+        Kind::Permanent,
+        Kind::Throttled,
+        Kind::Overloaded,
+    ]);
+    let cause = prop_oneof![
+        Just(Cause::Error),
+        Just(Cause::Timeout),
+        Just(Cause::Output),
+        (100..600u16).prop_map(Cause::Status),
+        prop::sample::select(vec![408, 421, 425, 429, 503]).prop_map(Cause::Status),
+        (0..17u16).prop_map(Cause::Grpc),
+        any::<i32>().prop_map(Cause::Exit),
+        any::<i32>().prop_map(Cause::Signal),
+        prop::sample::select(vec![
+            Network::NameNotFound,
+            Network::Connect,
+            Network::Certificate,
+            Network::RefusedStream,
+            Network::Reset,
+        ])
+        .prop_map(Cause::Network),
+    ];
+    let audience = prop::sample::select(vec![
+        Audience::Shared,
+        Audience::TicketSeconds,
+        Audience::TicketMillis,
+    ]);
+    let advice = prop_oneof![
+        8 => Just(Advice::None),
+        1 => Just(Advice::DoRetry),
+        1 => Just(Advice::DoNotRetry),
+    ];
+    let hint =
+        (prop::option::of(duration()), audience, advice).prop_map(|(delay, audience, advice)| {
+            delay
+                .map_or(Hint::NONE, Hint::after)
+                .for_audience(audience)
+                .with_advice(advice)
+        });
+    (kind, cause, hint).prop_map(|(kind, cause, hint)| Failure::new(kind).cause(cause).hint(hint))
+}
+
+/// Attempts: how long each takes and how it fails.
+fn attempts() -> impl Strategy<Value = Vec<(Duration, Failure)>> {
+    prop::collection::vec((duration(), failure()), 1..30)
+}
+
+/// What the jitter can make of the ceiling at most; `None` if there is no bound.
+fn longest_own_wait(policy: &Policy) -> Option<Duration> {
+    let ceiling = policy.max_delay()?;
+    if policy.ceiling() == Ceiling::AfterJitter {
+        return Some(ceiling);
+    }
+    Some(match policy.jitter() {
+        Jitter::None | Jitter::Full | Jitter::Equal => ceiling,
+        Jitter::Proportional(_) => ceiling.saturating_mul(2),
+        Jitter::Additive { max, .. } => ceiling.saturating_add(max),
+    })
+}
+
+#[track_caller]
+fn check(policy: &Policy, failure: &Failure, session: &Session, now: Instant, after: Duration) {
+    // A retry was granted: it is within every limit.
+    if let Some(most) = policy.max_retries() {
+        assert!(
+            session.attempts() <= most,
+            "retry {} of {most}",
+            session.attempts()
+        );
+    }
+    let at = now
+        .saturating_add(after)
+        .saturating_add(policy.attempt_room());
+    let started = session.started();
+    if let Some(limit) = policy.max_elapsed() {
+        assert!(at <= started.saturating_add(limit), "max_elapsed");
+    }
+    if let Some(limit) = policy.deadline() {
+        assert!(at < started.saturating_add(limit), "deadline");
+    }
+    // It was allowed at all.
+    assert_ne!(failure.kind, Kind::Overloaded);
+    assert_ne!(failure.hint.advice, Advice::DoNotRetry);
+    // And it is as long as the server and the policy say.
+    match failure.hint.delay() {
+        Some(hint) => {
+            match policy.hint() {
+                HintMode::Floor => assert!(after >= hint, "early: {after:?} < {hint:?}"),
+                HintMode::Replace | HintMode::Exact => assert_eq!(after, hint),
+                HintMode::Clamp | HintMode::Ignore => return,
+            }
+            assert!(hint <= policy.max_hint());
+        }
+        None if policy.rules().is_empty() => {
+            if let Some(longest) = longest_own_wait(policy) {
+                assert!(
+                    after <= longest,
+                    "{after:?} is above the ceiling's {longest:?}"
+                );
+            }
+        }
+        None => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        max_local_rejects: 10_000_000,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_granted_retry_is_within_every_limit(
+        policy in policy(),
+        attempts in attempts(),
+        bits in bits(),
+        start: u64,
+        repeatable: bool,
+    ) {
+        let start = Instant::from_nanos(if start % 2 == 0 { start } else { start >> 20 });
+        let budget = policy.new_budget();
+        let mut random = Bits(bits, 0);
+        let mut session = Session::new(start, repeatable);
+        let mut now = start;
+        for (number, (duration, failure)) in (1..).zip(attempts) {
+            prop_assert_eq!(session.on_attempt(), number);
+            now = now.saturating_add(duration);
+            if let Some(remaining) = session.remaining(&policy, now) {
+                prop_assert!(session.attempt_limit(&policy, now).unwrap() <= remaining);
+            }
+            match session.on_failure(&policy, now, &failure, &mut random, budget.as_ref()) {
+                Decision::Retry { after } => {
+                    check(&policy, &failure, &session, now, after);
+                    now = now.saturating_add(after);
+                }
+                Decision::Stop(stop) => {
+                    let at = failure.hint.delay().map(|delay| now.saturating_add(delay));
+                    prop_assert_eq!(stop.retry_at, at);
+                    prop_assert!(stop.reason != StopReason::RetryLater || at.is_some());
+                    break;
+                }
+            }
+        }
+        session.on_cancel(budget.as_ref());
+        if let (Some(budget), Some(config)) = (&budget, policy.budget()) {
+            // Amounts are kept in thousandths.
+            prop_assert!((0.0..=config.capacity + 0.001).contains(&budget.balance()));
+        }
+    }
+
+    #[test]
+    fn what_may_have_run_is_never_repeated_unless_someone_vouches(
+        policy in policy(),
+        failure in failure(),
+        bits in bits(),
+    ) {
+        let mut session = Session::new(Instant::ORIGIN, false);
+        session.on_attempt();
+        let mut random = Bits(bits, 0);
+        let decision = session.on_failure(&policy, Instant::ORIGIN, &failure, &mut random, None);
+        let ran = !matches!(failure.kind, Kind::NotProcessed | Kind::Throttled);
+        let vouched = policy.assume_repeatable()
+            || policy.not_processed().iter().any(|pattern| pattern.matches(&failure));
+        if ran && !vouched {
+            prop_assert!(decision.stop().is_some());
+        }
+    }
+
+    #[test]
+    fn waits_end_with_the_retries(policy in policy(), bits in bits(), failure in failure()) {
+        let waits = policy.waits_after(failure, Bits(bits, 0)).take(200).count();
+        if let Some(most) = policy.max_retries() {
+            prop_assert!(waits as u64 <= u64::from(most));
+        }
+    }
+
+    #[test]
+    fn a_budget_is_never_overdrawn_by_sessions(
+        policy in policy(),
+        failures in prop::collection::vec(failure(), 1..60),
+        reserve in 0.0..20f64,
+    ) {
+        let config = BudgetConfig { reserve, per_second: 0.0, ..BudgetConfig::DEFAULT };
+        let budget = Budget::new(&config).unwrap();
+        let mut granted = 0_u32;
+        for failure in failures {
+            let failure = failure.hint(Hint::NONE);
+            let mut session = Session::new(Instant::ORIGIN, true);
+            session.on_attempt();
+            let (now, mut random) = (Instant::ORIGIN, Bits(vec![0], 0));
+            let decision = session.on_failure(&policy, now, &failure, &mut random, Some(&budget));
+            let free = failure.cause == Cause::Network(Network::RefusedStream);
+            granted += u32::from(decision.stop().is_none() && !free);
+        }
+        // Amounts are rounded to thousandths.
+        prop_assert!(f64::from(granted) <= reserve + 0.001);
+        prop_assert!((budget.balance() - (reserve - f64::from(granted))).abs() < 0.001);
+    }
+}
