@@ -100,6 +100,61 @@ impl NamedPolicy {
 /// assert!(error.starts_with("unknown key `max_retrys` (line 1, column 1): did you mean `max_retries`?"));
 /// # Ok::<(), relent::PolicyFileError>(())
 /// ```
+///
+/// # Keys
+/// Every key but `backoff` may be left out; the defaults are those of
+/// [`Policy::builder`](crate::Policy::builder). A key that is not known is an error.
+///
+/// ```toml
+/// description = "every key there is"
+/// source = "this page"
+/// max_retries = 10          # or "unlimited"
+/// max_elapsed = "15m"       # no attempt starts later; "unlimited" if absent, as in the next two
+/// deadline = "20m"          # the same, and a running attempt is cut off
+/// attempt_timeout = "60s"
+/// attempt_room = "100ms"    # what an attempt needs before a limit
+/// max_delay = "32s"         # the ceiling; or "unlimited"
+/// ceiling = "before_jitter" # or "after_jitter"
+/// jitter = "full"           # none, equal, proportional:0.5, additive:1s, additive:1ms..1s
+/// throttled_initial = "2s"  # the first delay after a throttled failure
+/// hint = "floor"            # replace, clamp, exact, ignore
+/// max_hint = "5m"
+/// retry_on = ["5xx", 429, "timeout", "network"] # exactly these; see `Pattern`
+/// stop_on = [501]
+/// not_processed = [503]     # the server is believed not to have begun
+/// assume_repeatable = false
+/// retries = "on"            # the operator's switch; "off" ends all retries
+/// backoff.exponential = { initial = "1s", factor = 2 }
+/// # or one of: backoff = "none"
+/// # backoff.constant = { delay = "1s" }
+/// # backoff.linear = { initial = "1s", step = "1s" }
+/// # backoff.fibonacci = { initial = "1s" }
+/// # backoff.decorrelated = { initial = "1s", factor = 3 }
+/// # backoff.slotted = { slot = "51.2us", exponent_limit = 10 }
+/// # backoff.schedule = { delays = ["1s", "5s", "30s"] }
+/// # backoff.elapsed = { initial = "1s", fraction = 0.1 }
+/// # backoff.chain = [{ retries = 3, backoff = "none" }, { backoff.constant = { delay = "1s" } }]
+///
+/// [[rules]]                 # for some failures; the first that matches decides
+/// on = [408, "timeout"]
+/// max_retries = 1
+/// attempt_timeout = "120s"
+/// max_delay = "10s"
+/// jitter = "none"
+/// backoff.constant = { delay = "1s" }
+///
+/// [budget]                  # in tokens; the values shown are the defaults
+/// ratio = 0.1               # deposited by every request
+/// success = 0               # by every success
+/// reserve = 10              # at the start
+/// per_second = 0.1          # by time
+/// capacity = 100            # the most there can be
+/// cost = 1                  # of a retry
+/// throttled_cost = 1        # of a retry after a throttled failure
+/// floor = 0                 # a retry leaves at least this much
+/// refund_on_success = false # the last cost comes back
+/// charge_failures = false   # every failure pays, instead of every retry
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct PolicyFile {
     policies: Vec<NamedPolicy>,

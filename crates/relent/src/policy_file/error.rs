@@ -35,8 +35,9 @@ struct Place {
     text: String,
 }
 
-/// The most characters of an offending line that are shown.
-const SHOWN: usize = 120;
+/// The most characters that are shown of an offending line, and of a sentence that may quote it.
+const LINE: usize = 120;
+const SENTENCE: usize = 400;
 
 impl PolicyFileError {
     /// The line of the file, counted from 1, if the error has a place in it.
@@ -129,11 +130,15 @@ impl PolicyFileError {
         let place = format!(" at line {} column {}", error.line(), error.column());
         let message = error.to_string();
         let mut this = Self::explain(message.strip_suffix(&place).unwrap_or(&message));
-        if let Some(line) = error.line().checked_sub(1) {
+        if let Some(before) = error.line().checked_sub(1) {
+            let line = text.split('\n').nth(before).unwrap_or_default();
+            // Counted in bytes there.
+            let bytes = error.column().saturating_sub(1);
+            let column = line.get(..bytes).map_or(bytes, |part| part.chars().count()) + 1;
             this.place = Some(Place {
-                line: line + 1,
-                column: error.column().max(1),
-                text: shown(text.split('\n').nth(line).unwrap_or_default()),
+                line: before + 1,
+                column,
+                text: shown(line, LINE),
             });
         }
         this
@@ -178,12 +183,12 @@ impl fmt::Display for PolicyFileError {
         if let Some(file) = &self.file {
             write!(f, "{file}: ")?;
         }
-        f.write_str(&self.message)?;
+        f.write_str(&shown(&self.message, SENTENCE))?;
         if let Some(place) = &self.place {
             write!(f, " (line {}, column {})", place.line, place.column)?;
         }
         if let Some(advice) = &self.advice {
-            write!(f, ": {advice}")?;
+            write!(f, ": {}", shown(advice, SENTENCE))?;
         }
         if let Some(place) = &self.place
             && !place.text.is_empty()
@@ -251,33 +256,36 @@ fn locate(text: &str, span: std::ops::Range<usize>, message: &str) -> Option<Pla
     Some(Place {
         line: before.matches('\n').count() + 1,
         column: text.get(line_start..at)?.chars().count() + 1,
-        text: shown(text.get(line_start..line_end)?),
+        text: shown(text.get(line_start..line_end)?, LINE),
     })
 }
 
-/// Where `key` is given a value, in bytes from the start.
+/// Where `key` is given a value, in bytes from the start. Line by line, so that the time stays
+/// proportional to the text whatever it is.
 fn key_places<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = usize> + 't {
     let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
-    text.match_indices(key).filter_map(move |(at, _)| {
-        let before = text.get(..at)?;
-        let line = before.rsplit('\n').next()?;
-        let after = text.get(at + key.len()..)?.trim_start_matches(' ');
-        let given = after.starts_with('=')
-            && !before.ends_with(is_name)
-            && !line.trim_start().starts_with('#');
-        given.then_some(at)
+    let mut next_line = 0;
+    text.split_inclusive('\n').flat_map(move |line| {
+        let start = next_line;
+        next_line += line.len();
+        let comment = line.trim_start().starts_with('#');
+        line.match_indices(key).filter_map(move |(at, _)| {
+            let after = line.get(at + key.len()..)?.trim_start_matches(' ');
+            let given = after.starts_with('=') && !line.get(..at)?.ends_with(is_name);
+            (given && !comment).then_some(start + at)
+        })
     })
 }
 
-/// A line as it can be shown: one row, not too long, nothing that moves a terminal's cursor.
-fn shown(line: &str) -> String {
-    let mut shown: String = line
+/// A text as it can be shown: not too long, nothing that moves a terminal's cursor.
+fn shown(text: &str, most: usize) -> String {
+    let mut shown: String = text
         .trim_end()
         .chars()
-        .take(SHOWN)
+        .take(most)
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
-    if line.trim_end().chars().count() > SHOWN {
+    if text.trim_end().chars().count() > most {
         shown.push('…');
     }
     shown

@@ -43,6 +43,34 @@ fn a_file_is_one_policy_or_several() {
     assert_eq!(two.policies()[0].description.as_deref(), Some("at once"));
 }
 
+/// The page that lists the keys: it reads, so does every alternative in it, and it says the defaults.
+#[test]
+fn the_documented_keys_are_the_keys() {
+    let source = include_str!("../policy_file.rs");
+    let (_, page) = source.split_once("/// ```toml\n").unwrap();
+    let (page, _) = page.split_once("/// ```").unwrap();
+    let page: String = page
+        .lines()
+        .map(|line| format!("{}\n", line.trim_start_matches("///").trim()))
+        .collect();
+    let documented = PolicyFile::parse(&page).unwrap_or_else(|error| panic!("{error}"));
+    let budget = *documented.get(None).unwrap().policy.budget().unwrap();
+    assert_eq!(budget, crate::BudgetConfig::DEFAULT);
+    let written = "backoff.exponential = { initial = \"1s\", factor = 2 }";
+    let others: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# ")?.split_once("backoff"))
+        .map(|(_, backoff)| format!("backoff{backoff}\njitter = \"none\""))
+        .collect();
+    assert_eq!(others.len(), 9);
+    for other in others {
+        let page = page
+            .replace(written, &other)
+            .replacen("jitter = \"full\"", "", 1);
+        PolicyFile::parse(&page).unwrap_or_else(|error| panic!("{other}: {error}"));
+    }
+}
+
 #[test]
 fn json_is_read_where_the_text_begins_with_a_brace() {
     let file = PolicyFile::parse(
@@ -232,6 +260,30 @@ fn large_and_deep_files_are_refused() {
     }
     refused(&format!("a{} = 1", ".a".repeat(100_000)));
     refused(&format!("[policies{}]", ".a".repeat(100_000)));
+}
+
+/// An error is a sentence, and takes no longer than reading the file, however large what it quotes.
+#[test]
+fn what_is_quoted_is_cut_and_harmless() {
+    let long = "x".repeat(500_000);
+    for text in [
+        format!("{long} = 1"),
+        format!("backoff = '{long}'"),
+        format!("backoff = 'none'\njitter = '{long}'"),
+        format!(
+            "# {}\nmax_delay = '1s'\nbackoff.constant.delay = '1m'",
+            "max_delay=".repeat(90_000)
+        ),
+    ] {
+        let error = refused(&text);
+        assert!(
+            error.chars().count() < 1200,
+            "{} characters",
+            error.chars().count()
+        );
+    }
+    let error = refused("\"\\u001b[2J\" = 1");
+    assert!(!error.contains('\u{1b}'), "{error:?}");
 }
 
 #[test]
