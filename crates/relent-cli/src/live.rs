@@ -64,7 +64,7 @@ impl Live {
             if left.is_zero() {
                 return;
             }
-            line.draw(&waiting.line(left));
+            line.draw(&waiting.line(tenths(left)));
             sleep(left.min(TICK)).await;
         }
     }
@@ -113,6 +113,12 @@ impl Waiting {
             self.attempt, self.outcome
         )
     }
+}
+
+/// Rounded up to a tenth of a second, so that a countdown has one form all the way down.
+fn tenths(left: Duration) -> Duration {
+    let tenths = left.as_nanos().div_ceil(100_000_000);
+    Duration::from_millis(u64::try_from(tenths.saturating_mul(100)).unwrap_or(u64::MAX))
 }
 
 /// A header's name as people write it: `Retry-After`.

@@ -12,6 +12,7 @@ mod schedule;
 mod trace_out;
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
@@ -55,7 +56,10 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Run a command until it succeeds
-    #[command(after_long_help = run::AFTER_HELP)]
+    #[command(
+        override_usage = "relent run [OPTIONS] [--] <CMD>...",
+        after_long_help = run::AFTER_HELP
+    )]
     Run(run::RunArgs),
     /// Show the waits of a policy
     #[command(after_long_help = schedule::AFTER_HELP)]
@@ -126,9 +130,13 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     ) {
-        // Whoever has closed the stream has seen what they wanted.
-        let _ = error.print();
-        return Ok(error.exit_code());
+        return match error.print() {
+            // Whoever has closed the stream has seen what they wanted.
+            Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Err(Quit::failed(
+                format!("cannot write to standard output: {failed}"),
+            )),
+            _ => Ok(error.exit_code()),
+        };
     }
     let subcommand = std::env::args_os().nth(1);
     let known = Cli::command();
@@ -148,16 +156,19 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
     })
 }
 
-/// What is wrong and the tip, out of a message over several paragraphs.
+/// What is wrong and the first tip, out of a message over several paragraphs.
 fn one_line(message: &str) -> String {
     let mut line = String::new();
+    let mut tips = 0;
     for part in message.lines().map(str::trim) {
         if part.starts_with("Usage:") || part.starts_with("For more information") {
             break;
         }
         let part = part.strip_prefix("error: ").unwrap_or(part);
-        let part = part.strip_prefix("tip: ").unwrap_or(part);
-        if part.is_empty() {
+        let tip = part.strip_prefix("tip: ");
+        tips += usize::from(tip.is_some());
+        let part = tip.unwrap_or(part);
+        if part.is_empty() || tips > 1 {
             continue;
         }
         if !line.is_empty() {

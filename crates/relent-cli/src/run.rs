@@ -188,18 +188,13 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
 }
 
 /// The policy as it applies to a command. `--retry-on-exit` takes the place of its own list of what
-/// is retried; so does everything a command can do where that list is about HTTP alone, which no
-/// command ever answers.
+/// is retried; so does everything a command can do where that list does not speak of commands: one
+/// about HTTP would mean that nothing is ever retried, which no one asks for by naming a policy.
 fn for_commands(args: &RunArgs, policy: Policy) -> Result<Policy, String> {
     let about_commands = |pattern: &Pattern| {
         matches!(
             pattern,
-            Pattern::Exit(..)
-                | Pattern::Signal
-                | Pattern::Output
-                | Pattern::Timeout
-                | Pattern::Error
-                | Pattern::Any
+            Pattern::Exit(..) | Pattern::Signal | Pattern::Output | Pattern::Error | Pattern::Any
         )
     };
     let Some(listed) = policy.retry_on() else {

@@ -61,7 +61,7 @@ pub(crate) struct ScheduleArgs {
     )]
     random: Option<f64>,
 
-    /// Show what happens after this HTTP status [default: the first rule that retries]
+    /// Show what happens after this HTTP status [default: the first failure that is retried]
     #[arg(long, value_name = "N", value_parser = status, allow_hyphen_values = true)]
     status: Option<StatusCode>,
 
@@ -167,7 +167,9 @@ fn json(rows: &[Row]) -> String {
     format!("[{}]\n", rows.join(",\n "))
 }
 
-/// The failure that every attempt ends with.
+/// The failure that every attempt ends with: without a status, the first that the policy retries, of
+/// those it lists, then one that says nothing, then those its rules are about. Rules come last since
+/// they are mostly the exceptions.
 fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
     let headers = HeaderMap::new();
     if let Some(status) = status {
@@ -177,11 +179,11 @@ fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
         return relent_http::classify(status, &headers, request, now, &options)
             .unwrap_or(Failure::not_processed().cause(Cause::Status(status.as_u16())));
     }
-    let rules = policy.rules().iter().flat_map(|rule| &rule.on);
-    let listed = policy.retry_on().into_iter().flatten();
-    rules
-        .chain(listed)
-        .map(example)
+    let listed = policy.retry_on().into_iter().flatten().map(example);
+    let rules = policy.rules().iter().flat_map(|rule| &rule.on).map(example);
+    listed
+        .chain([Failure::not_processed()])
+        .chain(rules)
         .find(|failure| policy.waits_after(*failure, Draw::at(0.5)).next().is_some())
         .unwrap_or(Failure::not_processed())
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{AccessFlags, access};
 use relent::{Summary, TraceJson};
 use tempfile::{Builder, NamedTempFile};
 
@@ -101,6 +102,8 @@ fn open(name: &Path) -> io::Result<To> {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
+    // Asked first, since the error below names the temporary file, which means nothing to anyone.
+    access(folder, AccessFlags::W_OK | AccessFlags::X_OK)?;
     let new = Builder::new()
         .prefix(".relent-trace-")
         .permissions(Permissions::from_mode(mode))

@@ -106,7 +106,11 @@ fn push_cells(text: &mut String, cells: &[String; 5], widths: &[usize; 5]) {
 
 /// The wait, and behind it how far it could have reached.
 fn bar(row: &Row, longest: Duration, width: usize, unicode: bool) -> String {
-    let (full, rest) = if unicode { ("█", "░") } else { ("#", ".") };
+    let (full, rest, hair) = if unicode {
+        ("█", "░", "▏")
+    } else {
+        ("#", ".", "|")
+    };
     let cells = |duration: Duration| {
         let share = if longest.is_zero() {
             0.0
@@ -116,7 +120,12 @@ fn bar(row: &Row, longest: Duration, width: usize, unicode: bool) -> String {
         (share * width as f64).round() as usize
     };
     let (delay, most) = (cells(row.delay).min(width), cells(row.max).min(width));
-    full.repeat(delay) + &rest.repeat(most.saturating_sub(delay))
+    let bar = full.repeat(delay) + &rest.repeat(most.saturating_sub(delay));
+    if bar.is_empty() && !row.max.is_zero() && width > 0 {
+        // Too short for the scale, but not nothing.
+        return hair.to_owned();
+    }
+    bar
 }
 
 #[cfg(test)]
@@ -173,6 +182,12 @@ retry  delay  least  most  total
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_wait_too_short_for_the_scale_is_told_from_none() {
+        let text = table("", &[row(1, 1, 1, 1), row(2, 9000, 9000, 9001)], ASCII);
+        assert!(text.contains("    1ms  |\n"), "{text}");
     }
 
     #[test]
