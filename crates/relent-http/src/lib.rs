@@ -6,10 +6,13 @@
 //! clock.
 //!
 //! # Features
-//! - `reqwest`: the module `network`, which classifies the errors of reqwest, and the module `dns`, a
-//!   resolver whose errors can be told apart.
+//! - `reqwest`: the module `client`, a client that retries and resumes; the module `network`, which
+//!   classifies the errors of reqwest; and the module `dns`, a resolver whose errors can be told
+//!   apart.
 
 mod classify;
+#[cfg(feature = "reqwest")]
+pub mod client;
 #[cfg(feature = "reqwest")]
 pub mod dns;
 mod field;
@@ -24,6 +27,8 @@ pub mod retry_after;
 mod server_clock;
 
 pub use classify::classify;
+#[cfg(feature = "reqwest")]
+pub use client::{AttemptError, Body, Client, Download, Failed, Last, Sink};
 pub use hint::{HintOptions, hint};
 pub use rate_limit::XRateLimitReset;
 pub use repeatable::RequestFacts;

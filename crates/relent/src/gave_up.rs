@@ -30,7 +30,9 @@ pub struct GaveUp<L> {
 }
 
 impl<L> GaveUp<L> {
-    pub(crate) fn new(last: Option<L>, summary: Summary) -> Self {
+    /// The error of a loop of your own around a [`Driver`](crate::Driver): its last error, and
+    /// [`Driver::summary`](crate::Driver::summary).
+    pub fn new(last: Option<L>, summary: Summary) -> Self {
         Self {
             last,
             summary: Box::new(summary),

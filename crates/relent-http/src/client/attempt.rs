@@ -1,0 +1,191 @@
+//! How one attempt of the client ends.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use relent::{Clock, Driver};
+use relent_core::{Cause, Decision, Failure, Network, Random, StopReason};
+use tokio::time::Instant;
+
+use crate::network;
+
+/// Why an attempt brought no response, or an incomplete one.
+#[derive(Debug)]
+pub enum AttemptError {
+    /// The transport failed.
+    Transport(reqwest::Error),
+    /// The attempt was cut off by its limit.
+    Timeout(Duration),
+    /// The answer to a request for the rest of a response was not that rest: its bytes would have
+    /// been mixed with those of another representation. The text says what it was.
+    NotTheRest(String),
+    /// The request's own body could not be read again.
+    Body(io::Error),
+    /// The sink refused the response.
+    Sink(io::Error),
+}
+
+impl fmt::Display for AttemptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transport(error) => write!(f, "{}", root(error)),
+            Self::Timeout(limit) => {
+                write!(f, "no end after {}", relent_core::format_duration(*limit))
+            }
+            Self::NotTheRest(what) => f.write_str(what),
+            Self::Body(error) | Self::Sink(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for AttemptError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Transport(error) => Some(error),
+            Self::Body(error) | Self::Sink(error) => Some(error),
+            Self::Timeout(_) | Self::NotTheRest(_) => None,
+        }
+    }
+}
+
+/// The innermost source: reqwest's own text only names the URL.
+fn root(error: &reqwest::Error) -> &dyn Error {
+    let mut root: &dyn Error = error;
+    while let Some(source) = root.source() {
+        root = source;
+    }
+    root
+}
+
+/// An attempt that failed.
+#[derive(Debug)]
+pub struct Failed {
+    /// What a session decides by.
+    pub failure: Failure,
+    /// Set if no decision can help, for a reason that a policy cannot know.
+    pub stop: Option<StopReason>,
+    /// What there is to show.
+    pub last: Last,
+}
+
+/// What a failed attempt leaves behind.
+#[derive(Debug)]
+pub enum Last {
+    /// A response with a status that says failure; its body has not been read.
+    Refused(reqwest::Response),
+    /// No response, or an incomplete one.
+    Error(AttemptError),
+}
+
+/// An attempt that failed without a response to show.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) failure: Failure,
+    pub(crate) stop: Option<StopReason>,
+    pub(crate) error: AttemptError,
+}
+
+impl Broken {
+    /// A failure that only a new response from the beginning, or a further part, can repair.
+    pub(crate) fn not_the_rest(what: impl Into<String>) -> Self {
+        Self {
+            failure: Failure::network(Network::Truncated),
+            stop: None,
+            error: AttemptError::NotTheRest(what.into()),
+        }
+    }
+
+    /// A failure of this side, which no server can help.
+    pub(crate) fn local(reason: StopReason, error: AttemptError) -> Self {
+        Self {
+            failure: Failure::permanent(),
+            stop: Some(reason),
+            error,
+        }
+    }
+}
+
+impl From<reqwest::Error> for Broken {
+    fn from(error: reqwest::Error) -> Self {
+        Self {
+            failure: network::classify(&error),
+            stop: None,
+            error: AttemptError::Transport(error),
+        }
+    }
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Self {
+        Self {
+            failure: broken.failure,
+            stop: broken.stop,
+            last: Last::Error(broken.error),
+        }
+    }
+}
+
+impl Failed {
+    /// Lets the driver decide, unless nothing can help.
+    pub fn decide<K: Clock, R: Random>(&self, driver: &mut Driver<'_, K, R>) -> Decision {
+        match self.stop {
+            Some(reason) => Decision::Stop(driver.on_stop(&self.failure, reason)),
+            None => driver.on_failure(&self.failure),
+        }
+    }
+
+    /// Reads a refused response to its end, within bounds, so that its connection can be used
+    /// again; call it while waiting for the next attempt. A longer or slower one is dropped, which
+    /// closes the connection.
+    pub async fn drain(self) {
+        /// About what a new connection would cost anyway.
+        const TIME: Duration = Duration::from_millis(250);
+        const BYTES: usize = 64 << 10;
+
+        let Last::Refused(mut response) = self.last else {
+            return;
+        };
+        if response
+            .content_length()
+            .is_some_and(|length| length > BYTES as u64)
+        {
+            return;
+        }
+        let end = async {
+            let mut read = 0;
+            while let Ok(Some(chunk)) = response.chunk().await {
+                read += chunk.len();
+                if read > BYTES {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(TIME, end).await;
+    }
+}
+
+/// The end of the time given to an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Until(Option<(Instant, Duration)>);
+
+impl Until {
+    /// This long from now; `None` for as long as it takes.
+    pub(crate) fn after(limit: Option<Duration>) -> Self {
+        let end = |limit| Instant::now().checked_add(limit).map(|end| (end, limit));
+        Self(limit.and_then(end))
+    }
+
+    pub(crate) async fn timeout<F: Future>(self, future: F) -> Result<F::Output, Broken> {
+        let Some((end, limit)) = self.0 else {
+            return Ok(future.await);
+        };
+        let in_time = tokio::time::timeout_at(end, future).await;
+        in_time.map_err(|_| Broken {
+            failure: Failure::ambiguous().cause(Cause::Timeout),
+            stop: None,
+            error: AttemptError::Timeout(limit),
+        })
+    }
+}

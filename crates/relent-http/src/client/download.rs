@@ -1,0 +1,309 @@
+//! Attempts that include reading the body, which resume where the last one was cut off.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use relent::{GaveUp, Summary};
+use relent_core::{Decision, StopReason};
+
+use super::attempt::{AttemptError, Broken, Failed, Last, Until};
+use super::body::Body;
+use super::resume::Representation;
+use super::{Client, Route, wait};
+use crate::repeatable::RequestFacts;
+
+/// Where the body of a response goes.
+///
+/// It hears [`start`](Self::start), then [`write`](Self::write) for each piece in order, and
+/// `start` again if the response begins anew: what was written before is void then. A response that
+/// is resumed goes on with `write`. A write is never cut off by an attempt timeout.
+pub trait Sink {
+    /// A response begins. If it is cut short and `resumable`, the rest will be asked for, and only
+    /// when that fails begins it anew.
+    ///
+    /// # Errors
+    /// Ends the download with [`AttemptError::Sink`].
+    fn start(&mut self, head: &Response<()>, resumable: bool) -> io::Result<()>;
+
+    /// More of the body.
+    ///
+    /// # Errors
+    /// Ends the download with [`AttemptError::Sink`].
+    fn write(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Whether what was written can be made void. Bytes that have left cannot be called back; a
+    /// download that would have to begin anew ends with [`StopReason::NotReplayable`] then.
+    fn can_start_over(&self) -> bool {
+        true
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn start(&mut self, _: &Response<()>, _: bool) -> io::Result<()> {
+        self.clear();
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.extend_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+/// One download across its attempts; for a loop of your own around a
+/// [`Driver`](relent::Driver). [`Client::download`] is that loop.
+#[derive(Debug)]
+pub struct Download<'c> {
+    client: &'c Client,
+    request: Request<Body>,
+    facts: RequestFacts,
+    partial: Option<Partial>,
+    route: Route,
+    until: Until,
+}
+
+/// What has arrived of a representation that can be resumed.
+#[derive(Debug)]
+struct Partial {
+    representation: Representation,
+    received: u64,
+}
+
+impl<'c> Download<'c> {
+    /// A download that has not begun.
+    #[must_use]
+    pub fn new(client: &'c Client, request: Request<Body>) -> Self {
+        Self {
+            client,
+            facts: RequestFacts::of(request.method(), request.headers()),
+            request,
+            partial: None,
+            route: Route::Pooled,
+            until: Until::after(None),
+        }
+    }
+
+    /// Whether the request may run twice.
+    #[must_use]
+    pub const fn facts(&self) -> RequestFacts {
+        self.facts
+    }
+
+    /// One attempt, which ends when the whole body is in `sink` or the `limit` is over.
+    ///
+    /// # Errors
+    /// How it failed, for [`Failed::decide`].
+    pub async fn attempt<S: Sink>(
+        &mut self,
+        limit: Option<Duration>,
+        sink: &mut S,
+    ) -> Result<Response<()>, Failed> {
+        self.until = Until::after(limit);
+        let result = self.run(sink).await;
+        if let Err(failed) = &result {
+            self.route = Route::after(&failed.failure);
+        }
+        result.map_err(|mut failed| {
+            if self.partial.is_none() && !sink.can_start_over() {
+                failed.stop.get_or_insert(StopReason::NotReplayable);
+            }
+            failed
+        })
+    }
+
+    /// Reads the body of the last refused response into `sink`, within the limit of its attempt:
+    /// for an attempt that is not followed by another.
+    ///
+    /// # Errors
+    /// When the body cannot be read to its end, or the sink refuses it.
+    pub async fn finish<S: Sink>(
+        &mut self,
+        response: reqwest::Response,
+        sink: &mut S,
+    ) -> Result<Response<()>, AttemptError> {
+        self.partial = None;
+        let read = self.read_anew(response, sink).await;
+        read.map_err(|broken| broken.error)
+    }
+
+    async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Failed> {
+        let begun = self.partial.take().filter(|partial| partial.received > 0);
+        let Some(mut partial) = begun else {
+            let attempt = self.client.attempt(&self.request, self.route, self.until);
+            let response = attempt.await?;
+            return Ok(self.read_anew(response, sink).await?);
+        };
+        let mut request = self.request.clone();
+        let Partial {
+            representation,
+            received,
+        } = &mut partial;
+        representation.ask_for_rest(*received, request.headers_mut());
+        let response = match self.client.attempt(&request, self.route, self.until).await {
+            Ok(response) => response,
+            Err(Failed {
+                last: Last::Refused(response),
+                ..
+            }) if matches!(
+                response.status(),
+                StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED
+            ) =>
+            {
+                let status = response.status().as_u16();
+                let what = format!("the server answered {status} when asked for the rest");
+                return Err(Broken::not_the_rest(what).into());
+            }
+            Err(failed) => {
+                // What has arrived is still good.
+                self.partial = Some(partial);
+                return Err(failed);
+            }
+        };
+        if response.status() != StatusCode::PARTIAL_CONTENT {
+            return Ok(self.read_anew(response, sink).await?);
+        }
+        let head = head(&response);
+        let Some(end) = representation.continues(*received, &head) else {
+            let what = "the server sent another range or tag when asked for the rest";
+            return Err(Broken::not_the_rest(what).into());
+        };
+        let read = read_rest(response, &mut partial, end, self.until, sink).await;
+        if partial.received <= end {
+            self.partial = Some(partial);
+        }
+        read?;
+        Ok(head)
+    }
+
+    /// Reads a response from its beginning.
+    async fn read_anew<S: Sink>(
+        &mut self,
+        mut response: reqwest::Response,
+        sink: &mut S,
+    ) -> Result<Response<()>, Broken> {
+        let head = head(&response);
+        if !sink.can_start_over() {
+            return Err(Broken {
+                stop: Some(StopReason::NotReplayable),
+                ..Broken::not_the_rest("the response begins anew, and a part of it has left")
+            });
+        }
+        let (method, headers) = (self.request.method(), self.request.headers());
+        let representation = Representation::of(method, headers, &head);
+        sink.start(&head, representation.is_some())
+            .map_err(refused_by_sink)?;
+        self.partial = representation.map(|representation| Partial {
+            representation,
+            received: 0,
+        });
+        while let Some(bytes) = self.until.timeout(response.chunk()).await?? {
+            let length = bytes.len() as u64;
+            sink.write(bytes).await.map_err(refused_by_sink)?;
+            if let Some(partial) = &mut self.partial {
+                partial.received += length;
+            }
+        }
+        Ok(head)
+    }
+}
+
+/// Reads a response that goes on where `partial` ends, up to `end`. A piece that goes beyond is not
+/// written but counted: the range was a lie.
+async fn read_rest<S: Sink>(
+    mut response: reqwest::Response,
+    partial: &mut Partial,
+    end: u64,
+    until: Until,
+    sink: &mut S,
+) -> Result<(), Broken> {
+    while let Some(bytes) = until.timeout(response.chunk()).await?? {
+        partial.received += bytes.len() as u64;
+        if partial.received > end {
+            return Err(Broken::not_the_rest("the rest is longer than its range"));
+        }
+        sink.write(bytes).await.map_err(refused_by_sink)?;
+    }
+    if partial.representation.is_complete(partial.received) {
+        return Ok(());
+    }
+    Err(Broken::not_the_rest(
+        "the server sent only a part of the rest",
+    ))
+}
+
+impl Client {
+    /// Attempts until the whole body is in `sink`, or the policy stops.
+    ///
+    /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with
+    /// a strong `ETag`, the next attempt asks for the rest with `Range` and `If-Range`; otherwise,
+    /// and whenever the answer is not provably the rest of the same representation, it begins anew:
+    /// bytes of two representations are never mixed.
+    ///
+    /// An end of the body can be told from a cut with a `Content-Length`, with chunks and in HTTP/2.
+    /// A body of HTTP/1 that has neither ends when the connection closes, and nothing tells whether
+    /// it is whole (RFC 9112 §8): it is taken to be.
+    ///
+    /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
+    /// its body is in the sink.
+    ///
+    /// # Errors
+    /// When the last attempt brought no complete response.
+    ///
+    /// ```no_run
+    /// # async fn example(client: relent_http::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use relent_http::Body;
+    ///
+    /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
+    /// let mut large = Vec::new();
+    /// let (head, summary) = client.download(request, &mut large).await?;
+    /// println!("{}: {} bytes in {} attempts", head.status(), large.len(), summary.attempts);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn download<S: Sink>(
+        &self,
+        request: Request<Body>,
+        sink: &mut S,
+    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
+        let mut download = Download::new(self, request);
+        let mut driver = self.driver(download.facts());
+        loop {
+            let limit = driver.on_attempt().limit;
+            let failed = match download.attempt(limit, sink).await {
+                Ok(head) => {
+                    driver.on_success();
+                    return Ok((head, driver.summary(None)));
+                }
+                Err(failed) => failed,
+            };
+            match failed.decide(&mut driver) {
+                Decision::Retry { after } => wait(after, failed).await,
+                Decision::Stop(stop) => {
+                    let error = match failed.last {
+                        Last::Refused(response) => match download.finish(response, sink).await {
+                            Ok(head) => return Ok((head, driver.summary(Some(stop)))),
+                            Err(error) => error,
+                        },
+                        Last::Error(error) => error,
+                    };
+                    return Err(GaveUp::new(Some(error), driver.summary(Some(stop))));
+                }
+            }
+        }
+    }
+}
+
+/// The head of a response, without its body.
+fn head(response: &reqwest::Response) -> Response<()> {
+    let mut head = Response::new(());
+    *head.status_mut() = response.status();
+    *head.version_mut() = response.version();
+    *head.headers_mut() = response.headers().clone();
+    head
+}
+
+fn refused_by_sink(error: io::Error) -> Broken {
+    Broken::local(StopReason::Permanent, AttemptError::Sink(error))
+}

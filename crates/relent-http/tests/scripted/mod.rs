@@ -1,0 +1,223 @@
+//! A server on a real socket that answers by script: each request gets the next step, and the last
+//! step again when the script has ended.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared by tests that each use a part"
+)]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What the server does with a request.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// These bytes; the connection stays open.
+    Answer(Vec<u8>),
+    /// These bytes, then the end of the connection (FIN).
+    Close(Vec<u8>),
+    /// These bytes, then a reset (RST).
+    Reset(Vec<u8>),
+    /// These bytes, then silence until the client goes away.
+    Stall(Vec<u8>),
+    /// The first after this time, in pieces of the second length with that time between them.
+    Slow(Duration, usize, Vec<u8>),
+}
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The number of the connection; the first is 1.
+    pub connection: usize,
+    /// The head, in lower case but for its first line.
+    pub head: String,
+    /// The body, as far as `Content-Length` tells.
+    pub body: Vec<u8>,
+}
+
+impl Seen {
+    /// The value of a header field.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// The first byte asked for by `Range: bytes=N-`, if it is there.
+    pub fn range_start(&self) -> Option<usize> {
+        let range = self.header("range")?;
+        range
+            .strip_prefix("bytes=")?
+            .strip_suffix('-')?
+            .parse()
+            .ok()
+    }
+}
+
+type Script = dyn Fn(usize, &Seen) -> Step + Send + Sync;
+
+/// A running server; it ends with the test's process.
+#[derive(Clone)]
+pub struct Server {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Server {
+    /// Answers by these steps.
+    pub fn script(steps: impl IntoIterator<Item = Step>) -> Self {
+        let steps: Vec<Step> = steps.into_iter().collect();
+        Self::answering(move |index, _| steps[index.min(steps.len() - 1)].clone())
+    }
+
+    /// Answers by this function of the number of the request (from 0) and the request.
+    pub fn answering(script: impl Fn(usize, &Seen) -> Step + Send + Sync + 'static) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (script, all): (Arc<Script>, _) = (Arc::new(script), seen.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let listener = TcpListener::from_std(listener).unwrap();
+                for connection in 1.. {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    let (script, all) = (script.clone(), all.clone());
+                    tokio::spawn(async move {
+                        // The client may go away at any time.
+                        let _ = serve(stream, connection, &*script, &all).await;
+                    });
+                }
+            });
+        });
+        Self { address, seen }
+    }
+
+    /// The address of a resource.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Every request so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// How many requests have arrived.
+    pub fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    connection: usize,
+    script: &Script,
+    all: &Mutex<Vec<Seen>>,
+) -> std::io::Result<()> {
+    let mut buffer = Vec::new();
+    loop {
+        let head_end = loop {
+            if let Some(end) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        };
+        let mut seen = Seen {
+            connection,
+            head: String::from_utf8_lossy(&buffer[..head_end]).into_owned(),
+            body: Vec::new(),
+        };
+        buffer.drain(..head_end);
+        let length: usize = seen
+            .header("content-length")
+            .map_or(0, |length| length.parse().unwrap());
+        while buffer.len() < length {
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+        seen.body = buffer.drain(..length).collect();
+        let step = {
+            let mut all = all.lock().unwrap();
+            all.push(seen.clone());
+            script(all.len() - 1, &seen)
+        };
+        match step {
+            Step::Answer(bytes) => stream.write_all(&bytes).await?,
+            Step::Close(bytes) => {
+                stream.write_all(&bytes).await?;
+                return stream.shutdown().await;
+            }
+            Step::Reset(bytes) => {
+                stream.write_all(&bytes).await?;
+                // A reset overtakes what has not been read, so let it be read.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                return stream.set_zero_linger();
+            }
+            Step::Stall(bytes) => {
+                stream.write_all(&bytes).await?;
+                while stream.read_buf(&mut buffer).await? > 0 {}
+                return Ok(());
+            }
+            Step::Slow(pause, length, bytes) => {
+                for piece in bytes.chunks(length) {
+                    tokio::time::sleep(pause).await;
+                    stream.write_all(piece).await?;
+                }
+            }
+        }
+    }
+}
+
+/// A response with this status, these header fields and `Content-Length`.
+pub fn response(status: u16, fields: &[(&str, &str)], body: impl AsRef<[u8]>) -> Vec<u8> {
+    cut(status, fields, body.as_ref(), usize::MAX)
+}
+
+/// The same, of which only the first `length` bytes of the body arrive.
+pub fn cut(status: u16, fields: &[(&str, &str)], body: &[u8], length: usize) -> Vec<u8> {
+    let mut head = format!(
+        "HTTP/1.1 {status} Scripted\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    for (name, value) in fields {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str("\r\n");
+    let mut bytes = head.into_bytes();
+    bytes.extend_from_slice(&body[..length.min(body.len())]);
+    bytes
+}
+
+/// The rest of `whole` from `first` on, as a 206, of which only `length` bytes arrive.
+pub fn rest(first: usize, whole: &[u8], etag: &str, length: usize) -> Vec<u8> {
+    let range = format!("bytes {first}-{}/{}", whole.len() - 1, whole.len());
+    let fields = [("etag", etag), ("content-range", range.as_str())];
+    cut(206, &fields, &whole[first..], length)
+}
+
+/// Bytes that repeat nowhere nearby, so that a shift or a mix shows.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2) + 1;
+    (0..length)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
