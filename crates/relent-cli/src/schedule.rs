@@ -43,9 +43,9 @@ fractions. With --trace the trace of that session is written, in virtual time.
 
 Exit status: 0; 1 if the result cannot be written; 2 if the options or the policy are wrong.";
 
-/// A schedule that has not ended after so many retries is taken to be endless,
+/// A schedule that has not ended after so many retries is taken to be endless.
 const ENDLESS: usize = 1000;
-/// and so many retries of it are shown.
+/// How many retries are shown of an endless schedule, and of one without a limit by count.
 const SHOWN: usize = 20;
 
 /// What `relent schedule` is given.
@@ -124,8 +124,8 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
         stream,
     };
     let (mut rows, mut summary) = schedule.rows(ENDLESS);
-    let endless = rows.len() == ENDLESS;
-    if endless {
+    let cut = rows.len() == ENDLESS || (policy.max_retries().is_none() && rows.len() > SHOWN);
+    if cut {
         (rows, summary) = schedule.rows(SHOWN);
     }
 
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
         print(&table::table(&title, &rows, table::Look::of_terminal())).map_err(Quit::failed)?;
     }
     if !args.options.quiet {
-        if endless {
+        if cut {
             say(&format!(
                 "policy `{name}` goes on; the first {SHOWN} retries are shown"
             ));
