@@ -1,6 +1,7 @@
 //! The `relent` command.
 
 mod console;
+mod destination;
 mod human;
 mod live;
 mod options;
@@ -9,7 +10,10 @@ mod policy;
 mod quit;
 mod run;
 mod schedule;
+mod signals;
+mod spool;
 mod trace_out;
+mod writing;
 
 use std::ffi::OsStr;
 use std::io;

@@ -5,8 +5,6 @@ mod error;
 mod exit_list;
 mod output;
 mod output_match;
-mod signals;
-mod spool;
 mod stdin;
 mod terminal;
 
@@ -21,12 +19,12 @@ use relent::{
 use crate::console::{complain, say};
 use crate::live::{Live, Waiting};
 use crate::options::PolicyOptions;
+use crate::signals::Signals;
 use crate::trace_out::{self, TraceOut};
 use child::{Attempt, Attempted, CommandLine, Ended};
 pub(crate) use error::Error;
 use exit_list::ExitList;
 use nix::sys::signal::Signal;
-use signals::Signals;
 use stdin::Stdin;
 
 /// The end of `relent run --help`.
@@ -220,7 +218,7 @@ impl Run {
         &self,
         driver: &mut Driver<'_, TokioClock, R>,
     ) -> Result<End, Error> {
-        let mut signals = Signals::listen()?;
+        let mut signals = Signals::listen().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process()?;
         loop {
             let attempt = driver.on_attempt();

@@ -18,10 +18,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::error::Error;
 use super::output_match::OutputMatch;
-use super::signals::{Group, Signals, cancels};
-use super::spool::Spool;
 use super::stdin::Stdin;
 use super::terminal::Terminal;
+use crate::signals::{Group, Signals, cancels};
+use crate::spool::Spool;
 
 /// Between the request to end (SIGTERM) and the end (SIGKILL), for the whole group.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);

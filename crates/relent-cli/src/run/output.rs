@@ -1,15 +1,15 @@
 //! What is kept of a command's standard output, written to where it belongs: once.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::error::Error;
-use super::signals::Signals;
-use super::spool::Spool;
+use crate::signals::Signals;
+use crate::spool::Spool;
+use crate::writing::write_all;
 
 /// Writes the standard output of the final attempt to our own. Returns the signal that ended the
 /// writing early, if one did.
@@ -78,25 +78,6 @@ fn copy(spool: &Spool, mut to: File) -> Result<(), Error> {
             result => result.map_err(Error::WriteStdout)?,
         }
         position += n as u64;
-    }
-    Ok(())
-}
-
-/// Like [`Write::write_all`], also where another process has made the descriptor non-blocking.
-fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match to.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => bytes = &bytes[n..],
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                poll(
-                    &mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)],
-                    PollTimeout::NONE,
-                )?;
-            }
-            Err(e) => return Err(e),
-        }
     }
     Ok(())
 }

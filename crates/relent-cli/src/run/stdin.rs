@@ -14,7 +14,7 @@ use tokio::process::ChildStdin;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::Error;
-use super::spool::Spool;
+use crate::spool::Spool;
 
 /// How much is read at once, in bytes: what a pipe holds on Linux.
 const PIECE: usize = 1 << 16;

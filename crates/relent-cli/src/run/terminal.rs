@@ -24,7 +24,7 @@ use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-use super::signals::Group;
+use crate::signals::Group;
 
 /// The shortest time that a stop of this process is believed to take: people and shells are
 /// slower, and a stop signal that the kernel discards (an orphaned group) returns at once.

@@ -1,14 +1,13 @@
 //! The signals that relent receives, and those it sends to a command's process group.
 
 use std::future::poll_fn;
+use std::io;
 use std::task::Poll;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
-
-use super::error::Error;
 
 /// The signals that are passed on to the command, those first after which no attempt is made.
 const PASSED_ON: [Signal; 7] = [
@@ -44,14 +43,14 @@ impl Signals {
     ///
     /// # Errors
     /// When the system refuses a handler.
-    pub(crate) fn listen() -> Result<Self, Error> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored_at_start();
         let mut streams = Vec::new();
         let wanted = PASSED_ON
             .into_iter()
             .filter(|s| ignored >> (*s as u32 - 1) & 1 == 0);
         for wanted in wanted.chain([Signal::SIGCHLD]) {
-            let stream = signal(SignalKind::from_raw(wanted as i32)).map_err(Error::Signals)?;
+            let stream = signal(SignalKind::from_raw(wanted as i32))?;
             streams.push((wanted, stream));
         }
         Ok(Self { streams })

@@ -1,0 +1,26 @@
+//! Writing to a descriptor that others share.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Like [`Write::write_all`], also where another process has made the descriptor non-blocking.
+pub(crate) fn write_all(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                poll(
+                    &mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)],
+                    PollTimeout::NONE,
+                )?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
