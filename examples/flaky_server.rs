@@ -2,6 +2,7 @@
 //!
 //! Each request gets the next step, the last step stays: a status such as `503`, `503:2` (with
 //! `Retry-After: 2`), `cut` (a body that ends too soon) or `reset` (closed without an answer).
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,6 @@
 //! Polling for the result of a job, less and less often, on a clock that takes no time: how many
 //! looks does an hour cost?
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::time::Duration;
 

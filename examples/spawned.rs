@@ -1,5 +1,6 @@
 //! Retrying inside `tokio::spawn`: with a plain closure, with an async closure that owns its state,
 //! and with a borrowed connection.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use relent::{Attempt, Policy, retry, retry_mut, retry_on};
 

@@ -1,4 +1,5 @@
 //! The shortest use: three lines around an operation that fails twice.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -27,7 +27,7 @@ pub use crate::ticker::BlockingTicker as Ticker;
 /// limit on to the operation.
 ///
 /// # Errors
-/// `run` gives [`GaveUp`](crate::GaveUp) with the last error, the reason and the number of attempts.
+/// `run` gives [`GaveUp`] with the last error, the reason and the number of attempts.
 ///
 /// ```
 /// use relent::{Policy, VirtualClock, blocking};

@@ -1,4 +1,5 @@
 //! The drivers: what they add to the session's decisions. Time is virtual or paused throughout.
+#![allow(clippy::unwrap_used)]
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, IntoFuture, pending};
