@@ -9,7 +9,7 @@ use any_policy::policy;
 use proptest::prelude::*;
 use relent_core::{
     Advice, Audience, Budget, BudgetConfig, Cause, Ceiling, Decision, Failure, Hint, HintMode,
-    Instant, Jitter, Kind, Network, Policy, Random, Session, StopReason,
+    Instant, Jitter, Kind, Network, Pattern, Policy, Random, Session, StopReason,
 };
 
 /// A stream that repeats the drawn bits, so that ends of ranges are met often.
@@ -240,5 +240,49 @@ proptest! {
         // Amounts are rounded to thousandths.
         prop_assert!(f64::from(granted) <= reserve + 0.001);
         prop_assert!((budget.balance() - (reserve - f64::from(granted))).abs() < 0.001);
+    }
+
+    /// Policies without rules, lists and time limits are decided on a short path. A list that
+    /// matches nothing takes the policy off that path and may change nothing else.
+    #[test]
+    fn the_short_path_decides_like_the_long_one(
+        policy in policy(), attempts in attempts(), bits in bits(), repeatable: bool,
+    ) {
+        let mut plain = Policy::builder(policy.backoff().clone())
+            .jitter(policy.jitter())
+            .ceiling(policy.ceiling())
+            .hint(policy.hint())
+            .max_hint(policy.max_hint())
+            .assume_repeatable(policy.assume_repeatable());
+        plain = match policy.max_delay() {
+            Some(ceiling) => plain.max_delay(ceiling),
+            None => plain.unlimited_delay(),
+        };
+        plain = match policy.max_retries() {
+            Some(retries) => plain.max_retries(retries),
+            None => plain.unlimited_retries(),
+        };
+        if let Some(initial) = policy.throttled_initial() {
+            plain = plain.throttled_initial(initial);
+        }
+        let long = plain.clone().stop_on([Pattern::Grpc(99)]).build().unwrap();
+        let short = plain.build().unwrap();
+        let mut sessions = [
+            (&short, Session::new(Instant::ORIGIN, repeatable), Bits(bits.clone(), 0)),
+            (&long, Session::new(Instant::ORIGIN, repeatable), Bits(bits, 0)),
+        ];
+        let mut now = Instant::ORIGIN;
+        for (took, failure) in attempts {
+            now = now.saturating_add(took);
+            let [short, long] = sessions.each_mut().map(|(policy, session, random)| {
+                session.on_attempt();
+                session.on_failure(policy, now, &failure, random, None)
+            });
+            prop_assert_eq!(short, long);
+            match short {
+                Decision::Retry { after } => now = now.saturating_add(after),
+                Decision::Stop(_) => break,
+            }
+        }
     }
 }
