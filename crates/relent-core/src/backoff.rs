@@ -260,6 +260,7 @@ impl Backoff {
 
     /// The wait at this step in nanoseconds, ceiling applied, before jitter; `None` when a schedule
     /// or a chain has come to its end.
+    #[inline]
     pub(crate) fn wait(&self, step: Step, random: &mut (impl Random + ?Sized)) -> Option<u64> {
         let initial = |own: &Duration| step.initial.unwrap_or_else(|| nanos(*own));
         let retry = step.retry;
@@ -409,6 +410,7 @@ const fn check_chain(phases: &[Phase]) -> Result<(), PolicyError> {
     Ok(())
 }
 
+#[inline(never)]
 fn chain(phases: &[Phase], step: Step, random: &mut (impl Random + ?Sized)) -> Option<u64> {
     let mut retry = step.retry;
     for phase in phases {
@@ -432,7 +434,23 @@ fn chain(phases: &[Phase], step: Step, random: &mut (impl Random + ?Sized)) -> O
 }
 
 /// `initial · factor^retry`, rounded to the nanosecond and saturating.
+#[inline]
 fn grow(initial: u64, factor: f64, retry: u32) -> u64 {
+    if factor == 2.0 {
+        // By far the most common factor, and exact: a shift.
+        return if retry <= initial.leading_zeros() {
+            initial.unbounded_shl(retry)
+        } else if initial == 0 {
+            0
+        } else {
+            u64::MAX
+        };
+    }
+    grow_by(initial, factor, retry)
+}
+
+#[inline(never)]
+fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
     let mut power = 1.0;
     let mut square = factor;
     let mut rest = retry;
@@ -448,6 +466,7 @@ fn grow(initial: u64, factor: f64, retry: u32) -> u64 {
 }
 
 /// 1, 1, 2, 3, 5, … saturating.
+#[inline(never)]
 fn fibonacci(retry: u32) -> u64 {
     let (mut now, mut next) = (1_u64, 1_u64);
     // 93 steps fill 64 bits; there is nothing to learn beyond.

@@ -46,8 +46,9 @@ impl Jitter {
     }
 
     /// The wait for the backoff `backoff`, in nanoseconds; saturating.
-    pub(crate) fn apply(self, backoff: u64, random: &mut (impl Random + ?Sized)) -> u64 {
-        match self {
+    #[inline]
+    pub(crate) fn apply(&self, backoff: u64, random: &mut (impl Random + ?Sized)) -> u64 {
+        match *self {
             Self::None => backoff,
             Self::Full => up_to(backoff, random),
             Self::Equal => {

@@ -82,6 +82,7 @@ impl Pattern {
     }
 
     /// Whether any of these patterns means this failure.
+    #[inline]
     pub(crate) const fn any(patterns: &[Self], failure: &Failure) -> bool {
         let mut index = 0;
         while index < patterns.len() {

@@ -119,6 +119,8 @@ pub struct Policy {
     pub(crate) retries_off: bool,
     /// Whether a session has to know the time before its first failure.
     pub(crate) timed: bool,
+    /// Whether only count, backoff and jitter decide: no lists, rules or limits in time.
+    pub(crate) plain: bool,
 }
 
 /// The ceiling of a backoff that grows, unless the policy names another.
@@ -166,6 +168,7 @@ impl Policy {
             assume_repeatable: false,
             retries_off: false,
             timed: false,
+            plain: false,
         }
     }
 
@@ -205,6 +208,7 @@ impl Policy {
     }
 
     /// The most retries; `None` if unlimited. `Some(10)` allows 11 attempts.
+    #[inline]
     #[must_use]
     pub const fn max_retries(&self) -> Option<u32> {
         if self.retries_off {
@@ -295,6 +299,7 @@ impl Policy {
     /// Whether a session must be told the time before its first failure: true with a time limit,
     /// an attempt timeout, or a backoff that looks at the elapsed time (design rule 10).
     #[must_use]
+    #[inline]
     pub const fn needs_time(&self) -> bool {
         self.timed
     }
@@ -313,6 +318,7 @@ impl Policy {
     }
 
     /// The rule for this failure, with its index.
+    #[inline]
     pub(crate) fn rule_for(&self, failure: &Failure) -> Option<(usize, &Rule)> {
         self.rules
             .iter()
@@ -481,6 +487,7 @@ impl PolicyBuilder {
     pub fn build(mut self) -> Result<Policy, PolicyError> {
         check(&self.policy)?;
         self.policy.timed = timed(&self.policy);
+        self.policy.plain = plain(&self.policy);
         Ok(self.policy)
     }
 
@@ -496,6 +503,7 @@ impl PolicyBuilder {
             panic!("{}", error.accepted());
         }
         self.policy.timed = timed(&self.policy);
+        self.policy.plain = plain(&self.policy);
         // A field cannot be moved out in a const function of a type that has a destructor; the
         // value left behind owns nothing, so forgetting it loses nothing.
         let policy = core::mem::replace(&mut self.policy, Policy::with_defaults(Backoff::None));
@@ -519,6 +527,15 @@ const fn timed(policy: &Policy) -> bool {
         index += 1;
     }
     timed
+}
+
+const fn plain(policy: &Policy) -> bool {
+    policy.rules.is_empty()
+        && policy.retry_on.is_none()
+        && policy.stop_on.is_empty()
+        && policy.not_processed.is_empty()
+        && policy.max_elapsed.is_none()
+        && policy.deadline.is_none()
 }
 
 const fn check(policy: &Policy) -> Result<(), PolicyError> {
@@ -664,17 +681,18 @@ const fn check_waits(
 /// Where a wait comes from for one failure: the rule's values over the policy's.
 pub(crate) struct WaitSource<'p> {
     pub(crate) backoff: &'p Backoff,
-    pub(crate) jitter: Jitter,
+    pub(crate) jitter: &'p Jitter,
     pub(crate) max_delay: Option<Duration>,
     /// Whether the backoff counts the rule's own retries.
     pub(crate) own: bool,
 }
 
 impl Policy {
+    #[inline]
     pub(crate) fn wait_source<'p>(&'p self, rule: Option<&'p Rule>) -> WaitSource<'p> {
         let main = WaitSource {
             backoff: &self.backoff,
-            jitter: self.jitter,
+            jitter: &self.jitter,
             max_delay: self.max_delay,
             own: false,
         };
@@ -682,16 +700,16 @@ impl Policy {
         match &rule.backoff {
             Some(backoff) => WaitSource {
                 backoff,
-                jitter: match rule.jitter {
+                jitter: match &rule.jitter {
                     Some(jitter) => jitter,
-                    None if backoff.draws() => Jitter::None,
-                    None => self.jitter,
+                    None if backoff.draws() => &Jitter::None,
+                    None => &self.jitter,
                 },
                 max_delay: rule.max_delay.or_else(|| default_max_delay(backoff)),
                 own: true,
             },
             None => WaitSource {
-                jitter: rule.jitter.unwrap_or(self.jitter),
+                jitter: rule.jitter.as_ref().unwrap_or(&self.jitter),
                 max_delay: rule.max_delay.or(self.max_delay),
                 ..main
             },
@@ -699,7 +717,15 @@ impl Policy {
     }
 
     /// The last instant at which an attempt may start, for a session that began at `started`.
+    #[inline]
     pub(crate) fn last_start(&self, started: Instant) -> Instant {
+        if self.max_elapsed.is_none() && self.deadline.is_none() {
+            return Instant::MAX;
+        }
+        self.limited_start(started)
+    }
+
+    fn limited_start(&self, started: Instant) -> Instant {
         let mut last = Instant::MAX;
         if let Some(limit) = self.max_elapsed {
             last = started.saturating_add(limit);

@@ -177,6 +177,7 @@ impl Session {
     ///
     /// The order is that of design rule 3: eligibility, count, then backoff → ceiling → jitter →
     /// hint → spread → time limits → budget.
+    #[inline]
     pub fn on_failure(
         &mut self,
         policy: &Policy,
@@ -185,6 +186,9 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
+        if policy.plain && budget.is_none() && self.is_plain(policy, failure) {
+            return self.decide_plain(policy, now, failure.kind, random);
+        }
         self.decide(policy, now, failure, Own::Backoff, random, budget)
     }
 
@@ -200,9 +204,52 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
-        self.decide(policy, now, failure, Own::Given(own), random, budget)
+        let own = own.map_or(Own::Ended, |own| Own::Given(nanos(own)));
+        self.decide(policy, now, failure, own, random, budget)
     }
 
+    /// Whether the failure leaves nothing to ask but how often and how long, under a plain policy.
+    #[inline]
+    fn is_plain(&self, policy: &Policy, failure: &Failure) -> bool {
+        let eligible = match failure.kind {
+            Kind::NotProcessed | Kind::Throttled => true,
+            Kind::Ambiguous => self.repeatable || policy.assume_repeatable,
+            Kind::Permanent | Kind::Overloaded => false,
+        };
+        eligible
+            && once_bit(failure.cause).is_none()
+            && failure.hint.delay_nanos().is_none()
+            && failure.hint.advice == Advice::None
+    }
+
+    /// What [`decide`](Self::decide) comes to where no rule, hint, time limit or budget has a say:
+    /// small enough to be inlined into a driver's loop.
+    #[inline]
+    fn decide_plain(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        kind: Kind,
+        random: &mut (impl Random + ?Sized),
+    ) -> Decision {
+        self.rule = NO_RULE;
+        let wait = match self.retries_left(policy) {
+            true => self.own_wait(policy, now, kind, None, Own::Backoff, random),
+            false => None,
+        };
+        let Some(wait) = wait else {
+            return Decision::Stop(Stop {
+                reason: StopReason::RetriesExhausted,
+                retry_at: None,
+            });
+        };
+        self.grant(policy, None, None, wait, false);
+        Decision::Retry {
+            after: Duration::from_nanos(wait),
+        }
+    }
+
+    #[inline(never)]
     fn decide(
         &mut self,
         policy: &Policy,
@@ -213,11 +260,11 @@ impl Session {
         budget: Option<&Budget>,
     ) -> Decision {
         let hint = failure.hint.delay_nanos();
-        let at = hint.map(|delay| Instant::from_nanos(now.as_nanos().saturating_add(delay)));
         let stop = |reason| {
             Decision::Stop(Stop {
                 reason,
-                retry_at: at,
+                retry_at: hint
+                    .map(|delay| Instant::from_nanos(now.as_nanos().saturating_add(delay))),
             })
         };
 
@@ -265,6 +312,7 @@ impl Session {
     }
 
     /// Did it run, and may it run twice (design rule 1)?
+    #[inline]
     fn eligible(&self, policy: &Policy, failure: &Failure) -> Result<Kind, StopReason> {
         let mut kind = failure.kind;
         if failure.hint.advice == Advice::DoNotRetry {
@@ -302,6 +350,7 @@ impl Session {
 
     /// The rule for the failure, and whether it uses up a cause that is retried once; `None` if the
     /// retries are used up.
+    #[inline]
     fn count<'p>(
         &mut self,
         policy: &'p Policy,
@@ -309,8 +358,7 @@ impl Session {
     ) -> Option<(Option<Matched<'p>>, Option<u8>)> {
         let rule = policy.rule_for(failure);
         self.rule = rule.map_or(NO_RULE, |(index, _)| index as u8);
-        let retries = self.attempts.saturating_sub(1);
-        if policy.max_retries().is_some_and(|most| retries >= most) {
+        if !self.retries_left(policy) {
             return None;
         }
         if let Some((index, rule)) = rule
@@ -328,7 +376,17 @@ impl Session {
         }
     }
 
+    /// Whether the policy's own count allows another retry.
+    #[inline]
+    const fn retries_left(&self, policy: &Policy) -> bool {
+        match policy.max_retries() {
+            Some(most) => self.attempts.saturating_sub(1) < most,
+            None => true,
+        }
+    }
+
     /// backoff → ceiling → jitter, in nanoseconds.
+    #[inline]
     fn own_wait(
         &self,
         policy: &Policy,
@@ -345,7 +403,8 @@ impl Session {
             Ceiling::AfterJitter => u64::MAX,
         };
         let backoff = match own {
-            Own::Given(given) => nanos(given?).min(before),
+            Own::Given(given) => given.min(before),
+            Own::Ended => return None,
             Own::Backoff => {
                 let step = Step {
                     retry: match rule {
@@ -353,7 +412,7 @@ impl Session {
                         _ => self.step,
                     },
                     previous: self.previous,
-                    elapsed: nanos(now.saturating_since(self.since)),
+                    elapsed: now.nanos_since(self.since),
                     initial: match policy.throttled_initial {
                         Some(initial) if kind == Kind::Throttled && !source.own => {
                             Some(nanos(initial))
@@ -381,6 +440,7 @@ impl Session {
         }
     }
 
+    #[inline]
     fn grant(
         &mut self,
         policy: &Policy,
@@ -415,7 +475,8 @@ impl Session {
 #[derive(Clone, Copy)]
 enum Own {
     Backoff,
-    Given(Option<Duration>),
+    Given(u64),
+    Ended,
 }
 
 /// Attempts that a live connection provably never saw: free of charge, once.
@@ -423,6 +484,7 @@ const UNSENT: u8 = 1;
 
 /// Causes that are retried once: 421 on a fresh connection, 425 without early data, a name that
 /// does not exist after one more look-up (design rule 2). Unsent attempts are *free* once.
+#[inline]
 const fn once_bit(cause: Cause) -> Option<u8> {
     match cause {
         Cause::Network(Network::RefusedStream | Network::GoAway) => Some(UNSENT),

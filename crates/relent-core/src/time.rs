@@ -27,31 +27,42 @@ impl Instant {
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.
+    #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the origin.
+    #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// This instant moved later by `duration`, at most [`Instant::MAX`].
+    #[inline]
     #[must_use]
     pub const fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
     /// The time from `earlier` to this instant, zero if `earlier` is not earlier.
+    #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// The same in nanoseconds: a `Duration` costs a division to make.
+    #[inline]
+    pub(crate) const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 }
 
 /// The nanoseconds of a duration, saturating at `u64::MAX`.
+#[inline]
 pub(crate) const fn nanos(duration: Duration) -> u64 {
     // `Duration::as_nanos` is a u128; this stays in one register.
     match duration.as_secs().checked_mul(1_000_000_000) {

@@ -20,6 +20,7 @@ pub struct Waits<'p, R> {
 }
 
 impl<'p, R: Random> Waits<'p, R> {
+    #[inline]
     pub(crate) const fn new(policy: &'p Policy, failure: Failure, random: R) -> Self {
         let session = Session::new(Instant::ORIGIN, true);
         Self {
@@ -35,6 +36,7 @@ impl<'p, R: Random> Waits<'p, R> {
 impl<R: Random> Iterator for Waits<'_, R> {
     type Item = Duration;
 
+    #[inline]
     fn next(&mut self) -> Option<Duration> {
         self.session.on_attempt();
         let decision =

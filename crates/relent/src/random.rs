@@ -37,13 +37,19 @@ impl SessionRandom {
 }
 
 impl Random for SessionRandom {
+    #[inline]
     fn next_u64(&mut self) -> u64 {
-        let mut generator = match self.state {
-            0 => fastrand::Rng::new(),
-            state => fastrand::Rng::with_seed(state),
-        };
+        if self.state == 0 {
+            self.state = fresh_seed();
+        }
+        let mut generator = fastrand::Rng::with_seed(self.state);
         let bits = generator.u64(..);
         self.state = generator.get_seed();
         bits
     }
+}
+
+#[cold]
+fn fresh_seed() -> u64 {
+    fastrand::Rng::new().get_seed()
 }
