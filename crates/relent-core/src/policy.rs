@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::hint::HintMode;
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
+use crate::plain::Plain;
 use crate::random::Random;
 use crate::time::Instant;
 use crate::waits::Waits;
@@ -119,8 +120,8 @@ pub struct Policy {
     pub(crate) retries_off: bool,
     /// Whether a session has to know the time before its first failure.
     pub(crate) timed: bool,
-    /// Whether only count, backoff and jitter decide: no lists, rules or limits in time.
-    pub(crate) plain: bool,
+    /// What it comes to, if it is plain.
+    pub(crate) plain: Option<Plain>,
 }
 
 /// The ceiling of a backoff that grows, unless the policy names another.
@@ -168,7 +169,7 @@ impl Policy {
             assume_repeatable: false,
             retries_off: false,
             timed: false,
-            plain: false,
+            plain: None,
         }
     }
 
@@ -487,7 +488,7 @@ impl PolicyBuilder {
     pub fn build(mut self) -> Result<Policy, PolicyError> {
         check(&self.policy)?;
         self.policy.timed = timed(&self.policy);
-        self.policy.plain = plain(&self.policy);
+        self.policy.plain = Plain::of(&self.policy);
         Ok(self.policy)
     }
 
@@ -503,7 +504,7 @@ impl PolicyBuilder {
             panic!("{}", error.accepted());
         }
         self.policy.timed = timed(&self.policy);
-        self.policy.plain = plain(&self.policy);
+        self.policy.plain = Plain::of(&self.policy);
         // A field cannot be moved out in a const function of a type that has a destructor; the
         // value left behind owns nothing, so forgetting it loses nothing.
         let policy = core::mem::replace(&mut self.policy, Policy::with_defaults(Backoff::None));
@@ -527,15 +528,6 @@ const fn timed(policy: &Policy) -> bool {
         index += 1;
     }
     timed
-}
-
-const fn plain(policy: &Policy) -> bool {
-    policy.rules.is_empty()
-        && policy.retry_on.is_none()
-        && policy.stop_on.is_empty()
-        && policy.not_processed.is_empty()
-        && policy.max_elapsed.is_none()
-        && policy.deadline.is_none()
 }
 
 const fn check(policy: &Policy) -> Result<(), PolicyError> {
