@@ -87,7 +87,7 @@ impl Plain {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::pattern::Pattern;

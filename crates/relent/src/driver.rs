@@ -61,11 +61,13 @@ pub struct Driver<'p, K: Clock, R: Random = SessionRandom> {
     budget: Option<&'p Budget>,
     clock: K,
     random: R,
+    /// Begins at [`NOT_YET`], and anew when the clock is first read.
     session: Session,
-    /// When the clock was first read; [`Instant::MAX`] before that.
-    began: Instant,
     extras: Option<Box<Extras<'p>>>,
 }
+
+/// When a session begins whose clock has not been read.
+const NOT_YET: Instant = Instant::MAX;
 
 /// What few sessions need, out of the way of those that do not.
 #[derive(Default)]
@@ -160,8 +162,7 @@ impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
             budget: self.budget,
             clock: self.clock,
             random: self.random,
-            session: Session::new(Instant::ORIGIN, self.repeatable),
-            began: Instant::MAX,
+            session: Session::new(NOT_YET, self.repeatable),
             extras: self.extras,
         }
     }
@@ -186,6 +187,12 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     /// An attempt starts. Reads the clock only if the policy or a trace needs it (design rule 10).
     #[inline]
     pub fn on_attempt(&mut self) -> Attempt {
+        self.begin_attempt().0
+    }
+
+    /// The same, with the instant at which the attempt is cut off.
+    #[inline]
+    pub(crate) fn begin_attempt(&mut self) -> (Attempt, Option<Instant>) {
         if self.session.attempts() == 0
             && let Some(budget) = self.budget
         {
@@ -193,26 +200,29 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
         }
         let number = self.session.on_attempt();
         if !self.policy.needs_time() && self.extras.is_none() {
-            return Attempt {
+            let attempt = Attempt {
                 number,
                 remaining: None,
                 limit: None,
             };
+            return (attempt, None);
         }
         self.timed_attempt(number)
     }
 
-    #[cold]
-    fn timed_attempt(&mut self, number: u32) -> Attempt {
+    #[inline(never)]
+    fn timed_attempt(&mut self, number: u32) -> (Attempt, Option<Instant>) {
         let now = self.now();
         if let Some(extras) = &mut self.extras {
             extras.attempt_started = now;
         }
-        Attempt {
+        let limit = self.session.attempt_limit(self.policy, now);
+        let attempt = Attempt {
             number,
             remaining: self.session.remaining(self.policy, now),
-            limit: self.session.attempt_limit(self.policy, now),
-        }
+            limit,
+        };
+        (attempt, limit.map(|limit| now.saturating_add(limit)))
     }
 
     /// The operation succeeded.
@@ -220,29 +230,43 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     pub fn on_success(&mut self) {
         self.session.on_success(self.budget);
         if self.extras.is_some() {
-            let now = self.now();
-            self.record(now, None, None);
+            self.record_success();
         }
     }
 
+    #[cold]
+    fn record_success(&mut self) {
+        let now = self.now();
+        self.record(now, None, None);
+    }
+
     /// The attempt failed: retry after a wait, or stop?
+    #[inline]
     pub fn on_failure(&mut self, failure: &Failure) -> Decision {
         let now = self.now();
-        let given = self
+        if self.extras.is_some() {
+            return self.on_failure_with_extras(now, failure);
+        }
+        let (policy, budget) = (self.policy, self.budget);
+        self.session
+            .on_failure(policy, now, failure, &mut self.random, budget)
+    }
+
+    #[cold]
+    fn on_failure_with_extras(&mut self, now: Instant, failure: &Failure) -> Decision {
+        let (policy, budget, random) = (self.policy, self.budget, &mut self.random);
+        let waits = self
             .extras
             .as_mut()
-            .and_then(|extras| extras.waits.as_mut())
-            .map(Iterator::next);
-        let decision = match given {
-            None => {
-                let (policy, budget) = (self.policy, self.budget);
+            .and_then(|extras| extras.waits.as_mut());
+        let decision = match waits {
+            None => self
+                .session
+                .on_failure(policy, now, failure, random, budget),
+            Some(waits) => {
+                let own = waits.next();
                 self.session
-                    .on_failure(policy, now, failure, &mut self.random, budget)
-            }
-            Some(own) => {
-                let (policy, budget) = (self.policy, self.budget);
-                self.session
-                    .on_failure_with(policy, now, failure, own, &mut self.random, budget)
+                    .on_failure_with(policy, now, failure, own, random, budget)
             }
         };
         self.record(now, Some(*failure), Some(decision));
@@ -312,10 +336,9 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
 
     /// How the session ended: with this stop, or with a success. Takes the trace with it.
     pub fn summary(&mut self, stop: Option<Stop>) -> Summary {
-        let elapsed = if self.began == Instant::MAX {
-            Duration::ZERO
-        } else {
-            self.clock.now().saturating_since(self.began)
+        let elapsed = match self.session.started() {
+            NOT_YET => Duration::ZERO,
+            began => self.clock.now().saturating_since(began),
         };
         Summary {
             attempts: self.session.attempts(),
@@ -336,10 +359,10 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     }
 
     /// Reads the clock; the first reading is when the session began.
+    #[inline]
     fn now(&mut self) -> Instant {
         let now = self.clock.now();
-        if self.began == Instant::MAX {
-            self.began = now;
+        if self.session.started() == NOT_YET {
             self.session.begin(now);
         }
         now
