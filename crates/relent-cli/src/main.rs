@@ -2,6 +2,7 @@
 
 mod console;
 mod destination;
+mod fetch;
 mod human;
 mod live;
 mod options;
@@ -65,6 +66,11 @@ enum Command {
         after_long_help = run::AFTER_HELP
     )]
     Run(run::RunArgs),
+    /// Fetch a URL until there is a complete response
+    ///
+    /// The complete body goes to standard output or a file, exactly once.
+    #[command(after_long_help = fetch::AFTER_HELP)]
+    Fetch(Box<fetch::FetchArgs>),
     /// Show the waits of a policy
     #[command(after_long_help = schedule::AFTER_HELP)]
     Schedule(schedule::ScheduleArgs),
@@ -105,6 +111,9 @@ impl Command {
             Self::Run(args) => block_on(run::run(args))
                 .and_then(|status| status)
                 .map_err(Quit::own_error),
+            Self::Fetch(args) => block_on(fetch::run(*args))
+                .map_err(Quit::failed)
+                .and_then(|status| status),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
             Self::Policy(command) => policy::run(&command).map(|()| 0),
             Self::Completions { shell } => pages::completions(Cli::command(), shell).map(|()| 0),

@@ -363,6 +363,18 @@ async fn every_attempt_sends_the_whole_body() {
 }
 
 #[tokio::test]
+async fn a_method_that_means_a_body_tells_that_there_is_none() {
+    let server = Server::script([ok()]);
+    for (method, length) in [("POST", Some("0")), ("PUT", Some("0")), ("DELETE", None)] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = request(method, &server.url("/"), &[], ());
+        client(quick()).send(&request).await.unwrap();
+        let seen = server.seen();
+        assert_eq!(seen.last().unwrap().header("content-length"), length);
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_changed_on_disk_is_not_sent_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "one").unwrap();
