@@ -242,6 +242,29 @@ impl Backoff {
         )
     }
 
+    /// Whether the end of a schedule, and the beginning of the last phase of a chain, lie within
+    /// what a session counts for a rule: one byte.
+    pub(crate) const fn fits_a_byte(&self) -> bool {
+        let mut retries: u64 = 0;
+        match self {
+            Self::Schedule { delays } => retries = delays.len() as u64,
+            Self::Chain { phases } => {
+                let phases = phases.as_slice();
+                let mut index = 0;
+                while index < phases.len() {
+                    retries += match (&phases[index].backoff, phases[index].retries) {
+                        (Self::Schedule { delays }, None) => delays.len() as u64,
+                        (_, Some(retries)) => retries as u64,
+                        (_, None) => 1,
+                    };
+                    index += 1;
+                }
+            }
+            _ => {}
+        }
+        retries <= u8::MAX as u64
+    }
+
     /// Whether the wait depends on the time since the session began.
     pub(crate) const fn looks_at_elapsed(&self) -> bool {
         let Self::Chain { phases } = self else {

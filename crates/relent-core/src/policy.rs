@@ -7,7 +7,7 @@ use crate::backoff::Backoff;
 use crate::budget::{Budget, BudgetConfig};
 use crate::error::{Found, PolicyError};
 use crate::failure::Failure;
-use crate::hint::HintMode;
+use crate::hint::{Hint, HintMode};
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 use crate::plain::Plain;
@@ -306,11 +306,17 @@ impl Policy {
     }
 
     /// The waits this policy would make, one after the other, if every attempt failed at once with
-    /// a failure that says nothing. Ends where the policy gives up; endless if it never does.
+    /// a failure that says nothing but is retried. Ends where the policy gives up; endless if it
+    /// never does.
     ///
     /// Any code that takes an iterator of durations can be driven by it.
     pub fn waits<R: Random>(&self, random: R) -> Waits<'_, R> {
-        self.waits_after(Failure::not_processed(), random)
+        let mut failure = Failure::not_processed();
+        if self.retry_on.is_some() {
+            // The list says which failures, not how they are waited for.
+            failure.hint = Hint::do_retry();
+        }
+        self.waits_after(failure, random)
     }
 
     /// The waits this policy would make if every attempt failed at once with `failure`.
@@ -593,6 +599,15 @@ const fn check_rule(rule: &Rule, policy: &Policy) -> Result<(), PolicyError> {
             "a rule allows at most 255 retries; leave it out for the policy's own limit",
         ));
     }
+    if let Some(backoff) = &rule.backoff
+        && !backoff.fits_a_byte()
+    {
+        return Err(PolicyError::new(
+            "backoff",
+            Found::Nothing,
+            "the schedule or the phases of a rule come to their end within 255 retries",
+        ));
+    }
     let backoff = match &rule.backoff {
         Some(backoff) => backoff,
         None => &policy.backoff,
@@ -749,7 +764,7 @@ mod tests {
     #[test]
     fn contradictory_policies_do_not_build() {
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 14] = [
+        let cases: [(PolicyBuilder, &str); 16] = [
             (base().max_delay(SECOND / 2), "max_delay"),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
@@ -778,6 +793,20 @@ mod tests {
                     ..Rule::on([Pattern::Any])
                 }),
                 "max_retries",
+            ),
+            (
+                base().rule(Rule {
+                    backoff: Some(Backoff::schedule([SECOND; 256])),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "backoff",
+            ),
+            (
+                base().rule(Rule {
+                    backoff: Some(Backoff::None.then(255, Backoff::None)),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "backoff",
             ),
             (
                 base().rule(Rule {

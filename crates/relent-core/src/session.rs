@@ -51,7 +51,8 @@ pub struct Session {
     started: Instant,
     /// What `Elapsed` counts from; later than `started` after a reset.
     since: Instant,
-    /// The previous wait, in nanoseconds.
+    /// The previous wait of the policy's own, before any hint, in nanoseconds: what a random walk
+    /// goes on from.
     previous: u64,
     attempts: u32,
     /// Retries granted by the policy's own backoff since it last began anew.
@@ -275,13 +276,13 @@ impl Session {
         let Some((rule, once)) = self.count(policy, failure) else {
             return stop(StopReason::RetriesExhausted);
         };
-        let Some(wait) = self.own_wait(policy, now, kind, rule, own, random) else {
+        let Some(own) = self.own_wait(policy, now, kind, rule, own, random) else {
             return stop(StopReason::RetriesExhausted);
         };
 
         let last_start = policy.last_start(self.started).as_nanos();
         let room = last_start.saturating_sub(now.as_nanos());
-        let wait = match obey(policy, wait, failure, room, random) {
+        let wait = match obey(policy, own, failure, room, random) {
             Ok(wait) => wait,
             Err(reason) => return stop(reason),
         };
@@ -302,7 +303,7 @@ impl Session {
                 }
             }
         }
-        self.grant(policy, rule, once, wait, hint.is_some());
+        self.grant(policy, rule, once, own, hint.is_some());
         Ok(wait)
     }
 
@@ -428,7 +429,7 @@ impl Session {
         policy: &Policy,
         rule: Option<(usize, &Rule)>,
         once: Option<u8>,
-        wait: u64,
+        own: u64,
         hinted: bool,
     ) {
         // gRFC A6: after a pushback the sequence begins anew.
@@ -448,7 +449,7 @@ impl Session {
             self.step = self.step.saturating_add(1);
         }
         self.spent |= once.unwrap_or(0);
-        self.previous = wait;
+        self.previous = own;
         self.waiting = true;
     }
 }
