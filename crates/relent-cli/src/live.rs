@@ -79,10 +79,15 @@ impl Live {
         };
         self.say(|| {
             let plural = if summary.attempts == 1 { "" } else { "s" };
-            let at = summary.retry_at.map_or_else(String::new, |at| {
-                let ahead = at.duration_since(SystemTime::now()).unwrap_or_default();
-                format!("; come back at {} (in {})", rfc3339(at), human(ahead))
+            let ahead = summary.retry_at.and_then(|at| {
+                let ahead = at.duration_since(SystemTime::now()).ok()?;
+                Some(format!(
+                    "; come back at {} (in {})",
+                    rfc3339(at),
+                    human(ahead)
+                ))
             });
+            let at = ahead.unwrap_or_default();
             format!(
                 "gave up after {} attempt{plural} in {}: {reason} (last: {last}){at}",
                 summary.attempts,
