@@ -199,7 +199,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     ending.say(fetch.live, &summary, &prepared, &fetch.output);
     if let Some(trace) = trace {
         let mut json = TraceJson::new(&summary);
-        if let Some(key) = &prepared.key {
+        if let Some(key) = prepared.sent_key() {
             json = json.idempotency_key(key);
         }
         if let Err(error) = trace.finish(&json) {

@@ -31,6 +31,9 @@ Examples:
   Repeat a command until it succeeds:
       relent run -- make deploy
 
+  Download a file, whole, however often the connection breaks:
+      relent fetch -o FILE https://example.com/file
+
   See what a policy does before anyone waits for it:
       relent schedule --policy standard
 

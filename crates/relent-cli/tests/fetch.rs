@@ -304,6 +304,15 @@ fn an_idempotency_key_makes_a_post_repeatable_and_is_told_when_giving_up() {
         "{trace}"
     );
 
+    let args = ["-d", "x", "-H", "Idempotency-Key: raw", "--trace", "-"];
+    let (server, fetched) = fetch_from([answer(200, "")], &args);
+    assert_eq!(server.seen()[0].header("idempotency-key"), Some("raw"));
+    assert!(
+        fetched.stderr.contains(r#""idempotency_key":"raw""#),
+        "{}",
+        fetched.stderr
+    );
+
     let args = ["-d", "x", "--idempotency-key", "mine"];
     let (server, fetched) = fetch_from([Step::Close(Vec::new()), answer(200, "")], &args);
     assert_eq!((fetched.status, server.count()), (0, 2));

@@ -118,6 +118,23 @@ fn a_body_that_changes_between_attempts_is_never_mixed() {
 }
 
 #[test]
+fn a_failing_response_is_not_appended_to_what_has_gone_out() {
+    let whole = pattern(1, 3_000_000);
+    let server = Server::script([
+        Step::Close(cut(200, &[("etag", "\"v1\"")], &whole, 2_000_000)),
+        Step::Answer(response(404, &[], "gone")),
+    ]);
+    let fetched = fetch(&[&server.url("/")]);
+    assert_eq!((fetched.status, server.count()), (22, 2));
+    assert!(fetched.stdout == whole[..2_000_000]);
+    assert!(
+        fetched.stderr.contains("its body is not printed"),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
 fn a_body_that_never_completes_is_not_printed() {
     let whole = pattern(1, 50_000);
     for etag in [None, Some("\"v1\"")] {

@@ -94,7 +94,9 @@ impl Ending {
                 match printed {
                     Ok(()) => {}
                     Err(AttemptError::Sink(error)) => unwritable(error, output),
-                    Err(error) => live.say(|| format!("its body is not complete: {error}")),
+                    Err(error) => {
+                        live.say(|| format!("its body is not printed to its end: {error}"));
+                    }
                 }
             }
             Self::Failed { outcome, .. } => live.gave_up(summary, outcome),

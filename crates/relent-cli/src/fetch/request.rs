@@ -24,7 +24,7 @@ const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlen
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) request: Request<Body>,
-    /// The idempotency key, as a person would give it again.
+    /// The key of `--idempotency-key`, as a person would give it again.
     pub(crate) key: Option<String>,
     /// Standard input, if it is large; the file is removed when this is dropped.
     _kept: Option<TempPath>,
@@ -58,6 +58,13 @@ impl Prepared {
             key,
             _kept: data.kept,
         })
+    }
+
+    /// The idempotency key of every attempt, also one that was given by -H.
+    pub(crate) fn sent_key(&self) -> Option<String> {
+        let sent = self.request.headers().get(IDEMPOTENCY_KEY);
+        let sent = || sent.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+        self.key.clone().or_else(sent)
     }
 }
 

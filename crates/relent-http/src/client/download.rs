@@ -187,7 +187,7 @@ impl<'c> Download<'c> {
         if !sink.can_start_over() {
             return Err(Broken {
                 stop: Some(StopReason::NotReplayable),
-                ..Broken::not_the_rest("the response begins anew, and a part of it has left")
+                ..Broken::not_the_rest("this response begins anew, and a part of another has left")
             });
         }
         let (method, headers) = (self.request.method(), self.request.headers());
