@@ -10,6 +10,7 @@ use relent_core::{
 
 use crate::clock::Clock;
 use crate::random::SessionRandom;
+use crate::seldom::Seldom;
 
 /// What an operation may know about the attempt that it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,11 +60,14 @@ pub struct Summary {
 pub struct Driver<'p, K: Clock, R: Random = SessionRandom> {
     policy: &'p Policy,
     budget: Option<&'p Budget>,
+    /// Whether an attempt that succeeds has anything to tell: to a clock, a budget or a trace.
+    /// The rest pays for one comparison (design rule 10).
+    attended: bool,
     clock: K,
     random: R,
     /// Begins at [`NOT_YET`], and anew when the clock is first read.
     session: Session,
-    extras: Option<Box<Extras<'p>>>,
+    extras: Seldom<Box<Extras<'p>>>,
 }
 
 /// When a session begins whose clock has not been read.
@@ -160,10 +164,11 @@ impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
         Driver {
             policy: self.policy,
             budget: self.budget,
+            attended: self.policy.needs_time() || self.budget.is_some() || self.extras.is_some(),
             clock: self.clock,
             random: self.random,
             session: Session::new(NOT_YET, self.repeatable),
-            extras: self.extras,
+            extras: Seldom::new(self.extras),
         }
     }
 }
@@ -193,27 +198,29 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     /// The same, with the instant at which the attempt is cut off.
     #[inline]
     pub(crate) fn begin_attempt(&mut self) -> (Attempt, Option<Instant>) {
-        if self.session.attempts() == 0
-            && let Some(budget) = self.budget
-        {
-            budget.on_request();
-        }
         let number = self.session.on_attempt();
-        if !self.policy.needs_time() && self.extras.is_none() {
-            let attempt = Attempt {
-                number,
-                remaining: None,
-                limit: None,
-            };
-            return (attempt, None);
+        if self.attended {
+            if let Some(budget) = self.budget
+                && number == 1
+            {
+                budget.on_request();
+            }
+            if self.policy.needs_time() || self.extras.is_some() {
+                return self.begin_timed(number);
+            }
         }
-        self.timed_attempt(number)
+        let attempt = Attempt {
+            number,
+            remaining: None,
+            limit: None,
+        };
+        (attempt, None)
     }
 
     #[inline(never)]
-    fn timed_attempt(&mut self, number: u32) -> (Attempt, Option<Instant>) {
+    fn begin_timed(&mut self, number: u32) -> (Attempt, Option<Instant>) {
         let now = self.now();
-        if let Some(extras) = &mut self.extras {
+        if let Some(extras) = &mut *self.extras {
             extras.attempt_started = now;
         }
         let limit = self.session.attempt_limit(self.policy, now);
@@ -228,9 +235,11 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     /// The operation succeeded.
     #[inline]
     pub fn on_success(&mut self) {
-        self.session.on_success(self.budget);
-        if self.extras.is_some() {
-            self.record_success();
+        if self.attended {
+            self.session.on_success(self.budget);
+            if self.extras.is_some() {
+                self.record_success();
+            }
         }
     }
 
@@ -370,7 +379,7 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
 
     fn record(&mut self, ended: Instant, failure: Option<Failure>, decision: Option<Decision>) {
         let attempt = self.session.attempts();
-        if let Some(extras) = &mut self.extras
+        if let Some(extras) = &mut *self.extras
             && let Some(trace) = &mut extras.trace
         {
             let started = extras.attempt_started;

@@ -17,6 +17,7 @@ use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
 use crate::retry::Retry;
+use crate::seldom::Seldom;
 use crate::settle::{Settled, settle};
 
 /// An operation that fails at once, again and again, without a wait, lets other tasks run after
@@ -40,7 +41,7 @@ pin_project! {
         driver: Driver<'p, K, R>,
         last: Option<C::Last>,
         // One timer for waits and attempt limits, made when it is first needed and reused.
-        timer: Option<Pin<Box<K::Sleep>>>,
+        timer: Seldom<Pin<Box<K::Sleep>>>,
         #[pin]
         interrupt: X,
         #[pin]
@@ -95,7 +96,7 @@ where
             hook,
             driver: driver.start(),
             last: None,
-            timer: None,
+            timer: Seldom::new(None),
             interrupt,
             state: State::Ready,
         }
@@ -169,14 +170,14 @@ where
                     continue;
                 }
             }
+            if let StateProjection::Ready = this.state.as_mut().project() {
+                let (attempt, limit) = this.driver.begin_attempt();
+                let limit = limit.map_or(Limit::Never, Limit::At);
+                let attempt = this.operation.start(attempt);
+                this.state.set(State::Running { attempt, limit });
+            }
             let outcome = match this.state.as_mut().project() {
-                StateProjection::Ready => {
-                    let (attempt, limit) = this.driver.begin_attempt();
-                    let limit = limit.map_or(Limit::Never, Limit::At);
-                    let attempt = this.operation.start(attempt);
-                    this.state.set(State::Running { attempt, limit });
-                    continue;
-                }
+                StateProjection::Ready => continue,
                 StateProjection::Running { attempt, limit } => match attempt.poll(context) {
                     Poll::Ready(outcome) => Some(outcome),
                     Poll::Pending => {
