@@ -271,7 +271,7 @@ impl Fetch<'_> {
             let failed = match result {
                 Err(signal) => return cancelled_attempt(driver, signal),
                 Ok(Ok(head)) => {
-                    driver.on_success();
+                    driver.on_success_with(Cause::Status(head.status().as_u16()));
                     return (self.succeeded(&head), None);
                 }
                 Ok(Err(failed)) => failed,

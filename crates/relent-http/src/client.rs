@@ -150,7 +150,7 @@ impl Client {
             let until = Until::after(driver.on_attempt().limit);
             let failed = match self.attempt(request, route, until).await {
                 Ok(response) => {
-                    driver.on_success();
+                    driver.on_success_with(Cause::Status(response.status().as_u16()));
                     return Ok((response, driver.summary(None)));
                 }
                 Err(failed) => failed,

@@ -428,13 +428,9 @@ async fn a_trace_tells_every_attempt() {
     let trace = summary.trace.unwrap();
     let outcomes: Vec<String> = trace
         .entries()
-        .map(|entry| {
-            entry
-                .failure
-                .map_or("success".to_owned(), |failure| failure.cause.to_string())
-        })
+        .map(|entry| entry.seen.map(|seen| seen.to_string()).unwrap())
         .collect();
-    assert_eq!(outcomes, ["connection reset", "status 503", "success"]);
+    assert_eq!(outcomes, ["connection reset", "status 503", "status 200"]);
 }
 
 #[tokio::test]

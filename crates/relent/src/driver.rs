@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Budget, Decision, Failure, Instant, Policy, Random, Session, Stop, StopReason, Trace,
+    Budget, Cause, Decision, Failure, Instant, Policy, Random, Session, Stop, StopReason, Trace,
     TraceEntry,
 };
 
@@ -243,6 +243,18 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
         }
     }
 
+    /// The same, with what was seen of the success, for the trace: a status, an exit status.
+    pub fn on_success_with(&mut self, seen: Cause) {
+        self.on_success();
+        let trace = self
+            .extras
+            .as_mut()
+            .and_then(|extras| extras.trace.as_mut());
+        if let Some(last) = trace.and_then(Trace::last_mut) {
+            last.seen = Some(seen);
+        }
+    }
+
     #[cold]
     fn record_success(&mut self) {
         let now = self.now();
@@ -387,6 +399,7 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
                 attempt,
                 started,
                 ended,
+                seen: failure.map(|failure| failure.cause),
                 failure,
                 decision,
             });
