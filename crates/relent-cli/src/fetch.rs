@@ -119,8 +119,16 @@ pub(crate) struct FetchArgs {
     location: bool,
 
     /// The time given to establish a connection
-    #[arg(long, value_name = "D", value_parser = connect_timeout, allow_hyphen_values = true)]
+    #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true)]
     connect_timeout: Option<Duration>,
+
+    /// The time without a single byte from the server after which an attempt is cut off
+    ///
+    /// It lets no server hold the fetch for ever by going silent. Raise it for a server that thinks
+    /// for longer before it answers.
+    #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
+        default_value = "5m")]
+    idle_timeout: Duration,
 
     /// Let the body go out as it arrives
     #[arg(long, conflicts_with = "output")]
@@ -145,9 +153,9 @@ pub(crate) struct FetchArgs {
     options: PolicyOptions,
 }
 
-fn connect_timeout(text: &str) -> Result<Duration, String> {
+fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("a connection needs some time".to_owned()),
+        Duration::ZERO => Err("a server needs some time".to_owned()),
         limit => Ok(limit),
     }
 }
@@ -225,6 +233,7 @@ fn client(args: &FetchArgs, policy: Arc<Policy>) -> Result<Client, Quit> {
     const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
     const MOST_REDIRECTS: usize = 10;
     let (location, connect_timeout) = (args.location, args.connect_timeout);
+    let idle_timeout = args.idle_timeout;
     let recipe = move || {
         let redirects = if location {
             reqwest::redirect::Policy::limited(MOST_REDIRECTS)
@@ -234,6 +243,7 @@ fn client(args: &FetchArgs, policy: Arc<Policy>) -> Result<Client, Quit> {
         let recipe = recipe()
             .user_agent(AGENT)
             .redirect(redirects)
+            .read_timeout(idle_timeout)
             .referer(false);
         match connect_timeout {
             Some(limit) => recipe.connect_timeout(limit),

@@ -152,6 +152,31 @@ fn time_is_status_28() {
     );
 }
 
+/// Without a limit, a server that goes silent would hold the fetch for ever.
+#[test]
+fn a_silent_server_ends_an_attempt() {
+    for said in [Vec::new(), cut(200, &[], b"long", 1)] {
+        let idle = ["--idle-timeout", "100ms", "--initial", "1ms"];
+        let (server, fetched) = fetch_from([Step::Stall(said.clone()), answer(200, "done")], &idle);
+        assert_eq!(
+            (fetched.status, text(&fetched), server.count()),
+            (0, "done", 2),
+            "{}",
+            fetched.stderr
+        );
+        let post = ["--idle-timeout", "100ms", "-d", "x"];
+        let (server, fetched) = fetch_from([Step::Stall(said), answer(200, "twice")], &post);
+        assert_eq!(
+            (fetched.status, server.count()),
+            (28, 1),
+            "{}",
+            fetched.stderr
+        );
+    }
+    let none = fetch(&["--idle-timeout", "0", "http://127.0.0.1/"]);
+    assert_eq!(none.status, 2);
+}
+
 #[test]
 fn a_certificate_that_nobody_vouches_for_is_status_60_and_permanent() {
     let (url, certificate) = tls();
