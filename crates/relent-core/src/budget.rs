@@ -12,7 +12,10 @@ const MILLI: f64 = 1000.0;
 const TOKEN: u64 = 1000;
 /// No time has been seen yet: the first refill counts from the first withdrawal, not from zero
 /// (the AWS SDK for Rust counts its first refill from 1970).
-const NEVER: u64 = u64::MAX;
+///
+/// Half-way along the time line, so that one comparison that wraps around tells both that a refill
+/// is due and that none has been.
+const NEVER: u64 = 1 << 63;
 
 /// What a budget is made of; all amounts in tokens, one token being one ordinary retry.
 ///
@@ -139,8 +142,9 @@ impl Default for BudgetConfig {
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 pub struct Budget {
-    /// In thousandths of a token.
-    balance: AtomicU64,
+    /// In thousandths of a token. The rest is seldom written, and is not to be fetched again
+    /// whenever another core has changed the balance.
+    balance: Alone<AtomicU64>,
     /// When time last made a deposit, in nanoseconds.
     refilled: AtomicU64,
     ratio: u64,
@@ -156,6 +160,10 @@ pub struct Budget {
     refund_on_success: bool,
     charge_failures: bool,
 }
+
+/// Has its cache line to itself, and the one that the processor fetches along with it.
+#[repr(align(128))]
+struct Alone<T>(T);
 
 /// Tokens taken from a [`Budget`] for one retry; hand them to [`Budget::refund`] if the retry is
 /// called off. Plain data: nothing happens when it is dropped.
@@ -181,8 +189,8 @@ impl Budget {
         let per_second = milli(config.per_second);
         let nanos_per_milli = 1_000_000_000_u64.checked_div(per_second).unwrap_or(0);
         Self {
-            balance: AtomicU64::new(milli(config.reserve)),
-            refilled: AtomicU64::new(if nanos_per_milli == 0 { 0 } else { NEVER }),
+            balance: Alone(AtomicU64::new(milli(config.reserve))),
+            refilled: AtomicU64::new(NEVER),
             ratio: milli(config.ratio),
             success: milli(config.success),
             capacity: milli(config.capacity),
@@ -220,7 +228,9 @@ impl Budget {
     pub fn on_failure(&self, kind: Kind) {
         if self.charge_failures {
             let cost = u64::from(self.cost_of(kind));
-            update(&self.balance, |balance| Some(balance.saturating_sub(cost)));
+            update(&self.balance.0, |balance| {
+                Some(balance.saturating_sub(cost))
+            });
         }
     }
 
@@ -231,10 +241,10 @@ impl Budget {
         self.refill(now);
         if self.charge_failures {
             // Paid when it failed; A6 asks for strictly more than the floor.
-            return (self.balance.load(Ordering::Relaxed) > self.floor).then_some(Taken(0));
+            return (self.balance.0.load(Ordering::Relaxed) > self.floor).then_some(Taken(0));
         }
         let cost = self.cost_of(kind);
-        update(&self.balance, |balance| {
+        update(&self.balance.0, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
             (left >= self.floor).then_some(left)
         })
@@ -249,7 +259,7 @@ impl Budget {
     /// The tokens in the budget now.
     #[must_use]
     pub fn balance(&self) -> f64 {
-        self.balance.load(Ordering::Relaxed) as f64 / MILLI
+        self.balance.0.load(Ordering::Relaxed) as f64 / MILLI
     }
 
     #[inline]
@@ -265,7 +275,7 @@ impl Budget {
     fn deposit(&self, amount: u64) {
         // A full budget is the usual state of a healthy destination: it is only read, so that
         // its cache line stays shared among the cores.
-        update(&self.balance, |balance| {
+        update(&self.balance.0, |balance| {
             let after = (balance + amount).min(self.capacity);
             (after > balance).then_some(after)
         });
@@ -275,7 +285,7 @@ impl Budget {
     fn refill(&self, now: Instant) {
         let now = now.as_nanos();
         let last = self.refilled.load(Ordering::Relaxed);
-        if last == NEVER || now.saturating_sub(last) >= self.refill_every {
+        if now.wrapping_sub(last) >= self.refill_every {
             self.refill_since(last, now);
         }
     }
@@ -292,6 +302,9 @@ impl Budget {
             return;
         }
         let gained = now.saturating_sub(last) / self.nanos_per_milli;
+        if gained == 0 {
+            return;
+        }
         // Whoever moves the time forward makes the deposit, once.
         let moved = last + gained * self.nanos_per_milli;
         if self
