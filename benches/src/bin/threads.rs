@@ -32,6 +32,8 @@ fn main() {
     report("bare", &counter, &counter);
     let budget = relent::balanced();
     report("relent", &budget, &budget);
+    let budget = relent::Full(relent::balanced());
+    report("relent, a request on a full budget", &budget, &budget);
     let budget = relent::ByTheClock(relent::balanced());
     report("relent, reading the clock", &budget, &budget);
     let budget = tower::balanced();

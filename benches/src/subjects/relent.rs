@@ -200,13 +200,15 @@ fn with_budget_and_deadline(n: u64) {
     }
 }
 
+const CAPACITY: f64 = 100_000.0;
+
 /// A budget whose requests pay for as many retries, so that a pair leaves it as it was, with the
 /// default refill by time.
 #[must_use]
 pub fn balanced() -> Budget {
     let config = BudgetConfig {
         ratio: 1.0,
-        capacity: 1_000_000.0,
+        capacity: CAPACITY,
         ..BudgetConfig::DEFAULT
     };
     Budget::new(&config).unwrap_or_else(|error| unreachable!("it is in range: {error}"))
@@ -230,6 +232,21 @@ impl Allowance for ByTheClock {
     fn pair(&self, _: u64) {
         self.0.on_request();
         black_box(self.0.withdraw(StdClock.now(), Kind::Ambiguous));
+    }
+}
+
+/// A budget that is full, as that of a healthy destination is: a request only, nothing withdrawn.
+#[derive(Debug)]
+pub struct Full(pub Budget);
+
+impl Allowance for Full {
+    fn pair(&self, turn: u64) {
+        if turn == 0 {
+            while self.0.balance() < CAPACITY {
+                self.0.on_request();
+            }
+        }
+        self.0.on_request();
     }
 }
 
