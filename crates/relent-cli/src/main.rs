@@ -11,6 +11,7 @@ mod quit;
 mod run;
 mod schedule;
 mod signals;
+mod simulate;
 mod spool;
 mod trace_out;
 mod writing;
@@ -68,6 +69,9 @@ enum Command {
     /// Show the waits of a policy
     #[command(after_long_help = schedule::AFTER_HELP)]
     Schedule(schedule::ScheduleArgs),
+    /// Show what a crowd does with a policy, before production does
+    #[command(after_long_help = simulate::AFTER_HELP)]
+    Simulate(simulate::SimulateArgs),
     /// List the presets, print a policy, check policy files
     #[command(subcommand, after_long_help = policy::AFTER_HELP)]
     Policy(policy::PolicyCommand),
@@ -106,6 +110,7 @@ impl Command {
                 .and_then(|status| status)
                 .map_err(Quit::own_error),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
+            Self::Simulate(args) => simulate::run(&args).map(|()| 0),
             Self::Policy(command) => policy::run(&command).map(|()| 0),
             Self::Completions { shell } => pages::completions(Cli::command(), shell).map(|()| 0),
             Self::Man { folder } => pages::man(Cli::command(), folder.as_deref()).map(|()| 0),

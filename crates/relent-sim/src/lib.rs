@@ -16,6 +16,7 @@
 //! costs time only while all workers are busy. Not modelled: loss, connections, clock skew, a shared
 //! medium.
 
+mod call;
 mod latency;
 mod limiter;
 mod metrics;

@@ -17,7 +17,7 @@ pub(crate) struct Who {
 #[derive(Debug)]
 pub(crate) struct Server {
     queue: VecDeque<Who>,
-    /// The most that may be queued.
+    /// The most that may be queued at full capacity.
     most: usize,
     workers: u32,
     busy: u32,
@@ -69,7 +69,12 @@ impl Server {
 
     /// Queues the attempt; false if it is refused.
     pub(crate) fn enter(&mut self, who: Who) -> bool {
-        if self.queue.len() >= self.most && self.busy >= self.workers {
+        // The bound is a time: at half the speed, half as many take it.
+        let most = match self.outage {
+            Some(Effect::Brownout(share)) => (self.most as f64 * share) as usize,
+            _ => self.most,
+        };
+        if self.queue.len() >= most && self.busy >= self.workers {
             self.pay_refusal();
             return false;
         }

@@ -7,6 +7,7 @@ use relent_core::{
     Audience, Budget, Cause, Decision, Failure, Hint, HintSource, Instant, Policy, Session,
 };
 
+use crate::call::{Call, Event, NOBODY, Reply};
 use crate::limiter::{Hinted, NO_SLOT, Verdict};
 use crate::metrics::{Metrics, Recorder};
 use crate::queue::Queue;
@@ -25,8 +26,6 @@ const SESSIONS: u64 = 1 << 32;
 
 /// More events than any useful run has: some policies never let time pass.
 const MOST_EVENTS: u64 = 500_000_000;
-/// No call: of a parent, or a child.
-const NOBODY: u32 = u32::MAX;
 
 /// The run was given up: the policy makes so many attempts that it would not end in reasonable time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,62 +73,6 @@ pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, T
         world.happen(now, event);
     }
     Ok(world.recorder.finish(scenario))
-}
-
-/// What can happen.
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    /// A request is made.
-    Request,
-    /// An outage begins or ends; the index is that of the outage.
-    Outage { index: u32, begins: bool },
-    /// A wait, or the way to the layer below, is over: the next attempt starts.
-    Attempt(Who),
-    /// An attempt reaches the service.
-    Reach(Who),
-    /// The write that follows a read reaches the service.
-    Write(Who),
-    /// A service ends.
-    Served(Who),
-    /// An answer reaches the caller of an attempt.
-    Answer(Who, Reply),
-    /// An attempt, or the wait for one, has lasted as long as it may.
-    Limit(Who),
-}
-
-/// How an attempt ended.
-#[derive(Clone, Copy, Debug)]
-enum Reply {
-    Success,
-    /// An error or a refusal: nobody knows whether it was processed.
-    Failure,
-    /// Somebody else has written the row.
-    Conflict,
-    /// The job is not done.
-    Pending,
-    Throttled(Hinted),
-    /// The layer below has given up, and says so.
-    Exhausted,
-}
-
-/// A logical request at one layer: what a parked client costs.
-#[derive(Debug)]
-struct Call {
-    session: Session,
-    random: Stream,
-    made: u64,
-    /// The reserved slot of a limiter.
-    slot: u64,
-    /// The version of the row that was read, or when the job is done.
-    note: u64,
-    /// The attempt of the layer above that this call is.
-    parent: Who,
-    /// The call of the layer below that is this call's attempt.
-    child: u32,
-    /// Changes with everything that makes older events meaningless.
-    stamp: u32,
-    budget: u32,
-    layer: u8,
 }
 
 struct World<'a> {
@@ -333,9 +276,10 @@ impl<'a> World<'a> {
             self.calls[index as usize].child = child;
             let stamp = self.calls[child as usize].stamp;
             let child = Who { call: child, stamp };
-            self.queue.push(now + way, Event::Attempt(child));
+            self.queue
+                .push(now.saturating_add(way), Event::Attempt(child));
         } else {
-            self.queue.push(now + way, Event::Reach(who));
+            self.queue.push(now.saturating_add(way), Event::Reach(who));
         }
     }
 
@@ -347,7 +291,7 @@ impl<'a> World<'a> {
                 self.calls[who.call as usize].note = self.server.version;
             }
             let way = self.way() + self.way();
-            self.queue.push(now + way, Event::Write(who));
+            self.queue.push(now.saturating_add(way), Event::Write(who));
             return;
         }
         self.recorder.on_attempt(now);
@@ -407,7 +351,8 @@ impl<'a> World<'a> {
     /// Sends an answer back.
     fn answer(&mut self, now: u64, who: Who, reply: Reply) {
         let way = self.way();
-        self.queue.push(now + way, Event::Answer(who, reply));
+        self.queue
+            .push(now.saturating_add(way), Event::Answer(who, reply));
     }
 
     /// An attempt, or the wait for the next, has lasted as long as it may.
@@ -523,22 +468,5 @@ impl<'a> World<'a> {
         if matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
             self.next_request(now);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_parked_client_takes_at_most_200_bytes() {
-        // The call, its event, and its place in the list of free calls. Both grow by doubling, so
-        // half of that again may be unused; that is not counted.
-        let event = size_of::<(u64, u64, Event)>();
-        assert!(
-            size_of::<Call>() + event + 4 <= 200,
-            "{}",
-            size_of::<Call>()
-        );
     }
 }
