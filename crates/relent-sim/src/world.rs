@@ -25,7 +25,7 @@ const JOBS: u64 = 6;
 const SESSIONS: u64 = 1 << 32;
 
 /// More events than any useful run has: some policies never let time pass.
-const MOST_EVENTS: u64 = 500_000_000;
+const MOST_EVENTS: u64 = 200_000_000;
 
 /// The run was given up: the policy makes so many attempts that it would not end in reasonable time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,12 +62,21 @@ impl std::error::Error for TooManyEvents {}
 /// # Errors
 /// [`TooManyEvents`] where a policy without backoff would run for hours.
 pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, TooManyEvents> {
+    run_within(scenario, policy, seed, MOST_EVENTS)
+}
+
+fn run_within(
+    scenario: &Scenario,
+    policy: &Policy,
+    seed: u64,
+    most_events: u64,
+) -> Result<Metrics, TooManyEvents> {
     let mut world = World::new(scenario, policy, seed);
     world.open();
     let mut events = 0;
     while let Some((now, event)) = world.queue.pop() {
         events += 1;
-        if events > MOST_EVENTS {
+        if events > most_events {
             return Err(TooManyEvents);
         }
         world.happen(now, event);
@@ -468,5 +477,24 @@ impl<'a> World<'a> {
         if matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
             self.next_request(now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use relent_core::Backoff;
+
+    #[test]
+    fn a_policy_that_lets_no_time_pass_is_given_up() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.herd = { clients = 10 }\nservice.failures = 1\nnetwork.one_way = \"1us\"",
+        )
+        .unwrap();
+        let hot = Policy::builder(Backoff::None).unlimited_retries();
+        let hot = hot.build().unwrap();
+        let run = |policy| run_within(&scenario, policy, 1, 10_000);
+        assert_eq!(run(&hot), Err(TooManyEvents));
+        assert!(run(Policy::STANDARD).is_ok());
     }
 }

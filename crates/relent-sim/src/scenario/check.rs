@@ -5,7 +5,7 @@ use super::{Arrivals, Effect, Model, SECOND, Scenario, Service, ServiceTime};
 /// The longest time a scenario may name: a day.
 const LONGEST: u64 = 86_400 * SECOND;
 /// The most requests of one run.
-const MOST_REQUESTS: f64 = 50_000_000.0;
+const MOST_REQUESTS: f64 = 10_000_000.0;
 
 /// Nothing, or the key of a value and what is accepted in its place.
 type Checked = Result<(), (&'static str, &'static str)>;
@@ -45,7 +45,7 @@ impl Scenario {
         ensure(
             requests <= MOST_REQUESTS,
             "arrivals",
-            "at most 50 million requests in one run",
+            "at most 10 million requests in one run",
         )?;
         // One budget for each process of each layer.
         let budgets = u64::from(self.clients.processes) * u64::from(self.chain.layers.max(1));

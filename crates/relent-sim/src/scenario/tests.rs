@@ -29,7 +29,7 @@ fn every_error_names_the_value_and_its_line() {
         (
             "[clients]\narrivals.poisson = { rate = 1e6, for = \"24h\" }",
             Some(2),
-            "50 million",
+            "10 million",
         ),
         (
             "clients.arrivals.herd = { clients = 1 }\nnetwork.one_way = \"0s\"",
