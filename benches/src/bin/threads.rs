@@ -1,58 +1,102 @@
-//! Prints the wall time of a budget pair on one thread and on two that share the budget.
+//! Prints the wall time of a budget pair on one thread, and on two that share the budget.
+//!
+//! On a busy machine two threads may take turns on one core, which would hide what sharing costs.
+//! So the threads of a batch begin together, a batch is shorter than a turn, and only those count
+//! in which both threads ran nearly all of the time at once. The first row is the control: two
+//! threads that share nothing, which take half the time for each pair if they truly run at once.
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use relent_benches::subjects::{bare, governor, relent, tower};
 use relent_benches::work::Allowance;
 
-const BATCHES: usize = 25;
-const PAIRS: u64 = 400_000;
+/// Batches that count.
+const WANTED: usize = 51;
+/// Batches that are tried for them.
+const TRIED: usize = 5000;
+/// How long a batch shall take.
+const BATCH: Duration = Duration::from_millis(1);
+/// The share of a batch in which both threads have to run.
+const TOGETHER: f64 = 0.95;
 
 fn main() {
-    report("bare", &bare::Counter::default());
-    report("relent", &relent::balanced());
+    let control = (bare::Counter::default(), bare::Counter::default());
     report(
-        "relent, reading the clock",
-        &relent::ByTheClock(relent::balanced()),
+        "bare, one for each thread (control)",
+        &control.0,
+        &control.1,
     );
-    report("tower, TpsBudget", &tower::balanced());
-    report("governor, one check", &governor::generous());
+    let counter = bare::Counter::default();
+    report("bare", &counter, &counter);
+    let budget = relent::balanced();
+    report("relent", &budget, &budget);
+    let budget = relent::ByTheClock(relent::balanced());
+    report("relent, reading the clock", &budget, &budget);
+    let budget = tower::balanced();
+    report("tower, TpsBudget", &budget, &budget);
+    let limiter = governor::generous();
+    report("governor, one check", &limiter, &limiter);
 }
 
-fn report(subject: &str, allowance: &impl Allowance) {
-    // One and two in turn, so that a slow moment of the machine meets both.
-    let (mut one, mut two) = (f64::MAX, f64::MAX);
-    for _ in 0..BATCHES {
-        one = one.min(batch(allowance, 1));
-        two = two.min(batch(allowance, 2));
+/// Two names for what two threads use, which is one and the same in all rows but the control.
+fn report(subject: &str, first: &impl Allowance, second: &impl Allowance) {
+    let started = Instant::now();
+    let mut pairs = 0;
+    while started.elapsed() < BATCH * 20 {
+        first.pair(pairs);
+        pairs += 1;
     }
-    println!("{subject}\t{one:.1}\t{two:.1}");
+    let pairs = (pairs / 20).max(1);
+    let one = median(|| Some(alone(first, pairs)));
+    let two = median(|| together(first, second, pairs));
+    let text = |nanos: Option<f64>| nanos.map_or("machine too busy".into(), |n| format!("{n:.1}"));
+    println!("{subject}\t{}\t{}", text(one), text(two));
 }
 
-/// Nanoseconds of wall time for each pair, all threads taken together.
-fn batch(allowance: &impl Allowance, threads: u64) -> f64 {
-    let barrier = Barrier::new(threads as usize);
-    let work = || {
-        barrier.wait();
-        let started = Instant::now();
-        for turn in 0..PAIRS {
-            allowance.pair(turn);
+/// The median of the batches that count.
+fn median(mut batch: impl FnMut() -> Option<f64>) -> Option<f64> {
+    let mut times: Vec<f64> = (0..TRIED).filter_map(|_| batch()).take(WANTED).collect();
+    times.sort_by(f64::total_cmp);
+    (times.len() == WANTED).then(|| times[WANTED / 2])
+}
+
+fn alone(allowance: &impl Allowance, pairs: u64) -> f64 {
+    let (started, ended) = work(allowance, pairs);
+    (ended - started).as_secs_f64() * 1e9 / pairs as f64
+}
+
+/// Nanoseconds of wall time for each pair, both threads taken together.
+fn together(first: &impl Allowance, second: &impl Allowance, pairs: u64) -> Option<f64> {
+    let here = AtomicUsize::new(0);
+    let meet = || {
+        here.fetch_add(1, Ordering::SeqCst);
+        // Not a `Barrier`: waking takes longer than a batch may differ.
+        while here.load(Ordering::SeqCst) < 2 {
+            std::hint::spin_loop();
         }
-        (started, Instant::now())
     };
-    let times: Vec<(Instant, Instant)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .filter_map(|worker| worker.join().ok())
-            .collect()
-    });
-    let started = times.iter().map(|(started, _)| *started).min();
-    let ended = times.iter().map(|(_, ended)| *ended).max();
-    let wall = started
-        .zip(ended)
-        .map_or(Duration::MAX, |(started, ended)| ended - started);
-    wall.as_secs_f64() * 1e9 / (PAIRS * threads) as f64
+    let (one, two) = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            meet();
+            work(second, pairs)
+        });
+        meet();
+        let one = work(first, pairs);
+        Some((one, other.join().ok()?))
+    })?;
+    let wall = one.1.max(two.1) - one.0.min(two.0);
+    let both = one.1.min(two.1).saturating_duration_since(one.0.max(two.0));
+    (both.as_secs_f64() >= TOGETHER * wall.as_secs_f64())
+        .then(|| wall.as_secs_f64() * 1e9 / (2 * pairs) as f64)
+}
+
+#[inline(never)]
+fn work(allowance: &impl Allowance, pairs: u64) -> (Instant, Instant) {
+    let started = Instant::now();
+    for turn in 0..pairs {
+        allowance.pair(turn);
+    }
+    (started, Instant::now())
 }

@@ -42,7 +42,8 @@ fn async_three_failures(n: u64) {
     }
 }
 
-/// A count that a compare-and-swap keeps from falling below zero.
+/// A count that a compare-and-swap keeps from falling below zero, on a cache line of its own.
+#[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Counter(AtomicI64);
 

@@ -9,7 +9,8 @@ use relent::format_duration;
 pub(crate) fn human(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
-        0 if duration < Duration::from_millis(1) => format_duration(duration),
+        0 if duration < Duration::from_micros(1) => format_duration(duration),
+        0 if duration < Duration::from_millis(1) => format!("{}us", duration.as_micros()),
         0 => format!("{}ms", duration.as_millis()),
         1..10 => match duration.subsec_millis() / 100 {
             0 => format!("{seconds}s"),
@@ -54,7 +55,7 @@ mod tests {
     fn a_person_reads_two_or_three_digits() {
         for (nanos, text) in [
             (0, "0s"),
-            (51_200, "51.2us"),
+            (51_200, "51us"),
             (340_900_000, "340ms"),
             (1_000_000_000, "1s"),
             (2_399_000_000, "2.3s"),

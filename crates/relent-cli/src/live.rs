@@ -1,7 +1,7 @@
 //! What a person sees while relent waits: which attempt failed, why, and how long until the next.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anstyle::Style;
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -79,9 +79,15 @@ impl Live {
         };
         self.say(|| {
             let plural = if summary.attempts == 1 { "" } else { "s" };
-            let at = summary
-                .retry_at
-                .map_or_else(String::new, |at| format!("; come back at {}", rfc3339(at)));
+            let ahead = summary.retry_at.and_then(|at| {
+                let ahead = at.duration_since(SystemTime::now()).ok()?;
+                Some(format!(
+                    "; come back at {} (in {})",
+                    rfc3339(at),
+                    human(ahead)
+                ))
+            });
+            let at = ahead.unwrap_or_default();
             format!(
                 "gave up after {} attempt{plural} in {}: {reason} (last: {last}){at}",
                 summary.attempts,
@@ -135,7 +141,7 @@ fn header(name: &str) -> String {
 
 /// Whether standard error is a terminal on which a line can be redrawn, and is ours to draw on: a
 /// background job would erase what the person is typing.
-fn shows_countdown() -> bool {
+pub(crate) fn shows_countdown() -> bool {
     let stderr = io::stderr();
     stderr.is_terminal()
         && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")

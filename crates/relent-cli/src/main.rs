@@ -2,6 +2,7 @@
 
 mod console;
 mod destination;
+mod fetch;
 mod human;
 mod live;
 mod options;
@@ -30,6 +31,9 @@ const AFTER_HELP: &str = "\
 Examples:
   Repeat a command until it succeeds:
       relent run -- make deploy
+
+  Download a file, whole, however often the connection breaks:
+      relent fetch -o FILE https://example.com/file
 
   See what a policy does before anyone waits for it:
       relent schedule --policy standard
@@ -66,6 +70,11 @@ enum Command {
         after_long_help = run::AFTER_HELP
     )]
     Run(run::RunArgs),
+    /// Fetch a URL until there is a complete response
+    ///
+    /// The complete body goes to standard output or a file, exactly once.
+    #[command(after_long_help = fetch::AFTER_HELP)]
+    Fetch(Box<fetch::FetchArgs>),
     /// Show the waits of a policy
     #[command(after_long_help = schedule::AFTER_HELP)]
     Schedule(schedule::ScheduleArgs),
@@ -109,6 +118,9 @@ impl Command {
             Self::Run(args) => block_on(run::run(args))
                 .and_then(|status| status)
                 .map_err(Quit::own_error),
+            Self::Fetch(args) => block_on(fetch::run(*args))
+                .map_err(Quit::failed)
+                .and_then(|status| status),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
             Self::Simulate(args) => simulate::run(&args).map(|()| 0),
             Self::Policy(command) => policy::run(&command).map(|()| 0),

@@ -244,7 +244,7 @@ impl Run {
                 },
                 (_, decision) => {
                     if decision.is_none() {
-                        driver.on_success();
+                        driver.on_success_with(Cause::Exit(attempted.ended.status()));
                     }
                     let status = attempted.ended.status();
                     let interrupted = output::to_stdout(attempted.stdout, &mut signals).await?;

@@ -8,12 +8,7 @@
 
 mod support;
 
-use std::fs::File;
-use std::io::Read;
-use std::process::Command;
-
-use nix::pty::openpty;
-use support::{RELENT, finish, relent, run};
+use support::{finish, on_terminal, relent, run};
 
 const QUICK: [&str; 7] = [
     "run",
@@ -24,30 +19,6 @@ const QUICK: [&str; 7] = [
     "--max-retries",
     "1",
 ];
-
-/// Everything that appears on a terminal where `relent ARGS` is the foreground job.
-fn on_terminal(environment: &[(&str, &str)], args: &[&str]) -> String {
-    let pty = openpty(None, None).unwrap();
-    let terminal = File::from(pty.slave);
-    let mut command = Command::new("setsid");
-    command
-        .args(["--ctty", "--wait", RELENT])
-        .args(args)
-        .env_remove("RELENT_POLICY")
-        .env_remove("NO_COLOR")
-        .env("TERM", "xterm")
-        .envs(environment.iter().copied())
-        .stdin(terminal.try_clone().unwrap())
-        .stdout(terminal.try_clone().unwrap())
-        .stderr(terminal);
-    let mut child = command.spawn().unwrap();
-    drop(command);
-    let mut seen = Vec::new();
-    // The last process to leave ends the reading with an error.
-    let _ = File::from(pty.master).read_to_end(&mut seen);
-    child.wait().unwrap();
-    String::from_utf8(seen).unwrap()
-}
 
 #[test]
 fn a_log_gets_one_line_for_each_retry_and_one_for_giving_up() {

@@ -151,7 +151,7 @@ fn every_end_of_a_run_is_told() {
         [
             ("exit 1", "retry", Some(5.0)),
             ("exit 1", "retry", Some(10.0)),
-            ("success", "success", None)
+            ("exit 0", "success", None)
         ]
     );
 

@@ -242,6 +242,29 @@ impl Backoff {
         )
     }
 
+    /// Whether the end of a schedule, and the beginning of the last phase of a chain, lie within
+    /// what a session counts for a rule: one byte.
+    pub(crate) const fn fits_a_byte(&self) -> bool {
+        let mut retries: u64 = 0;
+        match self {
+            Self::Schedule { delays } => retries = delays.len() as u64,
+            Self::Chain { phases } => {
+                let phases = phases.as_slice();
+                let mut index = 0;
+                while index < phases.len() {
+                    retries += match (&phases[index].backoff, phases[index].retries) {
+                        (Self::Schedule { delays }, None) => delays.len() as u64,
+                        (_, Some(retries)) => retries as u64,
+                        (_, None) => 1,
+                    };
+                    index += 1;
+                }
+            }
+            _ => {}
+        }
+        retries <= u8::MAX as u64
+    }
+
     /// Whether the wait depends on the time since the session began.
     pub(crate) const fn looks_at_elapsed(&self) -> bool {
         let Self::Chain { phases } = self else {
@@ -260,7 +283,6 @@ impl Backoff {
 
     /// The wait at this step in nanoseconds, ceiling applied, before jitter; `None` when a schedule
     /// or a chain has come to its end.
-    #[inline]
     pub(crate) fn wait(&self, step: Step, random: &mut (impl Random + ?Sized)) -> Option<u64> {
         let initial = |own: &Duration| step.initial.unwrap_or_else(|| nanos(*own));
         let retry = step.retry;
@@ -410,7 +432,6 @@ const fn check_chain(phases: &[Phase]) -> Result<(), PolicyError> {
     Ok(())
 }
 
-#[inline(never)]
 fn chain(phases: &[Phase], step: Step, random: &mut (impl Random + ?Sized)) -> Option<u64> {
     let mut retry = step.retry;
     for phase in phases {
@@ -433,23 +454,25 @@ fn chain(phases: &[Phase], step: Step, random: &mut (impl Random + ?Sized)) -> O
     None
 }
 
-/// `initial · factor^retry`, rounded to the nanosecond and saturating.
+/// `initial · 2^retry`, saturating.
 #[inline]
+pub(crate) const fn double(initial: u64, retry: u32) -> u64 {
+    let doubled = initial.unbounded_shl(retry);
+    if doubled.unbounded_shr(retry) == initial {
+        doubled
+    } else {
+        u64::MAX
+    }
+}
+
+/// `initial · factor^retry`, rounded to the nanosecond and saturating.
 fn grow(initial: u64, factor: f64, retry: u32) -> u64 {
     if factor == 2.0 {
-        // By far the most common factor, and exact: a shift.
-        return if retry <= initial.leading_zeros() {
-            initial.unbounded_shl(retry)
-        } else if initial == 0 {
-            0
-        } else {
-            u64::MAX
-        };
+        return double(initial, retry);
     }
     grow_by(initial, factor, retry)
 }
 
-#[inline(never)]
 fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
     let mut power = 1.0;
     let mut square = factor;
@@ -466,7 +489,6 @@ fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
 }
 
 /// 1, 1, 2, 3, 5, … saturating.
-#[inline(never)]
 fn fibonacci(retry: u32) -> u64 {
     let (mut now, mut next) = (1_u64, 1_u64);
     // 93 steps fill 64 bits; there is nothing to learn beyond.
@@ -672,6 +694,13 @@ mod tests {
                 let wait = backoff.wait(step, &mut Draw::at(point)).unwrap();
                 prop_assert!(wait <= ceiling, "{:?}", backoff);
             }
+        }
+
+        #[test]
+        fn doubling_is_growth_by_two(first in 0..1u64 << 52, retry in 0..200u32) {
+            let (doubled, grown) = (double(first, retry), grow_by(first, 2.0, retry));
+            // A float holds 53 bits, so that its last nanosecond may be one off.
+            prop_assert!(doubled.abs_diff(grown) <= 1, "{} {}", doubled, grown);
         }
 
         #[test]

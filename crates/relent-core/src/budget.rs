@@ -146,11 +146,13 @@ pub struct Budget {
     ratio: u64,
     success: u64,
     capacity: u64,
-    cost: u64,
-    throttled_cost: u64,
+    cost: u32,
+    throttled_cost: u32,
     floor: u64,
     /// Nanoseconds in which time deposits a thousandth of a token; 0 for never.
     nanos_per_milli: u64,
+    /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
+    refill_every: u64,
     refund_on_success: bool,
     charge_failures: bool,
 }
@@ -177,27 +179,35 @@ impl Budget {
     pub(crate) fn from_checked(config: &BudgetConfig) -> Self {
         let milli = |tokens: f64| (tokens * MILLI + 0.5) as u64;
         let per_second = milli(config.per_second);
+        let nanos_per_milli = 1_000_000_000_u64.checked_div(per_second).unwrap_or(0);
         Self {
             balance: AtomicU64::new(milli(config.reserve)),
-            refilled: AtomicU64::new(NEVER),
+            refilled: AtomicU64::new(if nanos_per_milli == 0 { 0 } else { NEVER }),
             ratio: milli(config.ratio),
             success: milli(config.success),
             capacity: milli(config.capacity),
-            cost: milli(config.cost),
-            throttled_cost: milli(config.throttled_cost),
+            // At most a million tokens, by the check.
+            cost: milli(config.cost) as u32,
+            throttled_cost: milli(config.throttled_cost) as u32,
             floor: milli(config.floor),
-            nanos_per_milli: 1_000_000_000_u64.checked_div(per_second).unwrap_or(0),
+            nanos_per_milli,
+            refill_every: match nanos_per_milli {
+                0 => u64::MAX,
+                nanos => nanos * (TOKEN / 10),
+            },
             refund_on_success: config.refund_on_success,
             charge_failures: config.charge_failures,
         }
     }
 
     /// A logical request goes out for the first time: deposits the ratio.
+    #[inline]
     pub fn on_request(&self) {
         self.deposit(self.ratio);
     }
 
     /// A logical request succeeded; `last` is what its last retry took.
+    #[inline]
     pub fn on_success(&self, last: Taken) {
         if self.refund_on_success && last.0 > 0 {
             self.refund(last);
@@ -209,13 +219,14 @@ impl Budget {
     /// An attempt failed in a way that could be retried: with `charge_failures`, takes its cost.
     pub fn on_failure(&self, kind: Kind) {
         if self.charge_failures {
-            let cost = self.cost_of(kind);
+            let cost = u64::from(self.cost_of(kind));
             update(&self.balance, |balance| Some(balance.saturating_sub(cost)));
         }
     }
 
     /// Takes the cost of one retry, or nothing and `None` if the budget cannot bear it. The check
     /// and the taking are one step, so that no number of threads can overdraw.
+    #[inline]
     pub fn withdraw(&self, now: Instant, kind: Kind) -> Option<Taken> {
         self.refill(now);
         if self.charge_failures {
@@ -224,9 +235,10 @@ impl Budget {
         }
         let cost = self.cost_of(kind);
         update(&self.balance, |balance| {
-            balance.checked_sub(cost).filter(|left| *left >= self.floor)
+            let left = balance.checked_sub(u64::from(cost))?;
+            (left >= self.floor).then_some(left)
         })
-        .then_some(Taken(u32::try_from(cost).unwrap_or(u32::MAX)))
+        .then_some(Taken(cost))
     }
 
     /// Gives back what a retry took that was called off before it went out.
@@ -240,7 +252,8 @@ impl Budget {
         self.balance.load(Ordering::Relaxed) as f64 / MILLI
     }
 
-    fn cost_of(&self, kind: Kind) -> u64 {
+    #[inline]
+    fn cost_of(&self, kind: Kind) -> u32 {
         if kind == Kind::Throttled {
             self.throttled_cost
         } else {
@@ -248,6 +261,7 @@ impl Budget {
         }
     }
 
+    #[inline]
     fn deposit(&self, amount: u64) {
         // A full budget is the usual state of a healthy destination: it is only read, so that
         // its cache line stays shared among the cores.
@@ -257,12 +271,20 @@ impl Budget {
         });
     }
 
+    #[inline]
     fn refill(&self, now: Instant) {
+        let now = now.as_nanos();
+        let last = self.refilled.load(Ordering::Relaxed);
+        if last == NEVER || now.saturating_sub(last) >= self.refill_every {
+            self.refill_since(last, now);
+        }
+    }
+
+    #[cold]
+    fn refill_since(&self, last: u64, now: u64) {
         if self.nanos_per_milli == 0 {
             return;
         }
-        let now = now.as_nanos();
-        let last = self.refilled.load(Ordering::Relaxed);
         if last == NEVER {
             let _ = self
                 .refilled
@@ -270,9 +292,6 @@ impl Budget {
             return;
         }
         let gained = now.saturating_sub(last) / self.nanos_per_milli;
-        if gained < TOKEN / 10 {
-            return;
-        }
         // Whoever moves the time forward makes the deposit, once.
         let moved = last + gained * self.nanos_per_milli;
         if self
@@ -295,6 +314,7 @@ impl fmt::Debug for Budget {
 }
 
 /// Applies `change` atomically; `false` if it declined.
+#[inline]
 fn update(cell: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> bool {
     let mut seen = cell.load(Ordering::Relaxed);
     while let Some(next) = change(seen) {

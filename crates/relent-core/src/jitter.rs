@@ -46,7 +46,6 @@ impl Jitter {
     }
 
     /// The wait for the backoff `backoff`, in nanoseconds; saturating.
-    #[inline]
     pub(crate) fn apply(&self, backoff: u64, random: &mut (impl Random + ?Sized)) -> u64 {
         match *self {
             Self::None => backoff,

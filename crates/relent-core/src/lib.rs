@@ -34,6 +34,7 @@ mod hint;
 mod histogram;
 mod jitter;
 mod pattern;
+mod plain;
 mod policy;
 mod presets;
 mod random;

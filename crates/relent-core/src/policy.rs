@@ -7,9 +7,10 @@ use crate::backoff::Backoff;
 use crate::budget::{Budget, BudgetConfig};
 use crate::error::{Found, PolicyError};
 use crate::failure::Failure;
-use crate::hint::HintMode;
+use crate::hint::{Hint, HintMode};
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
+use crate::plain::Plain;
 use crate::random::Random;
 use crate::time::Instant;
 use crate::waits::Waits;
@@ -119,8 +120,8 @@ pub struct Policy {
     pub(crate) retries_off: bool,
     /// Whether a session has to know the time before its first failure.
     pub(crate) timed: bool,
-    /// Whether only count, backoff and jitter decide: no lists, rules or limits in time.
-    pub(crate) plain: bool,
+    /// What it comes to, if it is plain.
+    pub(crate) plain: Option<Plain>,
 }
 
 /// The ceiling of a backoff that grows, unless the policy names another.
@@ -168,7 +169,7 @@ impl Policy {
             assume_repeatable: false,
             retries_off: false,
             timed: false,
-            plain: false,
+            plain: None,
         }
     }
 
@@ -305,11 +306,17 @@ impl Policy {
     }
 
     /// The waits this policy would make, one after the other, if every attempt failed at once with
-    /// a failure that says nothing. Ends where the policy gives up; endless if it never does.
+    /// a failure that says nothing but is retried. Ends where the policy gives up; endless if it
+    /// never does.
     ///
     /// Any code that takes an iterator of durations can be driven by it.
     pub fn waits<R: Random>(&self, random: R) -> Waits<'_, R> {
-        self.waits_after(Failure::not_processed(), random)
+        let mut failure = Failure::not_processed();
+        if self.retry_on.is_some() {
+            // The list says which failures, not how they are waited for.
+            failure.hint = Hint::do_retry();
+        }
+        self.waits_after(failure, random)
     }
 
     /// The waits this policy would make if every attempt failed at once with `failure`.
@@ -487,7 +494,7 @@ impl PolicyBuilder {
     pub fn build(mut self) -> Result<Policy, PolicyError> {
         check(&self.policy)?;
         self.policy.timed = timed(&self.policy);
-        self.policy.plain = plain(&self.policy);
+        self.policy.plain = Plain::of(&self.policy);
         Ok(self.policy)
     }
 
@@ -503,7 +510,7 @@ impl PolicyBuilder {
             panic!("{}", error.accepted());
         }
         self.policy.timed = timed(&self.policy);
-        self.policy.plain = plain(&self.policy);
+        self.policy.plain = Plain::of(&self.policy);
         // A field cannot be moved out in a const function of a type that has a destructor; the
         // value left behind owns nothing, so forgetting it loses nothing.
         let policy = core::mem::replace(&mut self.policy, Policy::with_defaults(Backoff::None));
@@ -527,15 +534,6 @@ const fn timed(policy: &Policy) -> bool {
         index += 1;
     }
     timed
-}
-
-const fn plain(policy: &Policy) -> bool {
-    policy.rules.is_empty()
-        && policy.retry_on.is_none()
-        && policy.stop_on.is_empty()
-        && policy.not_processed.is_empty()
-        && policy.max_elapsed.is_none()
-        && policy.deadline.is_none()
 }
 
 const fn check(policy: &Policy) -> Result<(), PolicyError> {
@@ -599,6 +597,15 @@ const fn check_rule(rule: &Rule, policy: &Policy) -> Result<(), PolicyError> {
             "max_retries",
             Found::Count(retries),
             "a rule allows at most 255 retries; leave it out for the policy's own limit",
+        ));
+    }
+    if let Some(backoff) = &rule.backoff
+        && !backoff.fits_a_byte()
+    {
+        return Err(PolicyError::new(
+            "backoff",
+            Found::Nothing,
+            "the schedule or the phases of a rule come to their end within 255 retries",
         ));
     }
     let backoff = match &rule.backoff {
@@ -757,7 +764,7 @@ mod tests {
     #[test]
     fn contradictory_policies_do_not_build() {
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 14] = [
+        let cases: [(PolicyBuilder, &str); 16] = [
             (base().max_delay(SECOND / 2), "max_delay"),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
@@ -786,6 +793,20 @@ mod tests {
                     ..Rule::on([Pattern::Any])
                 }),
                 "max_retries",
+            ),
+            (
+                base().rule(Rule {
+                    backoff: Some(Backoff::schedule([SECOND; 256])),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "backoff",
+            ),
+            (
+                base().rule(Rule {
+                    backoff: Some(Backoff::None.then(255, Backoff::None)),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "backoff",
             ),
             (
                 base().rule(Rule {

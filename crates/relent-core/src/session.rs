@@ -51,7 +51,8 @@ pub struct Session {
     started: Instant,
     /// What `Elapsed` counts from; later than `started` after a reset.
     since: Instant,
-    /// The previous wait, in nanoseconds.
+    /// The previous wait of the policy's own, before any hint, in nanoseconds: what a random walk
+    /// goes on from.
     previous: u64,
     attempts: u32,
     /// Retries granted by the policy's own backoff since it last began anew.
@@ -186,10 +187,7 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
-        if policy.plain && budget.is_none() && self.is_plain(policy, failure) {
-            return self.decide_plain(policy, now, failure.kind, random);
-        }
-        self.decide(policy, now, failure, Own::Backoff, random, budget)
+        decision(self.wait_or_stop(policy, now, failure, random, budget))
     }
 
     /// The same with a wait of the caller's own in place of the policy's backoff, for any iterator
@@ -205,12 +203,39 @@ impl Session {
         budget: Option<&Budget>,
     ) -> Decision {
         let own = own.map_or(Own::Ended, |own| Own::Given(nanos(own)));
-        self.decide(policy, now, failure, own, random, budget)
+        decision(self.decide(policy, now, failure, own, random, budget))
+    }
+
+    /// [`on_failure`](Self::on_failure) in nanoseconds, which are cheaper than a `Duration`.
+    #[inline]
+    pub(crate) fn wait_or_stop(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Result<u64, Stop> {
+        match &policy.plain {
+            Some(plain) if budget.is_none() && self.is_plain(policy, failure) => {
+                self.rule = NO_RULE;
+                let retry = self.attempts.saturating_sub(1);
+                let Some(wait) = plain.wait(retry, self.step, random) else {
+                    return Err(Stop {
+                        reason: StopReason::RetriesExhausted,
+                        retry_at: None,
+                    });
+                };
+                self.grant(policy, None, None, wait, false);
+                Ok(wait)
+            }
+            _ => self.decide(policy, now, failure, Own::Backoff, random, budget),
+        }
     }
 
     /// Whether the failure leaves nothing to ask but how often and how long, under a plain policy.
     #[inline]
-    fn is_plain(&self, policy: &Policy, failure: &Failure) -> bool {
+    const fn is_plain(&self, policy: &Policy, failure: &Failure) -> bool {
         let eligible = match failure.kind {
             Kind::NotProcessed | Kind::Throttled => true,
             Kind::Ambiguous => self.repeatable || policy.assume_repeatable,
@@ -219,34 +244,7 @@ impl Session {
         eligible
             && once_bit(failure.cause).is_none()
             && failure.hint.delay_nanos().is_none()
-            && failure.hint.advice == Advice::None
-    }
-
-    /// What [`decide`](Self::decide) comes to where no rule, hint, time limit or budget has a say:
-    /// small enough to be inlined into a driver's loop.
-    #[inline]
-    fn decide_plain(
-        &mut self,
-        policy: &Policy,
-        now: Instant,
-        kind: Kind,
-        random: &mut (impl Random + ?Sized),
-    ) -> Decision {
-        self.rule = NO_RULE;
-        let wait = match self.retries_left(policy) {
-            true => self.own_wait(policy, now, kind, None, Own::Backoff, random),
-            false => None,
-        };
-        let Some(wait) = wait else {
-            return Decision::Stop(Stop {
-                reason: StopReason::RetriesExhausted,
-                retry_at: None,
-            });
-        };
-        self.grant(policy, None, None, wait, false);
-        Decision::Retry {
-            after: Duration::from_nanos(wait),
-        }
+            && matches!(failure.hint.advice, Advice::None)
     }
 
     #[inline(never)]
@@ -258,10 +256,10 @@ impl Session {
         own: Own,
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
-    ) -> Decision {
+    ) -> Result<u64, Stop> {
         let hint = failure.hint.delay_nanos();
         let stop = |reason| {
-            Decision::Stop(Stop {
+            Err(Stop {
                 reason,
                 retry_at: hint
                     .map(|delay| Instant::from_nanos(now.as_nanos().saturating_add(delay))),
@@ -278,13 +276,13 @@ impl Session {
         let Some((rule, once)) = self.count(policy, failure) else {
             return stop(StopReason::RetriesExhausted);
         };
-        let Some(wait) = self.own_wait(policy, now, kind, rule, own, random) else {
+        let Some(own) = self.own_wait(policy, now, kind, rule, own, random) else {
             return stop(StopReason::RetriesExhausted);
         };
 
         let last_start = policy.last_start(self.started).as_nanos();
         let room = last_start.saturating_sub(now.as_nanos());
-        let wait = match obey(policy, wait, failure, room, random) {
+        let wait = match obey(policy, own, failure, room, random) {
             Ok(wait) => wait,
             Err(reason) => return stop(reason),
         };
@@ -305,10 +303,8 @@ impl Session {
                 }
             }
         }
-        self.grant(policy, rule, once, wait, hint.is_some());
-        Decision::Retry {
-            after: Duration::from_nanos(wait),
-        }
+        self.grant(policy, rule, once, own, hint.is_some());
+        Ok(wait)
     }
 
     /// Did it run, and may it run twice (design rule 1)?
@@ -358,7 +354,8 @@ impl Session {
     ) -> Option<(Option<Matched<'p>>, Option<u8>)> {
         let rule = policy.rule_for(failure);
         self.rule = rule.map_or(NO_RULE, |(index, _)| index as u8);
-        if !self.retries_left(policy) {
+        let retries = self.attempts.saturating_sub(1);
+        if policy.max_retries().is_some_and(|most| retries >= most) {
             return None;
         }
         if let Some((index, rule)) = rule
@@ -376,17 +373,7 @@ impl Session {
         }
     }
 
-    /// Whether the policy's own count allows another retry.
-    #[inline]
-    const fn retries_left(&self, policy: &Policy) -> bool {
-        match policy.max_retries() {
-            Some(most) => self.attempts.saturating_sub(1) < most,
-            None => true,
-        }
-    }
-
     /// backoff → ceiling → jitter, in nanoseconds.
-    #[inline]
     fn own_wait(
         &self,
         policy: &Policy,
@@ -398,37 +385,33 @@ impl Session {
     ) -> Option<u64> {
         let source = policy.wait_source(rule.map(|(_, rule)| rule));
         let ceiling = source.max_delay.map_or(u64::MAX, nanos);
-        let before = match policy.ceiling {
-            Ceiling::BeforeJitter => ceiling,
-            Ceiling::AfterJitter => u64::MAX,
+        let (before, after) = match policy.ceiling {
+            Ceiling::BeforeJitter => (ceiling, u64::MAX),
+            Ceiling::AfterJitter => (u64::MAX, ceiling),
         };
         let backoff = match own {
             Own::Given(given) => given.min(before),
             Own::Ended => return None,
             Own::Backoff => {
+                let retry = match rule {
+                    Some((index, _)) if source.own => u32::from(self.rule_steps[index]),
+                    _ => self.step,
+                };
+                let initial = match policy.throttled_initial {
+                    Some(initial) if kind == Kind::Throttled && !source.own => Some(nanos(initial)),
+                    _ => None,
+                };
                 let step = Step {
-                    retry: match rule {
-                        Some((index, _)) if source.own => u32::from(self.rule_steps[index]),
-                        _ => self.step,
-                    },
+                    retry,
                     previous: self.previous,
                     elapsed: now.nanos_since(self.since),
-                    initial: match policy.throttled_initial {
-                        Some(initial) if kind == Kind::Throttled && !source.own => {
-                            Some(nanos(initial))
-                        }
-                        _ => None,
-                    },
+                    initial,
                     ceiling: before,
                 };
                 source.backoff.wait(step, random)?
             }
         };
-        let wait = source.jitter.apply(backoff, random);
-        Some(match policy.ceiling {
-            Ceiling::BeforeJitter => wait,
-            Ceiling::AfterJitter => wait.min(ceiling),
-        })
+        Some(source.jitter.apply(backoff, random).min(after))
     }
 
     fn limit_reached(&self, policy: &Policy, now: Instant, wait: u64) -> StopReason {
@@ -446,7 +429,7 @@ impl Session {
         policy: &Policy,
         rule: Option<(usize, &Rule)>,
         once: Option<u8>,
-        wait: u64,
+        own: u64,
         hinted: bool,
     ) {
         // gRFC A6: after a pushback the sequence begins anew.
@@ -466,8 +449,18 @@ impl Session {
             self.step = self.step.saturating_add(1);
         }
         self.spent |= once.unwrap_or(0);
-        self.previous = wait;
+        self.previous = own;
         self.waiting = true;
+    }
+}
+
+#[inline]
+const fn decision(wait: Result<u64, Stop>) -> Decision {
+    match wait {
+        Ok(nanos) => Decision::Retry {
+            after: Duration::from_nanos(nanos),
+        },
+        Err(stop) => Decision::Stop(stop),
     }
 }
 

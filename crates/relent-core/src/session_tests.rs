@@ -1007,3 +1007,21 @@ fn tenacity_shared_state_across_concurrent_calls() {
         assert_eq!(run.stop(Failure::ambiguous()), StopReason::RetriesExhausted);
     }
 }
+
+/// The random walk goes on from its own last step, not from a wait that the server asked for.
+#[test]
+fn a_hint_does_not_stretch_the_random_walk() {
+    let policy = Policy::builder(Backoff::decorrelated(Duration::from_millis(10)))
+        .build()
+        .unwrap();
+    let mut session = Session::new(Instant::ORIGIN, true);
+    let mut random = Draw::at(1.0);
+    session.on_attempt();
+    let busy = Failure::throttled().hint(Hint::after(Duration::from_secs(20)));
+    session.on_failure(&policy, Instant::ORIGIN, &busy, &mut random, None);
+    session.on_attempt();
+    let plain = Failure::ambiguous();
+    let decision = session.on_failure(&policy, Instant::ORIGIN, &plain, &mut random, None);
+    let after = Duration::from_millis(90);
+    assert_eq!(decision, Decision::Retry { after });
+}

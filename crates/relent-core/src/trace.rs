@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use crate::decision::Decision;
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::time::Instant;
 
 /// One attempt as it went: plain data, made without allocation.
@@ -16,6 +16,8 @@ pub struct TraceEntry {
     pub started: Instant,
     /// When it ended.
     pub ended: Instant,
+    /// What was seen of it, such as a status; `None` for a success that says nothing more.
+    pub seen: Option<Cause>,
     /// How it failed, with kind, cause and hint; `None` for a success.
     pub failure: Option<Failure>,
     /// What the session decided; `None` for a success.
@@ -94,6 +96,7 @@ mod tests {
                 attempt,
                 started,
                 ended,
+                seen: None,
                 failure: None,
                 decision: None,
             });

@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 
-use crate::decision::Decision;
 use crate::failure::Failure;
 use crate::policy::Policy;
 use crate::random::Random;
@@ -39,15 +38,11 @@ impl<R: Random> Iterator for Waits<'_, R> {
     #[inline]
     fn next(&mut self) -> Option<Duration> {
         self.session.on_attempt();
-        let decision =
-            self.session
-                .on_failure(self.policy, self.now, &self.failure, &mut self.random, None);
-        match decision {
-            Decision::Retry { after } => {
-                self.now = self.now.saturating_add(after);
-                Some(after)
-            }
-            Decision::Stop(_) => None,
-        }
+        let wait = self
+            .session
+            .wait_or_stop(self.policy, self.now, &self.failure, &mut self.random, None)
+            .ok()?;
+        self.now = Instant::from_nanos(self.now.as_nanos().saturating_add(wait));
+        Some(Duration::from_nanos(wait))
     }
 }

@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use http::Request;
 use http::header::CONTENT_LENGTH;
+use http::{Method, Request};
 use relent::{Driver, GaveUp, Summary, TokioClock};
 use relent_core::{Budget, Cause, Decision, Failure, Policy, StopReason};
 
@@ -150,7 +150,7 @@ impl Client {
             let until = Until::after(driver.on_attempt().limit);
             let failed = match self.attempt(request, route, until).await {
                 Ok(response) => {
-                    driver.on_success();
+                    driver.on_success_with(Cause::Status(response.status().as_u16()));
                     return Ok((response, driver.summary(None)));
                 }
                 Err(failed) => failed,
@@ -202,10 +202,19 @@ impl Client {
             .request(request.method().clone(), request.uri().to_string())
             .version(request.version())
             .headers(request.headers().clone());
+        let length = request.body().len();
+        let told = match body {
+            // Hyper would leave out a length of zero, and some servers insist on it (RFC 9110 §8.6).
+            None => matches!(
+                *request.method(),
+                Method::POST | Method::PUT | Method::PATCH
+            ),
+            Some(_) => request.body().is_streamed(),
+        };
+        if told && !request.headers().contains_key(CONTENT_LENGTH) {
+            attempt = attempt.header(CONTENT_LENGTH, length);
+        }
         if let Some(body) = body {
-            if request.body().is_streamed() && !request.headers().contains_key(CONTENT_LENGTH) {
-                attempt = attempt.header(CONTENT_LENGTH, request.body().len());
-            }
             attempt = attempt.body(body);
         }
         let response = until.timeout(attempt.send()).await?.map_err(Broken::from)?;

@@ -4,12 +4,13 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Budget, Decision, Failure, Instant, Policy, Random, Session, Stop, StopReason, Trace,
+    Budget, Cause, Decision, Failure, Instant, Policy, Random, Session, Stop, StopReason, Trace,
     TraceEntry,
 };
 
 use crate::clock::Clock;
 use crate::random::SessionRandom;
+use crate::seldom::Seldom;
 
 /// What an operation may know about the attempt that it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,13 +60,18 @@ pub struct Summary {
 pub struct Driver<'p, K: Clock, R: Random = SessionRandom> {
     policy: &'p Policy,
     budget: Option<&'p Budget>,
+    /// Whether an attempt that succeeds has anything to tell: to a clock, a budget or a trace.
+    /// The rest pays for one comparison (design rule 10).
+    attended: bool,
     clock: K,
     random: R,
+    /// Begins at [`NOT_YET`], and anew when the clock is first read.
     session: Session,
-    /// When the clock was first read; [`Instant::MAX`] before that.
-    began: Instant,
-    extras: Option<Box<Extras<'p>>>,
+    extras: Seldom<Box<Extras<'p>>>,
 }
+
+/// When a session begins whose clock has not been read.
+const NOT_YET: Instant = Instant::MAX;
 
 /// What few sessions need, out of the way of those that do not.
 #[derive(Default)]
@@ -158,11 +164,11 @@ impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
         Driver {
             policy: self.policy,
             budget: self.budget,
+            attended: self.policy.needs_time() || self.budget.is_some() || self.extras.is_some(),
             clock: self.clock,
             random: self.random,
-            session: Session::new(Instant::ORIGIN, self.repeatable),
-            began: Instant::MAX,
-            extras: self.extras,
+            session: Session::new(NOT_YET, self.repeatable),
+            extras: Seldom::new(self.extras),
         }
     }
 }
@@ -186,63 +192,102 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     /// An attempt starts. Reads the clock only if the policy or a trace needs it (design rule 10).
     #[inline]
     pub fn on_attempt(&mut self) -> Attempt {
-        if self.session.attempts() == 0
-            && let Some(budget) = self.budget
-        {
-            budget.on_request();
-        }
-        let number = self.session.on_attempt();
-        if !self.policy.needs_time() && self.extras.is_none() {
-            return Attempt {
-                number,
-                remaining: None,
-                limit: None,
-            };
-        }
-        self.timed_attempt(number)
+        self.begin_attempt().0
     }
 
-    #[cold]
-    fn timed_attempt(&mut self, number: u32) -> Attempt {
+    /// The same, with the instant at which the attempt is cut off.
+    #[inline]
+    pub(crate) fn begin_attempt(&mut self) -> (Attempt, Option<Instant>) {
+        let number = self.session.on_attempt();
+        if self.attended {
+            if let Some(budget) = self.budget
+                && number == 1
+            {
+                budget.on_request();
+            }
+            if self.policy.needs_time() || self.extras.is_some() {
+                return self.begin_timed(number);
+            }
+        }
+        let attempt = Attempt {
+            number,
+            remaining: None,
+            limit: None,
+        };
+        (attempt, None)
+    }
+
+    #[inline(never)]
+    fn begin_timed(&mut self, number: u32) -> (Attempt, Option<Instant>) {
         let now = self.now();
-        if let Some(extras) = &mut self.extras {
+        if let Some(extras) = &mut *self.extras {
             extras.attempt_started = now;
         }
-        Attempt {
+        let limit = self.session.attempt_limit(self.policy, now);
+        let attempt = Attempt {
             number,
             remaining: self.session.remaining(self.policy, now),
-            limit: self.session.attempt_limit(self.policy, now),
-        }
+            limit,
+        };
+        (attempt, limit.map(|limit| now.saturating_add(limit)))
     }
 
     /// The operation succeeded.
     #[inline]
     pub fn on_success(&mut self) {
-        self.session.on_success(self.budget);
-        if self.extras.is_some() {
-            let now = self.now();
-            self.record(now, None, None);
+        if self.attended {
+            self.session.on_success(self.budget);
+            if self.extras.is_some() {
+                self.record_success();
+            }
         }
     }
 
-    /// The attempt failed: retry after a wait, or stop?
-    pub fn on_failure(&mut self, failure: &Failure) -> Decision {
-        let now = self.now();
-        let given = self
+    /// The same, with what was seen of the success, for the trace: a status, an exit status.
+    pub fn on_success_with(&mut self, seen: Cause) {
+        self.on_success();
+        let trace = self
             .extras
             .as_mut()
-            .and_then(|extras| extras.waits.as_mut())
-            .map(Iterator::next);
-        let decision = match given {
-            None => {
-                let (policy, budget) = (self.policy, self.budget);
+            .and_then(|extras| extras.trace.as_mut());
+        if let Some(last) = trace.and_then(Trace::last_mut) {
+            last.seen = Some(seen);
+        }
+    }
+
+    #[cold]
+    fn record_success(&mut self) {
+        let now = self.now();
+        self.record(now, None, None);
+    }
+
+    /// The attempt failed: retry after a wait, or stop?
+    #[inline]
+    pub fn on_failure(&mut self, failure: &Failure) -> Decision {
+        let now = self.now();
+        if self.extras.is_some() {
+            return self.on_failure_with_extras(now, failure);
+        }
+        let (policy, budget) = (self.policy, self.budget);
+        self.session
+            .on_failure(policy, now, failure, &mut self.random, budget)
+    }
+
+    #[cold]
+    fn on_failure_with_extras(&mut self, now: Instant, failure: &Failure) -> Decision {
+        let (policy, budget, random) = (self.policy, self.budget, &mut self.random);
+        let waits = self
+            .extras
+            .as_mut()
+            .and_then(|extras| extras.waits.as_mut());
+        let decision = match waits {
+            None => self
+                .session
+                .on_failure(policy, now, failure, random, budget),
+            Some(waits) => {
+                let own = waits.next();
                 self.session
-                    .on_failure(policy, now, failure, &mut self.random, budget)
-            }
-            Some(own) => {
-                let (policy, budget) = (self.policy, self.budget);
-                self.session
-                    .on_failure_with(policy, now, failure, own, &mut self.random, budget)
+                    .on_failure_with(policy, now, failure, own, random, budget)
             }
         };
         self.record(now, Some(*failure), Some(decision));
@@ -312,10 +357,9 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
 
     /// How the session ended: with this stop, or with a success. Takes the trace with it.
     pub fn summary(&mut self, stop: Option<Stop>) -> Summary {
-        let elapsed = if self.began == Instant::MAX {
-            Duration::ZERO
-        } else {
-            self.clock.now().saturating_since(self.began)
+        let elapsed = match self.session.started() {
+            NOT_YET => Duration::ZERO,
+            began => self.clock.now().saturating_since(began),
         };
         Summary {
             attempts: self.session.attempts(),
@@ -336,10 +380,10 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     }
 
     /// Reads the clock; the first reading is when the session began.
+    #[inline]
     fn now(&mut self) -> Instant {
         let now = self.clock.now();
-        if self.began == Instant::MAX {
-            self.began = now;
+        if self.session.started() == NOT_YET {
             self.session.begin(now);
         }
         now
@@ -347,7 +391,7 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
 
     fn record(&mut self, ended: Instant, failure: Option<Failure>, decision: Option<Decision>) {
         let attempt = self.session.attempts();
-        if let Some(extras) = &mut self.extras
+        if let Some(extras) = &mut *self.extras
             && let Some(trace) = &mut extras.trace
         {
             let started = extras.attempt_started;
@@ -355,6 +399,7 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
                 attempt,
                 started,
                 ended,
+                seen: failure.map(|failure| failure.cause),
                 failure,
                 decision,
             });

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Random, Stop};
+use relent_core::{Instant, Random, Stop};
 
 use crate::classify::Classify;
 use crate::clock::Sleeper;
@@ -17,6 +17,7 @@ use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
 use crate::retry::Retry;
+use crate::seldom::Seldom;
 use crate::settle::{Settled, settle};
 
 /// An operation that fails at once, again and again, without a wait, lets other tasks run after
@@ -40,7 +41,7 @@ pin_project! {
         driver: Driver<'p, K, R>,
         last: Option<C::Last>,
         // One timer for waits and attempt limits, made when it is first needed and reused.
-        timer: Option<Pin<Box<K::Sleep>>>,
+        timer: Seldom<Pin<Box<K::Sleep>>>,
         #[pin]
         interrupt: X,
         #[pin]
@@ -48,11 +49,22 @@ pin_project! {
     }
 }
 
+/// When a running attempt is cut off.
+#[derive(Clone, Copy)]
+enum Limit {
+    Never,
+    /// Then; the timer is not set before the attempt has to wait, which most that succeed at once
+    /// never do.
+    At(Instant),
+    /// When the timer says so.
+    Timer,
+}
+
 pin_project! {
     #[project = StateProjection]
     enum State<F> {
         Ready,
-        Running { #[pin] attempt: F, limited: bool },
+        Running { #[pin] attempt: F, limit: Limit },
         Waiting { hinted: bool },
     }
 }
@@ -84,7 +96,7 @@ where
             hook,
             driver: driver.start(),
             last: None,
-            timer: None,
+            timer: Seldom::new(None),
             interrupt,
             state: State::Ready,
         }
@@ -158,22 +170,26 @@ where
                     continue;
                 }
             }
+            if let StateProjection::Ready = this.state.as_mut().project() {
+                let (attempt, limit) = this.driver.begin_attempt();
+                let limit = limit.map_or(Limit::Never, Limit::At);
+                let attempt = this.operation.start(attempt);
+                this.state.set(State::Running { attempt, limit });
+            }
             let outcome = match this.state.as_mut().project() {
-                StateProjection::Ready => {
-                    let attempt = this.driver.on_attempt();
-                    if let Some(limit) = attempt.limit {
-                        set_timer(this.timer, this.driver.clock(), limit);
-                    }
-                    let limited = attempt.limit.is_some();
-                    let attempt = this.operation.start(attempt);
-                    this.state.set(State::Running { attempt, limited });
-                    continue;
-                }
-                StateProjection::Running { attempt, limited } => match attempt.poll(context) {
+                StateProjection::Ready => continue,
+                StateProjection::Running { attempt, limit } => match attempt.poll(context) {
                     Poll::Ready(outcome) => Some(outcome),
                     Poll::Pending => {
-                        if !*limited {
-                            return Poll::Pending;
+                        match *limit {
+                            Limit::Never => return Poll::Pending,
+                            Limit::At(end) => {
+                                let clock = this.driver.clock();
+                                let left = end.saturating_since(clock.now());
+                                set_timer(this.timer, clock, left);
+                                *limit = Limit::Timer;
+                            }
+                            Limit::Timer => {}
                         }
                         ready!(poll_timer(this.timer, context));
                         None
@@ -256,5 +272,51 @@ where
         f.debug_struct("RetryFuture")
             .field("driver", &self.driver)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use relent_core::{Backoff, Policy};
+
+    use crate::clock::VirtualClock;
+    use crate::retry::retry;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn five_seconds_each() -> Policy {
+        Policy::builder(Backoff::None)
+            .attempt_timeout(5 * SECOND)
+            .max_retries(0)
+            .build()
+            .unwrap()
+    }
+
+    fn poll_once<F: IntoFuture>(future: F) -> Poll<F::Output> {
+        pin!(future.into_future()).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn the_limit_of_an_attempt_counts_from_its_start() {
+        let (policy, clock) = (five_seconds_each(), VirtualClock::new());
+        let asked = retry(&policy, async || {
+            clock.advance(2 * SECOND);
+            pending::<Result<(), ()>>().await
+        });
+        assert!(poll_once(asked.clock(&clock)).is_ready());
+        assert_eq!(clock.sleeps(), [3 * SECOND]);
+    }
+
+    #[test]
+    fn an_attempt_that_does_not_wait_sets_no_timer() {
+        let (policy, clock) = (five_seconds_each(), VirtualClock::new());
+        let asked = retry(&policy, async || Ok::<_, ()>(1)).clock(&clock);
+        assert!(matches!(poll_once(asked), Poll::Ready(Ok(1))));
+        assert!(clock.sleeps().is_empty());
     }
 }

@@ -86,6 +86,7 @@ mod poll;
 pub mod presets;
 mod random;
 mod retry;
+mod seldom;
 mod settle;
 mod ticker;
 #[cfg(feature = "serde")]

@@ -137,8 +137,8 @@ fn attempt(entry: &TraceEntry, origin: Instant) -> AttemptJson {
         started_ms: millis(entry.started.saturating_since(origin)),
         ended_ms: millis(entry.ended.saturating_since(origin)),
         outcome: entry
-            .failure
-            .map_or_else(|| "success".to_owned(), |failure| failure.cause.to_string()),
+            .seen
+            .map_or_else(|| "success".to_owned(), |seen| seen.to_string()),
         kind: entry.failure.map(|failure| failure.kind.name()),
         hint: hint
             .filter(|hint| hint.delay().is_some() || hint.advice != relent_core::Advice::None)

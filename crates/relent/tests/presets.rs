@@ -605,3 +605,17 @@ fn tcp_waits() {
         "RFC 6298 (2.5)"
     );
 }
+
+/// Code that takes an iterator of durations must not find an empty one because a preset lists the
+/// statuses that it retries.
+#[test]
+fn every_preset_makes_waits() {
+    for preset in presets::all() {
+        let policy = preset.load().unwrap().policy;
+        assert!(
+            policy.waits(Draw::at(0.5)).next().is_some(),
+            "{}",
+            preset.name
+        );
+    }
+}

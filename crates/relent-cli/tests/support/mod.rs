@@ -7,12 +7,14 @@
     reason = "tests may"
 )]
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -76,4 +78,28 @@ pub(crate) fn finish(child: Child) -> Ran {
         stdout: text(output.stdout),
         stderr: text(output.stderr),
     }
+}
+
+/// Everything that appears on a terminal where `relent ARGS` is the foreground job.
+pub(crate) fn on_terminal(environment: &[(&str, &str)], args: &[&str]) -> String {
+    let pty = openpty(None, None).unwrap();
+    let terminal = File::from(pty.slave);
+    let mut command = Command::new("setsid");
+    command
+        .args(["--ctty", "--wait", RELENT])
+        .args(args)
+        .env_remove("RELENT_POLICY")
+        .env_remove("NO_COLOR")
+        .env("TERM", "xterm")
+        .envs(environment.iter().copied())
+        .stdin(terminal.try_clone().unwrap())
+        .stdout(terminal.try_clone().unwrap())
+        .stderr(terminal);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut seen = Vec::new();
+    // The last process to leave ends the reading with an error.
+    let _ = File::from(pty.master).read_to_end(&mut seen);
+    child.wait().unwrap();
+    String::from_utf8(seen).unwrap()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use relent::{GaveUp, Summary};
-use relent_core::{Decision, StopReason};
+use relent_core::{Cause, Decision, StopReason};
 
 use super::attempt::{AttemptError, Broken, Failed, Last, Until};
 use super::body::Body;
@@ -187,7 +187,7 @@ impl<'c> Download<'c> {
         if !sink.can_start_over() {
             return Err(Broken {
                 stop: Some(StopReason::NotReplayable),
-                ..Broken::not_the_rest("the response begins anew, and a part of it has left")
+                ..Broken::not_the_rest("this response begins anew, and a part of another has left")
             });
         }
         let (method, headers) = (self.request.method(), self.request.headers());
@@ -273,7 +273,7 @@ impl Client {
             let limit = driver.on_attempt().limit;
             let failed = match download.attempt(limit, sink).await {
                 Ok(head) => {
-                    driver.on_success();
+                    driver.on_success_with(Cause::Status(head.status().as_u16()));
                     return Ok((head, driver.summary(None)));
                 }
                 Err(failed) => failed,

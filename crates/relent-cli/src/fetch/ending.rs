@@ -1,0 +1,202 @@
+//! How `relent fetch` ends: the exit status, and what is said.
+
+use std::io::{self, ErrorKind};
+
+use http::Method;
+use nix::sys::signal::Signal;
+use relent::{Cause, Failure, Network, StopReason, Summary};
+use relent_http::{AttemptError, Failed, Last};
+
+use super::output::{Output, UNWRITABLE};
+use super::request::Prepared;
+use crate::console::complain;
+use crate::human::human;
+use crate::live::Live;
+
+/// How the last attempt ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// With a complete response that is no failure.
+    Complete,
+    /// With a redirect that -L could not follow.
+    NotFollowed,
+    /// With a response that says failure; and whether its body could be printed.
+    Refused {
+        outcome: String,
+        printed: Result<(), AttemptError>,
+    },
+    /// Without a complete response.
+    Failed { status: i32, outcome: String },
+    /// With a response that could not be written here.
+    Unwritable(io::Error),
+    /// By a signal.
+    Cancelled(Signal),
+}
+
+/// curl's numbers.
+mod curl {
+    pub(super) const NO_NAME: i32 = 6;
+    pub(super) const NO_CONNECTION: i32 = 7;
+    pub(super) const CUT_SHORT: i32 = 18;
+    pub(super) const REFUSED: i32 = 22;
+    pub(super) const UNREADABLE: i32 = 26;
+    pub(super) const TIME: i32 = 28;
+    pub(super) const HANDSHAKE: i32 = 35;
+    pub(super) const REDIRECTS: i32 = 47;
+    pub(super) const RECEIVE: i32 = 56;
+    pub(super) const CERTIFICATE: i32 = 60;
+}
+
+/// EX_TEMPFAIL of sysexits.h.
+const RETRY_LATER: i32 = 75;
+
+impl Ending {
+    /// The end of an attempt without a complete response.
+    pub(crate) fn failed(failure: &Failure, outcome: String, error: AttemptError) -> Self {
+        let status = match &error {
+            AttemptError::Body(_) => curl::UNREADABLE,
+            AttemptError::Transport(error) if error.is_redirect() => curl::REDIRECTS,
+            _ => status_of(failure.cause),
+        };
+        match error {
+            AttemptError::Sink(error) => Self::Unwritable(error),
+            _ => Self::Failed { status, outcome },
+        }
+    }
+
+    /// The exit status.
+    pub(crate) fn status(&self, reason: Option<StopReason>) -> i32 {
+        match self {
+            Self::Complete => 0,
+            Self::NotFollowed => curl::REDIRECTS,
+            Self::Cancelled(signal) => 128 + *signal as i32,
+            // It has seen what it wanted.
+            Self::Unwritable(error) if error.kind() == ErrorKind::BrokenPipe => 0,
+            Self::Unwritable(_) => UNWRITABLE,
+            _ if reason == Some(StopReason::RetryLater) => RETRY_LATER,
+            Self::Refused { .. } => curl::REFUSED,
+            Self::Failed { status, .. } => *status,
+        }
+    }
+
+    /// Says how it ended, unless all is well.
+    pub(crate) fn say(&self, live: Live, summary: &Summary, prepared: &Prepared, output: &Output) {
+        match self {
+            Self::Complete => return,
+            Self::NotFollowed => complain(
+                "the redirect was not followed: its Location is no URL, or asks for data again that \
+                 is read from a file, which is sent to one URL only; -i shows it",
+            ),
+            Self::Refused {
+                outcome, printed, ..
+            } => {
+                live.gave_up(summary, outcome);
+                match printed {
+                    Ok(()) => {}
+                    Err(AttemptError::Sink(error)) => unwritable(error, output),
+                    Err(error) => {
+                        live.say(|| format!("its body is not printed to its end: {error}"));
+                    }
+                }
+            }
+            Self::Failed { outcome, .. } => live.gave_up(summary, outcome),
+            Self::Unwritable(error) => unwritable(error, output),
+            Self::Cancelled(_) => {}
+        }
+        match (summary.reason, self) {
+            (Some(StopReason::NotRepeatable), _) => {
+                live.say(|| not_repeatable(prepared.request.method()));
+            }
+            (Some(StopReason::NotReplayable), Self::Failed { status, .. })
+                if *status == curl::CUT_SHORT =>
+            {
+                live.say(|| {
+                    "a part of the body has gone out, so that it could not begin anew; \
+                     with -o FILE it can"
+                        .to_owned()
+                });
+            }
+            _ => {}
+        }
+        if let Some(key) = &prepared.key {
+            live.say(|| {
+                format!(
+                    "to send the same request again safely: --idempotency-key {}",
+                    quoted(key)
+                )
+            });
+        }
+    }
+}
+
+fn unwritable(error: &io::Error, output: &Output) {
+    if error.kind() != ErrorKind::BrokenPipe {
+        complain(&format!(
+            "cannot write the response to {}: {error}",
+            output.name()
+        ));
+    }
+}
+
+fn not_repeatable(method: &Method) -> String {
+    format!(
+        "{method} is not repeated once it may have taken effect; \
+         --idempotency-key auto makes it safe if the server knows Idempotency-Key, \
+         and a policy with assume_repeatable = true says that twice does no harm"
+    )
+}
+
+/// A key as a shell takes it.
+fn quoted(key: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte);
+    if key.bytes().all(plain) {
+        key.to_owned()
+    } else {
+        format!("'{}'", key.replace('\'', r"'\''"))
+    }
+}
+
+/// How an attempt failed, in a few words: its cause, and what only the error knows.
+pub(crate) fn outcome(failed: &Failed) -> String {
+    let cause = failed.failure.cause;
+    match (&failed.last, cause) {
+        (Last::Refused(_), _) => cause.to_string(),
+        (Last::Error(error @ AttemptError::Transport(_)), Cause::Network(network)) => match network
+        {
+            // "Connection refused", "Network is unreachable".
+            Network::Connect => error.to_string(),
+            Network::Certificate | Network::BadRequest | Network::Other => {
+                format!("{cause}: {error}")
+            }
+            _ => cause.to_string(),
+        },
+        (Last::Error(AttemptError::Transport(_)), Cause::Timeout) => {
+            "no connection in time".to_owned()
+        }
+        (Last::Error(AttemptError::NotTheRest(what)), _) => format!("{cause}: {what}"),
+        (Last::Error(AttemptError::Timeout(limit)), _) => {
+            format!("{cause} after {}", human(*limit))
+        }
+        (Last::Error(error), _) => error.to_string(),
+    }
+}
+
+fn status_of(cause: Cause) -> i32 {
+    match cause {
+        Cause::Status(_) | Cause::Grpc(_) => curl::REFUSED,
+        Cause::Timeout => curl::TIME,
+        Cause::Network(network) => match network {
+            Network::Dns | Network::NameNotFound => curl::NO_NAME,
+            Network::Connect => curl::NO_CONNECTION,
+            Network::Handshake => curl::HANDSHAKE,
+            Network::Certificate => curl::CERTIFICATE,
+            Network::Truncated => curl::CUT_SHORT,
+            Network::RefusedStream
+            | Network::GoAway
+            | Network::Reset
+            | Network::BadRequest
+            | Network::Other => curl::RECEIVE,
+        },
+        Cause::Error | Cause::Exit(_) | Cause::Signal(_) | Cause::Output => curl::RECEIVE,
+    }
+}
