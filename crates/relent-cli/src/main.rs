@@ -12,6 +12,7 @@ mod quit;
 mod run;
 mod schedule;
 mod signals;
+mod simulate;
 mod spool;
 mod trace_out;
 mod writing;
@@ -77,6 +78,9 @@ enum Command {
     /// Show the waits of a policy
     #[command(after_long_help = schedule::AFTER_HELP)]
     Schedule(schedule::ScheduleArgs),
+    /// Show what a crowd does with a policy, before production does
+    #[command(after_long_help = simulate::AFTER_HELP)]
+    Simulate(simulate::SimulateArgs),
     /// List the presets, print a policy, check policy files
     #[command(subcommand, after_long_help = policy::AFTER_HELP)]
     Policy(policy::PolicyCommand),
@@ -118,6 +122,7 @@ impl Command {
                 .map_err(Quit::failed)
                 .and_then(|status| status),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
+            Self::Simulate(args) => simulate::run(&args).map(|()| 0),
             Self::Policy(command) => policy::run(&command).map(|()| 0),
             Self::Completions { shell } => pages::completions(Cli::command(), shell).map(|()| 0),
             Self::Man { folder } => pages::man(Cli::command(), folder.as_deref()).map(|()| 0),

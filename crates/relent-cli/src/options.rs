@@ -14,7 +14,7 @@ use relent::{
 /// The environment variable that names a policy, or turns retries off.
 pub(crate) const VARIABLE: &str = "RELENT_POLICY";
 /// The word in place of a policy that turns retries off (design rule 14).
-const OFF: &str = "off";
+pub(crate) const OFF: &str = "off";
 /// The policy of every subcommand, unless another is named.
 const DEFAULT: &str = "patient";
 
@@ -316,7 +316,7 @@ fn retries(text: &str) -> Result<Retries, String> {
         .ok_or_else(|| format!("use a whole number from 0 to {}, or unlimited", u32::MAX))
 }
 
-fn seed(text: &str) -> Result<u64, String> {
+pub(crate) fn seed(text: &str) -> Result<u64, String> {
     no_option(text)?;
     digits(text).ok_or_else(|| format!("use a whole number from 0 to {}", u64::MAX))
 }

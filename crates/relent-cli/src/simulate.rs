@@ -1,0 +1,321 @@
+//! `relent simulate`: what a crowd does with a policy.
+
+mod table;
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read};
+use std::num::NonZeroUsize;
+use std::thread;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use relent::{NamedPolicy, Policy};
+use relent_sim::study::{Outcome, run_all, verdict};
+use relent_sim::{Metrics, Scenario, scenarios};
+use serde::Serialize;
+
+use crate::console::print;
+use crate::options::{OFF, seed};
+use crate::quit::Quit;
+
+/// The end of `relent simulate --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  What comes along, and what the default does in all of it:
+      relent simulate --list
+      relent simulate
+
+  Which policy is best for an outage like this one:
+      relent simulate blackout --policies off,standard,envoy,./mine.toml#reports
+
+  The same with a service of one's own:
+      relent simulate ./service.toml --set clients.processes=200 --seeds 10
+
+The numbers are means over the seeds, with 95 % confidence intervals:
+  goodput     successes before the caller's deadline, as a share of the requests
+  ampl.       attempts that reach the service, per success
+  ttr         seconds from the end of the outage until new requests are well again: the first of ten
+              in which 99 % finish within a second; never, if that does not happen; the mean is of
+              the seeds in which it happens, and how many do not is said
+  drain       seconds until the last request of the outage, or of a herd, has succeeded
+  peak        the most attempts in a second after the outage, over the capacity
+  dupl.       executions beyond one per success
+  p50, p99, p99.9   how long successes take, waits included
+
+JSON is one line for each scenario and seed, with scenario, seed and runs; each run has policy,
+goodput, amplification, ttr_s, drain_s, peak, duplicates, p50_ms, p99_ms, p999_ms, attempts, requests
+and successes. What does not exist, such as the time to recover of a service that does not, is null.
+
+Runs are made by the code that decides in production, in virtual time; the same seed gives the same
+numbers on every machine.
+
+Exit status: 0; 1 if a run is given up or the result cannot be written; 2 if the options, a policy or
+a scenario are wrong.";
+
+/// The most that is read of a scenario: 1 MiB.
+const MOST: u64 = 1 << 20;
+/// The most seeds: more say no more.
+const MOST_SEEDS: u64 = 10_000;
+
+/// What `relent simulate` is given.
+#[derive(Args, Debug)]
+pub(crate) struct SimulateArgs {
+    /// Scenarios that come along, or files [default: all that come along]
+    #[arg(value_name = "SCENARIO|FILE")]
+    scenarios: Vec<String>,
+
+    /// Presets, files with a policy, or files and the policy in them; off for no retries
+    #[arg(
+        long,
+        value_name = "A,B,FILE#C",
+        value_delimiter = ',',
+        default_value = "off,standard"
+    )]
+    policies: Vec<String>,
+
+    /// Runs with as many seeds, counted up from --seed
+    #[arg(long, value_name = "N", value_parser = seeds, default_value = "5", allow_hyphen_values = true)]
+    seeds: u64,
+
+    /// The first seed
+    #[arg(long, value_name = "S", value_parser = seed, default_value = "1", allow_hyphen_values = true)]
+    seed: u64,
+
+    /// Change a value of every scenario, such as service.failures=0.1
+    #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
+    set: Vec<(String, String)>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// List the scenarios that come along
+    #[arg(long, conflicts_with_all = ["scenarios", "set", "json"])]
+    list: bool,
+}
+
+fn seeds(text: &str) -> Result<u64, String> {
+    seed(text)
+        .ok()
+        .filter(|seeds| (1..=MOST_SEEDS).contains(seeds))
+        .ok_or_else(|| format!("use a whole number from 1 to {MOST_SEEDS}"))
+}
+
+fn change(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .filter(|(key, _)| !key.trim().is_empty())
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .ok_or_else(|| "use a key and its value, such as service.failures=0.1".to_owned())
+}
+
+/// Something with the name that it was given by.
+struct Named<T> {
+    name: String,
+    value: T,
+}
+
+/// Runs the scenarios and prints what came of them.
+///
+/// # Errors
+/// Policies, scenarios or changes that are wrong, runs that were given up, output that cannot be
+/// written.
+pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
+    if args.list {
+        return list();
+    }
+    let names = match args.scenarios.as_slice() {
+        [] => scenarios::names().into_iter().map(str::to_owned).collect(),
+        named => named.to_vec(),
+    };
+    // Everything is read before anything runs.
+    let scenarios = names.into_iter().map(|name| {
+        let value = scenario(&name, &args.set)?;
+        Ok(Named { name, value })
+    });
+    let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
+    let policies = args.policies.iter().map(|spec| {
+        let value = policy(spec).map_err(Quit::usage)?;
+        let name = spec.clone();
+        Ok(Named { name, value })
+    });
+    let policies: Vec<Named<Policy>> = policies.collect::<Result<_, Quit>>()?;
+    let seeds: Vec<u64> = (0..args.seeds)
+        .map(|number| args.seed.wrapping_add(number))
+        .collect();
+
+    let bar = progress(scenarios.len() * policies.len() * seeds.len());
+    let mut given_up = 0;
+    for scenario in &scenarios {
+        bar.set_message(scenario.name.clone());
+        let values: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let results = run_all(&scenario.value, &values, &seeds, threads, &|| bar.inc(1));
+        given_up += results.iter().flatten().filter(|run| run.is_err()).count();
+        let text = match args.json {
+            true => json(&scenario.name, &policies, &seeds, &results),
+            false => report(scenario, &policies, &seeds, &results),
+        };
+        bar.suspend(|| print(&text)).map_err(Quit::failed)?;
+    }
+    bar.finish_and_clear();
+    match given_up {
+        0 => Ok(()),
+        runs => Err(Quit::failed(format!(
+            "{runs} of the runs were given up: the policy makes too many attempts to simulate"
+        ))),
+    }
+}
+
+fn list() -> Result<(), Quit> {
+    let width = scenarios::names().iter().map(|name| name.len()).max();
+    let width = width.unwrap_or_default();
+    let mut text = String::new();
+    for builtin in scenarios::all() {
+        let scenario = builtin.load().map_err(|e| Quit::failed(e.to_string()))?;
+        let _ = writeln!(text, "{:width$}  {}", builtin.name, scenario.description);
+    }
+    print(&text).map_err(Quit::failed)
+}
+
+/// A scenario that comes along, or a file.
+fn scenario(name: &str, changes: &[(String, String)]) -> Result<Scenario, Quit> {
+    let text = match scenarios::get(name) {
+        Some(builtin) => builtin.text.to_owned(),
+        None => read(name).map_err(Quit::usage)?,
+    };
+    let changes: Vec<_> = changes
+        .iter()
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect();
+    Scenario::parse_with(&text, &changes).map_err(|error| Quit::usage(format!("{name}: {error}")))
+}
+
+fn read(path: &str) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes)) {
+        Ok(_) if bytes.len() as u64 > MOST => {
+            Err(format!("{path}: a scenario has at most {MOST} bytes"))
+        }
+        Ok(_) => String::from_utf8(bytes).map_err(|_| format!("{path}: is not UTF-8 text")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
+            "no scenario {path:?}: there is no file of that name, and those that come along are {}",
+            scenarios::names().join(", ")
+        )),
+        Err(error) => Err(format!("{path}: cannot be read: {error}")),
+    }
+}
+
+fn policy(spec: &str) -> Result<Policy, String> {
+    if spec == OFF {
+        return Policy::STANDARD
+            .clone()
+            .into_builder()
+            .retries_off(true)
+            .build()
+            .map_err(|error| error.to_string());
+    }
+    NamedPolicy::load(spec)
+        .map(|named| named.policy)
+        .map_err(|error| format!("--policies {spec}: {error}"))
+}
+
+/// A bar on standard error, if that is a terminal.
+fn progress(runs: usize) -> ProgressBar {
+    let bar = ProgressBar::new(runs as u64);
+    match ProgressStyle::with_template("{msg:16} [{bar:40}] {pos}/{len} runs, {eta} left") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn report(
+    scenario: &Named<Scenario>,
+    policies: &[Named<Policy>],
+    seeds: &[u64],
+    results: &[Vec<Outcome>],
+) -> String {
+    let mut text = match scenario.value.description.as_str() {
+        "" => format!("{}\n", scenario.name),
+        description => format!("{}: {description}\n", scenario.name),
+    };
+    let _ = match seeds {
+        [only] => writeln!(text, "seed {only}\n"),
+        _ => writeln!(text, "{} seeds from {}\n", seeds.len(), seeds[0]),
+    };
+    let rows: Vec<(&str, Vec<&Metrics>)> = policies
+        .iter()
+        .zip(results)
+        .map(|(policy, runs)| (policy.name.as_str(), runs.iter().flatten().collect()))
+        .collect();
+    text.push_str(&table::table(&rows, scenario.value.outages_end().is_some()));
+    text.push('\n');
+    for (policy, runs) in policies.iter().zip(results) {
+        let _ = writeln!(text, "{}: {}", policy.name, verdict(&scenario.value, runs));
+    }
+    text.push('\n');
+    text
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    scenario: &'a str,
+    seed: u64,
+    runs: Vec<Run<'a>>,
+}
+
+#[derive(Serialize)]
+struct Run<'a> {
+    policy: &'a str,
+    goodput: f64,
+    amplification: Option<f64>,
+    ttr_s: Option<f64>,
+    drain_s: Option<f64>,
+    peak: f64,
+    duplicates: u64,
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    p999_ms: Option<f64>,
+    attempts: u64,
+    requests: u64,
+    successes: u64,
+}
+
+/// One line for each seed. A run that was given up has no numbers, and is not among the runs.
+fn json(
+    scenario: &str,
+    policies: &[Named<Policy>],
+    seeds: &[u64],
+    results: &[Vec<Outcome>],
+) -> String {
+    let mut text = String::new();
+    for (index, seed) in seeds.iter().enumerate() {
+        let runs = policies.iter().zip(results).filter_map(|(policy, runs)| {
+            let metrics = runs.get(index)?.as_ref().ok()?;
+            Some(Run {
+                policy: &policy.name,
+                goodput: metrics.goodput,
+                amplification: metrics.amplification,
+                ttr_s: metrics.ttr_s,
+                drain_s: metrics.drain_s,
+                peak: metrics.peak,
+                duplicates: metrics.duplicates,
+                p50_ms: metrics.p50_ms,
+                p99_ms: metrics.p99_ms,
+                p999_ms: metrics.p999_ms,
+                attempts: metrics.attempts,
+                requests: metrics.requests,
+                successes: metrics.successes,
+            })
+        });
+        let line = Line {
+            scenario,
+            seed: *seed,
+            runs: runs.collect(),
+        };
+        // Numbers and names: it always serializes.
+        text.push_str(&serde_json::to_string(&line).unwrap_or_default());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,138 @@
+//! `relent simulate`: what it prints, and what it says about what is wrong.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests may"
+)]
+
+mod support;
+
+use serde_json::Value;
+use support::run;
+
+const SMALL: [&str; 4] = [
+    "simulate",
+    "random-failures",
+    "--set",
+    "clients.arrivals.poisson.for=20s",
+];
+
+fn with(args: &[&'static str]) -> support::Ran {
+    run(&[&SMALL[..], args].concat())
+}
+
+#[test]
+fn json_has_one_line_for_each_seed_with_every_policy() {
+    let args = ["--json", "--seeds", "2", "--seed", "7", "--policies"];
+    let ran = with(&[&args[..], &["off,patient"]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let lines: Vec<Value> = ran
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[1]["scenario"], "random-failures");
+    assert_eq!(lines[1]["seed"], 8);
+    let runs = lines[1]["runs"].as_array().unwrap();
+    let policies: Vec<_> = runs.iter().map(|run| run["policy"].as_str()).collect();
+    assert_eq!(policies, [Some("off"), Some("patient")]);
+    let mut keys: Vec<_> = runs[0].as_object().unwrap().keys().cloned().collect();
+    keys.sort_unstable();
+    assert_eq!(
+        keys,
+        [
+            "amplification",
+            "attempts",
+            "drain_s",
+            "duplicates",
+            "goodput",
+            "p50_ms",
+            "p999_ms",
+            "p99_ms",
+            "peak",
+            "policy",
+            "requests",
+            "successes",
+            "ttr_s",
+        ]
+    );
+    assert_eq!(runs[0]["attempts"], runs[0]["requests"]);
+    assert!(runs[0]["ttr_s"].is_null());
+    assert_eq!(runs[0]["requests"], runs[1]["requests"], "the same crowd");
+    let again = with(&[&args[..], &["off,patient"]].concat());
+    assert_eq!(again.stdout, ran.stdout, "the same seed, the same numbers");
+}
+
+#[test]
+fn the_table_has_a_line_and_a_verdict_for_each_policy() {
+    let ran = with(&["--policies", "off,standard", "--set", "service.failures=0"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("goodput"));
+    let line = ran
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("standard "));
+    let cells: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(cells[1..5], ["1.0000", "1.00", "-", "-"], "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("\noff: loses nothing\n"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(ran.stderr, "", "no progress bar where nobody looks");
+}
+
+#[test]
+fn every_scenario_that_comes_along_is_listed() {
+    let ran = run(&["simulate", "--list"]);
+    assert_eq!(ran.status, 0);
+    for name in relent_sim::scenarios::names() {
+        assert!(ran.stdout.contains(&format!("{name} ")), "{name}");
+    }
+}
+
+#[test]
+fn a_scenario_of_ones_own_is_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    std::fs::write(&file, "clients.arrivals.herd = { clients = 3 }\n").unwrap();
+    let path = file.to_str().unwrap();
+    let ran = run(&["simulate", path, "--seeds", "1", "--json"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let line: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(line["runs"][1]["successes"], 3);
+
+    std::fs::write(&file, "[clients]\narrivals.herds = { clients = 3 }\n").unwrap();
+    let ran = run(&["simulate", path]);
+    assert_eq!(ran.status, 2);
+    assert!(ran.stderr.contains("line 2"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_runs() {
+    for (args, part) in [
+        (vec!["simulate", "no-such"], "random-failures"),
+        (
+            vec!["simulate", "herd", "--policies", "standart"],
+            "did you mean `standard`?",
+        ),
+        (
+            vec!["simulate", "herd", "--set", "service.model"],
+            "service.failures=0.1",
+        ),
+        (
+            vec!["simulate", "herd", "--set", "service.modl=row"],
+            "modl",
+        ),
+        (vec!["simulate", "herd", "--seeds", "0"], "from 1 to 10000"),
+        (vec!["simulate", "herd", "--seed", "-1"], "whole number"),
+        (vec!["simulate", "--list", "--json"], "cannot be used"),
+    ] {
+        let ran = run(&args);
+        assert_eq!(ran.status, 2, "{args:?}");
+        assert!(ran.stderr.contains(part), "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "", "{args:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! A call and what can happen to it: what a client costs in memory.
+
+use relent_core::Session;
+
+use crate::limiter::Hinted;
+use crate::server::Who;
+use crate::stream::Stream;
+
+/// No call: of a parent, or a child.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// What can happen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// A request is made.
+    Request,
+    /// An outage begins or ends; the index is that of the outage.
+    Outage { index: u32, begins: bool },
+    /// A wait, or the way to the layer below, is over: the next attempt starts.
+    Attempt(Who),
+    /// An attempt reaches the service.
+    Reach(Who),
+    /// The write that follows a read reaches the service.
+    Write(Who),
+    /// A service ends.
+    Served(Who),
+    /// An answer reaches the caller of an attempt.
+    Answer(Who, Reply),
+    /// An attempt, or the wait for one, has lasted as long as it may.
+    Limit(Who),
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reply {
+    Success,
+    /// An error or a refusal: nobody knows whether it was processed.
+    Failure,
+    /// Somebody else has written the row.
+    Conflict,
+    /// The job is not done.
+    Pending,
+    Throttled(Hinted),
+    /// The layer below has given up, and says so.
+    Exhausted,
+}
+
+/// A logical request at one layer: what a parked client costs.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) session: Session,
+    pub(crate) random: Stream,
+    pub(crate) made: u64,
+    /// The reserved slot of a limiter.
+    pub(crate) slot: u64,
+    /// The version of the row that was read, or when the job is done.
+    pub(crate) note: u64,
+    /// The attempt of the layer above that this call is.
+    pub(crate) parent: Who,
+    /// The call of the layer below that is this call's attempt.
+    pub(crate) child: u32,
+    /// Changes with everything that makes older events meaningless.
+    pub(crate) stamp: u32,
+    pub(crate) budget: u32,
+    pub(crate) layer: u8,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parked_client_takes_at_most_200_bytes() {
+        // The call, its event, and its place in the list of free calls. Both grow by doubling, so
+        // half of that again may be unused; that is not counted.
+        let event = size_of::<(u64, u64, Event)>();
+        assert!(
+            size_of::<Call>() + event + 4 <= 200,
+            "{}",
+            size_of::<Call>()
+        );
+    }
+}

@@ -1,0 +1,37 @@
+//! What a crowd does with a retry policy.
+//!
+//! A policy is a promise about a crowd. This crate keeps it to that promise before production does:
+//! a discrete-event simulator in virtual time whose clients decide by the very
+//! [`Session`](relent_core::Session) and [`Budget`](relent_core::Budget) that run in production.
+//! Time is in integer nanoseconds, every stream is seeded, and a run is the same on every machine.
+//!
+//! - [`Scenario`]: a crowd, a network and a service, as data; [`scenarios`] are those that come along.
+//! - [`run`]: one policy, one seed; [`Metrics`]: what was measured.
+//! - [`study`]: several policies and seeds on all cores.
+//!
+//! # What is modelled, and what is not
+//! Services begin in the order of arrival; an outage changes those that begin, not those that run.
+//! A caller goes away at its deadline, of which a policy without one of its own knows nothing. An
+//! attempt whose caller has gone away is served all the same, unless the service cancels. Refusing
+//! costs time only while all workers are busy. Not modelled: loss, connections, clock skew, a shared
+//! medium.
+
+mod call;
+mod latency;
+mod limiter;
+mod metrics;
+mod queue;
+mod scenario;
+pub mod scenarios;
+mod server;
+mod stream;
+pub mod study;
+mod world;
+
+pub use metrics::Metrics;
+pub use scenario::{
+    Arrivals, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter, Scenario,
+    ScenarioError, Service, ServiceTime,
+};
+pub use stream::Stream;
+pub use world::{TooManyEvents, run};

@@ -1,0 +1,407 @@
+//! A scenario: a crowd, a network and a service, as data.
+
+mod check;
+mod error;
+mod words;
+
+use serde::Deserialize;
+
+pub use error::ScenarioError;
+use words::{nanos, queue_bound, retry_after};
+
+/// Nanoseconds in a second.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// A crowd, a network and a service.
+///
+/// # Format
+/// TOML. Every key may be left out but `clients.arrivals`; the values below are the defaults where a
+/// comment does not say otherwise. A key that is not known is an error.
+///
+/// ```toml
+/// description = "what it shows"      # empty if absent
+///
+/// [clients]
+/// arrivals.poisson = { rate = 800, for = "600s" } # requests per second; or one of
+/// # arrivals.herd = { clients = 1000 }            # one request each, all at once
+/// # arrivals.closed = { clients = 100, think = "1s", for = "600s" } # each waits for its answer
+/// processes = 20          # each has a budget of its own; a request comes from any of them
+/// attempt_timeout = "1s"  # a shorter one of the policy prevails
+/// deadline = "300s"       # the caller of a request goes away after this
+/// repeatable = true       # may a request run twice without harm?
+///
+/// [network]
+/// one_way = "500us"
+/// deviation = "0s"        # each way takes |N(one_way, deviation)|
+///
+/// [service]
+/// model = "queue"         # first in, first out. "row": read and write one row under optimistic
+///                         # locking. { job = { median = "60s", sigma = 1.5 } }: polled for a job
+/// capacity = 1000         # services per second, of all workers
+/// workers = 1
+/// time = "exponential"    # or "constant", or { lognormal = 1.5 } with this sigma
+/// queue = "unbounded"     # or a time such as "500ms": refuses when so much work is queued
+/// cancellation = false    # does it drop queued attempts of clients that went away?
+/// reject_cost = 0         # of a refusal, as a share of one service
+/// failures = 0            # the probability of an error after the service, whatever the load
+/// status = 503            # of its errors and refusals
+///
+/// [service.limiter]       # no limiter if absent
+/// rate = 100              # required
+/// burst = 1
+/// retry_after = "none"    # "slots": each refused caller gets one of its own; or a time for all
+///
+/// [[outages]]             # any number, one after the other
+/// at = "60s"              # required
+/// for = "60s"             # required
+/// effect = "blackout"     # required: refuses at once; or "stall": queues, but serves nothing;
+///                         # or { brownout = 0.5 }: this share of the capacity is left
+///
+/// [chain]
+/// layers = 1              # layers that each retry by the policy, above the service
+/// mark = false            # is "already retried below" said, and obeyed?
+/// ```
+///
+/// ```
+/// use relent_sim::Scenario;
+///
+/// let scenario = Scenario::parse(r#"
+///     clients.arrivals.poisson = { rate = 50, for = "20s" }
+///     service.capacity = 60
+/// "#)?;
+/// assert_eq!(scenario.service.capacity, 60.0);
+/// let error = Scenario::parse("clients.arivals = 3").unwrap_err().to_string();
+/// assert!(error.contains("line 1"), "{error}");
+/// # Ok::<(), relent_sim::ScenarioError>(())
+/// ```
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it shows, in a sentence.
+    #[serde(default)]
+    pub description: String,
+    /// Who calls.
+    pub clients: Clients,
+    /// What is between.
+    #[serde(default)]
+    pub network: Network,
+    /// Who is called.
+    #[serde(default)]
+    pub service: Service,
+    /// What goes wrong with the service as a whole, in order.
+    #[serde(default)]
+    pub outages: Vec<Outage>,
+    /// The layers between the clients and the service.
+    #[serde(default)]
+    pub chain: Chain,
+}
+
+/// Who calls. Times are in nanoseconds, here and below.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Clients {
+    /// When requests are made.
+    pub arrivals: Arrivals,
+    /// Client processes, each with a budget of its own.
+    #[serde(default = "twenty")]
+    pub processes: u32,
+    /// The time given to one attempt.
+    #[serde(default = "second", deserialize_with = "nanos")]
+    pub attempt_timeout: u64,
+    /// After this the caller of a request goes away.
+    #[serde(default = "five_minutes", deserialize_with = "nanos")]
+    pub deadline: u64,
+    /// Whether a request may run twice without harm.
+    #[serde(default = "yes")]
+    pub repeatable: bool,
+}
+
+/// When requests are made.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Arrivals {
+    /// Independent requests at random.
+    Poisson {
+        /// Requests per second.
+        rate: f64,
+        /// How long they come.
+        #[serde(rename = "for", deserialize_with = "nanos")]
+        lasts: u64,
+    },
+    /// Everybody at once.
+    Herd {
+        /// How many, with one request each.
+        clients: u32,
+    },
+    /// Clients that wait for the end of one request before they make the next.
+    Closed {
+        /// How many.
+        clients: u32,
+        /// From the end of a request to the next; exponential with this mean.
+        #[serde(deserialize_with = "nanos")]
+        think: u64,
+        /// How long requests are made.
+        #[serde(rename = "for", deserialize_with = "nanos")]
+        lasts: u64,
+    },
+}
+
+/// What is between clients and service.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// The time one way takes.
+    #[serde(default = "half_a_millisecond", deserialize_with = "nanos")]
+    pub one_way: u64,
+    /// Its standard deviation: each way takes |N(`one_way`, `deviation`)|.
+    #[serde(default, deserialize_with = "nanos")]
+    pub deviation: u64,
+}
+
+/// Who is called.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Service {
+    /// What it does with an attempt that gets in.
+    pub model: Model,
+    /// Services per second, of all workers together.
+    pub capacity: f64,
+    /// Attempts that are served at the same time.
+    pub workers: u32,
+    /// How service times vary; their mean is workers / capacity.
+    pub time: ServiceTime,
+    /// Refuses when attempts are queued that take longer than this on average, at the capacity of the
+    /// moment; `None` never refuses.
+    #[serde(deserialize_with = "queue_bound")]
+    pub queue: Option<u64>,
+    /// Whether queued attempts of clients that went away are dropped unserved.
+    pub cancellation: bool,
+    /// What a refusal costs, as a share of one service; paid while the service is busy.
+    pub reject_cost: f64,
+    /// The probability of an error that does not depend on load. The attempt was served, but had no
+    /// effect.
+    pub failures: f64,
+    /// The HTTP status of its errors and refusals.
+    pub status: u16,
+    /// A limiter in front.
+    pub limiter: Option<Limiter>,
+}
+
+/// What a service does with an attempt.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Model {
+    /// Serves it when those before it are served.
+    Queue,
+    /// Lets it read a row and write it back if nobody else has written in between: the model of
+    /// "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
+    Row,
+    /// Says whether the request's job is done, which takes a lognormal time from the request on.
+    Job {
+        /// Half of the jobs take longer.
+        #[serde(deserialize_with = "nanos")]
+        median: u64,
+        /// The standard deviation of the logarithm.
+        sigma: f64,
+    },
+}
+
+/// How service times vary.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceTime {
+    /// Exponentially distributed.
+    Exponential,
+    /// All the same.
+    Constant,
+    /// Lognormal with this standard deviation of the logarithm.
+    Lognormal(f64),
+}
+
+/// A limiter that answers 429 (the generic cell rate algorithm, in whole nanoseconds).
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limiter {
+    /// Attempts per second.
+    pub rate: f64,
+    /// Attempts at once after a pause.
+    #[serde(default = "one")]
+    pub burst: u32,
+    /// What it says about time.
+    #[serde(default, deserialize_with = "retry_after")]
+    pub retry_after: RetryAfter,
+}
+
+/// What a limiter says about time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RetryAfter {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The same to everybody.
+    Shared(u64),
+    /// A slot reserved for this caller (a ticket, in milliseconds), who is let in at that time or
+    /// later. Who comes early hears of the same slot again.
+    Slots,
+}
+
+/// Something that goes wrong with the service as a whole.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outage {
+    /// When it begins.
+    #[serde(deserialize_with = "nanos")]
+    pub at: u64,
+    /// How long it lasts.
+    #[serde(rename = "for", deserialize_with = "nanos")]
+    pub lasts: u64,
+    /// What happens.
+    pub effect: Effect,
+}
+
+/// What happens in an outage.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// Every attempt is refused at once, at no cost.
+    Blackout,
+    /// Attempts are queued, but no service begins.
+    Stall,
+    /// Services that begin take longer: this share of the capacity is left.
+    Brownout(f64),
+}
+
+/// Layers that each retry.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Chain {
+    /// How many layers retry; 1 for clients that call the service directly.
+    pub layers: u8,
+    /// Whether a layer that has given up says so, and the one above does not retry (design rule 8).
+    pub mark: bool,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            one_way: half_a_millisecond(),
+            deviation: 0,
+        }
+    }
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self {
+            model: Model::Queue,
+            capacity: 1000.0,
+            workers: 1,
+            time: ServiceTime::Exponential,
+            queue: None,
+            cancellation: false,
+            reject_cost: 0.0,
+            failures: 0.0,
+            status: 503,
+            limiter: None,
+        }
+    }
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self {
+            layers: 1,
+            mark: false,
+        }
+    }
+}
+
+const fn twenty() -> u32 {
+    20
+}
+const fn second() -> u64 {
+    SECOND
+}
+const fn five_minutes() -> u64 {
+    300 * SECOND
+}
+const fn half_a_millisecond() -> u64 {
+    500_000
+}
+const fn yes() -> bool {
+    true
+}
+const fn one() -> u32 {
+    1
+}
+
+impl Scenario {
+    /// Reads a scenario.
+    ///
+    /// # Errors
+    /// A text that is not TOML, unknown or missing keys, values that are not accepted; with the line.
+    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
+        let scenario: Self =
+            toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
+        scenario
+            .check()
+            .map_err(|(key, accepted)| ScenarioError::value(text, key, accepted))?;
+        Ok(scenario)
+    }
+
+    /// Reads a scenario and changes it: each change is a key with its place, as in
+    /// `service.failures`, and its value in TOML or as a plain word.
+    ///
+    /// ```
+    /// use relent_sim::Scenario;
+    ///
+    /// let text = "clients.arrivals.herd = { clients = 10 }";
+    /// let changed = Scenario::parse_with(text, &[("network.one_way", "20ms")])?;
+    /// assert_eq!(changed.network.one_way, 20_000_000);
+    /// # Ok::<(), relent_sim::ScenarioError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Scenario::parse`], of the text and of what the changes make of it.
+    pub fn parse_with(text: &str, changes: &[(&str, &str)]) -> Result<Self, ScenarioError> {
+        let scenario = Self::parse(text)?;
+        if changes.is_empty() {
+            return Ok(scenario);
+        }
+        let mut table: toml::Table =
+            toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
+        for (key, value) in changes {
+            words::change(&mut table, key, value)
+                .map_err(|message| ScenarioError::change(&format!("{key}={value}"), &message))?;
+            let changed: Result<Self, _> = table.clone().try_into();
+            changed
+                .map_err(|error| error.message().to_owned())
+                .and_then(|scenario| match scenario.check() {
+                    Ok(()) => Ok(scenario),
+                    Err((key, accepted)) => Err(format!("{key}: {accepted}")),
+                })
+                .map_err(|message| ScenarioError::change(&format!("{key}={value}"), &message))?;
+        }
+        table
+            .try_into()
+            .map_err(|error: toml::de::Error| ScenarioError::change("", error.message()))
+    }
+
+    /// When the last request is made, at most; 0 for a herd.
+    #[must_use]
+    pub const fn arrivals_end(&self) -> u64 {
+        match self.clients.arrivals {
+            Arrivals::Poisson { lasts, .. } | Arrivals::Closed { lasts, .. } => lasts,
+            Arrivals::Herd { .. } => 0,
+        }
+    }
+
+    /// When the last outage is over; `None` without one.
+    #[must_use]
+    pub fn outages_end(&self) -> Option<u64> {
+        self.outages.last().map(|outage| outage.at + outage.lasts)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! What is wrong with a scenario, and where.
+
+use std::fmt;
+
+/// Why a scenario was not read: what was wrong, where, and what is accepted.
+///
+/// ```text
+/// unknown field `arivals`, expected one of `arrivals`, … (line 2)
+///   2 | arivals.herd = { clients = 10 }
+/// ```
+#[derive(Debug)]
+pub struct ScenarioError {
+    message: String,
+    /// The line, counted from 1, with its text.
+    place: Option<(usize, String)>,
+}
+
+/// The most characters that are shown of a line, and of a sentence that may quote one.
+const LINE: usize = 120;
+const SENTENCE: usize = 400;
+
+impl ScenarioError {
+    /// The line of the text, counted from 1, if the error has a place in it.
+    #[must_use]
+    pub fn line(&self) -> Option<usize> {
+        self.place.as_ref().map(|(line, _)| *line)
+    }
+
+    pub(super) fn toml(text: &str, error: &toml::de::Error) -> Self {
+        let span = error.span().filter(|span| *span != (0..text.len()));
+        let before = span.and_then(|span| text.get(..span.start));
+        Self {
+            message: error.message().trim_end().to_owned(),
+            place: before.and_then(|before| place(text, before.matches('\n').count())),
+        }
+    }
+
+    /// The value of `key` is not accepted. It has a line if the text gives it exactly one.
+    pub(super) fn value(text: &str, key: &str, accepted: &str) -> Self {
+        let mut lines = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| gives(line, key))
+            .map(|(index, _)| index);
+        let only = lines.next().filter(|_| lines.next().is_none());
+        Self {
+            message: format!("{key}: {accepted}"),
+            place: only.and_then(|index| place(text, index)),
+        }
+    }
+
+    pub(super) fn change(change: &str, message: &str) -> Self {
+        Self {
+            message: format!("{change}: {}", message.trim_end()),
+            place: None,
+        }
+    }
+}
+
+/// Whether the line gives `key` a value.
+fn gives(line: &str, key: &str) -> bool {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    let line = line.split('#').next().unwrap_or_default();
+    line.match_indices(key).any(|(at, _)| {
+        let before = line.get(..at).unwrap_or_default();
+        let after = line.get(at + key.len()..).unwrap_or_default();
+        !before.ends_with(is_name) && after.trim_start().starts_with(['=', '.'])
+    })
+}
+
+fn place(text: &str, index: usize) -> Option<(usize, String)> {
+    let line = text.lines().nth(index)?;
+    Some((index + 1, shown(line, LINE)))
+}
+
+/// A text as it can be shown: not too long, nothing that moves a terminal's cursor.
+fn shown(text: &str, most: usize) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let mut shown: String = text.trim_end().chars().take(most).map(clean).collect();
+    if text.trim_end().chars().count() > most {
+        shown.push('…');
+    }
+    shown
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shown(&self.message, SENTENCE))?;
+        if let Some((line, text)) = &self.place {
+            write!(f, " (line {line})\n  {line} | {text}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ScenarioError {}

@@ -1,0 +1,88 @@
+//! Values of a scenario that are written as words: durations and the like.
+
+use relent_core::parse_duration;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+use super::RetryAfter;
+
+/// Reads a duration such as "500ms".
+pub(super) fn nanos<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    parse(&text).map_err(D::Error::custom)
+}
+
+/// Reads "unbounded" as nothing, or the time that a queue may hold.
+pub(super) fn queue_bound<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    if text == "unbounded" {
+        return Ok(None);
+    }
+    parse(&text).map(Some).map_err(|error| {
+        D::Error::custom(format!("a queue is \"unbounded\" or holds a time: {error}"))
+    })
+}
+
+/// Reads what a limiter says.
+pub(super) fn retry_after<'de, D: Deserializer<'de>>(from: D) -> Result<RetryAfter, D::Error> {
+    let text = String::deserialize(from)?;
+    match text.as_str() {
+        "none" => Ok(RetryAfter::Nothing),
+        "slots" => Ok(RetryAfter::Slots),
+        time => parse(time).map(RetryAfter::Shared).map_err(|error| {
+            D::Error::custom(format!(
+                "a limiter says \"none\", \"slots\" or the same time to all: {error}"
+            ))
+        }),
+    }
+}
+
+fn parse(text: &str) -> Result<u64, String> {
+    let duration = parse_duration(text).map_err(|error| error.to_string())?;
+    Ok(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Sets the key at a place such as `service.failures`; tables that are missing are made.
+pub(super) fn change(table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
+    let Some((first, rest)) = key.split_once('.') else {
+        table.insert(key.to_owned(), read(value));
+        return Ok(());
+    };
+    let inner = table
+        .entry(first)
+        .or_insert_with(|| toml::Value::Table(toml::Table::new()));
+    match inner {
+        toml::Value::Table(inner) => change(inner, rest, value),
+        // `model = "queue"` gives way to `model.job.…`.
+        toml::Value::String(_) => {
+            let mut fresh = toml::Table::new();
+            change(&mut fresh, rest, value)?;
+            *inner = toml::Value::Table(fresh);
+            Ok(())
+        }
+        toml::Value::Array(list) => {
+            let (number, rest) = rest.split_once('.').unwrap_or((rest, ""));
+            let count = list.len();
+            let entry = number
+                .parse()
+                .ok()
+                .and_then(|index: usize| list.get_mut(index));
+            match entry {
+                Some(toml::Value::Table(inner)) if !rest.is_empty() => change(inner, rest, value),
+                _ => Err(format!(
+                    "`{first}` is a list of {count}: write {first}.0.KEY for the first"
+                )),
+            }
+        }
+        _ => Err(format!("`{first}` has no keys in it")),
+    }
+}
+
+/// A value in TOML, or else a word.
+fn read(value: &str) -> toml::Value {
+    let parsed: Option<toml::Table> = toml::from_str(&format!("value = {value}")).ok();
+    parsed
+        .filter(|table| table.len() == 1)
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(value.to_owned()))
+}

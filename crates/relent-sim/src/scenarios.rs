@@ -1,0 +1,88 @@
+//! The scenarios that come with Relent.
+//!
+//! Every one is a file that a person can read, with what theory says about it in comments.
+
+use crate::scenario::{Scenario, ScenarioError};
+
+/// A scenario that comes with Relent.
+///
+/// ```
+/// let blackout = relent_sim::scenarios::get("blackout").expect("a scenario");
+/// assert_eq!(blackout.load()?.outages.len(), 1);
+/// # Ok::<(), relent_sim::ScenarioError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Builtin {
+    /// Its name.
+    pub name: &'static str,
+    /// Its file, comments and all.
+    pub text: &'static str,
+}
+
+impl Builtin {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// None for a released Relent: every scenario is read by its tests.
+    pub fn load(&self) -> Result<Scenario, ScenarioError> {
+        Scenario::parse(self.text)
+    }
+}
+
+macro_rules! scenarios {
+    ($($name:literal,)*) => {
+        const SCENARIOS: &[Builtin] = &[
+            $(Builtin {
+                name: $name,
+                text: include_str!(concat!("../scenarios/", $name, ".toml")),
+            },)*
+        ];
+    };
+}
+
+scenarios!(
+    "herd",
+    "blackout",
+    "brownout",
+    "rate-limit",
+    "random-failures",
+    "chain",
+    "stall",
+    "polling",
+);
+
+/// All scenarios.
+#[must_use]
+pub const fn all() -> &'static [Builtin] {
+    SCENARIOS
+}
+
+/// The names of all scenarios.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    SCENARIOS.iter().map(|scenario| scenario.name).collect()
+}
+
+/// The scenario of this name.
+#[must_use]
+pub fn get(name: &str) -> Option<Builtin> {
+    SCENARIOS
+        .iter()
+        .find(|scenario| scenario.name == name)
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_loads_and_says_what_it_shows() {
+        for builtin in all() {
+            let scenario = builtin.load().unwrap();
+            assert!(!scenario.description.is_empty(), "{}", builtin.name);
+            assert_eq!(get(builtin.name), Some(*builtin));
+        }
+        assert_eq!(get("no-such"), None);
+    }
+}

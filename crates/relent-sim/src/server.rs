@@ -1,0 +1,126 @@
+//! The model of a service: a queue and its workers, in good and in bad times.
+
+use std::collections::VecDeque;
+
+use crate::limiter::Limiter;
+use crate::scenario::{Effect, SECOND, Service, ServiceTime};
+use crate::stream::{Stream, rounded};
+
+/// An attempt: the call that makes it, and which of its attempts it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Who {
+    pub(crate) call: u32,
+    pub(crate) stamp: u32,
+}
+
+/// The state of the service.
+#[derive(Debug)]
+pub(crate) struct Server {
+    queue: VecDeque<Who>,
+    /// The most that may be queued at full capacity.
+    most: usize,
+    workers: u32,
+    busy: u32,
+    /// The mean service time in nanoseconds.
+    mean: u64,
+    time: ServiceTime,
+    /// What one refusal costs, in nanoseconds of service.
+    reject_cost: u64,
+    /// Refusals not yet paid for: the next service pays.
+    debt: u64,
+    outage: Option<Effect>,
+    pub(crate) limiter: Option<Limiter>,
+    /// The version of the row.
+    pub(crate) version: u64,
+    times: Stream,
+    luck: Stream,
+    failures: f64,
+}
+
+impl Server {
+    pub(crate) fn new(config: &Service, times: Stream, luck: Stream) -> Self {
+        let mean = f64::from(config.workers) * SECOND as f64 / config.capacity;
+        let most = |nanos: u64| (nanos as f64 / SECOND as f64 * config.capacity) as usize;
+        Self {
+            queue: VecDeque::new(),
+            most: config.queue.map_or(usize::MAX, most),
+            workers: config.workers,
+            busy: 0,
+            mean: rounded(mean),
+            time: config.time,
+            reject_cost: rounded(mean * config.reject_cost),
+            debt: 0,
+            outage: None,
+            limiter: config.limiter.as_ref().map(Limiter::new),
+            version: 0,
+            times,
+            luck,
+            failures: config.failures,
+        }
+    }
+
+    pub(crate) fn set_outage(&mut self, effect: Option<Effect>) {
+        self.outage = effect;
+    }
+
+    pub(crate) fn is_blacked_out(&self) -> bool {
+        self.outage == Some(Effect::Blackout)
+    }
+
+    /// Queues the attempt; false if it is refused.
+    pub(crate) fn enter(&mut self, who: Who) -> bool {
+        // The bound is a time: at half the speed, half as many take it.
+        let most = match self.outage {
+            Some(Effect::Brownout(share)) => (self.most as f64 * share) as usize,
+            _ => self.most,
+        };
+        if self.queue.len() >= most && self.busy >= self.workers {
+            self.pay_refusal();
+            return false;
+        }
+        self.queue.push_back(who);
+        true
+    }
+
+    /// Refusing takes time from those who are served.
+    pub(crate) fn pay_refusal(&mut self) {
+        if self.busy >= self.workers {
+            self.debt = self.debt.saturating_add(self.reject_cost);
+        }
+    }
+
+    /// Begins the next service if there is one and a worker is free; returns how long it takes.
+    /// What `is_wanted` denies is dropped.
+    pub(crate) fn begin(&mut self, mut is_wanted: impl FnMut(Who) -> bool) -> Option<(Who, u64)> {
+        if self.busy >= self.workers || self.outage == Some(Effect::Stall) {
+            return None;
+        }
+        let who = loop {
+            let who = self.queue.pop_front()?;
+            if is_wanted(who) {
+                break who;
+            }
+        };
+        self.busy += 1;
+        let time = match self.time {
+            ServiceTime::Exponential => self.times.exponential(self.mean),
+            ServiceTime::Constant => self.mean,
+            // The mean of a lognormal is its median · exp(σ²/2).
+            ServiceTime::Lognormal(sigma) => {
+                let median = self.mean as f64 * libm::exp(-sigma * sigma / 2.0);
+                self.times.lognormal(rounded(median), sigma)
+            }
+        };
+        let time = match self.outage {
+            Some(Effect::Brownout(share)) => rounded(time as f64 / share),
+            _ => time,
+        };
+        Some((who, time.saturating_add(std::mem::take(&mut self.debt))))
+    }
+
+    /// A service is over; whether it succeeded.
+    pub(crate) fn end(&mut self) -> bool {
+        self.busy -= 1;
+        !self.luck.happens(self.failures)
+    }
+}

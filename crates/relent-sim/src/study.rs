@@ -1,0 +1,180 @@
+//! Several policies and seeds: runs on all cores, estimates with intervals, and the words.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use relent_core::Policy;
+
+use crate::metrics::Metrics;
+use crate::scenario::{SECOND, Scenario};
+use crate::world::{TooManyEvents, run};
+
+/// What became of one run.
+pub type Outcome = Result<Metrics, TooManyEvents>;
+
+/// Runs every policy with every seed, on as many threads as are given, and calls `on_run` after
+/// each run. The result has a list for each policy, in the order of the seeds, and does not depend
+/// on the number of threads.
+pub fn run_all(
+    scenario: &Scenario,
+    policies: &[&Policy],
+    seeds: &[u64],
+    threads: usize,
+    on_run: &(dyn Fn() + Sync),
+) -> Vec<Vec<Outcome>> {
+    let jobs: Vec<(usize, u64)> = (0..policies.len())
+        .flat_map(|policy| seeds.iter().map(move |seed| (policy, *seed)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, usize, Outcome)>> = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&(policy, seed)) = jobs.get(number) else {
+                        return;
+                    };
+                    let outcome = run(scenario, policies[policy], seed);
+                    done.lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push((number, policy, outcome));
+                    on_run();
+                }
+            });
+        }
+    });
+    let mut done = done
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_unstable_by_key(|(number, ..)| *number);
+    let mut results: Vec<Vec<Outcome>> = policies.iter().map(|_| Vec::new()).collect();
+    for (_, policy, outcome) in done {
+        results[policy].push(outcome);
+    }
+    results
+}
+
+/// A mean over seeds with its 95 % confidence interval.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Estimate {
+    /// The mean.
+    pub mean: f64,
+    /// Half of the interval (Student's t); `None` for a single value.
+    pub half_width: Option<f64>,
+}
+
+/// The 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
+const T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+];
+
+impl Estimate {
+    /// From one value per seed; `None` without any.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let count = values.len();
+        if count == 0 {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / count as f64;
+        let half_width = (count > 1).then(|| {
+            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+            let deviation = (squares / (count - 1) as f64).sqrt();
+            // Beyond 30 degrees of freedom the last value errs on the wide side.
+            let t = T.get(count - 2).copied().unwrap_or(T[T.len() - 1]);
+            t * deviation / (count as f64).sqrt()
+        });
+        Some(Self { mean, half_width })
+    }
+}
+
+/// What a policy did, in words: one line about all its runs.
+///
+/// The words are thresholds on [`Metrics`], not opinions: "traps" means that in most runs the
+/// service does not recover while requests are made, and is offered more than its capacity in the
+/// last ten seconds of them.
+#[must_use]
+pub fn verdict(scenario: &Scenario, runs: &[Outcome]) -> String {
+    let ended: Vec<&Metrics> = runs.iter().filter_map(|run| run.as_ref().ok()).collect();
+    if ended.is_empty() {
+        return runs.first().map_or_else(String::new, |run| match run {
+            Err(error) => error.to_string(),
+            Ok(_) => String::new(),
+        });
+    }
+    let most = |holds: &dyn Fn(&Metrics) -> bool| {
+        ended.iter().filter(|metrics| holds(metrics)).count() * 2 > ended.len()
+    };
+    let mut words = Vec::new();
+    if ended.len() < runs.len() {
+        words.push(format!(
+            "{} of {} runs were given up: too many attempts",
+            runs.len() - ended.len(),
+            runs.len()
+        ));
+    }
+    if let Some(end) = scenario.outages_end() {
+        let after = scenario.arrivals_end().saturating_sub(end) / SECOND;
+        if most(&|metrics| metrics.ttr_s.is_none()) {
+            words.push(match most(&|metrics| metrics.late_load > 1.0) {
+                true => "traps: offered load after the outage stays above capacity".to_owned(),
+                false => format!("does not recover within the {after} s after the outage"),
+            });
+        } else {
+            let times: Vec<f64> = ended.iter().filter_map(|metrics| metrics.ttr_s).collect();
+            let slowest = times.iter().copied().fold(0.0, f64::max);
+            words.push(match slowest {
+                0.0 => "new requests are well at once after the outage".to_owned(),
+                slowest => format!("new requests are well within {slowest:.0} s after the outage"),
+            });
+        }
+    }
+    let mean = |value: &dyn Fn(&Metrics) -> f64| {
+        ended.iter().map(|metrics| value(metrics)).sum::<f64>() / ended.len() as f64
+    };
+    let lost = 1.0 - mean(&|metrics| metrics.goodput);
+    words.push(match lost {
+        lost if lost >= 0.0005 => format!("loses {:.1} % of the requests", lost * 100.0),
+        lost if lost > 0.0 => "loses less than 0.1 % of the requests".to_owned(),
+        _ => "loses nothing".to_owned(),
+    });
+    let attempts = mean(&|metrics| metrics.attempts as f64 / (metrics.requests.max(1)) as f64);
+    if attempts >= 3.0 {
+        words.push(format!("makes {attempts:.1} attempts per request"));
+    }
+    words.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_students() {
+        // 1, 2, 3: mean 2, deviation 1, t₂ = 4.303.
+        let estimate = Estimate::of(&[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(estimate.mean, 2.0);
+        assert!((estimate.half_width.unwrap() - 4.303 / 3.0_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(Estimate::of(&[5.0]).unwrap().half_width, None);
+        assert_eq!(Estimate::of(&[]), None);
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_nothing() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.poisson = { rate = 200, for = \"5s\" }\nservice.failures = 0.2",
+        )
+        .unwrap();
+        let policies = [Policy::STANDARD, Policy::PATIENT];
+        let study = |threads| run_all(&scenario, &policies, &[1, 2, 3], threads, &|| ());
+        let alone = study(1);
+        assert_eq!(alone, study(4));
+        assert_ne!(alone[0][0], alone[0][1], "seeds differ");
+        assert_ne!(alone[0][0], alone[1][0], "policies differ");
+        assert_eq!(study(1)[0].len(), 3);
+    }
+}

@@ -1,0 +1,500 @@
+//! One run: the crowd, the network and the service in virtual time.
+
+use std::fmt;
+use std::time::Duration;
+
+use relent_core::{
+    Audience, Budget, Cause, Decision, Failure, Hint, HintSource, Instant, Policy, Session,
+};
+
+use crate::call::{Call, Event, NOBODY, Reply};
+use crate::limiter::{Hinted, NO_SLOT, Verdict};
+use crate::metrics::{Metrics, Recorder};
+use crate::queue::Queue;
+use crate::scenario::{Arrivals, Model, Scenario};
+use crate::server::{Server, Who};
+use crate::stream::{Stream, rounded};
+
+/// The streams of a run, by purpose. Sessions have one each, from `SESSIONS` on.
+const ARRIVALS: u64 = 1;
+const POPULATION: u64 = 2;
+const NETWORK: u64 = 3;
+const SERVICE: u64 = 4;
+const LUCK: u64 = 5;
+const JOBS: u64 = 6;
+const SESSIONS: u64 = 1 << 32;
+
+/// More events than any useful run has: some policies never let time pass.
+const MOST_EVENTS: u64 = 200_000_000;
+
+/// The run was given up: the policy makes so many attempts that it would not end in reasonable time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyEvents;
+
+impl fmt::Display for TooManyEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "given up after {MOST_EVENTS} events: the policy makes too many attempts"
+        )
+    }
+}
+
+impl std::error::Error for TooManyEvents {}
+
+/// Runs `policy` through `scenario` in virtual time: the same seed gives the same result, bit for
+/// bit, on every machine. Decisions are those of [`Session`] and [`Budget`] themselves.
+///
+/// ```
+/// use relent_core::Policy;
+/// use relent_sim::{Scenario, run};
+///
+/// let scenario = Scenario::parse(r#"
+///     clients.arrivals.poisson = { rate = 100, for = "60s" }
+///     service.failures = 0.01
+/// "#)?;
+/// let metrics = run(&scenario, Policy::STANDARD, 1)?;
+/// assert!(metrics.goodput > 0.999);
+/// assert_eq!(metrics, run(&scenario, Policy::STANDARD, 1)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`TooManyEvents`] where a policy without backoff would run for hours.
+pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, TooManyEvents> {
+    run_within(scenario, policy, seed, MOST_EVENTS)
+}
+
+fn run_within(
+    scenario: &Scenario,
+    policy: &Policy,
+    seed: u64,
+    most_events: u64,
+) -> Result<Metrics, TooManyEvents> {
+    let mut world = World::new(scenario, policy, seed);
+    world.open();
+    let mut events = 0;
+    while let Some((now, event)) = world.queue.pop() {
+        events += 1;
+        if events > most_events {
+            return Err(TooManyEvents);
+        }
+        world.happen(now, event);
+    }
+    Ok(world.recorder.finish(scenario))
+}
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    policy: &'a Policy,
+    seed: u64,
+    queue: Queue<Event>,
+    server: Server,
+    calls: Vec<Call>,
+    free: Vec<u32>,
+    budgets: Vec<Budget>,
+    recorder: Recorder,
+    /// Calls made so far, of all layers.
+    made: u64,
+    arrivals: Stream,
+    population: Stream,
+    network: Stream,
+    jobs: Stream,
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, policy: &'a Policy, seed: u64) -> Self {
+        let stream = |index| Stream::new(seed, index);
+        let populations = scenario.clients.processes * u32::from(scenario.chain.layers);
+        Self {
+            scenario,
+            policy,
+            seed,
+            queue: Queue::new(),
+            server: Server::new(&scenario.service, stream(SERVICE), stream(LUCK)),
+            calls: Vec::new(),
+            free: Vec::new(),
+            budgets: (0..populations)
+                .filter_map(|_| policy.new_budget())
+                .collect(),
+            recorder: Recorder::new(scenario),
+            made: 0,
+            arrivals: stream(ARRIVALS),
+            population: stream(POPULATION),
+            network: stream(NETWORK),
+            jobs: stream(JOBS),
+        }
+    }
+
+    /// Puts the first events into the queue.
+    fn open(&mut self) {
+        for (index, outage) in (0..).zip(&self.scenario.outages) {
+            let begins = |begins| Event::Outage { index, begins };
+            self.queue.push(outage.at, begins(true));
+            self.queue.push(outage.at + outage.lasts, begins(false));
+        }
+        match self.scenario.clients.arrivals {
+            Arrivals::Herd { clients } => {
+                for _ in 0..clients {
+                    self.queue.push(0, Event::Request);
+                }
+            }
+            Arrivals::Poisson { .. } => self.next_request(0),
+            Arrivals::Closed { clients, .. } => {
+                for _ in 0..clients {
+                    self.next_request(0);
+                }
+            }
+        }
+    }
+
+    /// Puts the request that follows one at `now` into the queue, if there is one.
+    fn next_request(&mut self, now: u64) {
+        let (mean, lasts) = match self.scenario.clients.arrivals {
+            Arrivals::Poisson { rate, lasts } => (rounded(1e9 / rate), lasts),
+            Arrivals::Closed { think, lasts, .. } => (think, lasts),
+            Arrivals::Herd { .. } => return,
+        };
+        let at = now.saturating_add(self.arrivals.exponential(mean));
+        if at < lasts {
+            self.queue.push(at, Event::Request);
+        }
+    }
+
+    fn happen(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Request => {
+                self.recorder.on_request(now);
+                if matches!(self.scenario.clients.arrivals, Arrivals::Poisson { .. }) {
+                    self.next_request(now);
+                }
+                let parent = Who {
+                    call: NOBODY,
+                    stamp: 0,
+                };
+                let call = self.call(now, 0, parent);
+                self.attempt(now, call);
+            }
+            Event::Outage { index, begins } => {
+                let outage = self.scenario.outages.get(index as usize);
+                let effect = outage.filter(|_| begins).map(|outage| outage.effect);
+                self.server.set_outage(effect);
+                self.serve(now);
+            }
+            Event::Attempt(who) if self.is_current(who) => self.attempt(now, who.call),
+            Event::Reach(who) => self.reach(now, who),
+            Event::Write(who) => self.write(now, who),
+            Event::Served(who) => {
+                let succeeded = self.server.end();
+                if succeeded {
+                    self.recorder.on_execution();
+                    self.answer(now, who, Reply::Success);
+                } else {
+                    self.answer(now, who, Reply::Failure);
+                }
+                self.serve(now);
+            }
+            Event::Answer(who, reply) if self.is_current(who) => self.settle(now, who.call, reply),
+            Event::Limit(who) if self.is_current(who) => self.limit(now, who.call),
+            Event::Attempt(_) | Event::Answer(..) | Event::Limit(_) => {}
+        }
+    }
+
+    fn is_current(&self, who: Who) -> bool {
+        self.calls[who.call as usize].stamp == who.stamp
+    }
+
+    /// One way through the network.
+    fn way(&mut self) -> u64 {
+        let network = &self.scenario.network;
+        match network.deviation {
+            0 => network.one_way,
+            deviation => {
+                let way = network.one_way as f64 + deviation as f64 * self.network.normal();
+                rounded(way.abs())
+            }
+        }
+    }
+
+    /// Makes a call at a layer.
+    fn call(&mut self, now: u64, layer: u8, parent: Who) -> u32 {
+        let processes = self.scenario.clients.processes;
+        let process = self.population.below(processes);
+        let call = Call {
+            session: Session::new(Instant::from_nanos(now), self.scenario.clients.repeatable),
+            random: Stream::new(self.seed, SESSIONS + self.made),
+            made: now,
+            slot: NO_SLOT,
+            note: match self.scenario.service.model {
+                Model::Job { median, sigma } => {
+                    now.saturating_add(self.jobs.lognormal(median, sigma))
+                }
+                Model::Queue | Model::Row => 0,
+            },
+            parent,
+            child: NOBODY,
+            stamp: 0,
+            budget: u32::from(layer) * processes + process,
+            layer,
+        };
+        self.made += 1;
+        if let Some(budget) = self.budgets.get(call.budget as usize) {
+            budget.on_request();
+        }
+        match self.free.pop() {
+            Some(index) => {
+                // The stamp goes on, so that events of the call before mean nothing to this one.
+                let stamp = self.calls[index as usize].stamp;
+                self.calls[index as usize] = Call { stamp, ..call };
+                index
+            }
+            None => {
+                self.calls.push(call);
+                (self.calls.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Makes everything that was to happen to the call meaningless.
+    fn restamp(&mut self, index: u32) -> Who {
+        let call = &mut self.calls[index as usize];
+        call.stamp = call.stamp.wrapping_add(1);
+        Who {
+            call: index,
+            stamp: call.stamp,
+        }
+    }
+
+    /// Starts an attempt of the call.
+    fn attempt(&mut self, now: u64, index: u32) {
+        let who = self.restamp(index);
+        let clients = &self.scenario.clients;
+        let call = &mut self.calls[index as usize];
+        call.session.on_attempt();
+        let left = (call.made + clients.deadline).saturating_sub(now);
+        let most = clients.attempt_timeout.min(left);
+        let limit = call
+            .session
+            .attempt_limit(self.policy, Instant::from_nanos(now))
+            .map_or(most, |limit| (limit.as_nanos() as u64).min(most));
+        let layer = call.layer;
+        self.queue.push(now + limit, Event::Limit(who));
+        let way = self.way();
+        if layer + 1 < self.scenario.chain.layers {
+            let child = self.call(now + way, layer + 1, who);
+            self.calls[index as usize].child = child;
+            let stamp = self.calls[child as usize].stamp;
+            let child = Who { call: child, stamp };
+            self.queue
+                .push(now.saturating_add(way), Event::Attempt(child));
+        } else {
+            self.queue.push(now.saturating_add(way), Event::Reach(who));
+        }
+    }
+
+    /// An attempt reaches the service.
+    fn reach(&mut self, now: u64, who: Who) {
+        if self.scenario.service.model == Model::Row {
+            // It reads; that it attempts to write is seen when it does.
+            if self.is_current(who) {
+                self.calls[who.call as usize].note = self.server.version;
+            }
+            let way = self.way() + self.way();
+            self.queue.push(now.saturating_add(way), Event::Write(who));
+            return;
+        }
+        self.recorder.on_attempt(now);
+        if self.server.is_blacked_out() {
+            return self.answer(now, who, Reply::Failure);
+        }
+        let current = self.is_current(who);
+        let mut nobodys = NO_SLOT;
+        if let Some(limiter) = &mut self.server.limiter {
+            // Of a caller who has gone away nothing is known any more.
+            let slot = match current {
+                true => &mut self.calls[who.call as usize].slot,
+                false => &mut nobodys,
+            };
+            if let Verdict::Refused(hinted) = limiter.judge(now, slot) {
+                self.server.pay_refusal();
+                return self.answer(now, who, Reply::Throttled(hinted));
+            }
+        }
+        if let Model::Job { .. } = self.scenario.service.model {
+            let done = now >= self.calls[who.call as usize].note;
+            let reply = if done { Reply::Success } else { Reply::Pending };
+            return self.answer(now, who, reply);
+        }
+        if self.server.enter(who) {
+            self.serve(now);
+        } else {
+            self.answer(now, who, Reply::Failure);
+        }
+    }
+
+    fn write(&mut self, now: u64, who: Who) {
+        self.recorder.on_attempt(now);
+        if self.server.is_blacked_out() {
+            return self.answer(now, who, Reply::Failure);
+        }
+        if self.calls[who.call as usize].note == self.server.version {
+            self.server.version += 1;
+            self.recorder.on_execution();
+            self.answer(now, who, Reply::Success);
+        } else {
+            self.answer(now, who, Reply::Conflict);
+        }
+    }
+
+    /// Lets free workers begin.
+    fn serve(&mut self, now: u64) {
+        let Self { calls, server, .. } = self;
+        let cancellation = self.scenario.service.cancellation;
+        let is_wanted = |who: Who| !cancellation || calls[who.call as usize].stamp == who.stamp;
+        while let Some((who, time)) = server.begin(is_wanted) {
+            self.queue
+                .push(now.saturating_add(time), Event::Served(who));
+        }
+    }
+
+    /// Sends an answer back.
+    fn answer(&mut self, now: u64, who: Who, reply: Reply) {
+        let way = self.way();
+        self.queue
+            .push(now.saturating_add(way), Event::Answer(who, reply));
+    }
+
+    /// An attempt, or the wait for the next, has lasted as long as it may.
+    fn limit(&mut self, now: u64, index: u32) {
+        self.abandon(index);
+        let call = &self.calls[index as usize];
+        if now >= call.made + self.scenario.clients.deadline {
+            self.end(now, index, Some(Reply::Failure));
+        } else {
+            self.decide(now, index, Failure::ambiguous().cause(Cause::Timeout));
+        }
+    }
+
+    /// With cancellation, whoever stops listening to a call of the layer below ends it.
+    fn abandon(&mut self, index: u32) {
+        if !self.scenario.service.cancellation {
+            return;
+        }
+        let call = &mut self.calls[index as usize];
+        let child = std::mem::replace(&mut call.child, NOBODY);
+        let attempt = Who {
+            call: index,
+            stamp: call.stamp,
+        };
+        // A call that has ended may have given its place to somebody else's.
+        if child != NOBODY && self.calls[child as usize].parent == attempt {
+            self.abandon(child);
+            self.end(0, child, None);
+        }
+    }
+
+    /// The answer to the current attempt of a call.
+    fn settle(&mut self, now: u64, index: u32, reply: Reply) {
+        let status = Cause::Status(self.scenario.service.status);
+        let failure = match reply {
+            Reply::Success => {
+                let call = &mut self.calls[index as usize];
+                let budget = self.budgets.get(call.budget as usize);
+                call.session.on_success(budget);
+                return self.end(now, index, Some(Reply::Success));
+            }
+            Reply::Failure => Failure::ambiguous().cause(status),
+            Reply::Conflict => Failure::not_processed().cause(status),
+            Reply::Pending => Failure::ambiguous(),
+            Reply::Exhausted => Failure::ambiguous()
+                .cause(status)
+                .hint(Hint::do_not_retry()),
+            Reply::Throttled(hinted) => {
+                let failure = Failure::throttled().cause(Cause::Status(429));
+                let after = |nanos| Hint::after(Duration::from_nanos(nanos));
+                match hinted {
+                    Hinted::Nothing => failure,
+                    Hinted::Shared(delay) => {
+                        failure.hint(after(delay).from_source(HintSource::RetryAfter))
+                    }
+                    // A header in whole milliseconds is rounded up, or the caller would be early.
+                    Hinted::Ticket(delay) => failure.hint(
+                        after(delay.div_ceil(1_000_000) * 1_000_000)
+                            .from_source(HintSource::RetryAfterMs)
+                            .for_audience(Audience::TicketMillis),
+                    ),
+                }
+            }
+        };
+        self.decide(now, index, failure);
+    }
+
+    /// Lets the session decide what follows a failure.
+    fn decide(&mut self, now: u64, index: u32, failure: Failure) {
+        let call = &mut self.calls[index as usize];
+        let budget = self.budgets.get(call.budget as usize);
+        let instant = Instant::from_nanos(now);
+        let decision =
+            call.session
+                .on_failure(self.policy, instant, &failure, &mut call.random, budget);
+        let deadline = call.made + self.scenario.clients.deadline;
+        match decision {
+            Decision::Stop(_) => self.end(now, index, Some(Reply::Failure)),
+            Decision::Retry { after } => {
+                let who = self.restamp(index);
+                let at = Instant::from_nanos(now).saturating_add(after).as_nanos();
+                if at < deadline {
+                    self.queue.push(at, Event::Attempt(who));
+                } else {
+                    self.queue.push(deadline, Event::Limit(who));
+                }
+            }
+        }
+    }
+
+    /// The call ends with this result, or with nobody to hear of it.
+    fn end(&mut self, now: u64, index: u32, reply: Option<Reply>) {
+        self.restamp(index);
+        let call = &mut self.calls[index as usize];
+        call.child = NOBODY;
+        let budget = self.budgets.get(call.budget as usize);
+        // Does nothing unless a retry was granted that will not start.
+        call.session.on_cancel(budget);
+        let (made, parent) = (call.made, call.parent);
+        self.free.push(index);
+        let Some(reply) = reply else { return };
+        let succeeded = matches!(reply, Reply::Success);
+        if parent.call != NOBODY {
+            let reply = match succeeded {
+                false if self.scenario.chain.mark => Reply::Exhausted,
+                _ => reply,
+            };
+            return self.answer(now, parent, reply);
+        }
+        if succeeded {
+            self.recorder.on_success(made, now);
+        }
+        if matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
+            self.next_request(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use relent_core::Backoff;
+
+    #[test]
+    fn a_policy_that_lets_no_time_pass_is_given_up() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.herd = { clients = 10 }\nservice.failures = 1\nnetwork.one_way = \"1us\"",
+        )
+        .unwrap();
+        let hot = Policy::builder(Backoff::None).unlimited_retries();
+        let hot = hot.build().unwrap();
+        let run = |policy| run_within(&scenario, policy, 1, 10_000);
+        assert_eq!(run(&hot), Err(TooManyEvents));
+        assert!(run(Policy::STANDARD).is_ok());
+    }
+}
