@@ -90,6 +90,10 @@ pub(crate) fn on_terminal(environment: &[(&str, &str)], args: &[&str]) -> String
         .args(args)
         .env_remove("RELENT_POLICY")
         .env_remove("NO_COLOR")
+        // Colours are also wanted in the log of a CI, whatever its terminal can do.
+        .env_remove("CI")
+        .env_remove("CLICOLOR")
+        .env_remove("CLICOLOR_FORCE")
         .env("TERM", "xterm")
         .envs(environment.iter().copied())
         .stdin(terminal.try_clone().unwrap())
