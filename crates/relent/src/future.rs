@@ -66,6 +66,8 @@ pin_project! {
         Ready,
         Running { #[pin] attempt: F, limit: Limit },
         Waiting { hinted: bool },
+        // Polled again by mistake, it must not run the operation again.
+        Done,
     }
 }
 
@@ -155,7 +157,7 @@ where
                 Poll::Pending => {}
                 Poll::Ready(Interruption::Cancel) => {
                     let stop = this.driver.on_cancel();
-                    this.state.set(State::Ready);
+                    this.state.set(State::Done);
                     return Poll::Ready((Err(this.last.take()), Some(stop)));
                 }
                 Poll::Ready(Interruption::Reset) => {
@@ -178,6 +180,7 @@ where
             }
             let outcome = match this.state.as_mut().project() {
                 StateProjection::Ready => continue,
+                StateProjection::Done => return Poll::Pending,
                 StateProjection::Running { attempt, limit } => match attempt.poll(context) {
                     Poll::Ready(outcome) => Some(outcome),
                     Poll::Pending => {
@@ -202,15 +205,21 @@ where
                 }
             };
 
-            // The attempt is over: it is dropped before the wait, with all that it holds.
-            this.state.set(State::Ready);
+            // Each new state drops the attempt, with all that it holds, before the wait.
             match settle(outcome, this.driver, this.classify, this.hook, this.last) {
-                Settled::Success(value) => return Poll::Ready((Ok(value), None)),
-                Settled::Stop(stop) => return Poll::Ready((Err(this.last.take()), Some(stop))),
+                Settled::Success(value) => {
+                    this.state.set(State::Done);
+                    return Poll::Ready((Ok(value), None));
+                }
+                Settled::Stop(stop) => {
+                    this.state.set(State::Done);
+                    return Poll::Ready((Err(this.last.take()), Some(stop)));
+                }
                 Settled::Wait {
                     after: Duration::ZERO,
                     ..
                 } => {
+                    this.state.set(State::Ready);
                     if this.driver.attempts() % ATTEMPTS_PER_TURN == 0 {
                         context.waker().wake_by_ref();
                         return Poll::Pending;

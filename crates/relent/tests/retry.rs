@@ -571,3 +571,24 @@ async fn a_virtual_clock_moves_only_when_somebody_waits() {
         .await;
     assert_eq!(clock.sleeps(), [5 * SECOND, SECOND, 5 * SECOND]);
 }
+
+/// A future that is polled again after it is done, as in a `select!` loop without `fuse`, must not
+/// run the operation again: that would be a duplicate charge.
+#[test]
+fn a_finished_future_does_not_run_the_operation_again() {
+    let calls = AtomicU32::new(0);
+    for result in [Ok(1), Err("no")] {
+        calls.store(0, Ordering::Relaxed);
+        let policy = plain(0);
+        let future = retry(&policy, || {
+            calls.fetch_add(1, Ordering::Relaxed);
+            async { result }
+        })
+        .into_future();
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(future.as_mut().poll(&mut context).is_ready());
+        assert!(future.as_mut().poll(&mut context).is_pending());
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+    }
+}
