@@ -71,24 +71,6 @@ impl<T, E> Classify<Result<T, E>> for AnyError {
     }
 }
 
-/// Errors for which the closure says `true` are retried, others are permanent.
-#[derive(Clone, Copy, Debug)]
-pub struct When<F>(pub(crate) F);
-
-impl<T, E, F: FnMut(&E) -> bool> Classify<Result<T, E>> for When<F> {
-    type Success = T;
-    type Last = E;
-
-    #[inline]
-    fn judge(&mut self, outcome: Result<T, E>) -> Judged<T, E> {
-        match outcome {
-            Ok(value) => Judged::Success(value),
-            Err(error) if (self.0)(&error) => Judged::Failure(Failure::ambiguous(), error),
-            Err(error) => Judged::Failure(Failure::permanent(), error),
-        }
-    }
-}
-
 /// The closure says what kind of failure an error is.
 #[derive(Clone, Copy, Debug)]
 pub struct ByError<F>(pub(crate) F);

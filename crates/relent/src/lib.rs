@@ -93,7 +93,7 @@ mod ticker;
 mod trace_json;
 mod update;
 
-pub use classify::{AnyError, ByError, ByMark, ByOutcome, Classify, Judged, Marked, When};
+pub use classify::{AnyError, ByError, ByMark, ByOutcome, Classify, Judged, Marked};
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
 pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use relent_core::{Budget, Failure, Policy, Random};
 
-use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify, When};
+use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify};
 use crate::clock::Clock;
 use crate::driver::{Attempt, Driver, DriverBuilder};
 use crate::hook::{Hook, Notice, Notify};
@@ -224,12 +224,18 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// assert_eq!(result.unwrap_err().reason(), StopReason::Permanent);
     /// ```
     #[inline]
-    pub fn when<T, E, F>(self, retryable: F) -> Retry<'p, O, When<F>, H, K, R, X>
+    pub fn when<T, E, F>(
+        self,
+        mut retryable: F,
+    ) -> Retry<'p, O, ByError<impl FnMut(&E) -> Failure>, H, K, R, X>
     where
         O: Operation<Outcome = Result<T, E>>,
         F: FnMut(&E) -> bool,
     {
-        self.judge_by(When(retryable))
+        self.classify(move |error: &E| match retryable(error) {
+            true => Failure::ambiguous(),
+            false => Failure::permanent(),
+        })
     }
 
     /// Says what kind of failure an error is, with cause and hint if there are any.
