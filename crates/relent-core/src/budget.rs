@@ -224,7 +224,8 @@ impl Budget {
         }
     }
 
-    /// An attempt failed in a way that could be retried: with `charge_failures`, takes its cost.
+    /// An attempt failed in a way that says something about the server's health: with
+    /// `charge_failures`, takes its cost.
     pub fn on_failure(&self, kind: Kind) {
         if self.charge_failures {
             let cost = u64::from(self.cost_of(kind));

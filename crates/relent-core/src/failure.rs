@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::grpc::GrpcCode;
 use crate::hint::Hint;
 
 /// Whether a failed attempt may have taken effect, and whether repeating it can help.
@@ -117,6 +118,7 @@ impl Network {
 /// assert_eq!(Cause::Status(503).to_string(), "status 503");
 /// assert_eq!(Cause::Network(Network::Connect).to_string(), "connection refused");
 /// assert_eq!(Cause::Exit(1).to_string(), "exit 1");
+/// assert_eq!(Cause::Grpc(14).to_string(), "grpc unavailable");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Cause {
@@ -125,7 +127,7 @@ pub enum Cause {
     Error,
     /// An HTTP status.
     Status(u16),
-    /// A gRPC status code.
+    /// The number of a gRPC status code; [`GrpcCode`] names it.
     Grpc(u16),
     /// The exit status of a command.
     Exit(i32),
@@ -144,13 +146,22 @@ impl fmt::Display for Cause {
         match self {
             Self::Error => f.write_str("error"),
             Self::Status(status) => write!(f, "status {status}"),
-            Self::Grpc(code) => write!(f, "grpc status {code}"),
+            Self::Grpc(number) => match GrpcCode::from_number(*number) {
+                Some(code) => write!(f, "grpc {code}"),
+                None => write!(f, "grpc {number}"),
+            },
             Self::Exit(code) => write!(f, "exit {code}"),
             Self::Signal(number) => write!(f, "signal {number}"),
             Self::Output => f.write_str("output matched"),
             Self::Timeout => f.write_str("attempt timed out"),
             Self::Network(network) => f.write_str(network.describe()),
         }
+    }
+}
+
+impl From<GrpcCode> for Cause {
+    fn from(code: GrpcCode) -> Self {
+        Self::Grpc(code.number())
     }
 }
 

@@ -25,6 +25,8 @@ pub enum HintSource {
     StripeShouldRetry,
     /// `grpc-retry-pushback-ms` (gRFC A6).
     GrpcPushback,
+    /// `google.rpc.RetryInfo` in `grpc-status-details-bin`.
+    GrpcRetryInfo,
 }
 
 impl HintSource {
@@ -41,6 +43,7 @@ impl HintSource {
             Self::XShouldRetry => "x-should-retry",
             Self::StripeShouldRetry => "stripe-should-retry",
             Self::GrpcPushback => "grpc-retry-pushback-ms",
+            Self::GrpcRetryInfo => "grpc-status-details-bin",
         }
     }
 }

@@ -30,6 +30,7 @@ mod error;
 mod failure;
 #[cfg(feature = "serde")]
 mod form;
+mod grpc;
 mod hint;
 mod histogram;
 mod jitter;
@@ -52,6 +53,7 @@ pub use decision::{Decision, Stop, StopReason};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use error::PolicyError;
 pub use failure::{Cause, Failure, Kind, Network};
+pub use grpc::{GrpcCode, GrpcCodeError};
 pub use hint::{Advice, Audience, Hint, HintMode, HintSource};
 pub use histogram::{BUCKETS, Histogram};
 pub use jitter::{Jitter, JitterError};

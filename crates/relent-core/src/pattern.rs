@@ -5,13 +5,14 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::failure::{Cause, Failure, Kind, Network};
+use crate::grpc::GrpcCode;
 
 /// A set of causes, as written in a policy file's `on`, `retry_on`, `stop_on` and `not_processed`.
 ///
 /// | text | matches |
 /// |---|---|
 /// | `503`, `500-504`, `5xx` | an HTTP status |
-/// | `grpc:14` | a gRPC status code |
+/// | `grpc:unavailable`, `grpc:14` | a gRPC status code, by name or number |
 /// | `exit:75`, `exit:1-9` | an exit status of a command |
 /// | `signal` | a command ended by any signal |
 /// | `output` | a command whose output matched the pattern that asks for a retry |
@@ -33,7 +34,7 @@ use crate::failure::{Cause, Failure, Kind, Network};
 pub enum Pattern {
     /// An HTTP status in this range, both ends included.
     Status(u16, u16),
-    /// A gRPC status code.
+    /// The number of a gRPC status code; [`GrpcCode`] names it.
     Grpc(u16),
     /// An exit status in this range, both ends included.
     Exit(i32, i32),
@@ -103,7 +104,10 @@ impl fmt::Display for Pattern {
                 write!(f, "{}xx", low / 100)
             }
             Self::Status(low, high) => write!(f, "{low}-{high}"),
-            Self::Grpc(code) => write!(f, "grpc:{code}"),
+            Self::Grpc(number) => match GrpcCode::from_number(number) {
+                Some(code) => write!(f, "grpc:{code}"),
+                None => write!(f, "grpc:{number}"),
+            },
             Self::Exit(low, high) if low == high => write!(f, "exit:{low}"),
             Self::Exit(low, high) => write!(f, "exit:{low}-{high}"),
             Self::Signal => f.write_str("signal"),
@@ -126,8 +130,8 @@ impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} names no failure: use a status (503, 500-504, 5xx), exit:N, grpc:N, signal, \
-             output, timeout, network, connect, throttled, error or any",
+            "{:?} names no failure: use a status (503, 500-504, 5xx), exit:N, grpc:unavailable, \
+             signal, output, timeout, network, connect, throttled, error or any",
             self.0
         )
     }
@@ -155,7 +159,8 @@ fn parse(text: &str) -> Option<Pattern> {
         "any" => Pattern::Any,
         _ => {
             if let Some(code) = text.strip_prefix("grpc:") {
-                return number(code, 0, 16).map(Pattern::Grpc);
+                let named = code.parse().ok().map(GrpcCode::number);
+                return named.or_else(|| number(code, 0, 16)).map(Pattern::Grpc);
             }
             if let Some(codes) = text.strip_prefix("exit:") {
                 let (low, high) = range(codes, 0, 255)?;
@@ -198,7 +203,7 @@ mod tests {
             "503",
             "500-504",
             "5xx",
-            "grpc:14",
+            "grpc:unavailable",
             "exit:75",
             "exit:1-9",
             "signal",
@@ -213,11 +218,31 @@ mod tests {
             assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
         }
         for text in [
-            "", "9xx", "600", "504-500", "+503", "exit:256", "exit:-1", "grpc:17", "5XX",
+            "",
+            "9xx",
+            "600",
+            "504-500",
+            "+503",
+            "exit:256",
+            "exit:-1",
+            "grpc:17",
+            "grpc:",
+            "grpc:gone",
+            "5XX",
         ] {
             let error = text.parse::<Pattern>().unwrap_err().to_string();
             assert!(error.contains("use a status"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_grpc_code_is_known_by_name_and_by_number() {
+        for text in ["grpc:14", "grpc:unavailable", "grpc:UNAVAILABLE"] {
+            assert_eq!(text.parse(), Ok(Pattern::Grpc(14)), "{text}");
+        }
+        let unavailable = Failure::ambiguous().cause(Cause::Grpc(14));
+        assert!(Pattern::Grpc(14).matches(&unavailable));
+        assert!(!Pattern::Grpc(13).matches(&unavailable));
     }
 
     #[test]

@@ -266,13 +266,16 @@ impl Session {
             })
         };
 
-        let kind = match self.eligible(policy, failure) {
+        let eligible = self.eligible(policy, failure);
+        if let Some(budget) = budget
+            && self.is_servers_failure(failure, eligible)
+        {
+            budget.on_failure(eligible.unwrap_or(failure.kind));
+        }
+        let kind = match eligible {
             Ok(kind) => kind,
             Err(reason) => return stop(reason),
         };
-        if let Some(budget) = budget {
-            budget.on_failure(kind);
-        }
         let Some((rule, once)) = self.count(policy, failure) else {
             return stop(StopReason::RetriesExhausted);
         };
@@ -342,6 +345,15 @@ impl Session {
             return Err(StopReason::NotRepeatable);
         }
         Ok(kind)
+    }
+
+    /// Whether the failure says something about the health of the server (gRFC A6): one that could
+    /// be retried, one that the server asked not to have retried, but no wrong request, and no
+    /// attempt that the server never saw, once.
+    #[inline]
+    fn is_servers_failure(&self, failure: &Failure, eligible: Result<Kind, StopReason>) -> bool {
+        let unsent = once_bit(failure.cause) == Some(UNSENT) && self.spent & UNSENT == 0;
+        !unsent && eligible != Err(StopReason::Permanent)
     }
 
     /// The rule for the failure, and whether it uses up a cause that is retried once; `None` if the

@@ -117,7 +117,8 @@ pub use update::{ByWritten, Written, update};
 
 pub use relent_core::{
     Advice, Audience, Backoff, Budget, BudgetConfig, Cause, Ceiling, Decision, Draw, DurationError,
-    Failure, Hint, HintMode, HintSource, Histogram, Instant, Jitter, JitterError, Kind, Network,
-    Pattern, PatternError, Phase, Policy, PolicyBuilder, PolicyError, Random, Rule, Session, Stop,
-    StopReason, Taken, Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
+    Failure, GrpcCode, GrpcCodeError, Hint, HintMode, HintSource, Histogram, Instant, Jitter,
+    JitterError, Kind, Network, Pattern, PatternError, Phase, Policy, PolicyBuilder, PolicyError,
+    Random, Rule, Session, Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits,
+    format_duration, parse_duration,
 };

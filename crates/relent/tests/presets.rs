@@ -563,6 +563,48 @@ fn grpc_throttling() {
     assert_eq!((granted, budget.balance()), (4, 0.0));
 }
 
+/// gRFC A6: what counts as a failure for throttling.
+#[test]
+fn grpc_throttling_counts_refusals_but_neither_wrong_requests_nor_unsent_attempts() {
+    let policy = load("grpc");
+    let unavailable = Failure::ambiguous().cause(Cause::Grpc(14));
+    let refused = Failure::network(Network::RefusedStream);
+    for (failures, balance) in [
+        (vec![unavailable], 9.0),
+        (vec![unavailable.hint(Hint::do_not_retry())], 9.0),
+        (vec![Failure::permanent().cause(Cause::Grpc(3))], 10.0),
+        (vec![refused], 10.0),
+        (vec![refused, refused], 9.0),
+    ] {
+        let budget = policy.new_budget().unwrap();
+        let mut session = Session::new(Instant::ORIGIN, true);
+        for failure in &failures {
+            session.on_attempt();
+            let (now, draw) = (Instant::ORIGIN, &mut Draw::at(0.5));
+            session.on_failure(&policy, now, failure, draw, Some(&budget));
+        }
+        assert_eq!(budget.balance(), balance, "{failures:?}");
+    }
+}
+
+/// gRFC A6: an attempt that no server saw is repeated even while retries are throttled.
+#[test]
+fn grpc_throttling_leaves_an_unsent_attempt_its_retry() {
+    let policy = load("grpc");
+    let budget = policy.new_budget().unwrap();
+    for _ in 0..10 {
+        budget.on_failure(Kind::Ambiguous);
+    }
+    let mut session = Session::new(Instant::ORIGIN, false);
+    let refused = Failure::network(Network::RefusedStream);
+    for stops in [None, Some("budget")] {
+        session.on_attempt();
+        let (now, draw) = (Instant::ORIGIN, &mut Draw::at(0.5));
+        let decision = session.on_failure(&policy, now, &refused, draw, Some(&budget));
+        assert_eq!(decision.stop().map(|stop| stop.reason.name()), stops);
+    }
+}
+
 /// One retry, random · 25 ms.
 #[test]
 fn envoy_waits() {
