@@ -50,6 +50,9 @@ pub enum StopReason {
     Permanent,
     /// The attempt may have taken effect, and the operation may not run twice.
     NotRepeatable,
+    /// The server's answer is the one that it would give if an earlier attempt had taken effect, and
+    /// one may have: whether the operation was done is unknown, and perhaps it was.
+    OutcomeUnknown,
     /// What was sent cannot be sent again.
     NotReplayable,
     /// The server said so.
@@ -76,6 +79,7 @@ impl StopReason {
             Self::Deadline => "deadline",
             Self::Permanent => "permanent",
             Self::NotRepeatable => "not_repeatable",
+            Self::OutcomeUnknown => "outcome_unknown",
             Self::NotReplayable => "not_replayable",
             Self::DoNotRetry => "do_not_retry",
             Self::Budget => "budget",
@@ -96,6 +100,9 @@ impl fmt::Display for StopReason {
             Self::Deadline => "the deadline leaves no time",
             Self::Permanent => "repeating cannot help",
             Self::NotRepeatable => "it may have taken effect, and repeating it is not safe",
+            Self::OutcomeUnknown => {
+                "the outcome is unknown: an earlier attempt may have done it already"
+            }
             Self::NotReplayable => "what was sent cannot be sent again",
             Self::DoNotRetry => "the server said not to retry",
             Self::Budget => "the retry budget of the destination is used up",

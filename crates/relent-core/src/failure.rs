@@ -184,6 +184,10 @@ pub struct Failure {
     pub cause: Cause,
     /// What the server said about time.
     pub hint: Hint,
+    /// Whether the server would answer so if an earlier attempt had taken effect, such as 412 to a
+    /// write under `If-Match`. After an attempt that may have, a session stops with
+    /// [`StopReason::OutcomeUnknown`](crate::StopReason::OutcomeUnknown).
+    pub as_if_done: bool,
 }
 
 impl Failure {
@@ -194,6 +198,7 @@ impl Failure {
             kind,
             cause: Cause::Error,
             hint: Hint::NONE,
+            as_if_done: false,
         }
     }
 
@@ -244,6 +249,14 @@ impl Failure {
     #[must_use]
     pub const fn hint(mut self, hint: Hint) -> Self {
         self.hint = hint;
+        self
+    }
+
+    /// The same failure, which [would be the answer if an earlier attempt had taken
+    /// effect](Self::as_if_done), or not.
+    #[must_use]
+    pub const fn as_if_done(mut self, as_if_done: bool) -> Self {
+        self.as_if_done = as_if_done;
         self
     }
 }

@@ -96,6 +96,13 @@ impl Pattern {
     }
 }
 
+impl From<u16> for Pattern {
+    /// An HTTP status.
+    fn from(status: u16) -> Self {
+        Self::Status(status, status)
+    }
+}
+
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -178,6 +178,23 @@ impl Policy {
         PolicyBuilder { policy: self }
     }
 
+    /// The same policy, which retries exactly these failures: it cannot contradict the rest, so no
+    /// builder is needed. It never makes an operation repeatable (design rule 1).
+    #[must_use]
+    pub fn retrying(mut self, on: impl IntoIterator<Item = Pattern>) -> Self {
+        self.retry_on = Some(on.into_iter().collect());
+        self.plain = Plain::of(&self);
+        self
+    }
+
+    /// The same policy without any retry.
+    #[must_use]
+    pub fn without_retries(mut self) -> Self {
+        self.retries_off = true;
+        self.plain = Plain::of(&self);
+        self
+    }
+
     /// The backoff.
     #[must_use]
     pub const fn backoff(&self) -> &Backoff {

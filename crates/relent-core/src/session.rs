@@ -69,6 +69,8 @@ pub struct Session {
     spent: u8,
     repeatable: bool,
     waiting: bool,
+    /// Whether an attempt so far may have taken effect.
+    perhaps_done: bool,
 }
 
 impl Session {
@@ -92,6 +94,7 @@ impl Session {
             spent: 0,
             repeatable,
             waiting: false,
+            perhaps_done: false,
         }
     }
 
@@ -219,6 +222,7 @@ impl Session {
         match &policy.plain {
             Some(plain) if budget.is_none() && self.is_plain(policy, failure) => {
                 self.rule = NO_RULE;
+                self.perhaps_done |= matches!(failure.kind, Kind::Ambiguous);
                 let retry = self.attempts.saturating_sub(1);
                 let Some(wait) = plain.wait(retry, self.step, random) else {
                     return Err(Stop {
@@ -274,8 +278,13 @@ impl Session {
         }
         let kind = match eligible {
             Ok(kind) => kind,
+            Err(StopReason::Permanent) if failure.as_if_done && self.perhaps_done => {
+                return stop(StopReason::OutcomeUnknown);
+            }
             Err(reason) => return stop(reason),
         };
+        // Of what was only listed as worth a retry, nothing says that it may have taken effect.
+        self.perhaps_done |= failure.kind == Kind::Ambiguous && kind == Kind::Ambiguous;
         let Some((rule, once)) = self.count(policy, failure) else {
             return stop(StopReason::RetriesExhausted);
         };

@@ -207,6 +207,50 @@ fn rule_2_a_policy_may_believe_that_503_was_not_processed() {
 /// 421 on a fresh connection, 425 without early data, a name that does not exist after one more
 /// look-up: once each, and none uses up another's.
 #[test]
+fn an_answer_as_if_done_after_an_attempt_that_may_have_done_it_leaves_the_outcome_unknown() {
+    let changed = status(Kind::Permanent, 412).as_if_done(true);
+    let plain = Policy::builder(Backoff::None).build().unwrap();
+    let ruled = Policy::builder(Backoff::None)
+        .rule(Rule::on([Pattern::Timeout]))
+        .build()
+        .unwrap();
+    for policy in [&plain, &ruled] {
+        let mut run = Run::new(policy);
+        run.wait(Failure::ambiguous());
+        // What came between does not settle it.
+        run.wait(Failure::not_processed());
+        assert_eq!(run.stop(changed), StopReason::OutcomeUnknown);
+    }
+}
+
+#[test]
+fn without_an_attempt_that_may_have_done_it_the_same_answer_is_a_plain_refusal() {
+    let changed = status(Kind::Permanent, 412).as_if_done(true);
+    let policy = Policy::builder(Backoff::None)
+        .not_processed([Pattern::Status(503, 503)])
+        .build()
+        .unwrap();
+    assert_eq!(Run::new(&policy).stop(changed), StopReason::Permanent);
+    for refused in [
+        Failure::not_processed(),
+        Failure::throttled(),
+        status(Kind::Ambiguous, 503),
+    ] {
+        let mut run = Run::new(&policy);
+        run.wait(refused);
+        assert_eq!(run.stop(changed), StopReason::Permanent, "{refused:?}");
+    }
+    let listed = policy.clone().retrying([404.into()]);
+    let mut run = Run::new(&listed);
+    run.wait(status(Kind::Permanent, 404));
+    assert_eq!(run.stop(changed), StopReason::Permanent);
+
+    let mut run = Run::new(&policy);
+    run.wait(Failure::ambiguous());
+    assert_eq!(run.stop(changed.as_if_done(false)), StopReason::Permanent);
+}
+
+#[test]
 fn rule_2_some_causes_are_retried_once() {
     let policy = doubling().max_retries(9).build().unwrap();
     let causes = [

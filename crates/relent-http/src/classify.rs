@@ -19,6 +19,7 @@ use crate::repeatable::RequestFacts;
 /// | 429 | throttled |
 /// | 408, 503 | not processed if the server adds a delay or "do retry", else ambiguous: an intermediary may answer after forwarding |
 /// | 409 | throttled if the request has an `Idempotency-Key` and the response a delay: the same key is in flight. Else permanent |
+/// | 412 | permanent; to a write under a precondition, [as if an earlier attempt had taken effect](Failure::as_if_done) |
 /// | 501, 505, 511, every other 4xx | permanent |
 /// | every other 5xx, 600 and above | ambiguous |
 ///
@@ -61,10 +62,12 @@ pub fn classify(
     if status.as_u16() >= 400 {
         let hint = hint(headers, now, options);
         let kind = kind(status, &hint, request);
+        let unmet = request.conditional && status == StatusCode::PRECONDITION_FAILED;
         return Some(
             Failure::new(kind)
                 .cause(Cause::Status(status.as_u16()))
-                .hint(hint),
+                .hint(hint)
+                .as_if_done(unmet),
         );
     }
     let code = grpc_status(headers).filter(|code| *code != OK)?;
@@ -136,14 +139,17 @@ mod tests {
     const PLAIN: RequestFacts = RequestFacts {
         repeatable: false,
         keyed: false,
+        conditional: false,
     };
     const REPEATABLE: RequestFacts = RequestFacts {
         repeatable: true,
         keyed: false,
+        conditional: false,
     };
     const KEYED: RequestFacts = RequestFacts {
         repeatable: true,
         keyed: true,
+        conditional: false,
     };
     const EVERY_REQUEST: [RequestFacts; 3] = [PLAIN, REPEATABLE, KEYED];
 
@@ -263,6 +269,18 @@ mod tests {
             kind_of(409, REPEATABLE, &[("retry-after", "1")]),
             Kind::Permanent
         );
+    }
+
+    #[test]
+    fn a_412_to_a_conditional_write_is_as_if_it_had_been_done() {
+        let write = RequestFacts {
+            conditional: true,
+            ..REPEATABLE
+        };
+        let refused = of(412, write, &[]).unwrap();
+        assert_eq!((refused.kind, refused.as_if_done), (Kind::Permanent, true));
+        assert!(!of(412, REPEATABLE, &[]).unwrap().as_if_done);
+        assert!(!of(409, write, &[]).unwrap().as_if_done);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod field;
 pub mod headers;
 mod hint;
 mod http_date;
+mod idempotency_key;
 #[cfg(feature = "reqwest")]
 pub mod network;
 mod rate_limit;
@@ -30,5 +31,6 @@ pub use classify::classify;
 #[cfg(feature = "reqwest")]
 pub use client::{AttemptError, Body, Client, Download, Failed, Last, Sink};
 pub use hint::{HintOptions, hint};
+pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
 pub use rate_limit::XRateLimitReset;
 pub use repeatable::RequestFacts;

@@ -13,6 +13,9 @@ pub struct RequestFacts {
     pub repeatable: bool,
     /// Carries an `Idempotency-Key`.
     pub keyed: bool,
+    /// Is a write under a precondition that no longer holds once it has taken effect: a 412 after an
+    /// attempt that may have taken effect is perhaps its own doing.
+    pub conditional: bool,
 }
 
 impl RequestFacts {
@@ -42,9 +45,11 @@ impl RequestFacts {
         let keyed = headers
             .get(IDEMPOTENCY_KEY)
             .is_some_and(|key| !matches!(trim(key.as_bytes()), b"" | b"\"\""));
+        let conditional = !method.is_safe() && is_conditional(headers);
         Self {
-            repeatable: keyed || method.is_idempotent() || is_conditional(headers),
+            repeatable: keyed || method.is_idempotent() || conditional,
             keyed,
+            conditional,
         }
     }
 }
@@ -82,7 +87,7 @@ mod tests {
                 of(method, &[]),
                 RequestFacts {
                     repeatable: true,
-                    keyed: false
+                    ..RequestFacts::default()
                 },
                 "{method}"
             );
@@ -97,6 +102,7 @@ mod tests {
         let keyed = RequestFacts {
             repeatable: true,
             keyed: true,
+            conditional: false,
         };
         assert_eq!(of("POST", &[(IDEMPOTENCY_KEY, "\"abc\"")]), keyed);
         assert_eq!(of("PATCH", &[(IDEMPOTENCY_KEY, "abc")]), keyed);
@@ -113,6 +119,16 @@ mod tests {
         assert!(of("PATCH", &[(IF_MATCH, "\"v1\"")]).repeatable);
         assert!(of("POST", &[(IF_MATCH, "\"v1\", \"v2\"")]).repeatable);
         assert!(of("POST", &[(IF_NONE_MATCH, "*")]).repeatable);
+    }
+
+    #[test]
+    fn a_precondition_of_a_read_says_nothing_about_an_effect() {
+        for (method, conditional) in [("GET", false), ("HEAD", false), ("PUT", true)] {
+            for field in [(IF_MATCH, "\"v1\""), (IF_NONE_MATCH, "*")] {
+                assert_eq!(of(method, &[field]).conditional, conditional, "{method}");
+            }
+        }
+        assert!(!of("PUT", &[]).conditional);
     }
 
     #[test]

@@ -273,23 +273,36 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
             .on_failure(policy, now, failure, &mut self.random, budget)
     }
 
+    /// The same with a wait of the caller's own in place of the policy's backoff; `None` says that
+    /// there is no other. Ceiling, jitter, hints and limits of the policy apply as ever.
+    pub fn on_failure_with(&mut self, failure: &Failure, own: Option<Duration>) -> Decision {
+        let now = self.now();
+        self.decide_with(now, failure, own)
+    }
+
     #[cold]
     fn on_failure_with_extras(&mut self, now: Instant, failure: &Failure) -> Decision {
-        let (policy, budget, random) = (self.policy, self.budget, &mut self.random);
         let waits = self
             .extras
             .as_mut()
             .and_then(|extras| extras.waits.as_mut());
-        let decision = match waits {
-            None => self
-                .session
-                .on_failure(policy, now, failure, random, budget),
-            Some(waits) => {
-                let own = waits.next();
-                self.session
-                    .on_failure_with(policy, now, failure, own, random, budget)
-            }
-        };
+        if let Some(waits) = waits {
+            let own = waits.next();
+            return self.decide_with(now, failure, own);
+        }
+        let (policy, budget, random) = (self.policy, self.budget, &mut self.random);
+        let decision = self
+            .session
+            .on_failure(policy, now, failure, random, budget);
+        self.record(now, Some(*failure), Some(decision));
+        decision
+    }
+
+    fn decide_with(&mut self, now: Instant, failure: &Failure, own: Option<Duration>) -> Decision {
+        let (policy, budget, random) = (self.policy, self.budget, &mut self.random);
+        let decision = self
+            .session
+            .on_failure_with(policy, now, failure, own, random, budget);
         self.record(now, Some(*failure), Some(decision));
         decision
     }

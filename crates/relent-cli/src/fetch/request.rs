@@ -6,10 +6,9 @@ use std::path::Path;
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use relent_http::Body;
 use relent_http::headers::IDEMPOTENCY_KEY;
+use relent_http::{Body, IdempotencyKey, KeyForm};
 use tempfile::{NamedTempFile, TempPath};
-use uuid::Uuid;
 
 use super::FetchArgs;
 use crate::quit::Quit;
@@ -138,28 +137,13 @@ fn add_key(given: &str, headers: &mut HeaderMap) -> Result<String, String> {
         return Err("--idempotency-key: -H gives an Idempotency-Key already".to_owned());
     }
     let key = match given {
-        "auto" => Uuid::now_v7().to_string(),
-        given => given.to_owned(),
+        "auto" => IdempotencyKey::new(),
+        given => given
+            .parse()
+            .map_err(|error| format!("--idempotency-key {given:?}: {error}; `auto` makes one"))?,
     };
-    let bare = key
-        .strip_prefix('"')
-        .and_then(|key| key.strip_suffix('"'))
-        .unwrap_or(&key);
-    if bare.is_empty() {
-        return Err("--idempotency-key: a key is not empty; `auto` makes one".to_owned());
-    }
-    if !bare
-        .bytes()
-        .all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
-    {
-        return Err(format!(
-            "--idempotency-key {key:?}: a key is of printable ASCII, without quotes and backslashes"
-        ));
-    }
-    let value = HeaderValue::from_str(&format!("\"{bare}\""));
-    let value = value.map_err(|error| format!("--idempotency-key {key:?}: {error}"))?;
-    headers.insert(IDEMPOTENCY_KEY, value);
-    Ok(bare.to_owned())
+    key.attach(KeyForm::Quoted, headers);
+    Ok(key.to_string())
 }
 
 #[derive(Default)]

@@ -1,0 +1,273 @@
+//! The name of a request, under which a server drops its duplicates (R4.9).
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderValue};
+use relent_core::Random;
+
+use crate::field::trim;
+use crate::headers::IDEMPOTENCY_KEY;
+
+/// A key for `Idempotency-Key`: one for each logical request, the same for each of its attempts.
+///
+/// It makes any method repeatable where the server knows the field; a server that does not know it
+/// drops no duplicates.
+///
+/// ```
+/// use http::HeaderMap;
+/// use relent_http::{IdempotencyKey, KeyForm};
+///
+/// let key: IdempotencyKey = "order-17".parse()?;
+/// assert_eq!(key.header_value(KeyForm::Quoted), "\"order-17\"");
+/// assert_eq!(key.header_value(KeyForm::Bare), "order-17");
+/// # Ok::<(), relent_http::InvalidKey>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct IdempotencyKey(String);
+
+/// How a key is written into its field.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum KeyForm {
+    /// As a string in quotes (draft-ietf-httpapi-idempotency-key-header, RFC 9651 §3.3.3). The
+    /// default.
+    #[default]
+    Quoted,
+    /// As it is, for servers that came before the draft (Stripe, Square).
+    Bare,
+}
+
+/// Why a text is no key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InvalidKey {
+    /// There is nothing in it.
+    Empty,
+    /// A character that no string of RFC 9651 holds as it is.
+    Character(char),
+}
+
+impl fmt::Display for InvalidKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a key is not empty"),
+            Self::Character(found) => write!(
+                f,
+                "{found:?} is in the key: a key is of printable ASCII, without quotes and backslashes"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for InvalidKey {}
+
+impl IdempotencyKey {
+    /// A new key: a UUIDv7 of the present and the system's randomness.
+    #[cfg(feature = "reqwest")]
+    #[must_use]
+    #[allow(
+        clippy::new_without_default,
+        reason = "two defaults would not be equal"
+    )]
+    pub fn new() -> Self {
+        Self(uuid::Uuid::now_v7().to_string())
+    }
+
+    /// A UUIDv7 (RFC 9562 §5.7) of this instant and 74 random bits. A key is as unique as its random
+    /// source.
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use relent_core::Draw;
+    /// use relent_http::IdempotencyKey;
+    ///
+    /// let instant = UNIX_EPOCH + Duration::from_millis(0x0188_1c1c_1c1c);
+    /// let key = IdempotencyKey::from_random(instant, &mut Draw::at(0.0));
+    /// assert_eq!(key.as_str(), "01881c1c-1c1c-7000-8000-000000000000");
+    /// ```
+    #[must_use]
+    pub fn from_random(now: SystemTime, random: &mut (impl Random + ?Sized)) -> Self {
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let mut bytes = [0; 10];
+        bytes[..8].copy_from_slice(&random.next_u64().to_be_bytes());
+        bytes[8..].copy_from_slice(&random.next_u64().to_be_bytes()[..2]);
+        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid();
+        Self(uuid.to_string())
+    }
+
+    /// The key of a request, in either form; `None` if there is none, it is empty, or it is no text.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use relent_http::IdempotencyKey;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("idempotency-key", "\"order-17\"".parse()?);
+    /// let key = IdempotencyKey::of(&headers);
+    /// assert_eq!(key.as_ref().map(IdempotencyKey::as_str), Some("order-17"));
+    /// # Ok::<(), http::header::InvalidHeaderValue>(())
+    /// ```
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let value = trim(headers.get(IDEMPOTENCY_KEY)?.as_bytes());
+        std::str::from_utf8(value).ok()?.parse().ok()
+    }
+
+    /// The key, without quotes.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The value of the field.
+    #[must_use]
+    pub fn header_value(&self, form: KeyForm) -> HeaderValue {
+        let value = match form {
+            KeyForm::Quoted => HeaderValue::try_from(format!("\"{}\"", self.0)),
+            KeyForm::Bare => HeaderValue::try_from(&self.0),
+        };
+        // A key is of printable ASCII, so it always is a header value.
+        value.unwrap_or(HeaderValue::from_static(""))
+    }
+
+    /// Puts the key into these headers, in place of one that is there.
+    pub fn attach(&self, form: KeyForm, headers: &mut HeaderMap) {
+        headers.insert(IDEMPOTENCY_KEY, self.header_value(form));
+    }
+}
+
+impl FromStr for IdempotencyKey {
+    type Err = InvalidKey;
+
+    /// A key as a person writes it, in quotes or without.
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        let inner = text
+            .strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'));
+        let bare = inner.unwrap_or(text);
+        if bare.is_empty() {
+            return Err(InvalidKey::Empty);
+        }
+        let allowed = |found: &char| matches!(found, ' '..='~') && !matches!(found, '"' | '\\');
+        match bare.chars().find(|found| !allowed(found)) {
+            Some(found) => Err(InvalidKey::Character(found)),
+            None => Ok(Self(bare.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<&str> for IdempotencyKey {
+    type Error = InvalidKey;
+
+    fn try_from(text: &str) -> Result<Self, InvalidKey> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for IdempotencyKey {
+    type Error = InvalidKey;
+
+    fn try_from(text: String) -> Result<Self, InvalidKey> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for IdempotencyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use proptest::prelude::*;
+    use relent_core::Draw;
+
+    use super::*;
+    use crate::RequestFacts;
+
+    #[test]
+    fn a_key_may_be_given_in_quotes() {
+        let key: IdempotencyKey = "\"k 1\"".parse().unwrap();
+        assert_eq!(key, "k 1".parse().unwrap());
+        assert_eq!(key.header_value(KeyForm::Quoted), "\"k 1\"");
+    }
+
+    #[test]
+    fn what_no_string_of_the_draft_holds_is_no_key() {
+        for (text, found) in [
+            ("a\"b", '"'),
+            ("\\", '\\'),
+            ("\u{7f}", '\u{7f}'),
+            ("ö", 'ö'),
+            ("a\nb", '\n'),
+        ] {
+            let parsed = text.parse::<IdempotencyKey>();
+            assert_eq!(parsed, Err(InvalidKey::Character(found)), "{text:?}");
+        }
+        for empty in ["", "\"\""] {
+            assert_eq!(empty.parse::<IdempotencyKey>(), Err(InvalidKey::Empty));
+        }
+        assert_eq!(
+            "\"".parse::<IdempotencyKey>(),
+            Err(InvalidKey::Character('"'))
+        );
+    }
+
+    #[test]
+    fn a_made_key_is_a_uuid_of_version_7_and_tells_its_time() {
+        let now = UNIX_EPOCH + Duration::from_millis(0x0123_4567_89ab);
+        for point in [0.0, 0.5, 1.0] {
+            let key = IdempotencyKey::from_random(now, &mut Draw::at(point));
+            let uuid = uuid::Uuid::parse_str(key.as_str()).unwrap();
+            assert_eq!(uuid.get_version_num(), 7);
+            assert_eq!(uuid.get_variant(), uuid::Variant::RFC4122);
+            assert!(key.as_str().starts_with("01234567-89ab-7"), "{key}");
+        }
+        let before = UNIX_EPOCH - Duration::from_secs(1);
+        let key = IdempotencyKey::from_random(before, &mut Draw::at(0.0));
+        assert!(key.as_str().starts_with("00000000-0000-7"), "{key}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_read_back_from_either_form(text in "[ !#-\\[\\]-~]{1,40}") {
+            let key: IdempotencyKey = text.parse().unwrap();
+            for form in [KeyForm::Quoted, KeyForm::Bare] {
+                let mut headers = HeaderMap::new();
+                key.attach(form, &mut headers);
+                key.attach(form, &mut headers);
+                prop_assert_eq!(headers.len(), 1);
+                // Spaces around a bare key are those of the field.
+                if form == KeyForm::Quoted || text.trim() == text {
+                    prop_assert_eq!(IdempotencyKey::of(&headers), Some(key.clone()));
+                    prop_assert!(RequestFacts::of(&Method::POST, &headers).keyed);
+                }
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(value: Vec<u8>) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let headers: HeaderMap = [(IDEMPOTENCY_KEY, value)].into_iter().collect();
+                let _ = IdempotencyKey::of(&headers);
+            }
+        }
+
+        #[test]
+        fn different_randomness_makes_different_keys(one: u64, two: u64) {
+            struct Once(u64);
+            impl Random for Once {
+                fn next_u64(&mut self) -> u64 {
+                    self.0
+                }
+            }
+            let made = |bits| IdempotencyKey::from_random(UNIX_EPOCH, &mut Once(bits));
+            // The variant takes the place of two bits; the version's are drawn a second time.
+            let same = (one ^ two) & !(0b11 << 46) == 0;
+            prop_assert_eq!(made(one) == made(two), same);
+        }
+    }
+}
