@@ -7,6 +7,7 @@
 //!
 //! - [`Scenario`]: a crowd, a network and a service, as data; [`scenarios`] are those that come along.
 //! - [`run`]: one policy, one seed; [`Metrics`]: what was measured.
+//! - [`record`]: the same run, with what happened when: [`Recording`].
 //! - [`study`]: several policies and seeds on all cores.
 //!
 //! # What is modelled, and what is not
@@ -19,8 +20,10 @@
 mod call;
 mod latency;
 mod limiter;
+pub mod measure;
 mod metrics;
 mod queue;
+mod recording;
 mod scenario;
 pub mod scenarios;
 mod server;
@@ -29,6 +32,7 @@ pub mod study;
 mod world;
 
 pub use metrics::Metrics;
+pub use recording::{Bin, Recording, Row, Series, record};
 pub use scenario::{
     Arrivals, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter, Scenario,
     ScenarioError, Service, ServiceTime,

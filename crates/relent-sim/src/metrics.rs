@@ -1,6 +1,7 @@
 //! What is measured of a run.
 
 use crate::latency::Latencies;
+use crate::recording::{Recording, Tape};
 use crate::scenario::{Arrivals, SECOND, Scenario};
 
 /// What was measured of one run.
@@ -68,9 +69,19 @@ pub(crate) struct Recorder {
     /// Requests made up to here are the backlog.
     backlog_until: Option<u64>,
     backlog_done: Option<u64>,
+    /// What happened when; plain runs do not keep it.
+    tape: Option<Box<Tape>>,
 }
 
 impl Recorder {
+    /// Keeps what happened when as well.
+    pub(crate) fn recording(scenario: &Scenario) -> Self {
+        Self {
+            tape: Some(Box::new(Tape::new(scenario))),
+            ..Self::new(scenario)
+        }
+    }
+
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let herd = matches!(scenario.clients.arrivals, Arrivals::Herd { .. });
         Self {
@@ -82,6 +93,7 @@ impl Recorder {
             executions: 0,
             backlog_until: scenario.outages_end().or(herd.then_some(0)),
             backlog_done: None,
+            tape: None,
         }
     }
 
@@ -96,21 +108,44 @@ impl Recorder {
     pub(crate) fn on_request(&mut self, now: u64) {
         self.requests += 1;
         self.second(now).requests += 1;
+        if let Some(tape) = &mut self.tape {
+            tape.on_request(now);
+        }
+    }
+
+    /// The request is made as this call.
+    pub(crate) fn on_call(&mut self, call: u32) {
+        if let Some(tape) = &mut self.tape {
+            tape.on_call(call);
+        }
+    }
+
+    /// A client starts an attempt of its call.
+    pub(crate) fn on_start(&mut self, call: u32, now: u64) {
+        if let Some(tape) = &mut self.tape {
+            tape.on_start(call, now);
+        }
     }
 
     pub(crate) fn on_attempt(&mut self, now: u64) {
         self.attempts += 1;
         self.second(now).attempts += 1;
+        if let Some(tape) = &mut self.tape {
+            tape.on_attempt(now);
+        }
     }
 
     pub(crate) fn on_execution(&mut self) {
         self.executions += 1;
     }
 
-    /// A request that was made at `made` succeeded.
-    pub(crate) fn on_success(&mut self, made: u64, now: u64) {
+    /// The request of this call, made at `made`, succeeded.
+    pub(crate) fn on_success(&mut self, call: u32, made: u64, now: u64) {
         self.successes += 1;
         self.latencies.record(now - made);
+        if let Some(tape) = &mut self.tape {
+            tape.on_success(call, now);
+        }
         if now - made <= SECOND {
             self.second(made).prompt += 1;
         }
@@ -119,6 +154,18 @@ impl Recorder {
             && now > until
         {
             self.backlog_done = Some(now - until);
+        }
+    }
+
+    /// The recording, of a recorder that keeps one.
+    pub(crate) fn finish_recording(self, scenario: &Scenario) -> Recording {
+        let metrics = self.finish(scenario);
+        let tape = self.tape.unwrap_or_else(|| Box::new(Tape::new(scenario)));
+        Recording {
+            metrics,
+            series: tape.series,
+            rows: tape.rows,
+            latencies: self.latencies,
         }
     }
 
@@ -200,7 +247,7 @@ mod tests {
             // Requests of the seconds 5 to 8 are slow, and that of second 12.
             let slow = (5..9).contains(&second) || second == 12;
             recorder.on_attempt(made);
-            recorder.on_success(made, made + if slow { 4 * SECOND } else { SECOND });
+            recorder.on_success(0, made, made + if slow { 4 * SECOND } else { SECOND });
         }
         let metrics = recorder.finish(&scenario);
         assert_eq!(metrics.ttr_s, Some(8.0), "the seconds 13 to 22 are good");

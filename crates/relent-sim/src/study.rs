@@ -7,6 +7,7 @@ use std::thread;
 use relent_core::Policy;
 
 use crate::metrics::Metrics;
+use crate::recording::{Recording, record};
 use crate::scenario::{SECOND, Scenario};
 use crate::world::{TooManyEvents, run};
 
@@ -23,24 +24,56 @@ pub fn run_all(
     threads: usize,
     on_run: &(dyn Fn() + Sync),
 ) -> Vec<Vec<Outcome>> {
-    let jobs: Vec<(usize, u64)> = (0..policies.len())
-        .flat_map(|policy| seeds.iter().map(move |seed| (policy, *seed)))
+    let jobs: Vec<(&Policy, u64)> = policies
+        .iter()
+        .flat_map(|policy| seeds.iter().map(move |seed| (*policy, *seed)))
         .collect();
+    let mut outcomes = in_parallel(&jobs, threads, |(policy, seed)| {
+        let outcome = run(scenario, policy, *seed);
+        on_run();
+        outcome
+    })
+    .into_iter();
+    let mut list = || outcomes.by_ref().take(seeds.len()).collect();
+    policies.iter().map(|_| list()).collect()
+}
+
+/// Records a run of every policy with this seed, on as many threads as are given, and calls `on_run`
+/// after each run. The result is in the order of the policies.
+pub fn record_all(
+    scenario: &Scenario,
+    policies: &[&Policy],
+    seed: u64,
+    threads: usize,
+    on_run: &(dyn Fn() + Sync),
+) -> Vec<Result<Recording, TooManyEvents>> {
+    in_parallel(policies, threads, |policy| {
+        let recording = record(scenario, policy, seed);
+        on_run();
+        recording
+    })
+}
+
+/// What `work` makes of each of the jobs, in their order.
+fn in_parallel<J: Sync, R: Send>(
+    jobs: &[J],
+    threads: usize,
+    work: impl Fn(&J) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, usize, Outcome)>> = Mutex::new(Vec::new());
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..threads.clamp(1, jobs.len().max(1)) {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(policy, seed)) = jobs.get(number) else {
+                    let Some(job) = jobs.get(number) else {
                         return;
                     };
-                    let outcome = run(scenario, policies[policy], seed);
+                    let result = work(job);
                     done.lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .push((number, policy, outcome));
-                    on_run();
+                        .push((number, result));
                 }
             });
         }
@@ -48,12 +81,8 @@ pub fn run_all(
     let mut done = done
         .into_inner()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_unstable_by_key(|(number, ..)| *number);
-    let mut results: Vec<Vec<Outcome>> = policies.iter().map(|_| Vec::new()).collect();
-    for (_, policy, outcome) in done {
-        results[policy].push(outcome);
-    }
-    results
+    done.sort_unstable_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// A mean over seeds with its 95 % confidence interval.
@@ -176,5 +205,9 @@ mod tests {
         assert_ne!(alone[0][0], alone[0][1], "seeds differ");
         assert_ne!(alone[0][0], alone[1][0], "policies differ");
         assert_eq!(study(1)[0].len(), 3);
+        let recorded = record_all(&scenario, &policies, 2, 4, &|| ());
+        let recorded = recorded.into_iter().map(|run| run.map(|run| run.metrics));
+        let second: Vec<Outcome> = alone.iter().map(|runs| runs[1].clone()).collect();
+        assert_eq!(recorded.collect::<Vec<_>>(), second);
     }
 }

@@ -25,7 +25,7 @@ const JOBS: u64 = 6;
 const SESSIONS: u64 = 1 << 32;
 
 /// More events than any useful run has: some policies never let time pass.
-const MOST_EVENTS: u64 = 200_000_000;
+pub(crate) const MOST_EVENTS: u64 = 200_000_000;
 
 /// The run was given up: the policy makes so many attempts that it would not end in reasonable time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,16 +62,20 @@ impl std::error::Error for TooManyEvents {}
 /// # Errors
 /// [`TooManyEvents`] where a policy without backoff would run for hours.
 pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, TooManyEvents> {
-    run_within(scenario, policy, seed, MOST_EVENTS)
+    let recorder = Recorder::new(scenario);
+    let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
+    Ok(recorder.finish(scenario))
 }
 
-fn run_within(
+/// Runs with this recorder; gives up after so many events.
+pub(crate) fn run_within(
     scenario: &Scenario,
     policy: &Policy,
     seed: u64,
+    recorder: Recorder,
     most_events: u64,
-) -> Result<Metrics, TooManyEvents> {
-    let mut world = World::new(scenario, policy, seed);
+) -> Result<Recorder, TooManyEvents> {
+    let mut world = World::new(scenario, policy, seed, recorder);
     world.open();
     let mut events = 0;
     while let Some((now, event)) = world.queue.pop() {
@@ -81,7 +85,7 @@ fn run_within(
         }
         world.happen(now, event);
     }
-    Ok(world.recorder.finish(scenario))
+    Ok(world.recorder)
 }
 
 struct World<'a> {
@@ -103,7 +107,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(scenario: &'a Scenario, policy: &'a Policy, seed: u64) -> Self {
+    fn new(scenario: &'a Scenario, policy: &'a Policy, seed: u64, recorder: Recorder) -> Self {
         let stream = |index| Stream::new(seed, index);
         let populations = scenario.clients.processes * u32::from(scenario.chain.layers);
         Self {
@@ -117,7 +121,7 @@ impl<'a> World<'a> {
             budgets: (0..populations)
                 .filter_map(|_| policy.new_budget())
                 .collect(),
-            recorder: Recorder::new(scenario),
+            recorder,
             made: 0,
             arrivals: stream(ARRIVALS),
             population: stream(POPULATION),
@@ -173,6 +177,7 @@ impl<'a> World<'a> {
                     stamp: 0,
                 };
                 let call = self.call(now, 0, parent);
+                self.recorder.on_call(call);
                 self.attempt(now, call);
             }
             Event::Outage { index, begins } => {
@@ -278,6 +283,9 @@ impl<'a> World<'a> {
             .attempt_limit(self.policy, Instant::from_nanos(now))
             .map_or(most, |limit| (limit.as_nanos() as u64).min(most));
         let layer = call.layer;
+        if layer == 0 {
+            self.recorder.on_start(index, now);
+        }
         self.queue.push(now + limit, Event::Limit(who));
         let way = self.way();
         if layer + 1 < self.scenario.chain.layers {
@@ -472,7 +480,7 @@ impl<'a> World<'a> {
             return self.answer(now, parent, reply);
         }
         if succeeded {
-            self.recorder.on_success(made, now);
+            self.recorder.on_success(index, made, now);
         }
         if matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
             self.next_request(now);
@@ -493,8 +501,8 @@ mod tests {
         .unwrap();
         let hot = Policy::builder(Backoff::None).unlimited_retries();
         let hot = hot.build().unwrap();
-        let run = |policy| run_within(&scenario, policy, 1, 10_000);
-        assert_eq!(run(&hot), Err(TooManyEvents));
+        let run = |policy| run_within(&scenario, policy, 1, Recorder::new(&scenario), 10_000);
+        assert_eq!(run(&hot).err(), Some(TooManyEvents));
         assert!(run(Policy::STANDARD).is_ok());
     }
 }
