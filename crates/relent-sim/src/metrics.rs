@@ -40,6 +40,8 @@ pub struct Metrics {
     /// Attempts in the last ten seconds in which requests are made, over what the service could have
     /// served in them; 0 where requests are made for less than ten seconds.
     pub late_load: f64,
+    /// Events of the run: what it cost to simulate.
+    pub events: u64,
 }
 
 /// Seconds in a row that have to be good, and how good.
@@ -66,6 +68,7 @@ pub(crate) struct Recorder {
     requests: u64,
     successes: u64,
     executions: u64,
+    events: u64,
     /// Requests made up to here are the backlog.
     backlog_until: Option<u64>,
     backlog_done: Option<u64>,
@@ -91,6 +94,7 @@ impl Recorder {
             requests: 0,
             successes: 0,
             executions: 0,
+            events: 0,
             backlog_until: scenario.outages_end().or(herd.then_some(0)),
             backlog_done: None,
             tape: None,
@@ -157,6 +161,11 @@ impl Recorder {
         }
     }
 
+    /// The run is over, after so many events.
+    pub(crate) fn on_end(&mut self, events: u64) {
+        self.events = events;
+    }
+
     /// The recording, of a recorder that keeps one.
     pub(crate) fn finish_recording(self, scenario: &Scenario) -> Recording {
         let metrics = self.finish(scenario);
@@ -207,6 +216,7 @@ impl Recorder {
             requests: self.requests,
             successes: self.successes,
             late_load: f64::from(late) / (capacity * GOOD_SECONDS as f64),
+            events: self.events,
         }
     }
 

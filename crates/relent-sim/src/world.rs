@@ -78,13 +78,14 @@ pub(crate) fn run_within(
     let mut world = World::new(scenario, policy, seed, recorder);
     world.open();
     let mut events = 0;
-    while let Some((now, event)) = world.queue.pop() {
+    while let Some((now, event)) = world.next() {
         events += 1;
         if events > most_events {
             return Err(TooManyEvents);
         }
         world.happen(now, event);
     }
+    world.recorder.on_end(events + world.queue.dropped());
     Ok(world.recorder)
 }
 
@@ -95,6 +96,9 @@ struct World<'a> {
     queue: Queue<Event>,
     server: Server,
     calls: Vec<Call>,
+    /// Changes, for each call, with everything that makes older events meaningless. Apart from the
+    /// calls, so that an event which means nothing any more costs no look at a call far away.
+    stamps: Vec<u32>,
     free: Vec<u32>,
     budgets: Vec<Budget>,
     recorder: Recorder,
@@ -117,6 +121,7 @@ impl<'a> World<'a> {
             queue: Queue::new(),
             server: Server::new(&scenario.service, stream(SERVICE), stream(LUCK)),
             calls: Vec::new(),
+            stamps: Vec::new(),
             free: Vec::new(),
             budgets: (0..populations)
                 .filter_map(|_| policy.new_budget())
@@ -165,6 +170,16 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Takes the next event out of the queue.
+    fn next(&mut self) -> Option<(u64, Event)> {
+        let Self { queue, stamps, .. } = self;
+        // Most attempts are answered long before their limit.
+        queue.pop(|event| match event {
+            Event::Attempt(who) | Event::Limit(who) => stamps[who.call as usize] == who.stamp,
+            _ => true,
+        })
+    }
+
     fn happen(&mut self, now: u64, event: Event) {
         match event {
             Event::Request => {
@@ -206,7 +221,7 @@ impl<'a> World<'a> {
     }
 
     fn is_current(&self, who: Who) -> bool {
-        self.calls[who.call as usize].stamp == who.stamp
+        self.stamps[who.call as usize] == who.stamp
     }
 
     /// One way through the network.
@@ -238,7 +253,6 @@ impl<'a> World<'a> {
             },
             parent,
             child: NOBODY,
-            stamp: 0,
             budget: u32::from(layer) * processes + process,
             layer,
         };
@@ -249,12 +263,12 @@ impl<'a> World<'a> {
         match self.free.pop() {
             Some(index) => {
                 // The stamp goes on, so that events of the call before mean nothing to this one.
-                let stamp = self.calls[index as usize].stamp;
-                self.calls[index as usize] = Call { stamp, ..call };
+                self.calls[index as usize] = call;
                 index
             }
             None => {
                 self.calls.push(call);
+                self.stamps.push(0);
                 (self.calls.len() - 1) as u32
             }
         }
@@ -262,11 +276,11 @@ impl<'a> World<'a> {
 
     /// Makes everything that was to happen to the call meaningless.
     fn restamp(&mut self, index: u32) -> Who {
-        let call = &mut self.calls[index as usize];
-        call.stamp = call.stamp.wrapping_add(1);
+        let stamp = &mut self.stamps[index as usize];
+        *stamp = stamp.wrapping_add(1);
         Who {
             call: index,
-            stamp: call.stamp,
+            stamp: *stamp,
         }
     }
 
@@ -291,7 +305,7 @@ impl<'a> World<'a> {
         if layer + 1 < self.scenario.chain.layers {
             let child = self.call(now + way, layer + 1, who);
             self.calls[index as usize].child = child;
-            let stamp = self.calls[child as usize].stamp;
+            let stamp = self.stamps[child as usize];
             let child = Who { call: child, stamp };
             self.queue
                 .push(now.saturating_add(way), Event::Attempt(child));
@@ -356,9 +370,9 @@ impl<'a> World<'a> {
 
     /// Lets free workers begin.
     fn serve(&mut self, now: u64) {
-        let Self { calls, server, .. } = self;
+        let Self { stamps, server, .. } = self;
         let cancellation = self.scenario.service.cancellation;
-        let is_wanted = |who: Who| !cancellation || calls[who.call as usize].stamp == who.stamp;
+        let is_wanted = |who: Who| !cancellation || stamps[who.call as usize] == who.stamp;
         while let Some((who, time)) = server.begin(is_wanted) {
             self.queue
                 .push(now.saturating_add(time), Event::Served(who));
@@ -392,7 +406,7 @@ impl<'a> World<'a> {
         let child = std::mem::replace(&mut call.child, NOBODY);
         let attempt = Who {
             call: index,
-            stamp: call.stamp,
+            stamp: self.stamps[index as usize],
         };
         // A call that has ended may have given its place to somebody else's.
         if child != NOBODY && self.calls[child as usize].parent == attempt {
