@@ -5,8 +5,7 @@ use std::time::SystemTime;
 use http::{HeaderMap, StatusCode};
 use relent_core::{Advice, Cause, Failure, Hint, HintSource, Kind};
 
-use crate::field::{digits, trim};
-use crate::headers::{CONTENT_TYPE, GRPC_STATUS};
+use crate::grpc;
 use crate::hint::{HintOptions, hint};
 use crate::repeatable::RequestFacts;
 
@@ -27,8 +26,7 @@ use crate::repeatable::RequestFacts;
 /// on any response. Not processed or not, the hint is in the failure; a
 /// [`Session`](relent_core::Session) obeys its "do not retry" before it looks at the kind.
 ///
-/// Of gRPC, 14 `UNAVAILABLE` is ambiguous, 8 `RESOURCE_EXHAUSTED` is throttled if the server adds
-/// a delay, and every other status is permanent.
+/// The kinds of the statuses of gRPC are those of [`grpc`](crate::grpc).
 ///
 /// `now` is the local time; it is used only for dates in a response without a usable `Date`.
 ///
@@ -70,13 +68,10 @@ pub fn classify(
                 .as_if_done(unmet),
         );
     }
-    let code = grpc_status(headers).filter(|code| *code != OK)?;
-    let hint = hint(headers, now, options);
-    Some(
-        Failure::new(grpc_kind(code, &hint))
-            .cause(Cause::Grpc(code))
-            .hint(hint),
-    )
+    if !grpc::is_grpc(headers) {
+        return None;
+    }
+    grpc::failure(grpc::code(headers)?, || hint(headers, now, options))
 }
 
 /// The kind of a status of 400 or above.
@@ -94,39 +89,12 @@ pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestFacts) -> Ki
 
 /// Whether the response itself asks for a delay. The state of a quota is no such request: a gateway
 /// adds it to responses of a server that has already acted.
-fn asks_for_delay(hint: &Hint) -> bool {
+pub(crate) fn asks_for_delay(hint: &Hint) -> bool {
     hint.delay().is_some()
         && !matches!(
             hint.source,
             HintSource::RateLimit | HintSource::XRateLimitReset
         )
-}
-
-const OK: u16 = 0;
-const UNKNOWN: u16 = 2;
-const RESOURCE_EXHAUSTED: u16 = 8;
-const UNAVAILABLE: u16 = 14;
-
-/// The status of a gRPC response without a body; one that cannot be read is `UNKNOWN`.
-fn grpc_status(headers: &HeaderMap) -> Option<u16> {
-    let content_type = headers.get(CONTENT_TYPE)?.as_bytes();
-    if !content_type.starts_with(b"application/grpc") {
-        return None;
-    }
-    let code = digits(trim(headers.get(GRPC_STATUS)?.as_bytes()));
-    Some(
-        code.ok()
-            .and_then(|code| u16::try_from(code).ok())
-            .unwrap_or(UNKNOWN),
-    )
-}
-
-fn grpc_kind(code: u16, hint: &Hint) -> Kind {
-    match code {
-        UNAVAILABLE => Kind::Ambiguous,
-        RESOURCE_EXHAUSTED if asks_for_delay(hint) => Kind::Throttled,
-        _ => Kind::Permanent,
-    }
 }
 
 #[cfg(test)]

@@ -34,5 +34,15 @@ pub const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-shou
 /// Response: a delay in milliseconds; anything else means "do not retry" (gRFC A6).
 pub const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// Response: the gRPC status of a response that has no body.
+/// Response: the gRPC status, in the trailers, or in the headers of a response that has no body.
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// Response: what the server says about its `grpc-status`, percent-encoded.
+pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Response: a `google.rpc.Status` with details such as `RetryInfo`, in base64.
+pub const GRPC_STATUS_DETAILS_BIN: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+
+/// Request: how many attempts went before this one; absent on the first (gRFC A6).
+pub const GRPC_PREVIOUS_RPC_ATTEMPTS: HeaderName =
+    HeaderName::from_static("grpc-previous-rpc-attempts");

@@ -22,7 +22,7 @@ pub struct HintOptions {
 
 /// Reads the hint of a response.
 ///
-/// Precedence (design rule 5): "do not retry" > millisecond headers > `Retry-After` > reset of a
+/// Precedence (design rule 5): "do not retry" > delays finer than a second > `Retry-After` > reset of a
 /// rate limit. The first that is there and well-formed counts; one that is malformed is ignored, and
 /// the first such is noted in [`Hint::malformed`]. `now` is the local time, used for dates only when
 /// the response has no usable `Date`. Values saturate.
@@ -31,6 +31,7 @@ pub struct HintOptions {
 /// |---|---|
 /// | `x-should-retry`, `Stripe-Should-Retry` | `true` or `false` in any capitals; of several, one `false` decides |
 /// | `grpc-retry-pushback-ms` | int32 milliseconds; negative, unreadable or repeated: do not retry (gRFC A6) |
+/// | `grpc-status-details-bin` | the delay of a `google.rpc.RetryInfo`, with the feature `grpc` |
 /// | `retry-after-ms`, `x-ms-retry-after-ms` | milliseconds, whole or with decimals such as `1500.5`, since vendors send both |
 /// | `Retry-After` | see [`retry_after`](crate::retry_after) |
 /// | `RateLimit` | the longest window `t` of the policies with nothing left (`r=0`) |
@@ -52,6 +53,22 @@ pub struct HintOptions {
 /// ```
 #[must_use]
 pub fn hint(headers: &HeaderMap, now: SystemTime, options: &HintOptions) -> Hint {
+    hint_with_details(headers, now, options, || {
+        #[cfg(feature = "grpc")]
+        return crate::grpc::delay(headers);
+        #[cfg(not(feature = "grpc"))]
+        Ok(None)
+    })
+}
+
+/// The same with the delay in the details of a gRPC status, which some clients take out of the
+/// headers.
+pub(crate) fn hint_with_details(
+    headers: &HeaderMap,
+    now: SystemTime,
+    options: &HintOptions,
+    details: impl FnOnce() -> Result<Option<Duration>, Malformed>,
+) -> Hint {
     let mut read = Reading {
         headers,
         hint: Hint::NONE,
@@ -59,6 +76,7 @@ pub fn hint(headers: &HeaderMap, now: SystemTime, options: &HintOptions) -> Hint
     read.advice(&X_SHOULD_RETRY, HintSource::XShouldRetry);
     read.advice(&STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry);
     read.pushback();
+    read.delay(HintSource::GrpcRetryInfo, details);
     let millis = |name: HeaderName| move || single(headers, &name, |value| decimal(value, MILLIS));
     read.delay(HintSource::RetryAfterMs, millis(RETRY_AFTER_MS));
     read.delay(HintSource::XMsRetryAfterMs, millis(X_MS_RETRY_AFTER_MS));

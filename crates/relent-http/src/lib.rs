@@ -6,6 +6,7 @@
 //! clock.
 //!
 //! # Features
+//! - `grpc`: the parts of the module [`grpc`] that read protobuf and look at bodies.
 //! - `reqwest`: the module `client`, a client that retries and resumes; the module `network`, which
 //!   classifies the errors of reqwest; and the module `dns`, a resolver whose errors can be told
 //!   apart.
@@ -16,6 +17,7 @@ pub mod client;
 #[cfg(feature = "reqwest")]
 pub mod dns;
 mod field;
+pub mod grpc;
 pub mod headers;
 mod hint;
 mod http_date;

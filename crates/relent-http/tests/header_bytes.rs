@@ -22,6 +22,7 @@ fn names() -> Vec<HeaderName> {
         headers::STRIPE_SHOULD_RETRY,
         headers::GRPC_RETRY_PUSHBACK_MS,
         headers::GRPC_STATUS,
+        headers::GRPC_STATUS_DETAILS_BIN,
         headers::CONTENT_TYPE,
         headers::IDEMPOTENCY_KEY,
         headers::IF_MATCH,

@@ -1,0 +1,342 @@
+//! What gRPC means for a retry (gRFC [A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)).
+//!
+//! A gRPC call answers twice: with the HTTP status, which is nearly always 200, and with its own
+//! status, which stands in the headers if there is no message ("trailers-only") and in the trailers
+//! otherwise. So a response is classified in two steps: [`classify_head`], and, if that leaves it
+//! open, [`classify_trailers`].
+//!
+//! | status | kind |
+//! |---|---|
+//! | 14 `UNAVAILABLE` | ambiguous: a proxy may answer so after forwarding |
+//! | 8 `RESOURCE_EXHAUSTED` | throttled if the server adds a delay, else permanent: it may as well mean that a message is too long |
+//! | every other | permanent, unless a policy lists it in `retry_on`, which makes it ambiguous |
+//!
+//! 10 `ABORTED` asks for the whole read-modify-write once more, which `relent::update` does. Whether
+//! a call may run twice is nothing that its HTTP method tells, which is always POST: it is declared
+//! (design rule 1).
+//!
+//! | from the server | read as |
+//! |---|---|
+//! | `grpc-retry-pushback-ms` | the wait in milliseconds; negative or unreadable: do not retry |
+//! | `google.rpc.RetryInfo` in `grpc-status-details-bin` | a wait (with the feature `grpc`) |
+//!
+//! # Features
+//! - `grpc`: reads [`RetryInfo`](retry_delay) and the [`Status`]; looks at the beginning of a body
+//!   ([`Peek`]); imports a [`ServiceConfig`].
+
+#[cfg(feature = "grpc")]
+mod details;
+#[cfg(feature = "grpc")]
+mod peek;
+#[cfg(feature = "grpc")]
+mod service_config;
+#[cfg(feature = "grpc")]
+mod status;
+
+use std::time::SystemTime;
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use relent_core::{Cause, Failure, GrpcCode, Hint, Kind, Network};
+
+use crate::RequestFacts;
+use crate::classify::{self, asks_for_delay};
+use crate::field::{digits, trim};
+use crate::headers::{CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_STATUS};
+use crate::hint::{HintOptions, hint};
+
+#[cfg(feature = "grpc")]
+pub(crate) use details::delay;
+#[cfg(feature = "grpc")]
+pub use details::retry_delay;
+#[cfg(feature = "grpc")]
+pub use peek::{First, Peek, Peeked};
+#[cfg(feature = "grpc")]
+pub use service_config::{Hedging, MethodConfig, ServiceConfig, ServiceConfigError};
+#[cfg(feature = "grpc")]
+pub use status::{Status, classify_status};
+
+/// Whether this is a gRPC response: its content type is `application/grpc`, `application/grpc+proto`
+/// and the like.
+#[must_use]
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// The number of the status in these headers or trailers. One that cannot be read is
+/// [`GrpcCode::Unknown`], as in every gRPC client; one above 16 is left as it is.
+///
+/// ```
+/// let mut trailers = http::HeaderMap::new();
+/// assert_eq!(relent_http::grpc::code(&trailers), None);
+/// trailers.insert("grpc-status", "14".parse()?);
+/// assert_eq!(relent_http::grpc::code(&trailers), Some(14));
+/// # Ok::<(), http::header::InvalidHeaderValue>(())
+/// ```
+#[must_use]
+pub fn code(fields: &HeaderMap) -> Option<u16> {
+    let number = digits(trim(fields.get(GRPC_STATUS)?.as_bytes()));
+    let number = number.ok().and_then(|number| u16::try_from(number).ok());
+    Some(number.unwrap_or(GrpcCode::Unknown.number()))
+}
+
+/// The status that a response without a `grpc-status` stands for, mostly one of a proxy
+/// ([http-grpc-status-mapping.md](https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md)).
+///
+/// ```
+/// use http::StatusCode;
+/// use relent_core::GrpcCode;
+/// use relent_http::grpc::code_of_http;
+///
+/// assert_eq!(code_of_http(StatusCode::BAD_GATEWAY), GrpcCode::Unavailable);
+/// assert_eq!(code_of_http(StatusCode::OK), GrpcCode::Unknown);
+/// ```
+#[must_use]
+pub const fn code_of_http(status: StatusCode) -> GrpcCode {
+    match status.as_u16() {
+        400 => GrpcCode::Internal,
+        401 => GrpcCode::Unauthenticated,
+        403 => GrpcCode::PermissionDenied,
+        404 => GrpcCode::Unimplemented,
+        429 | 502..=504 => GrpcCode::Unavailable,
+        _ => GrpcCode::Unknown,
+    }
+}
+
+/// What the head of a response says about its call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Head {
+    /// The call is over: with this failure, or with a success that has no message.
+    Over(Option<Failure>),
+    /// Messages or trailers follow.
+    Open,
+}
+
+/// Classifies the head of the response to a gRPC call.
+///
+/// A `grpc-status` decides, whatever the HTTP status. Without it, a status other than 200, and a
+/// response that is not gRPC's, are read as [`code_of_http`] says; their kind is that of the HTTP
+/// status where that is `UNAVAILABLE`, so that a 429 is throttled. `now` and `options` are those of
+/// [`hint`](crate::hint).
+///
+/// ```
+/// use std::time::SystemTime;
+/// use http::{HeaderMap, StatusCode};
+/// use relent_core::{Cause, Kind};
+/// use relent_http::{HintOptions, grpc};
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("content-type", "application/grpc".parse()?);
+/// let head = |headers: &HeaderMap| {
+///     grpc::classify_head(StatusCode::OK, headers, SystemTime::now(), &HintOptions::default())
+/// };
+/// assert_eq!(head(&headers), grpc::Head::Open);
+///
+/// headers.insert("grpc-status", "14".parse()?);
+/// let grpc::Head::Over(Some(failure)) = head(&headers) else { unreachable!() };
+/// assert_eq!((failure.kind, failure.cause), (Kind::Ambiguous, Cause::Grpc(14)));
+/// # Ok::<(), http::header::InvalidHeaderValue>(())
+/// ```
+#[must_use]
+pub fn classify_head(
+    status: StatusCode,
+    headers: &HeaderMap,
+    now: SystemTime,
+    options: &HintOptions,
+) -> Head {
+    if let Some(code) = code(headers) {
+        return Head::Over(failure(code, || hint(headers, now, options)));
+    }
+    if status == StatusCode::OK && is_grpc(headers) {
+        return Head::Open;
+    }
+    let hint = hint(headers, now, options);
+    let code = code_of_http(status);
+    let kind = match code {
+        GrpcCode::Unavailable => classify::kind(status, &hint, RequestFacts::default()),
+        code => kind(code.number(), &hint),
+    };
+    Head::Over(Some(Failure::new(kind).cause(code.into()).hint(hint)))
+}
+
+/// Classifies the trailers of the response to a gRPC call; `None` if it succeeded. Trailers without
+/// a status are a response that was cut short. `now` and `options` are those of
+/// [`hint`](crate::hint).
+#[must_use]
+pub fn classify_trailers(
+    trailers: &HeaderMap,
+    now: SystemTime,
+    options: &HintOptions,
+) -> Option<Failure> {
+    match code(trailers) {
+        Some(code) => failure(code, || hint(trailers, now, options)),
+        None => Some(Failure::network(Network::Truncated)),
+    }
+}
+
+/// Tells the server how many attempts went before this one: `grpc-previous-rpc-attempts`, which is
+/// absent on the first and 1 on the second (gRFC A6). `attempt` is the number of the attempt; the
+/// first is 1.
+///
+/// ```
+/// let mut headers = http::HeaderMap::new();
+/// relent_http::grpc::set_previous_attempts(&mut headers, 1);
+/// assert!(headers.is_empty());
+/// relent_http::grpc::set_previous_attempts(&mut headers, 3);
+/// assert_eq!(headers["grpc-previous-rpc-attempts"], "2");
+/// ```
+pub fn set_previous_attempts(headers: &mut HeaderMap, attempt: u32) {
+    match attempt {
+        0 | 1 => {}
+        later => {
+            headers.insert(GRPC_PREVIOUS_RPC_ATTEMPTS, HeaderValue::from(later - 1));
+        }
+    }
+}
+
+/// The failure with this code; `None` if it is 0, `OK`.
+pub(crate) fn failure(code: u16, hint: impl FnOnce() -> Hint) -> Option<Failure> {
+    if code == GrpcCode::Ok.number() {
+        return None;
+    }
+    Some(failed(code, hint()))
+}
+
+fn failed(code: u16, hint: Hint) -> Failure {
+    let failure = Failure::new(kind(code, &hint));
+    failure.cause(Cause::Grpc(code)).hint(hint)
+}
+
+fn kind(code: u16, hint: &Hint) -> Kind {
+    match GrpcCode::from_number(code) {
+        Some(GrpcCode::Unavailable) => Kind::Ambiguous,
+        Some(GrpcCode::ResourceExhausted) if asks_for_delay(hint) => Kind::Throttled,
+        _ => Kind::Permanent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use relent_core::{Advice, HintSource};
+
+    use super::*;
+
+    const GRPC: (&str, &str) = ("content-type", "application/grpc");
+
+    fn fields(fields: &[(&'static str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(*name, value.parse().unwrap());
+        }
+        map
+    }
+
+    fn head(status: u16, of: &[(&'static str, &str)]) -> Head {
+        let status = StatusCode::from_u16(status).unwrap();
+        classify_head(status, &fields(of), UNIX_EPOCH, &HintOptions::default())
+    }
+
+    fn trailers(of: &[(&'static str, &str)]) -> Option<Failure> {
+        classify_trailers(&fields(of), UNIX_EPOCH, &HintOptions::default())
+    }
+
+    fn seen(head: Head) -> (Kind, Cause) {
+        match head {
+            Head::Over(Some(failure)) => (failure.kind, failure.cause),
+            other => panic!("{other:?} is no failure"),
+        }
+    }
+
+    #[test]
+    fn without_a_status_the_head_of_a_grpc_response_leaves_it_open() {
+        for content_type in [
+            "application/grpc",
+            "application/grpc+proto",
+            "application/grpc;a=b",
+        ] {
+            assert_eq!(head(200, &[("content-type", content_type)]), Head::Open);
+        }
+    }
+
+    #[test]
+    fn a_status_in_the_headers_decides_whatever_the_http_status() {
+        for status in [200, 404, 503] {
+            assert_eq!(
+                head(status, &[GRPC, ("grpc-status", "0")]),
+                Head::Over(None)
+            );
+            let failed = head(status, &[GRPC, ("grpc-status", "13")]);
+            assert_eq!(seen(failed), (Kind::Permanent, Cause::Grpc(13)));
+        }
+    }
+
+    #[test]
+    fn a_response_of_a_proxy_is_read_by_its_http_status() {
+        for (status, code, kind) in [
+            (400, GrpcCode::Internal, Kind::Permanent),
+            (401, GrpcCode::Unauthenticated, Kind::Permanent),
+            (403, GrpcCode::PermissionDenied, Kind::Permanent),
+            (404, GrpcCode::Unimplemented, Kind::Permanent),
+            (429, GrpcCode::Unavailable, Kind::Throttled),
+            (500, GrpcCode::Unknown, Kind::Permanent),
+            (502, GrpcCode::Unavailable, Kind::Ambiguous),
+            (503, GrpcCode::Unavailable, Kind::Ambiguous),
+            (504, GrpcCode::Unavailable, Kind::Ambiguous),
+            (200, GrpcCode::Unknown, Kind::Permanent),
+        ] {
+            let html = head(status, &[("content-type", "text/html")]);
+            assert_eq!(seen(html), (kind, code.into()), "{status}");
+        }
+        let hinted = head(503, &[("retry-after", "1")]);
+        assert_eq!(
+            seen(hinted),
+            (Kind::NotProcessed, GrpcCode::Unavailable.into())
+        );
+    }
+
+    #[test]
+    fn only_unavailable_and_a_throttled_exhaustion_are_worth_a_retry_by_themselves() {
+        for code in GrpcCode::ALL {
+            let number = code.number().to_string();
+            let plain = trailers(&[("grpc-status", &number)]).map(|failure| failure.kind);
+            let pushed = trailers(&[("grpc-status", &number), ("grpc-retry-pushback-ms", "5")])
+                .map(|failure| failure.kind);
+            let expected = match code {
+                GrpcCode::Ok => (None, None),
+                GrpcCode::Unavailable => (Some(Kind::Ambiguous), Some(Kind::Ambiguous)),
+                GrpcCode::ResourceExhausted => (Some(Kind::Permanent), Some(Kind::Throttled)),
+                _ => (Some(Kind::Permanent), Some(Kind::Permanent)),
+            };
+            assert_eq!((plain, pushed), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_pushback_in_the_trailers_is_the_hint() {
+        let failure = trailers(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "70")]).unwrap();
+        assert_eq!(failure.hint.delay(), Some(Duration::from_millis(70)));
+        assert_eq!(failure.hint.source, HintSource::GrpcPushback);
+        for refusal in ["-1", "soon"] {
+            let failure =
+                trailers(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", refusal)]).unwrap();
+            assert_eq!(failure.hint.advice, Advice::DoNotRetry, "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_response_that_ends_without_a_status_was_cut_short() {
+        let cut = trailers(&[]).unwrap();
+        assert_eq!(cut, Failure::network(Network::Truncated));
+    }
+
+    #[test]
+    fn a_code_that_cannot_be_read_is_unknown() {
+        for unreadable in ["", "-1", "x", "99999999999999999999"] {
+            assert_eq!(code(&fields(&[("grpc-status", unreadable)])), Some(2));
+        }
+        assert_eq!(code(&fields(&[("grpc-status", " 17 ")])), Some(17));
+    }
+}

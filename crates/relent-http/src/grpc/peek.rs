@@ -1,0 +1,340 @@
+//! What comes first in the body of a response: a message, or the trailers with the status.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Buf;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+/// Waits for what comes first in a body, and gives the body back whole.
+///
+/// A failure that a server reports in its trailers can be retried only while nothing of the response
+/// has been handed up. A message commits the call. Frames without data are no message and are left
+/// out.
+///
+/// ```
+/// use relent_http::grpc::{First, Peek};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let body = tonic::body::Body::empty();
+/// let peeked = Peek::new(body).await;
+/// assert!(matches!(peeked.first(), First::End));
+/// # }
+/// ```
+pub struct Peek<B> {
+    body: Option<B>,
+}
+
+impl<B> Peek<B> {
+    /// Begins to wait.
+    pub const fn new(body: B) -> Self {
+        Self { body: Some(body) }
+    }
+}
+
+impl<B: Body + Unpin> Future for Peek<B> {
+    type Output = Peeked<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Peeked<B>> {
+        // Polled after its end, it has nothing to give any more.
+        let Some(mut body) = self.body.take() else {
+            return Poll::Pending;
+        };
+        loop {
+            match Pin::new(&mut body).poll_frame(context) {
+                Poll::Pending => {
+                    self.body = Some(body);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Ok(frame)))
+                    if frame.data_ref().is_some_and(|data| !data.has_remaining()) => {}
+                Poll::Ready(first) => {
+                    return Poll::Ready(Peeked {
+                        ended: first.is_none(),
+                        first,
+                        body,
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl<B> fmt::Debug for Peek<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peek").finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// A body of which the beginning may have been seen; it still yields all of it.
+    pub struct Peeked<B: Body> {
+        first: Option<Result<Frame<B::Data>, B::Error>>,
+        // The inner body has said that it has no more, and is not asked again.
+        ended: bool,
+        #[pin]
+        body: B,
+    }
+}
+
+/// What comes first in a body.
+#[derive(Debug)]
+pub enum First<'b, E> {
+    /// The beginning of a message.
+    Message,
+    /// The trailers.
+    Trailers(&'b HeaderMap),
+    /// Nothing at all.
+    End,
+    /// An error.
+    Error(&'b E),
+    /// It has not been looked at, or was read since.
+    Unseen,
+}
+
+impl<B: Body> Peeked<B> {
+    /// A body that has not been looked at.
+    pub const fn unseen(body: B) -> Self {
+        Self {
+            first: None,
+            ended: false,
+            body,
+        }
+    }
+
+    /// What was seen.
+    pub fn first(&self) -> First<'_, B::Error> {
+        match &self.first {
+            Some(Ok(frame)) => match frame.trailers_ref() {
+                Some(trailers) => First::Trailers(trailers),
+                None => First::Message,
+            },
+            Some(Err(error)) => First::Error(error),
+            None if self.ended => First::End,
+            None => First::Unseen,
+        }
+    }
+}
+
+impl<B: Body> Body for Peeked<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(first));
+        }
+        if *this.ended {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(this.body.poll_frame(context));
+        *this.ended = frame.is_none();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && (self.ended || self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let seen = match &self.first {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Buf::remaining) as u64,
+            _ => 0,
+        };
+        let rest = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        // The upper bound first: it may not be below the lower one.
+        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(seen)) {
+            hint.set_upper(upper);
+        }
+        hint.set_lower(rest.lower().saturating_add(seen));
+        hint
+    }
+}
+
+impl<B: Body> fmt::Debug for Peeked<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peeked")
+            .field("seen", &self.first.is_some())
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::task::Waker;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq)]
+    enum Step {
+        Wait,
+        Data(Vec<u8>),
+        Trailers,
+        Fail,
+    }
+
+    /// Yields these steps, counts the bytes to come, and may not be polled after its end.
+    struct Scripted {
+        steps: VecDeque<Step>,
+        ended: bool,
+    }
+
+    impl Scripted {
+        fn new(steps: impl IntoIterator<Item = Step>) -> Self {
+            Self {
+                steps: steps.into_iter().collect(),
+                ended: false,
+            }
+        }
+    }
+
+    impl Body for Scripted {
+        type Data = Bytes;
+        type Error = &'static str;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+            assert!(!self.ended, "polled after its end");
+            Poll::Ready(match self.steps.pop_front() {
+                None => {
+                    self.ended = true;
+                    None
+                }
+                Some(Step::Wait) => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(Step::Data(data)) => Some(Ok(Frame::data(data.into()))),
+                Some(Step::Trailers) => Some(Ok(Frame::trailers(trailers()))),
+                Some(Step::Fail) => Some(Err("broken")),
+            })
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            let bytes = |step: &Step| match step {
+                Step::Data(data) => data.len() as u64,
+                _ => 0,
+            };
+            SizeHint::with_exact(self.steps.iter().map(bytes).sum())
+        }
+    }
+
+    fn trailers() -> HeaderMap {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", 14.into());
+        trailers
+    }
+
+    fn data(data: &[u8]) -> Step {
+        Step::Data(data.to_vec())
+    }
+
+    fn peek(steps: impl IntoIterator<Item = Step>) -> Peeked<Scripted> {
+        let mut peek = Peek::new(Scripted::new(steps));
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(peeked) = Pin::new(&mut peek).poll(&mut context) {
+                return peeked;
+            }
+        }
+    }
+
+    /// Everything that a body yields, without waits and frames that carry nothing.
+    fn read<B>(mut body: B) -> Vec<Step>
+    where
+        B: Body<Data = Bytes, Error = &'static str> + Unpin,
+    {
+        let mut seen = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            match Pin::new(&mut body).poll_frame(&mut context) {
+                Poll::Pending => {}
+                Poll::Ready(None) => return seen,
+                Poll::Ready(Some(Err(_))) => seen.push(Step::Fail),
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(bytes) if bytes.is_empty() => {}
+                    Ok(bytes) => seen.push(Step::Data(bytes.to_vec())),
+                    Err(_) => seen.push(Step::Trailers),
+                },
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_first_is_seen() {
+        let first = |steps: Vec<Step>| match peek(steps).first() {
+            First::Message => "message",
+            First::Trailers(fields) if *fields == trailers() => "trailers",
+            First::End => "end",
+            First::Error(&"broken") => "error",
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(first(vec![Step::Wait, Step::Wait, data(b"x")]), "message");
+        assert_eq!(first(vec![data(b"x"), Step::Trailers]), "message");
+        assert_eq!(first(vec![Step::Wait, Step::Trailers]), "trailers");
+        assert_eq!(
+            first(vec![data(b""), data(b""), Step::Trailers]),
+            "trailers"
+        );
+        assert_eq!(first(vec![data(b""), data(b"x")]), "message");
+        assert_eq!(first(vec![Step::Wait]), "end");
+        assert_eq!(first(vec![Step::Fail]), "error");
+    }
+
+    #[test]
+    fn a_body_that_was_not_looked_at_is_as_it_was() {
+        let body = Peeked::unseen(Scripted::new([data(b"ab"), Step::Trailers]));
+        assert!(matches!(body.first(), First::Unseen));
+        assert_eq!(body.size_hint().exact(), Some(2));
+        assert_eq!(read(body), [data(b"ab"), Step::Trailers]);
+    }
+
+    #[test]
+    fn the_end_of_a_body_is_asked_for_once() {
+        let mut ended = peek([]);
+        assert!(ended.is_end_stream());
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..2 {
+            let polled = Pin::new(&mut ended).poll_frame(&mut context);
+            assert!(matches!(polled, Poll::Ready(None)));
+        }
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            Just(Step::Wait),
+            Just(Step::Fail),
+            Just(Step::Trailers),
+            proptest::collection::vec(any::<u8>(), 0..4).prop_map(Step::Data),
+        ];
+        proptest::collection::vec(step, 0..8)
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_the_size_is_exact(steps in steps()) {
+            let plain = Scripted::new(steps.clone());
+            let whole = plain.size_hint().exact();
+            let peeked = peek(steps);
+            prop_assert_eq!(peeked.size_hint().exact(), whole);
+            prop_assert_eq!(read(peeked), read(plain));
+        }
+    }
+}

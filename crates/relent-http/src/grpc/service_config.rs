@@ -1,0 +1,376 @@
+//! gRPC's own configuration of retries, as policies.
+
+mod json;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use relent_core::{
+    Backoff, Budget, BudgetConfig, GrpcCode, HintMode, Jitter, Pattern, Policy, PolicyError,
+};
+
+use json::Node;
+
+/// The most attempts that a service configuration is granted (gRFC A6).
+const MAX_ATTEMPTS: u32 = 5;
+
+/// The retries of a gRPC service configuration (gRFC
+/// [A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)): a policy for each
+/// method, and the throttling of the server that has them.
+///
+/// | in the configuration | here |
+/// |---|---|
+/// | `methodConfig[].name` | [`method`](Self::method) finds the method, else its service, else the default `{}` |
+/// | `retryPolicy.maxAttempts` | `max_retries + 1`; from 2, and above 5 counts as 5 |
+/// | `initialBackoff`, `maxBackoff`, `backoffMultiplier` | backoff and `max_delay`, with a jitter of ±20 % |
+/// | `retryableStatusCodes` | `retry_on`, by name or number. `UNAVAILABLE` includes failures of the network and `DEADLINE_EXCEEDED` an attempt timeout, which gRPC reports so |
+/// | a pushback | `hint = "exact"` |
+/// | `hedgingPolicy` | [`MethodConfig::hedging`]. Relent sends no hedges, and does not retry such a method |
+/// | `timeout` | `deadline` |
+/// | `retryThrottling` | [`budget`](Self::budget), for one server name |
+///
+/// A method without `retryPolicy` is not retried. Other keys, such as `loadBalancingConfig`, are not
+/// read; within the objects that are, a key that gRFC A6 does not have is an error.
+///
+/// A configuration says which statuses are worth a retry, and leaves to its author whether the method
+/// may run twice. Here that is declared, with [`repeatable`](Self::repeatable): a method that is not
+/// is repeated only after a failure that cannot have taken effect.
+///
+/// ```
+/// use relent_http::grpc::ServiceConfig;
+///
+/// let config = ServiceConfig::from_json(r#"{
+///     "methodConfig": [{
+///         "name": [{ "service": "shop.Orders", "method": "Get" }],
+///         "retryPolicy": {
+///             "maxAttempts": 4,
+///             "initialBackoff": "0.1s",
+///             "maxBackoff": "1s",
+///             "backoffMultiplier": 2,
+///             "retryableStatusCodes": ["UNAVAILABLE"]
+///         }
+///     }],
+///     "retryThrottling": { "maxTokens": 10, "tokenRatio": 0.1 }
+/// }"#)?
+/// .repeatable(["shop.Orders/Get"]);
+///
+/// let get = config.method("/shop.Orders/Get").expect("it is configured");
+/// assert_eq!(get.policy().max_retries(), Some(3));
+/// assert!(config.is_repeatable("/shop.Orders/Get"));
+/// assert!(config.method("/shop.Orders/Place").is_none());
+/// # Ok::<(), relent_http::grpc::ServiceConfigError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ServiceConfig {
+    methods: HashMap<String, MethodConfig>,
+    repeatable: HashSet<String>,
+    budget: Option<BudgetConfig>,
+}
+
+/// What a service configuration says of one method.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MethodConfig {
+    policy: Arc<Policy>,
+    hedging: Option<Hedging>,
+}
+
+impl MethodConfig {
+    /// How the method is retried; its budget is that of the whole server.
+    #[must_use]
+    pub const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// How the method is hedged, if it is.
+    #[must_use]
+    pub const fn hedging(&self) -> Option<&Hedging> {
+        self.hedging.as_ref()
+    }
+}
+
+/// `hedgingPolicy`: the call is sent again before it has failed. Relent reads it, for a caller that
+/// hedges itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hedging {
+    /// The most calls, the first included; from 2 to 5.
+    pub max_attempts: u32,
+    /// The time between them; zero sends all at once.
+    pub delay: Duration,
+    /// The statuses after which the others may still succeed.
+    pub non_fatal: Vec<GrpcCode>,
+}
+
+/// Why a text is no service configuration. The message names the place and says what is accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceConfigError {
+    path: String,
+    problem: String,
+}
+
+impl ServiceConfigError {
+    /// Where it is, such as `methodConfig[0].retryPolicy.maxAttempts`; empty for the whole text.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl fmt::Display for ServiceConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            return f.write_str(&self.problem);
+        }
+        write!(f, "{}: {}", self.path, self.problem)
+    }
+}
+
+impl std::error::Error for ServiceConfigError {}
+
+impl ServiceConfig {
+    /// Reads the JSON of a service configuration.
+    ///
+    /// # Errors
+    /// What is no JSON, and what gRFC A6 does not accept.
+    pub fn from_json(text: &str) -> Result<Self, ServiceConfigError> {
+        Self::from_json_up_to(text, MAX_ATTEMPTS)
+    }
+
+    /// The same with another limit than 5 for `maxAttempts`; a higher value counts as the limit.
+    ///
+    /// # Errors
+    /// As [`from_json`](Self::from_json).
+    pub fn from_json_up_to(text: &str, max_attempts: u32) -> Result<Self, ServiceConfigError> {
+        let value = serde_json::from_str(text).map_err(|error| ServiceConfigError {
+            path: String::new(),
+            problem: format!("this is no JSON: {error}"),
+        })?;
+        let root = Node::root(&value);
+        let mut config = Self::default();
+        if let Some(methods) = root.get("methodConfig")? {
+            for method in methods.elements()? {
+                config.add(&method, max_attempts)?;
+            }
+        }
+        if let Some(throttling) = root.get("retryThrottling")? {
+            config.budget = Some(budget(&throttling)?);
+        }
+        Ok(config)
+    }
+
+    /// Declares that these methods may run twice without harm: `"shop.Orders/Get"`, or
+    /// `"shop.Orders"` for all of a service.
+    #[must_use]
+    pub fn repeatable(mut self, methods: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.repeatable.extend(methods.into_iter().map(Into::into));
+        self
+    }
+
+    /// Whether the method with this path, such as `/shop.Orders/Get`, is declared repeatable.
+    #[must_use]
+    pub fn is_repeatable(&self, path: &str) -> bool {
+        let name = path.strip_prefix('/').unwrap_or(path);
+        let service = name.rsplit_once('/').map_or(name, |(service, _)| service);
+        self.repeatable.contains(name) || self.repeatable.contains(service)
+    }
+
+    /// What is said of the method with this path, such as `/shop.Orders/Get`: its own entry, else
+    /// that of its service, else the default; `None` if there is none of them.
+    #[must_use]
+    pub fn method(&self, path: &str) -> Option<&MethodConfig> {
+        let name = path.strip_prefix('/').unwrap_or(path);
+        let service = name.rsplit_once('/').map_or(name, |(service, _)| service);
+        [name, service, ""]
+            .into_iter()
+            .find_map(|name| self.methods.get(name))
+    }
+
+    /// The throttling of the server, if there is one: what all its methods take their retries from.
+    #[must_use]
+    pub const fn budget(&self) -> Option<&BudgetConfig> {
+        self.budget.as_ref()
+    }
+
+    /// A new budget for one server name, if there is throttling. Share it among all callers.
+    ///
+    /// # Errors
+    /// None for what [`from_json`](Self::from_json) accepts.
+    pub fn new_budget(&self) -> Result<Option<Budget>, PolicyError> {
+        self.budget.as_ref().map(Budget::new).transpose()
+    }
+
+    fn add(&mut self, entry: &Node<'_>, max_attempts: u32) -> Result<(), ServiceConfigError> {
+        let timeout = entry.get("timeout")?;
+        let retry = entry.get("retryPolicy")?;
+        let hedging = entry.get("hedgingPolicy")?;
+        if let (Some(_), Some(hedging)) = (&retry, &hedging) {
+            return Err(hedging.error("a method has a retryPolicy or a hedgingPolicy, not both"));
+        }
+        let mut policy = match retry {
+            Some(retry) => retry_policy(&retry, max_attempts)?,
+            None => Policy::builder(Backoff::None).max_retries(0),
+        };
+        if let Some(timeout) = &timeout {
+            policy = policy.deadline(timeout.duration_above_zero()?);
+        }
+        let hedging = hedging
+            .map(|hedging| hedging_policy(&hedging, max_attempts))
+            .transpose()?;
+        let policy = policy
+            .build()
+            .map_err(|error| entry.error(error.to_string()))?;
+        let method = MethodConfig {
+            policy: Arc::new(policy),
+            hedging,
+        };
+        let Some(names) = entry.get("name")? else {
+            return Ok(());
+        };
+        for name in names.elements()? {
+            let key = method_name(&name)?;
+            if self.methods.insert(key, method.clone()).is_some() {
+                return Err(name.error("this method has an entry already: name each once"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `service/method`, `service`, or nothing for the default.
+fn method_name(name: &Node<'_>) -> Result<String, ServiceConfigError> {
+    name.only(&["service", "method"])?;
+    let text = |key| -> Result<String, ServiceConfigError> {
+        let text = name.get(key)?.map(|text| text.text()).transpose()?;
+        Ok(text.unwrap_or_default().to_owned())
+    };
+    let (service, method) = (text("service")?, text("method")?);
+    match (&*service, &*method) {
+        ("", "") => Ok(String::new()),
+        ("", _) => Err(name.error("a method needs its service beside it")),
+        (_, "") => Ok(service),
+        _ => Ok(format!("{service}/{method}")),
+    }
+}
+
+fn retry_policy(
+    node: &Node<'_>,
+    max_attempts: u32,
+) -> Result<relent_core::PolicyBuilder, ServiceConfigError> {
+    node.only(&[
+        "maxAttempts",
+        "initialBackoff",
+        "maxBackoff",
+        "backoffMultiplier",
+        "retryableStatusCodes",
+    ])?;
+    let attempts = attempts(node, max_attempts)?;
+    let initial = node.required("initialBackoff")?.duration_above_zero()?;
+    let longest = node.required("maxBackoff")?.duration_above_zero()?;
+    let multiplier = node
+        .required("backoffMultiplier")?
+        .number_above_zero("a number above 0, such as 1.6")?;
+    let codes = codes(&node.required("retryableStatusCodes")?)?;
+
+    let retries = attempts - 1;
+    let backoff = if multiplier >= 1.0 {
+        Backoff::Exponential {
+            initial: initial.min(longest),
+            factor: multiplier,
+        }
+    } else {
+        // Waits that shrink: there are few of them, and they are known.
+        Backoff::schedule((0..retries).map(|retry| {
+            let factor = multiplier.powf(f64::from(retry));
+            Duration::try_from_secs_f64(initial.as_secs_f64() * factor)
+                .map_or(longest, |wait| wait.min(longest))
+        }))
+    };
+    let builder = Policy::builder(backoff)
+        .jitter(Jitter::Proportional(0.2))
+        .max_retries(retries)
+        .hint(HintMode::Exact)
+        .retry_on(codes.into_iter().flat_map(patterns));
+    Ok(if multiplier >= 1.0 {
+        builder.max_delay(longest)
+    } else {
+        builder
+    })
+}
+
+fn hedging_policy(node: &Node<'_>, max_attempts: u32) -> Result<Hedging, ServiceConfigError> {
+    node.only(&["maxAttempts", "hedgingDelay", "nonFatalStatusCodes"])?;
+    let delay = node.get("hedgingDelay")?;
+    let non_fatal = node.get("nonFatalStatusCodes")?;
+    Ok(Hedging {
+        max_attempts: attempts(node, max_attempts)?,
+        delay: delay.map_or(Ok(Duration::ZERO), |delay| delay.duration())?,
+        non_fatal: non_fatal.map_or(Ok(Vec::new()), |listed| codes(&listed))?,
+    })
+}
+
+fn budget(node: &Node<'_>) -> Result<BudgetConfig, ServiceConfigError> {
+    const TOKENS: &str = "a number of tokens above 0, at most 1000";
+    const RATIO: &str = "a number from 0.001 to 1000";
+    node.only(&["maxTokens", "tokenRatio"])?;
+    let within = |key, least: f64, accepted: &str| -> Result<f64, ServiceConfigError> {
+        let node = node.required(key)?;
+        let number = node.number_above_zero(accepted)?;
+        // A budget counts thousandths.
+        if (least..=1000.0).contains(&number) {
+            Ok(number)
+        } else {
+            Err(node.wrong(accepted))
+        }
+    };
+    let tokens = within("maxTokens", 0.002, TOKENS)?;
+    Ok(BudgetConfig {
+        ratio: 0.0,
+        success: within("tokenRatio", 0.001, RATIO)?,
+        reserve: tokens,
+        per_second: 0.0,
+        capacity: tokens,
+        floor: tokens / 2.0,
+        charge_failures: true,
+        ..BudgetConfig::DEFAULT
+    })
+}
+
+fn attempts(node: &Node<'_>, max_attempts: u32) -> Result<u32, ServiceConfigError> {
+    const ACCEPTED: &str = "a whole number from 2 up";
+    let node = node.required("maxAttempts")?;
+    let attempts = node.number_above_zero(ACCEPTED)?;
+    if attempts < 2.0 || attempts.fract() != 0.0 {
+        return Err(node.wrong(ACCEPTED));
+    }
+    // The cast saturates.
+    Ok((attempts as u32).min(max_attempts.max(1)))
+}
+
+fn codes(node: &Node<'_>) -> Result<Vec<GrpcCode>, ServiceConfigError> {
+    let listed = node.elements()?;
+    if listed.is_empty() {
+        return Err(node.error("at least one status code, such as \"UNAVAILABLE\""));
+    }
+    let mut codes = Vec::new();
+    for node in listed {
+        let code = node.code()?;
+        if !codes.contains(&code) {
+            codes.push(code);
+        }
+    }
+    Ok(codes)
+}
+
+/// What a gRPC client reports with this status.
+fn patterns(code: GrpcCode) -> Vec<Pattern> {
+    let itself = Pattern::Grpc(code.number());
+    match code {
+        GrpcCode::Unavailable => vec![itself, Pattern::Network],
+        GrpcCode::DeadlineExceeded => vec![itself, Pattern::Timeout],
+        _ => vec![itself],
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,349 @@
+use relent_core::{Cause, Decision, Draw, Failure, Hint, Instant, Network, Session};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The example of gRFC A6, as it is written there.
+fn retry() -> Value {
+    json!({
+        "maxAttempts": 4,
+        "initialBackoff": ".1s",
+        "maxBackoff": "1s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    })
+}
+
+fn method(fields: &Value) -> Value {
+    let mut entry = json!({ "name": [{ "service": "shop.Orders", "method": "Get" }] });
+    for (key, value) in fields.as_object().unwrap() {
+        entry[key] = value.clone();
+    }
+    json!({ "methodConfig": [entry] })
+}
+
+fn read(value: &Value) -> Result<ServiceConfig, ServiceConfigError> {
+    ServiceConfig::from_json(&value.to_string())
+}
+
+fn policy(retry: &Value) -> Arc<Policy> {
+    let config = read(&method(&json!({ "retryPolicy": retry }))).unwrap();
+    Arc::clone(config.method("/shop.Orders/Get").unwrap().policy())
+}
+
+fn unavailable() -> Failure {
+    Failure::ambiguous().cause(GrpcCode::Unavailable.into())
+}
+
+fn waits(policy: &Policy, failure: Failure, point: f64) -> Vec<f64> {
+    policy
+        .waits_after(failure, Draw::at(point))
+        .map(|wait| wait.as_secs_f64() * 1e3)
+        .collect()
+}
+
+#[test]
+fn the_example_of_a6_becomes_its_policy() {
+    let policy = policy(&retry());
+    assert_eq!(waits(&policy, unavailable(), 0.5), [100.0, 200.0, 400.0]);
+    assert_eq!(waits(&policy, unavailable(), 0.0), [80.0, 160.0, 320.0]);
+    assert_eq!(waits(&policy, unavailable(), 1.0), [120.0, 240.0, 480.0]);
+    let internal = Failure::ambiguous().cause(GrpcCode::Internal.into());
+    assert!(waits(&policy, internal, 0.5).is_empty());
+    let reset = Failure::network(Network::Reset);
+    assert_eq!(
+        waits(&policy, reset, 0.5).len(),
+        3,
+        "gRPC calls it UNAVAILABLE"
+    );
+}
+
+#[test]
+fn a_pushback_is_exact_and_the_backoff_begins_anew() {
+    let policy = policy(&retry());
+    let pushed = unavailable().hint(Hint::after(Duration::from_millis(7)));
+    let mut session = Session::new(Instant::ORIGIN, true);
+    for (failure, wait) in [(unavailable(), 100), (pushed, 7), (unavailable(), 100)] {
+        session.on_attempt();
+        let now = Instant::ORIGIN;
+        let decision = session.on_failure(&policy, now, &failure, &mut Draw::at(0.5), None);
+        let after = Duration::from_millis(wait);
+        assert_eq!(decision, Decision::Retry { after });
+    }
+}
+
+#[test]
+fn more_attempts_than_the_client_grants_count_as_its_limit() {
+    let mut many = retry();
+    many["maxAttempts"] = json!(50);
+    assert_eq!(policy(&many).max_retries(), Some(4));
+    let text = method(&json!({ "retryPolicy": many })).to_string();
+    let config = ServiceConfig::from_json_up_to(&text, 10).unwrap();
+    let granted = config.method("/shop.Orders/Get").unwrap();
+    assert_eq!(granted.policy().max_retries(), Some(9));
+}
+
+#[test]
+fn a_backoff_above_its_maximum_or_one_that_shrinks_is_what_a6_computes() {
+    let mut above = retry();
+    above["initialBackoff"] = json!("5s");
+    assert_eq!(waits(&policy(&above), unavailable(), 0.5), [1000.0; 3]);
+    let mut shrinking = retry();
+    shrinking["backoffMultiplier"] = json!(0.5);
+    assert_eq!(
+        waits(&policy(&shrinking), unavailable(), 0.5),
+        [100.0, 50.0, 25.0]
+    );
+}
+
+#[test]
+fn codes_are_names_or_numbers() {
+    let mut codes = retry();
+    codes["retryableStatusCodes"] = json!(["ABORTED", 8, "deadline_exceeded", 10]);
+    assert_eq!(
+        policy(&codes).retry_on(),
+        Some(
+            &[
+                Pattern::Grpc(10),
+                Pattern::Grpc(8),
+                Pattern::Grpc(4),
+                Pattern::Timeout,
+            ][..]
+        )
+    );
+}
+
+#[test]
+fn a_method_has_its_own_entry_or_that_of_its_service_or_the_default() {
+    let entry = |name: Value, timeout: &str| json!({ "name": name, "timeout": timeout });
+    let config = read(&json!({ "methodConfig": [
+        entry(json!([{}]), "1s"),
+        entry(json!([{ "service": "a.B" }, { "service": "a.D", "method": "" }]), "2s"),
+        entry(json!([{ "service": "a.B", "method": "C" }]), "3s"),
+    ]}))
+    .unwrap();
+    for (path, seconds) in [("/a.B/C", 3), ("/a.B/X", 2), ("/a.D/X", 2), ("/x.Y/Z", 1)] {
+        let method = config.method(path).unwrap();
+        let deadline = Some(Duration::from_secs(seconds));
+        assert_eq!(method.policy().deadline(), deadline, "{path}");
+    }
+    let without_default = read(&method(&json!({ "retryPolicy": retry() }))).unwrap();
+    assert!(without_default.method("/x.Y/Z").is_none());
+}
+
+#[test]
+fn a_method_without_a_retry_policy_is_not_retried() {
+    let config = read(&method(&json!({ "timeout": "2.5s", "waitForReady": true }))).unwrap();
+    let policy = config.method("/shop.Orders/Get").unwrap().policy();
+    assert!(waits(policy, unavailable(), 0.5).is_empty());
+    assert_eq!(policy.deadline(), Some(Duration::from_millis(2500)));
+}
+
+#[test]
+fn what_is_repeatable_is_declared_for_a_method_or_a_service() {
+    let config = ServiceConfig::default().repeatable(["a.B/Get", "a.C"]);
+    for (path, repeatable) in [
+        ("/a.B/Get", true),
+        ("/a.B/Put", false),
+        ("/a.C/Any", true),
+        ("/a.CC/Any", false),
+        ("a.B/Get", true),
+    ] {
+        assert_eq!(config.is_repeatable(path), repeatable, "{path}");
+    }
+}
+
+#[test]
+fn throttling_becomes_a_budget_that_stops_at_half() {
+    let config =
+        read(&json!({ "retryThrottling": { "maxTokens": 4, "tokenRatio": 0.5 } })).unwrap();
+    let budget = config.new_budget().unwrap().unwrap();
+    let policy = policy(&retry());
+    let fails = |expected: bool| {
+        let mut session = Session::new(Instant::ORIGIN, true);
+        session.on_attempt();
+        let (now, draw) = (Instant::ORIGIN, &mut Draw::at(0.5));
+        let decision = session.on_failure(&policy, now, &unavailable(), draw, Some(&budget));
+        assert_eq!(decision.stop().is_none(), expected, "{budget:?}");
+    };
+    fails(true);
+    fails(false);
+    for _ in 0..3 {
+        budget.on_success(relent_core::Taken::default());
+    }
+    assert_eq!(budget.balance(), 3.5);
+    fails(true);
+    assert!(read(&json!({})).unwrap().new_budget().unwrap().is_none());
+}
+
+#[test]
+fn a_hedged_method_is_read_and_not_retried() {
+    let hedging = json!({ "maxAttempts": 9, "hedgingDelay": "0.5s", "nonFatalStatusCodes": [14] });
+    let config = read(&method(&json!({ "hedgingPolicy": hedging }))).unwrap();
+    let method = config.method("/shop.Orders/Get").unwrap();
+    assert_eq!(
+        method.hedging(),
+        Some(&Hedging {
+            max_attempts: 5,
+            delay: Duration::from_millis(500),
+            non_fatal: vec![GrpcCode::Unavailable],
+        })
+    );
+    assert_eq!(method.policy().max_retries(), Some(0));
+}
+
+#[test]
+fn an_error_names_its_place_and_what_is_accepted() {
+    let with = |key: &str, value: Value| {
+        let mut retry = retry();
+        retry[key] = value;
+        method(&json!({ "retryPolicy": retry }))
+    };
+    let throttling = |tokens: Value, ratio: Value| json!({ "retryThrottling": { "maxTokens": tokens, "tokenRatio": ratio } });
+    let at = "methodConfig[0].retryPolicy";
+    for (value, path, accepted) in [
+        (
+            with("maxAttempts", json!(1)),
+            format!("{at}.maxAttempts"),
+            "from 2 up",
+        ),
+        (
+            with("maxAttempts", json!(2.5)),
+            format!("{at}.maxAttempts"),
+            "from 2 up",
+        ),
+        (
+            with("maxAttempts", json!("4")),
+            format!("{at}.maxAttempts"),
+            "from 2 up",
+        ),
+        (
+            with("maxAttempts", Value::Null),
+            format!("{at}.maxAttempts"),
+            "required",
+        ),
+        (
+            with("initialBackoff", json!("0s")),
+            format!("{at}.initialBackoff"),
+            "above 0",
+        ),
+        (
+            with("initialBackoff", json!("-1s")),
+            format!("{at}.initialBackoff"),
+            "0.1s",
+        ),
+        (
+            with("maxBackoff", json!("1m")),
+            format!("{at}.maxBackoff"),
+            "0.1s",
+        ),
+        (
+            with("maxBackoff", json!(1)),
+            format!("{at}.maxBackoff"),
+            "0.1s",
+        ),
+        (
+            with("backoffMultiplier", json!(0)),
+            format!("{at}.backoffMultiplier"),
+            "above 0",
+        ),
+        (
+            with("retryableStatusCodes", json!([])),
+            format!("{at}.retryableStatusCodes"),
+            "at least one",
+        ),
+        (
+            with("retryableStatusCodes", json!(["UNAVAILABEL"])),
+            format!("{at}.retryableStatusCodes[0]"),
+            "UNAVAILABLE",
+        ),
+        (
+            with("retryableStatusCodes", json!([14, 17])),
+            format!("{at}.retryableStatusCodes[1]"),
+            "1 to 16",
+        ),
+        (
+            with("retryableStatusCodes", json!(["OK"])),
+            format!("{at}.retryableStatusCodes[0]"),
+            "1 to 16",
+        ),
+        (
+            with("maxAttemps", json!(4)),
+            format!("{at}.maxAttemps"),
+            "maxAttempts",
+        ),
+        (
+            method(&json!({ "retryPolicy": [] })),
+            at.to_owned(),
+            "an object",
+        ),
+        (
+            method(&json!({ "timeout": "0s" })),
+            "methodConfig[0].timeout".to_owned(),
+            "above 0",
+        ),
+        (
+            method(&json!({ "retryPolicy": retry(), "hedgingPolicy": { "maxAttempts": 2 } })),
+            "methodConfig[0].hedgingPolicy".to_owned(),
+            "not both",
+        ),
+        (
+            method(&json!({ "name": [{ "method": "Get" }] })),
+            "methodConfig[0].name[0]".to_owned(),
+            "its service",
+        ),
+        (
+            method(&json!({ "name": [{ "service": "a" }, { "service": "a" }] })),
+            "methodConfig[0].name[1]".to_owned(),
+            "already",
+        ),
+        (
+            throttling(json!(0), json!(0.1)),
+            "retryThrottling.maxTokens".to_owned(),
+            "above 0",
+        ),
+        (
+            throttling(json!(1001), json!(0.1)),
+            "retryThrottling.maxTokens".to_owned(),
+            "1000",
+        ),
+        (
+            throttling(json!(10), json!(0.0001)),
+            "retryThrottling.tokenRatio".to_owned(),
+            "0.001",
+        ),
+        (
+            json!({ "methodConfig": {} }),
+            "methodConfig".to_owned(),
+            "a list",
+        ),
+        (json!([]), String::new(), "an object"),
+    ] {
+        let error = read(&value).unwrap_err();
+        assert_eq!(error.path(), path, "{error}");
+        assert!(error.to_string().contains(accepted), "{error}");
+    }
+    let error = ServiceConfig::from_json("{").unwrap_err().to_string();
+    assert!(
+        error.contains("no JSON") && error.contains("line 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_not_about_retries_is_left_alone() {
+    let config = read(&json!({
+        "loadBalancingConfig": [{ "round_robin": {} }],
+        "methodConfig": [{ "name": [{}], "waitForReady": true, "maxRequestMessageBytes": 1024 }],
+    }))
+    .unwrap();
+    assert!(config.method("/a.B/C").is_some());
+    assert!(config.budget().is_none());
+}
+
+#[test]
+fn a_failure_of_no_listed_code_is_not_retried_whatever_its_kind() {
+    let policy = policy(&retry());
+    let throttled = Failure::throttled().cause(Cause::Grpc(8));
+    assert!(waits(&policy, throttled, 0.5).is_empty());
+}
