@@ -3,26 +3,39 @@
 mod attempt;
 mod body;
 mod download;
+mod error;
+mod manner;
+mod request;
+mod response;
 mod resume;
+mod route;
+mod sending;
+mod whole;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
-use http::{Method, Request};
-use relent::{Driver, GaveUp, Summary, TokioClock};
-use relent_core::{Budget, Cause, Decision, Failure, Policy, StopReason};
+use http::{Method, Request, Uri};
+use relent::GaveUp;
+use relent_core::{Budget, Decision, Pattern, Policy};
+use reqwest::IntoUrl;
 
-use crate::classify;
 use crate::dns::Resolver;
 use crate::hint::HintOptions;
+use crate::idempotency_key::KeyForm;
 use crate::repeatable::RequestFacts;
 
+use attempt::Until;
 pub use attempt::{AttemptError, Failed, Last};
-use attempt::{Broken, Until};
 pub use body::Body;
 pub use download::{Download, Sink};
+pub use error::Error;
+use manner::{Manner, cause};
+pub use request::RequestBuilder;
+pub use response::Response;
+pub use route::{InvalidRoute, Route};
+use sending::{Connection, wait};
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///
@@ -32,13 +45,13 @@ pub use download::{Download, Sink};
 ///
 /// ```no_run
 /// use relent::Policy;
-/// use relent_http::{Body, Client};
+/// use relent_http::Client;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = Client::new(Policy::STANDARD.clone())?;
-/// let request = http::Request::get("https://example.com/").body(Body::empty())?;
-/// let (response, summary) = client.send(&request).await?;
-/// println!("{} after {} attempts", response.status(), summary.attempts);
+/// let client = Client::new(Policy::STANDARD.clone())?; // was: reqwest::Client::new()
+/// let response = client.get("https://example.com/").send().await?;
+/// println!("{} after {} attempts", response.status(), response.summary().attempts);
+/// println!("{}", response.error_for_status()?.text().await?);
 /// # Ok(())
 /// # }
 /// ```
@@ -49,10 +62,17 @@ pub struct Client {
     recipe: Option<Arc<Recipe>>,
     /// For the retry of a 421, which needs a fresh connection; made when it is first needed.
     unpooled: Arc<OnceLock<Option<reqwest::Client>>>,
+    manner: Manner,
+    routes: Arc<Vec<(Route, Routed)>>,
+    hints: HintOptions,
+    key_form: KeyForm,
+}
+
+/// What a route has of its own.
+#[derive(Clone)]
+struct Routed {
     policy: Arc<Policy>,
     budget: Option<Arc<Budget>>,
-    hints: HintOptions,
-    traced: bool,
 }
 
 type Recipe = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
@@ -95,15 +115,14 @@ impl Client {
     /// A client over one that you have. It should come from a [`recipe`]: reqwest's own retries are
     /// not counted otherwise. After a 421 its pool may hand out the same connection again.
     pub fn over(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
-        let policy = policy.into();
         Self {
             http,
             recipe: None,
             unpooled: Arc::default(),
-            budget: policy.new_budget().map(Arc::new),
-            policy,
+            manner: Manner::new(policy.into()),
+            routes: Arc::default(),
             hints: HintOptions::default(),
-            traced: false,
+            key_form: KeyForm::default(),
         }
     }
 
@@ -111,7 +130,7 @@ impl Client {
     /// clients of a destination.
     #[must_use]
     pub fn budget(mut self, budget: Arc<Budget>) -> Self {
-        self.budget = Some(budget);
+        self.manner.budget = Some(budget);
         self
     }
 
@@ -122,117 +141,178 @@ impl Client {
         self
     }
 
-    /// Keeps a trace of every attempt in the [`Summary`].
+    /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
     #[must_use]
     pub const fn traced(mut self) -> Self {
-        self.traced = true;
+        self.manner.traced = true;
         self
     }
 
-    /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
+    /// How the keys of [`RequestBuilder::idempotency_key`] are written: in quotes, unless said
+    /// otherwise.
+    #[must_use]
+    pub const fn key_form(mut self, form: KeyForm) -> Self {
+        self.key_form = form;
+        self
+    }
+
+    /// Retries the requests of this route by this policy (R2.4). The first route that matches
+    /// decides; what a request says itself goes before it.
     ///
+    /// A policy with a budget has it for this route; without one, the route shares the client's.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use relent::Policy;
+    /// use relent_http::Client;
+    ///
+    /// let limited = |seconds| {
+    ///     let policy = Policy::STANDARD.clone().into_builder();
+    ///     policy.attempt_timeout(Duration::from_secs(seconds)).build()
+    /// };
+    /// let client = Client::new(limited(60)?)?.route("*/reports".parse()?, limited(120)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn route(mut self, route: Route, policy: impl Into<Arc<Policy>>) -> Self {
+        let policy = policy.into();
+        let budget = policy.new_budget().map(Arc::new);
+        Arc::make_mut(&mut self.routes).push((route, Routed { policy, budget }));
+        self
+    }
+
+    /// Retries exactly these failures, statuses or patterns, in place of those that the policy
+    /// lists; see [`RequestBuilder::retry_on`].
+    #[must_use]
+    pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
+        self.manner.retry_on(failures.into_iter().map(Into::into));
+        self
+    }
+
+    /// Retries when this says so; see [`RequestBuilder::when`].
+    #[must_use]
+    pub fn when(
+        mut self,
+        when: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.manner.when = Some(Arc::new(when));
+        self
+    }
+
+    /// Waits for as long as this says; see [`RequestBuilder::delay`].
+    #[must_use]
+    pub fn delay(
+        mut self,
+        delay: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.manner.delay = Some(Arc::new(delay));
+        self
+    }
+
+    /// A GET request.
+    pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::GET, url)
+    }
+
+    /// A HEAD request.
+    pub fn head(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::HEAD, url)
+    }
+
+    /// A POST request, which is repeated only after an attempt that was not processed, unless it has
+    /// a [key](RequestBuilder::idempotency_key).
+    pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::POST, url)
+    }
+
+    /// A PUT request.
+    pub fn put(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PUT, url)
+    }
+
+    /// A PATCH request; see [`post`](Self::post).
+    pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PATCH, url)
+    }
+
+    /// A DELETE request.
+    pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::DELETE, url)
+    }
+
+    /// A request by any method.
+    pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
+        RequestBuilder::new(self.clone(), self.http.request(method, url))
+    }
+
+    /// Sends a request that is there already; [`get`](Self::get) and the others make one.
+    ///
+    /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
     /// The last real outcome is returned as it is: if the last attempt was answered, its response is
-    /// `Ok`, be it a 200 or a 503. [`Summary::reason`] is `None` only for a success. The body is
-    /// yours to read, under no limit; for an attempt that includes the body, use
-    /// [`download`](Self::download).
+    /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
+    /// success. The body is yours to read, under no limit; for an attempt that includes the body,
+    /// use [`RequestBuilder::whole_body`] or [`download`](Self::download).
     ///
     /// The version of the request is obeyed, its extensions are not sent.
     ///
     /// # Errors
-    /// When the last attempt brought no response.
-    pub async fn send(
+    /// [`Error::GaveUp`] when the last attempt brought no response.
+    pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
+        let manner = self.manner_of(request.method(), request.uri());
+        self.exchange(request, &manner.settled()).await
+    }
+
+    /// How a request to this address is retried, unless it says otherwise itself.
+    pub(crate) fn manner_of(&self, method: &Method, uri: &Uri) -> Manner {
+        let mut manner = self.manner.clone();
+        let routed = self
+            .routes
+            .iter()
+            .find(|(route, _)| route.matches(method, uri));
+        if let Some((_, routed)) = routed {
+            manner.policy = routed.policy.clone();
+            manner.budget = routed.budget.clone().or(manner.budget);
+        }
+        manner
+    }
+
+    pub(crate) async fn exchange(
         &self,
         request: &Request<Body>,
-    ) -> Result<(reqwest::Response, Summary), GaveUp<AttemptError>> {
-        let mut driver = self.driver(RequestFacts::of(request.method(), request.headers()));
-        let mut route = Route::Pooled;
+        manner: &Manner,
+    ) -> Result<Response, Error> {
+        let mut driver = manner.driver(RequestFacts::of(request.method(), request.headers()));
+        let mut connection = Connection::Pooled;
         loop {
             let until = Until::after(driver.on_attempt().limit);
-            let failed = match self.attempt(request, route, until).await {
+            let attempt = driver.attempts().saturating_sub(1);
+            let outcome = self.attempt(request, manner.timeout, connection, until);
+            let failed = match manner.judge(attempt, outcome.await) {
                 Ok(response) => {
-                    driver.on_success_with(Cause::Status(response.status().as_u16()));
-                    return Ok((response, driver.summary(None)));
+                    driver.on_success_with(cause(response.status()));
+                    return Ok(Response::new(response, driver.summary(None)));
                 }
                 Err(failed) => failed,
             };
-            match failed.decide(&mut driver) {
+            match manner.decide(&mut driver, &failed) {
                 Decision::Retry { after } => {
-                    route = Route::after(&failed.failure);
+                    connection = Connection::after(&failed.failure);
                     wait(after, failed).await;
                 }
                 Decision::Stop(stop) => {
                     let summary = driver.summary(Some(stop));
                     return match failed.last {
-                        Last::Refused(response) => Ok((response, summary)),
-                        Last::Error(error) => Err(GaveUp::new(Some(error), summary)),
+                        Last::Refused(response) => Ok(Response::new(response, summary)),
+                        Last::Error(error) => Err(GaveUp::new(Some(error), summary).into()),
                     };
                 }
             }
-        }
-    }
-
-    /// A driver for one request of which this much is known.
-    pub(crate) fn driver(&self, facts: RequestFacts) -> Driver<'_, TokioClock> {
-        let mut driver = Driver::builder(&self.policy, TokioClock).repeatable(facts.repeatable);
-        if let Some(budget) = &self.budget {
-            driver = driver.budget(budget);
-        }
-        if self.traced {
-            driver = driver.traced();
-        }
-        driver.start()
-    }
-
-    /// One attempt, until the head of a response that is no failure.
-    pub(crate) async fn attempt(
-        &self,
-        request: &Request<Body>,
-        route: Route,
-        until: Until,
-    ) -> Result<reqwest::Response, Failed> {
-        let body =
-            request.body().open().await.map_err(|error| {
-                Broken::local(StopReason::NotReplayable, AttemptError::Body(error))
-            })?;
-        let http = match route {
-            Route::Pooled => &self.http,
-            Route::Fresh => self.unpooled(),
-        };
-        let mut attempt = http
-            .request(request.method().clone(), request.uri().to_string())
-            .version(request.version())
-            .headers(request.headers().clone());
-        let length = request.body().len();
-        let told = match body {
-            // Hyper would leave out a length of zero, and some servers insist on it (RFC 9110 §8.6).
-            None => matches!(
-                *request.method(),
-                Method::POST | Method::PUT | Method::PATCH
-            ),
-            Some(_) => request.body().is_streamed(),
-        };
-        if told && !request.headers().contains_key(CONTENT_LENGTH) {
-            attempt = attempt.header(CONTENT_LENGTH, length);
-        }
-        if let Some(body) = body {
-            attempt = attempt.body(body);
-        }
-        let response = until.timeout(attempt.send()).await?.map_err(Broken::from)?;
-        let facts = RequestFacts::of(request.method(), request.headers());
-        let now = SystemTime::now();
-        match classify(
-            response.status(),
-            response.headers(),
-            facts,
-            now,
-            &self.hints,
-        ) {
-            None => Ok(response),
-            Some(failure) => Err(Failed {
-                failure,
-                stop: None,
-                last: Last::Refused(response),
-            }),
         }
     }
 
@@ -251,41 +331,10 @@ impl Client {
     }
 }
 
-/// Which connections an attempt may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Route {
-    /// Any that is open.
-    #[default]
-    Pooled,
-    /// A new one.
-    Fresh,
-}
-
-impl Route {
-    /// The one to take after this failure (design rule 2).
-    pub(crate) fn after(failure: &Failure) -> Self {
-        match failure.cause {
-            Cause::Status(421) => Self::Fresh,
-            _ => Self::Pooled,
-        }
-    }
-}
-
-/// Waits, and drains what is left of the failed attempt meanwhile.
-pub(crate) async fn wait(after: Duration, failed: Failed) {
-    let sleep = async {
-        // The timer of tokio makes even no wait take a millisecond.
-        if !after.is_zero() {
-            tokio::time::sleep(after).await;
-        }
-    };
-    tokio::join!(sleep, failed.drain());
-}
-
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("policy", &self.policy)
+            .field("policy", &self.manner.policy)
             .finish_non_exhaustive()
     }
 }

@@ -10,12 +10,18 @@
 //! - `reqwest`: the module `client`, a client that retries and resumes; the module `network`, which
 //!   classifies the errors of reqwest; and the module `dns`, a resolver whose errors can be told
 //!   apart.
+//! - `json`, `form`, `query`: what reqwest's features of the same names add to a request.
+//!
+//! Coming from another library: `fetch_retry` has every option side by side.
 
 mod classify;
 #[cfg(feature = "reqwest")]
 pub mod client;
 #[cfg(feature = "reqwest")]
 pub mod dns;
+#[cfg(feature = "reqwest")]
+#[doc = include_str!("../docs/fetch_retry.md")]
+pub mod fetch_retry {}
 mod field;
 pub mod grpc;
 pub mod headers;
@@ -31,7 +37,10 @@ mod server_clock;
 
 pub use classify::classify;
 #[cfg(feature = "reqwest")]
-pub use client::{AttemptError, Body, Client, Download, Failed, Last, Sink};
+pub use client::{
+    AttemptError, Body, Client, Download, Error, Failed, InvalidRoute, Last, RequestBuilder,
+    Response, Route, Sink,
+};
 pub use hint::{HintOptions, hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
 pub use rate_limit::XRateLimitReset;

@@ -18,7 +18,7 @@ use relent::{
     Backoff, Budget, BudgetConfig, GaveUp, Jitter, Policy, PolicyBuilder, StopReason, Summary,
 };
 use relent_http::client::recipe;
-use relent_http::{AttemptError, Body, Client, Sink};
+use relent_http::{AttemptError, Body, Client, Error, Sink};
 use scripted::{Server, Step, cut, pattern, response, rest};
 
 fn quick() -> PolicyBuilder {
@@ -49,6 +49,13 @@ fn request(
 
 fn get(url: &str) -> Request<Body> {
     request(Method::GET, url, &[], ())
+}
+
+fn gave_up(error: Error) -> GaveUp<AttemptError> {
+    match error {
+        Error::GaveUp(gave_up) => gave_up,
+        error => panic!("{error}"),
+    }
 }
 
 type Downloaded = Result<(Response<()>, Summary), GaveUp<AttemptError>>;
@@ -193,7 +200,7 @@ async fn a_refused_connection_is_attempted_again_for_any_request() {
     for (method, fields, _) in REQUESTS {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let request = request(method, &url, fields, ());
-        let gave_up = client(quick()).send(&request).await.unwrap_err();
+        let gave_up = gave_up(client(quick()).send(&request).await.unwrap_err());
         assert_eq!(
             (gave_up.reason(), gave_up.attempts()),
             (StopReason::RetriesExhausted, 4)
@@ -208,7 +215,7 @@ async fn assuming_a_request_to_be_repeatable_is_up_to_the_policy() {
     let server = Server::script([Step::Close(Vec::new()), ok()]);
     let client = client(quick().assume_repeatable(true));
     let request = request(Method::POST, &server.url("/"), &[], "payload");
-    let (response, summary) = client.send(&request).await.unwrap();
+    let (response, summary) = client.send(&request).await.unwrap().into_parts();
     assert_eq!((response.status().as_u16(), summary.attempts), (200, 2));
     assert!(server.seen().iter().all(|seen| seen.body == b"payload"));
 }
@@ -217,7 +224,11 @@ async fn assuming_a_request_to_be_repeatable_is_up_to_the_policy() {
 async fn the_last_response_is_returned_as_it_is() {
     let server = Server::script([Step::Answer(response(503, &[("x-who", "me")], "busy"))]);
     let client = client(quick().max_retries(1));
-    let (response, summary) = client.send(&get(&server.url("/"))).await.unwrap();
+    let (response, summary) = client
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!((response.status().as_u16(), summary.attempts), (503, 2));
     assert_eq!(summary.reason, Some(StopReason::RetriesExhausted));
     assert_eq!(response.headers()["x-who"], "me");
@@ -237,7 +248,11 @@ async fn the_last_response_is_returned_as_it_is() {
 #[tokio::test]
 async fn a_hint_beyond_the_limits_ends_it_with_the_servers_own_instant() {
     let server = Server::script([Step::Answer(response(503, &[("retry-after", "7200")], ""))]);
-    let (_, summary) = client(quick()).send(&get(&server.url("/"))).await.unwrap();
+    let (_, summary) = client(quick())
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!(
         (summary.reason, summary.attempts),
         (Some(StopReason::RetryLater), 1)
@@ -254,7 +269,11 @@ async fn a_hint_is_waited_for() {
     let hinted = response(503, &[("retry-after-ms", "200")], "");
     let server = Server::script([Step::Answer(hinted), ok()]);
     let began = Instant::now();
-    let (_, summary) = client(quick()).send(&get(&server.url("/"))).await.unwrap();
+    let (_, summary) = client(quick())
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!(summary.attempts, 2);
     assert!(began.elapsed() >= Duration::from_millis(200));
 }
@@ -263,7 +282,7 @@ async fn a_hint_is_waited_for() {
 async fn the_deadline_cuts_off_a_running_attempt() {
     let server = Server::script([Step::Stall(Vec::new())]);
     let client = client(quick().deadline(Duration::from_millis(100)));
-    let gave_up = client.send(&get(&server.url("/"))).await.unwrap_err();
+    let gave_up = gave_up(client.send(&get(&server.url("/"))).await.unwrap_err());
     assert_eq!(
         (gave_up.reason(), gave_up.attempts()),
         (StopReason::Deadline, 1)
@@ -281,9 +300,18 @@ async fn an_exhausted_budget_returns_the_last_real_outcome() {
     let of_policy = client(quick().budget(one));
     let given = client(quick()).budget(Arc::new(Budget::new(&one).unwrap()));
     for client in [of_policy, given] {
-        let (_, first) = client.send(&get(&server.url("/"))).await.unwrap();
+        let (_, first) = client
+            .send(&get(&server.url("/")))
+            .await
+            .unwrap()
+            .into_parts();
         // A clone draws on the same budget.
-        let (last, second) = client.clone().send(&get(&server.url("/"))).await.unwrap();
+        let (last, second) = client
+            .clone()
+            .send(&get(&server.url("/")))
+            .await
+            .unwrap()
+            .into_parts();
         assert_eq!(
             (first.reason, first.attempts),
             (Some(StopReason::Budget), 2)
@@ -329,7 +357,11 @@ async fn a_short_response_is_drained_so_that_its_connection_is_used_again() {
     ];
     let server = Server::script(refused.map(Step::Answer).into_iter().chain([ok()]));
     let client = client(quick().max_retries(4));
-    let (_, summary) = client.send(&get(&server.url("/"))).await.unwrap();
+    let (_, summary) = client
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!(summary.attempts, 5);
     let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [1, 1, 2, 2, 3]);
@@ -340,7 +372,11 @@ async fn a_slow_response_is_not_drained_for_long() {
     let busy = Step::Stall(cut(503, &[], b"busy", 1));
     let server = Server::script([busy, ok()]);
     let began = Instant::now();
-    let (_, summary) = client(quick()).send(&get(&server.url("/"))).await.unwrap();
+    let (_, summary) = client(quick())
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!(summary.attempts, 2);
     assert!(began.elapsed() < Duration::from_secs(5));
 }
@@ -350,18 +386,30 @@ async fn a_421_is_retried_once_on_a_fresh_connection() {
     let misdirected = Step::Answer(response(421, &[], ""));
     let server = Server::script([misdirected.clone(), ok(), misdirected]);
     let client = client(quick());
-    let (_, summary) = client.send(&get(&server.url("/"))).await.unwrap();
+    let (_, summary) = client
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!(summary.attempts, 2);
     assert_ne!(server.seen()[0].connection, server.seen()[1].connection);
 
-    let (last, summary) = client.send(&get(&server.url("/"))).await.unwrap();
+    let (last, summary) = client
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!((last.status().as_u16(), summary.attempts), (421, 2));
 }
 
 #[tokio::test]
 async fn a_425_is_retried_once() {
     let server = Server::script([Step::Answer(response(425, &[], ""))]);
-    let (last, summary) = client(quick()).send(&get(&server.url("/"))).await.unwrap();
+    let (last, summary) = client(quick())
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     assert_eq!((last.status().as_u16(), summary.attempts), (425, 2));
 }
 
@@ -377,7 +425,7 @@ async fn every_attempt_sends_the_whole_body() {
     ]);
     let body = Body::file(file.path()).unwrap();
     let request = request(Method::PUT, &server.url("/"), &[], body);
-    let (_, summary) = client(quick()).send(&request).await.unwrap();
+    let (_, summary) = client(quick()).send(&request).await.unwrap().into_parts();
     assert_eq!(summary.attempts, 3);
     for seen in server.seen() {
         assert_eq!(seen.header("content-length"), Some("300000"));
@@ -408,7 +456,7 @@ async fn a_body_that_changed_on_disk_is_not_sent_again() {
     });
     let body = Body::file(file.path()).unwrap();
     let request = request(Method::PUT, &server.url("/"), &[], body);
-    let gave_up = client(quick()).send(&request).await.unwrap_err();
+    let gave_up = gave_up(client(quick()).send(&request).await.unwrap_err());
     assert_eq!(
         (gave_up.reason(), gave_up.attempts()),
         (StopReason::NotReplayable, 2)
@@ -424,7 +472,11 @@ async fn a_trace_tells_every_attempt() {
         ok(),
     ]);
     let client = client(quick()).traced();
-    let (_, summary) = client.send(&get(&server.url("/"))).await.unwrap();
+    let (_, summary) = client
+        .send(&get(&server.url("/")))
+        .await
+        .unwrap()
+        .into_parts();
     let trace = summary.trace.unwrap();
     let outcomes: Vec<String> = trace
         .entries()
@@ -435,7 +487,7 @@ async fn a_trace_tells_every_attempt() {
 
 #[tokio::test]
 async fn a_request_that_cannot_be_sent_is_attempted_once() {
-    let gave_up = client(quick()).send(&get("/no/host")).await.unwrap_err();
+    let gave_up = gave_up(client(quick()).send(&get("/no/host")).await.unwrap_err());
     assert_eq!(
         (gave_up.reason(), gave_up.attempts()),
         (StopReason::Permanent, 1)

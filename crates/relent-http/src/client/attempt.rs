@@ -73,10 +73,21 @@ pub struct Failed {
 /// What a failed attempt leaves behind.
 #[derive(Debug)]
 pub enum Last {
-    /// A response with a status that says failure; its body has not been read.
+    /// A response with a status that says failure, or that the caller's own judgement refuses; its
+    /// body has not been read.
     Refused(reqwest::Response),
     /// No response, or an incomplete one.
     Error(AttemptError),
+}
+
+impl Last {
+    /// As a caller's own judgement sees it.
+    pub(crate) const fn parts(&self) -> (Option<&AttemptError>, Option<&reqwest::Response>) {
+        match self {
+            Self::Refused(response) => (None, Some(response)),
+            Self::Error(error) => (Some(error), None),
+        }
+    }
 }
 
 /// An attempt that failed without a response to show.
@@ -128,6 +139,15 @@ impl From<Broken> for Failed {
 }
 
 impl Failed {
+    /// A failure that is decided by a session.
+    pub(crate) const fn new(failure: Failure, last: Last) -> Self {
+        Self {
+            failure,
+            stop: None,
+            last,
+        }
+    }
+
     /// Lets the driver decide, unless nothing can help.
     pub fn decide<K: Clock, R: Random>(&self, driver: &mut Driver<'_, K, R>) -> Decision {
         match self.stop {

@@ -1,28 +1,33 @@
 //! Bodies of requests that can be sent again (design rule 9).
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 
-/// The body of a request: bytes, or a file that is opened anew for every attempt.
+/// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
+/// made anew for every attempt. A stream of reqwest's goes out once and is never retried.
 ///
 /// ```
 /// use relent_http::Body;
 ///
 /// let request = http::Request::put("http://localhost/x").body(Body::from("hello"))?;
-/// assert_eq!(request.body().len(), 5);
+/// assert_eq!(request.body().len(), Some(5));
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Body(Source);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Source {
     Bytes(Bytes),
     File(Arc<Unchanged>),
+    Made(Arc<dyn Fn() -> reqwest::Body + Send + Sync>),
+    /// `None` when it has gone out.
+    Once(Arc<Mutex<Option<reqwest::Body>>>),
 }
 
 impl Default for Source {
@@ -68,19 +73,39 @@ impl Body {
         }))))
     }
 
-    /// The length in bytes.
+    /// What this makes, which it must make alike for every attempt: such as a stream.
+    ///
+    /// ```
+    /// use relent_http::Body;
+    ///
+    /// let body = Body::made_by(|| reqwest::Body::from("hello"));
+    /// assert_eq!(body.len(), None);
+    /// ```
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub fn made_by(make: impl Fn() -> reqwest::Body + Send + Sync + 'static) -> Self {
+        Self(Source::Made(Arc::new(make)))
+    }
+
+    /// The length in bytes, if it is known before the body is made.
+    #[must_use]
+    pub fn len(&self) -> Option<u64> {
         match &self.0 {
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::File(file) => file.len,
+            Source::Bytes(bytes) => Some(bytes.len() as u64),
+            Source::File(file) => Some(file.len),
+            Source::Made(_) | Source::Once(_) => None,
         }
     }
 
-    /// Whether there is no body, or one of no bytes.
+    /// Whether there is no body, or one that is known to be of no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == Some(0)
+    }
+
+    /// Whether there is a body for another attempt.
+    #[must_use]
+    pub const fn can_be_sent_again(&self) -> bool {
+        !matches!(self.0, Source::Once(_))
     }
 
     /// The body for one attempt, or `None` for an empty one, which needs no framing.
@@ -91,12 +116,22 @@ impl Body {
         Ok(Some(match &self.0 {
             Source::Bytes(bytes) => reqwest::Body::from(bytes.clone()),
             Source::File(file) => reqwest::Body::from(file.open().await?),
+            Source::Made(make) => make(),
+            Source::Once(stream) => {
+                let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                stream.take().ok_or_else(|| {
+                    io::Error::other("it is a stream, which has gone out and cannot be read again")
+                })?
+            }
         }))
     }
 
-    /// Whether its length must be told in a header, because the body itself does not know it.
-    pub(crate) const fn is_streamed(&self) -> bool {
-        matches!(self.0, Source::File(_))
+    /// The length that must be told in a header, because the opened body does not know it.
+    pub(crate) fn told_length(&self) -> Option<u64> {
+        match &self.0 {
+            Source::File(file) => Some(file.len),
+            _ => None,
+        }
     }
 }
 
@@ -119,6 +154,27 @@ impl Unchanged {
 fn of_file(path: &Path, error: &io::Error) -> io::Error {
     let path = path.display();
     io::Error::new(error.kind(), format!("request body {path}: {error}"))
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => f.debug_tuple("Bytes").field(bytes).finish(),
+            Self::File(file) => f.debug_tuple("File").field(file).finish(),
+            Self::Made(_) => f.write_str("Made"),
+            Self::Once(_) => f.write_str("Once"),
+        }
+    }
+}
+
+/// Bytes can be sent again; a stream goes out once.
+impl From<reqwest::Body> for Body {
+    fn from(body: reqwest::Body) -> Self {
+        Self(match body.as_bytes() {
+            Some(bytes) => Source::Bytes(Bytes::copy_from_slice(bytes)),
+            None => Source::Once(Arc::new(Mutex::new(Some(body)))),
+        })
+    }
 }
 
 impl From<()> for Body {
@@ -148,12 +204,32 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "one").unwrap();
         let body = Body::file(file.path()).unwrap();
-        assert_eq!(body.len(), 3);
+        assert_eq!(body.len(), Some(3));
         assert!(body.open().await.unwrap().is_some());
 
         std::fs::write(file.path(), "other").unwrap();
         let error = body.open().await.unwrap_err().to_string();
         assert!(error.contains("changed since the first attempt"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_reqwests_goes_out_once_and_its_bytes_as_often_as_needed() {
+        let stream = || reqwest::Body::wrap(reqwest::Body::from("streamed"));
+        let once = Body::from(stream());
+        assert!(!once.can_be_sent_again());
+        assert!(once.clone().open().await.unwrap().is_some());
+        let error = once.open().await.unwrap_err().to_string();
+        assert!(error.contains("cannot be read again"), "{error}");
+
+        for body in [
+            Body::from(reqwest::Body::from("bytes")),
+            Body::made_by(stream),
+        ] {
+            assert!(body.can_be_sent_again());
+            for _ in 0..2 {
+                assert!(body.open().await.unwrap().is_some());
+            }
+        }
     }
 
     #[test]

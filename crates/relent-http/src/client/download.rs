@@ -7,11 +7,14 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use relent::{GaveUp, Summary};
 use relent_core::{Cause, Decision, StopReason};
+use reqwest::ResponseBuilderExt;
 
+use super::Client;
 use super::attempt::{AttemptError, Broken, Failed, Last, Until};
 use super::body::Body;
+use super::manner::Manner;
 use super::resume::Representation;
-use super::{Client, Route, wait};
+use super::sending::{Connection, wait};
 use crate::repeatable::RequestFacts;
 
 /// Where the body of a response goes.
@@ -59,8 +62,11 @@ pub struct Download<'c> {
     client: &'c Client,
     request: Request<Body>,
     facts: RequestFacts,
+    manner: Manner,
+    /// Attempts that have ended.
+    attempts: u32,
     partial: Option<Partial>,
-    route: Route,
+    connection: Connection,
     until: Until,
 }
 
@@ -75,12 +81,19 @@ impl<'c> Download<'c> {
     /// A download that has not begun.
     #[must_use]
     pub fn new(client: &'c Client, request: Request<Body>) -> Self {
+        let manner = client.manner_of(request.method(), request.uri());
+        Self::with(client, request, manner.settled())
+    }
+
+    pub(crate) fn with(client: &'c Client, request: Request<Body>, manner: Manner) -> Self {
         Self {
             client,
             facts: RequestFacts::of(request.method(), request.headers()),
             request,
+            manner,
+            attempts: 0,
             partial: None,
-            route: Route::Pooled,
+            connection: Connection::Pooled,
             until: Until::after(None),
         }
     }
@@ -102,10 +115,13 @@ impl<'c> Download<'c> {
     ) -> Result<Response<()>, Failed> {
         self.until = Until::after(limit);
         let result = self.run(sink).await;
-        if let Err(failed) = &result {
-            self.route = Route::after(&failed.failure);
-        }
+        let attempt = self.attempts;
+        self.attempts = attempt.saturating_add(1);
         result.map_err(|mut failed| {
+            self.connection = Connection::after(&failed.failure);
+            if matches!(failed.last, Last::Error(_)) {
+                self.manner.judge_failed(attempt, &mut failed);
+            }
             if self.partial.is_none() && !sink.can_start_over() {
                 failed.stop.get_or_insert(StopReason::NotReplayable);
             }
@@ -131,8 +147,8 @@ impl<'c> Download<'c> {
     async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Failed> {
         let begun = self.partial.take().filter(|partial| partial.received > 0);
         let Some(mut partial) = begun else {
-            let attempt = self.client.attempt(&self.request, self.route, self.until);
-            let response = attempt.await?;
+            let outcome = self.send(&self.request).await;
+            let response = self.judge(outcome)?;
             return Ok(self.read_anew(response, sink).await?);
         };
         let mut request = self.request.clone();
@@ -141,8 +157,8 @@ impl<'c> Download<'c> {
             received,
         } = &mut partial;
         representation.ask_for_rest(*received, request.headers_mut());
-        let response = match self.client.attempt(&request, self.route, self.until).await {
-            Ok(response) => response,
+        let response = match self.send(&request).await {
+            Ok(response) => self.judge(Ok(response))?,
             Err(Failed {
                 last: Last::Refused(response),
                 ..
@@ -158,7 +174,7 @@ impl<'c> Download<'c> {
             Err(failed) => {
                 // What has arrived is still good.
                 self.partial = Some(partial);
-                return Err(failed);
+                return self.judge(Err(failed)).map(|response| head(&response));
             }
         };
         if response.status() != StatusCode::PARTIAL_CONTENT {
@@ -175,6 +191,26 @@ impl<'c> Download<'c> {
         }
         read?;
         Ok(head)
+    }
+
+    async fn send(&self, request: &Request<Body>) -> Result<reqwest::Response, Failed> {
+        let (timeout, connection) = (self.manner.timeout, self.connection);
+        let attempt = self
+            .client
+            .attempt(request, timeout, connection, self.until);
+        attempt.await
+    }
+
+    /// The caller's own judgement of a response. That of an error waits until the attempt is over.
+    #[allow(clippy::result_large_err, reason = "a response is as large")]
+    fn judge(
+        &self,
+        outcome: Result<reqwest::Response, Failed>,
+    ) -> Result<reqwest::Response, Failed> {
+        match outcome {
+            Err(failed) if matches!(failed.last, Last::Error(_)) => Err(failed),
+            answered => self.manner.judge(self.attempts, answered),
+        }
     }
 
     /// Reads a response from its beginning.
@@ -267,8 +303,18 @@ impl Client {
         request: Request<Body>,
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
-        let mut download = Download::new(self, request);
-        let mut driver = self.driver(download.facts());
+        let manner = self.manner_of(request.method(), request.uri());
+        self.receive(request, manner.settled(), sink).await
+    }
+
+    pub(crate) async fn receive<S: Sink>(
+        &self,
+        request: Request<Body>,
+        manner: Manner,
+        sink: &mut S,
+    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
+        let mut download = Download::with(self, request, manner.clone());
+        let mut driver = manner.driver(download.facts());
         loop {
             let limit = driver.on_attempt().limit;
             let failed = match download.attempt(limit, sink).await {
@@ -278,7 +324,7 @@ impl Client {
                 }
                 Err(failed) => failed,
             };
-            match failed.decide(&mut driver) {
+            match manner.decide(&mut driver, &failed) {
                 Decision::Retry { after } => wait(after, failed).await,
                 Decision::Stop(stop) => {
                     let error = match failed.last {
@@ -297,7 +343,8 @@ impl Client {
 
 /// The head of a response, without its body.
 fn head(response: &reqwest::Response) -> Response<()> {
-    let mut head = Response::new(());
+    let url = Response::builder().url(response.url().clone());
+    let mut head = url.body(()).unwrap_or_default();
     *head.status_mut() = response.status();
     *head.version_mut() = response.version();
     *head.headers_mut() = response.headers().clone();

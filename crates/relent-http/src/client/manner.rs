@@ -1,0 +1,144 @@
+//! How a request is retried: what a client does for all of them, and what one request changes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use relent::{Clock, Driver, TokioClock};
+use relent_core::{Budget, Cause, Decision, Failure, Kind, Pattern, Policy, Random, StopReason};
+
+use super::attempt::{AttemptError, Failed, Last};
+use crate::repeatable::RequestFacts;
+
+/// Whether an attempt is to be repeated.
+type When = dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool + Send + Sync;
+/// How long to wait before the next.
+type Delay =
+    dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration + Send + Sync;
+
+#[derive(Clone)]
+pub(crate) struct Manner {
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) budget: Option<Arc<Budget>>,
+    pub(crate) when: Option<Arc<When>>,
+    pub(crate) delay: Option<Arc<Delay>>,
+    /// Whether the request may run twice, if the caller says so.
+    pub(crate) repeatable: Option<bool>,
+    /// The limit of an attempt and its response's body, set on the request.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) traced: bool,
+}
+
+impl Manner {
+    pub(crate) fn new(policy: Arc<Policy>) -> Self {
+        Self {
+            budget: policy.new_budget().map(Arc::new),
+            policy,
+            when: None,
+            delay: None,
+            repeatable: None,
+            timeout: None,
+            traced: false,
+        }
+    }
+
+    /// Retries exactly these failures.
+    pub(crate) fn retry_on(&mut self, patterns: impl IntoIterator<Item = Pattern>) {
+        self.when = None;
+        self.change_policy(|policy| policy.retrying(patterns));
+    }
+
+    pub(crate) fn change_policy(&mut self, change: impl FnOnce(Policy) -> Policy) {
+        self.policy = Arc::new(change(Policy::clone(&self.policy)));
+    }
+
+    /// A driver for one request of which this much is known. The only place that knows what is
+    /// shared among the requests to a destination.
+    pub(crate) fn driver(&self, facts: RequestFacts) -> Driver<'_, TokioClock> {
+        let repeatable = self.repeatable.unwrap_or(facts.repeatable);
+        let mut driver = Driver::builder(&self.policy, TokioClock).repeatable(repeatable);
+        if let Some(budget) = &self.budget {
+            driver = driver.budget(budget);
+        }
+        if self.traced {
+            driver = driver.traced();
+        }
+        driver.start()
+    }
+
+    /// The caller's own judgement of a response, which goes before that of the status. `attempt`
+    /// counts from 0.
+    #[allow(clippy::result_large_err, reason = "a response is as large")]
+    pub(crate) fn judge(
+        &self,
+        attempt: u32,
+        outcome: Result<reqwest::Response, Failed>,
+    ) -> Result<reqwest::Response, Failed> {
+        let Some(when) = &self.when else {
+            return outcome;
+        };
+        match outcome {
+            Ok(response) if when(attempt, None, Some(&response)) => {
+                let failure = Failure::ambiguous().cause(cause(response.status()));
+                let last = Last::Refused(response);
+                Err(Failed::new(failure, last))
+            }
+            Err(mut failed) => {
+                self.judge_failed(attempt, &mut failed);
+                Err(failed)
+            }
+            success => success,
+        }
+    }
+
+    /// The caller's own judgement of a failed attempt.
+    pub(crate) fn judge_failed(&self, attempt: u32, failed: &mut Failed) {
+        let Some(when) = &self.when else {
+            return;
+        };
+        let (error, response) = failed.last.parts();
+        if !when(attempt, error, response) {
+            failed.stop.get_or_insert(StopReason::Permanent);
+        } else if failed.failure.kind == Kind::Permanent {
+            // Whether it may run twice is asked all the same.
+            failed.failure.kind = Kind::Ambiguous;
+        }
+    }
+
+    /// Lets the driver decide, with the caller's own wait if there is one.
+    pub(crate) fn decide<K: Clock, R: Random>(
+        &self,
+        driver: &mut Driver<'_, K, R>,
+        failed: &Failed,
+    ) -> Decision {
+        match &self.delay {
+            Some(delay) if failed.stop.is_none() => {
+                let (error, response) = failed.last.parts();
+                let own = delay(driver.attempts().saturating_sub(1), error, response);
+                driver.on_failure_with(&failed.failure, Some(own))
+            }
+            _ => failed.decide(driver),
+        }
+    }
+
+    /// With every list of the policy out of the way of the caller's own judgement.
+    pub(crate) fn settled(mut self) -> Self {
+        if self.when.is_some() && self.policy.retry_on().is_some() {
+            self.change_policy(|policy| policy.retrying([Pattern::Any]));
+        }
+        self
+    }
+}
+
+pub(crate) fn cause(status: StatusCode) -> Cause {
+    Cause::Status(status.as_u16())
+}
+
+impl fmt::Debug for Manner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manner")
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,327 @@
+//! A request in the making.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response as Head, Version};
+use relent::Summary;
+use relent_core::{Pattern, Policy};
+
+use super::attempt::AttemptError;
+use super::body::Body;
+use super::download::Sink;
+use super::error::Error;
+use super::manner::Manner;
+use super::response::Response;
+use super::{Client, whole};
+use crate::idempotency_key::IdempotencyKey;
+
+/// A request in the making: reqwest's builder, and how this one is retried.
+///
+/// What is wrong with a part is told by [`send`](Self::send), before anything is sent.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use relent::Policy;
+/// use relent_http::{Client, IdempotencyKey};
+///
+/// # async fn example() -> Result<(), relent_http::Error> {
+/// # let client: Client = unimplemented!();
+/// let paid = client
+///     .post("https://example.com/payments")
+///     .bearer_auth("token")
+///     .body("amount=5")
+///     .idempotency_key(IdempotencyKey::new())
+///     .policy(Policy::PATIENT.clone())
+///     .timeout(Duration::from_secs(10))
+///     .send()
+///     .await?
+///     .error_for_status()?
+///     .text()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a request does nothing until it is sent"]
+pub struct RequestBuilder {
+    client: Client,
+    http: reqwest::RequestBuilder,
+    body: Option<Body>,
+    key: Option<IdempotencyKey>,
+    changes: Vec<Change>,
+    whole_body: bool,
+    wrong: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// A change of how the client retries, made when it is known where the request goes.
+type Change = Box<dyn FnOnce(&mut Manner) + Send>;
+
+impl RequestBuilder {
+    pub(crate) fn new(client: Client, http: reqwest::RequestBuilder) -> Self {
+        Self {
+            client,
+            http,
+            body: None,
+            key: None,
+            changes: Vec::new(),
+            whole_body: false,
+            wrong: None,
+        }
+    }
+
+    /// Adds a header field.
+    pub fn header<K, V>(mut self, name: K, value: V) -> Self
+    where
+        HeaderName: TryFrom<K>,
+        <HeaderName as TryFrom<K>>::Error: Into<http::Error>,
+        HeaderValue: TryFrom<V>,
+        <HeaderValue as TryFrom<V>>::Error: Into<http::Error>,
+    {
+        self.http = self.http.header(name, value);
+        self
+    }
+
+    /// Adds these header fields, in place of those of the same name.
+    pub fn headers(mut self, headers: HeaderMap) -> Self {
+        self.http = self.http.headers(headers);
+        self
+    }
+
+    /// Adds these parameters to the query of the URL.
+    #[cfg(feature = "query")]
+    pub fn query<T: serde::Serialize + ?Sized>(mut self, query: &T) -> Self {
+        self.http = self.http.query(query);
+        self
+    }
+
+    /// Sends this as JSON.
+    #[cfg(feature = "json")]
+    pub fn json<T: serde::Serialize + ?Sized>(mut self, json: &T) -> Self {
+        self.http = self.http.json(json);
+        self.body = None;
+        self
+    }
+
+    /// Sends this as a form.
+    #[cfg(feature = "form")]
+    pub fn form<T: serde::Serialize + ?Sized>(mut self, form: &T) -> Self {
+        self.http = self.http.form(form);
+        self.body = None;
+        self
+    }
+
+    /// Sends this body: bytes, a [file](Body::file), a [stream that can be made
+    /// again](Body::made_by), or one of reqwest's, which goes out once and is not retried if it is a
+    /// stream.
+    pub fn body(mut self, body: impl Into<Body>) -> Self {
+        self.body = Some(body.into());
+        self
+    }
+
+    /// Authenticates by a token.
+    pub fn bearer_auth(mut self, token: impl fmt::Display) -> Self {
+        self.http = self.http.bearer_auth(token);
+        self
+    }
+
+    /// Authenticates by name and password.
+    pub fn basic_auth(
+        mut self,
+        name: impl fmt::Display,
+        password: Option<impl fmt::Display>,
+    ) -> Self {
+        self.http = self.http.basic_auth(name, password);
+        self
+    }
+
+    /// The time given to each attempt, from connecting until its response's body has been read, as
+    /// in reqwest. For a limit of all attempts together, a policy has a
+    /// [`deadline`](relent_core::PolicyBuilder::deadline).
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.http = self.http.timeout(limit);
+        self
+    }
+
+    /// The version of HTTP.
+    pub fn version(mut self, version: Version) -> Self {
+        self.http = self.http.version(version);
+        self
+    }
+
+    /// Retries by this policy. The budget stays that of the destination.
+    pub fn policy(self, policy: impl Into<Arc<Policy>>) -> Self {
+        let policy = policy.into();
+        self.change(|manner| manner.policy = policy)
+    }
+
+    /// Retries exactly these failures, statuses or [patterns](Pattern), in place of those that the
+    /// policy lists and of a judgement by [`when`](Self::when).
+    ///
+    /// It never makes a request repeatable: what may have taken effect is retried only if it may run
+    /// twice (design rule 1).
+    pub fn retry_on<P: Into<Pattern>>(self, failures: impl IntoIterator<Item = P>) -> Self {
+        let failures: Vec<Pattern> = failures.into_iter().map(Into::into).collect();
+        self.change(|manner| manner.retry_on(failures))
+    }
+
+    /// Retries when this says so, of the number of the attempt (from 0), its error, and its response
+    /// as far as its head; one of the two is there. It judges any response, also a 200.
+    ///
+    /// The policy's limits hold, and so do "do not retry" and that only what may run twice is
+    /// repeated.
+    pub fn when(
+        self,
+        when: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.change(|manner| manner.when = Some(Arc::new(when)))
+    }
+
+    /// Waits for as long as this says, in place of the policy's backoff; its arguments are those of
+    /// [`when`](Self::when). Ceiling, jitter, hints and limits of the policy apply as ever.
+    pub fn delay(
+        self,
+        delay: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.change(|manner| manner.delay = Some(Arc::new(delay)))
+    }
+
+    /// Says whether the request may run twice, whatever its method and header say. With `true` you
+    /// promise that a duplicate does no harm; `false` is for a GET that does something.
+    pub fn repeatable(self, repeatable: bool) -> Self {
+        self.change(move |manner| manner.repeatable = Some(repeatable))
+    }
+
+    /// Names the request, so that it may run twice: with a [new key](IdempotencyKey::new), or one of
+    /// your own. It is the same for every attempt, and takes the place of one in the header.
+    pub fn idempotency_key<K>(mut self, key: K) -> Self
+    where
+        K: TryInto<IdempotencyKey>,
+        K::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        match key.try_into() {
+            Ok(key) => self.key = Some(key),
+            Err(error) => self.wrong = Some(error.into()),
+        }
+        self
+    }
+
+    /// Attempts once.
+    pub fn no_retry(self) -> Self {
+        self.change(|manner| manner.change_policy(Policy::without_retries))
+    }
+
+    /// Makes reading the body a part of each attempt: a response that is cut short is retried, and
+    /// goes on where it ended if it can (see [`Client::download`]). The body is kept in memory.
+    pub const fn whole_body(mut self) -> Self {
+        self.whole_body = true;
+        self
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Manner) + Send + 'static) -> Self {
+        self.changes.push(Box::new(change));
+        self
+    }
+
+    /// The request, to be sent by [`Client::send`] or [`Client::download`]. What was said of this
+    /// one's retries is not a part of it.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when a part of it makes no sense.
+    pub fn build(self) -> Result<Request<Body>, Error> {
+        self.prepare().map(|prepared| prepared.request)
+    }
+
+    /// Attempts until the head of a response has arrived that is no failure, or the policy stops;
+    /// with [`whole_body`](Self::whole_body) until its end.
+    ///
+    /// The last real outcome is returned as it is: if the last attempt was answered, its response is
+    /// `Ok`, be it a 200 or a 503.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
+    /// no response.
+    pub async fn send(self) -> Result<Response, Error> {
+        let whole_body = self.whole_body;
+        let Prepared {
+            client,
+            request,
+            manner,
+        } = self.prepare()?;
+        if whole_body {
+            whole::receive(&client, request, manner).await
+        } else {
+            client.exchange(&request, &manner).await
+        }
+    }
+
+    /// Attempts until the whole body is in `sink`, or the policy stops; see [`Client::download`].
+    ///
+    /// # Errors
+    /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
+    /// no complete response.
+    pub async fn download<S: Sink>(self, sink: &mut S) -> Result<(Head<()>, Summary), Error> {
+        let Prepared {
+            client,
+            request,
+            manner,
+        } = self.prepare()?;
+        Ok(client.receive(request, manner, sink).await?)
+    }
+
+    fn prepare(self) -> Result<Prepared, Error> {
+        if let Some(wrong) = self.wrong {
+            return Err(Error::Request(wrong));
+        }
+        let mut http = self
+            .http
+            .build()
+            .map_err(|error| Error::Request(error.into()))?;
+        let uri = http.url().as_str().parse::<http::Uri>();
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = uri.map_err(|error| Error::Request(error.into()))?;
+        *request.method_mut() = http.method().clone();
+        *request.version_mut() = http.version();
+        *request.headers_mut() = std::mem::take(http.headers_mut());
+        *request.body_mut() = match (self.body, http.body_mut().take()) {
+            (Some(body), _) => body,
+            (None, Some(body)) => body.into(),
+            (None, None) => Body::empty(),
+        };
+        if let Some(key) = &self.key {
+            key.attach(self.client.key_form, request.headers_mut());
+        }
+        let mut manner = self.client.manner_of(request.method(), request.uri());
+        manner.timeout = http.timeout().copied();
+        for change in self.changes {
+            change(&mut manner);
+        }
+        Ok(Prepared {
+            client: self.client,
+            request,
+            manner: manner.settled(),
+        })
+    }
+}
+
+/// A request that can be sent, and how it is retried.
+struct Prepared {
+    client: Client,
+    request: Request<Body>,
+    manner: Manner,
+}
+
+impl fmt::Debug for RequestBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestBuilder")
+            .field("http", &self.http)
+            .finish_non_exhaustive()
+    }
+}

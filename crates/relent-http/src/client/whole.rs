@@ -1,0 +1,45 @@
+//! A response whose body has been read before it is handed out.
+
+use std::io;
+
+use bytes::Bytes;
+use http::{Request, Response as Head};
+
+use super::Client;
+use super::body::Body;
+use super::download::Sink;
+use super::error::Error;
+use super::manner::Manner;
+use super::response::Response;
+
+/// A body in memory, under the head with which it began.
+#[derive(Default)]
+struct Whole {
+    head: Head<()>,
+    body: Vec<u8>,
+}
+
+impl Sink for Whole {
+    fn start(&mut self, head: &Head<()>, _: bool) -> io::Result<()> {
+        self.head = head.clone();
+        self.body.clear();
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.body.extend_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+pub(crate) async fn receive(
+    client: &Client,
+    request: Request<Body>,
+    manner: Manner,
+) -> Result<Response, Error> {
+    let mut whole = Whole::default();
+    let (_, summary) = client.receive(request, manner, &mut whole).await?;
+    // Of a response that came in parts, the first head is the one that speaks of the whole.
+    let response = whole.head.map(|()| whole.body);
+    Ok(Response::new(response.into(), summary))
+}
