@@ -1,6 +1,8 @@
 //! A session with its clock, randomness, budget and trace: what every loop of attempts stands on.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
@@ -57,9 +59,18 @@ pub struct Summary {
 ///     Decision::Stop(stop) => unreachable!("{}", stop.reason),
 /// }
 /// ```
-pub struct Driver<'p, K: Clock, R: Random = SessionRandom> {
-    policy: &'p Policy,
-    budget: Option<&'p Budget>,
+///
+/// Policy and budget are borrowed unless it is built by [`shared`](Self::shared), which holds an
+/// `Arc` of each: for futures that may not borrow, such as those of a tower service.
+pub struct Driver<'p, K, R = SessionRandom, P = &'p Policy, B = &'p Budget>
+where
+    K: Clock,
+    R: Random,
+    P: Deref<Target = Policy>,
+    B: Deref<Target = Budget>,
+{
+    policy: P,
+    budget: Option<B>,
     /// Whether an attempt that succeeds has anything to tell: to a clock, a budget or a trace.
     /// The rest pays for one comparison (design rule 10).
     attended: bool,
@@ -83,18 +94,24 @@ struct Extras<'p> {
 
 /// What a [`Driver`] is made of; [`start`](Self::start) makes it.
 #[must_use = "a builder does nothing until `start`"]
-pub struct DriverBuilder<'p, K, R = SessionRandom> {
-    policy: &'p Policy,
-    budget: Option<&'p Budget>,
+pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, B = &'p Budget> {
+    policy: P,
+    budget: Option<B>,
     clock: K,
     random: R,
     repeatable: bool,
     extras: Option<Box<Extras<'p>>>,
 }
 
-impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
+impl<'p, K, R, P, B> DriverBuilder<'p, K, R, P, B>
+where
+    K: Clock,
+    R: Random,
+    P: Deref<Target = Policy>,
+    B: Deref<Target = Budget>,
+{
     /// Takes the retries out of this shared budget.
-    pub fn budget(mut self, budget: &'p Budget) -> Self {
+    pub fn budget(mut self, budget: B) -> Self {
         self.budget = Some(budget);
         self
     }
@@ -119,7 +136,7 @@ impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
     }
 
     /// Draws from this random source.
-    pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2> {
+    pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, B> {
         let Self {
             policy,
             budget,
@@ -139,7 +156,7 @@ impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
     }
 
     /// Reads this clock.
-    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R> {
+    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R, P, B> {
         let Self {
             policy,
             budget,
@@ -160,11 +177,11 @@ impl<'p, K: Clock, R: Random> DriverBuilder<'p, K, R> {
 
     /// The driver, before its first attempt.
     #[inline]
-    pub fn start(self) -> Driver<'p, K, R> {
+    pub fn start(self) -> Driver<'p, K, R, P, B> {
         Driver {
+            attended: self.policy.needs_time() || self.budget.is_some() || self.extras.is_some(),
             policy: self.policy,
             budget: self.budget,
-            attended: self.policy.needs_time() || self.budget.is_some() || self.extras.is_some(),
             clock: self.clock,
             random: self.random,
             session: Session::new(NOT_YET, self.repeatable),
@@ -188,7 +205,43 @@ impl<'p, K: Clock> Driver<'p, K> {
     }
 }
 
-impl<K: Clock, R: Random> Driver<'_, K, R> {
+impl<K: Clock> Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>> {
+    /// The same as [`builder`](Driver::builder), with shares in policy and budget in place of
+    /// borrowing them.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use relent::{Driver, Policy, StdClock};
+    ///
+    /// let policy = Arc::new(Policy::STANDARD.clone());
+    /// let budget = policy.new_budget().map(Arc::new);
+    /// let mut driver = Driver::shared(policy, budget, StdClock).start();
+    /// assert_eq!(driver.on_attempt().number, 1);
+    /// ```
+    #[inline]
+    pub const fn shared(
+        policy: Arc<Policy>,
+        budget: Option<Arc<Budget>>,
+        clock: K,
+    ) -> DriverBuilder<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>> {
+        DriverBuilder {
+            policy,
+            budget,
+            clock,
+            random: SessionRandom::new(),
+            repeatable: true,
+            extras: None,
+        }
+    }
+}
+
+impl<K, R, P, B> Driver<'_, K, R, P, B>
+where
+    K: Clock,
+    R: Random,
+    P: Deref<Target = Policy>,
+    B: Deref<Target = Budget>,
+{
     /// An attempt starts. Reads the clock only if the policy or a trace needs it (design rule 10).
     #[inline]
     pub fn on_attempt(&mut self) -> Attempt {
@@ -197,10 +250,10 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
 
     /// The same, with the instant at which the attempt is cut off.
     #[inline]
-    pub(crate) fn begin_attempt(&mut self) -> (Attempt, Option<Instant>) {
+    pub fn begin_attempt(&mut self) -> (Attempt, Option<Instant>) {
         let number = self.session.on_attempt();
         if self.attended {
-            if let Some(budget) = self.budget
+            if let Some(budget) = &self.budget
                 && number == 1
             {
                 budget.on_request();
@@ -223,10 +276,10 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
         if let Some(extras) = &mut *self.extras {
             extras.attempt_started = now;
         }
-        let limit = self.session.attempt_limit(self.policy, now);
+        let limit = self.session.attempt_limit(&self.policy, now);
         let attempt = Attempt {
             number,
-            remaining: self.session.remaining(self.policy, now),
+            remaining: self.session.remaining(&self.policy, now),
             limit,
         };
         (attempt, limit.map(|limit| now.saturating_add(limit)))
@@ -236,7 +289,7 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     #[inline]
     pub fn on_success(&mut self) {
         if self.attended {
-            self.session.on_success(self.budget);
+            self.session.on_success(self.budget.as_deref());
             if self.extras.is_some() {
                 self.record_success();
             }
@@ -268,7 +321,7 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
         if self.extras.is_some() {
             return self.on_failure_with_extras(now, failure);
         }
-        let (policy, budget) = (self.policy, self.budget);
+        let (policy, budget) = (&*self.policy, self.budget.as_deref());
         self.session
             .on_failure(policy, now, failure, &mut self.random, budget)
     }
@@ -290,7 +343,8 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
             let own = waits.next();
             return self.decide_with(now, failure, own);
         }
-        let (policy, budget, random) = (self.policy, self.budget, &mut self.random);
+        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let random = &mut self.random;
         let decision = self
             .session
             .on_failure(policy, now, failure, random, budget);
@@ -299,7 +353,8 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     }
 
     fn decide_with(&mut self, now: Instant, failure: &Failure, own: Option<Duration>) -> Decision {
-        let (policy, budget, random) = (self.policy, self.budget, &mut self.random);
+        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let random = &mut self.random;
         let decision = self
             .session
             .on_failure_with(policy, now, failure, own, random, budget);
@@ -319,11 +374,37 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
 
     /// The caller goes away. A retry that was granted but not started is given back.
     pub fn on_cancel(&mut self) -> Stop {
-        self.session.on_cancel(self.budget);
-        let stop = Stop {
+        self.give_back(Stop {
             reason: StopReason::Cancelled,
             retry_at: None,
-        };
+        })
+    }
+
+    /// The driver's own caller cannot make use of the retry that was just granted, for a reason that
+    /// the policy cannot know, such as [`StopReason::NotReplayable`]. It is given back.
+    ///
+    /// Unlike [`on_stop`](Self::on_stop) in its place, it leaves the policy's own reason to stop
+    /// standing: what is permanent is not called "not replayable".
+    ///
+    /// ```
+    /// use relent::{Decision, Driver, Failure, Policy, StdClock, StopReason};
+    ///
+    /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
+    /// driver.on_attempt();
+    /// let failure = Failure::ambiguous();
+    /// if let Decision::Retry { .. } = driver.on_failure(&failure) {
+    ///     let stop = driver.on_declined(&failure, StopReason::NotReplayable);
+    ///     assert_eq!(stop.reason, StopReason::NotReplayable);
+    /// }
+    /// ```
+    pub fn on_declined(&mut self, failure: &Failure, reason: StopReason) -> Stop {
+        let now = self.now();
+        let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
+        self.give_back(Stop { reason, retry_at })
+    }
+
+    fn give_back(&mut self, stop: Stop) -> Stop {
+        self.session.on_cancel(self.budget.as_deref());
         let trace = self
             .extras
             .as_mut()
@@ -345,10 +426,17 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
         self.policy.waits(&mut self.random).next()
     }
 
+    /// The time left until the deadline, zero if it has passed; `None` without one.
+    pub fn remaining(&mut self) -> Option<Duration> {
+        self.policy.deadline()?;
+        let now = self.now();
+        self.session.remaining(&self.policy, now)
+    }
+
     /// The policy.
     #[must_use]
-    pub const fn policy(&self) -> &Policy {
-        self.policy
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// The clock.
@@ -420,16 +508,28 @@ impl<K: Clock, R: Random> Driver<'_, K, R> {
     }
 }
 
-impl<K: Clock, R: Random> Drop for Driver<'_, K, R> {
+impl<K, R, P, B> Drop for Driver<'_, K, R, P, B>
+where
+    K: Clock,
+    R: Random,
+    P: Deref<Target = Policy>,
+    B: Deref<Target = Budget>,
+{
     #[inline]
     fn drop(&mut self) {
-        if let Some(budget) = self.budget {
+        if let Some(budget) = self.budget.as_deref() {
             self.session.on_cancel(Some(budget));
         }
     }
 }
 
-impl<K: Clock, R: Random> fmt::Debug for Driver<'_, K, R> {
+impl<K, R, P, B> fmt::Debug for Driver<'_, K, R, P, B>
+where
+    K: Clock,
+    R: Random,
+    P: Deref<Target = Policy>,
+    B: Deref<Target = Budget>,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver")
             .field("session", &self.session)
@@ -437,10 +537,13 @@ impl<K: Clock, R: Random> fmt::Debug for Driver<'_, K, R> {
     }
 }
 
-impl<K, R> fmt::Debug for DriverBuilder<'_, K, R> {
+impl<K, R, P, B> fmt::Debug for DriverBuilder<'_, K, R, P, B>
+where
+    P: Deref<Target = Policy>,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DriverBuilder")
-            .field("policy", self.policy)
+            .field("policy", &*self.policy)
             .finish_non_exhaustive()
     }
 }

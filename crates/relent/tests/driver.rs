@@ -1,0 +1,70 @@
+//! Loops of one's own around a driver.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use relent::{
+    Backoff, Budget, BudgetConfig, Decision, Driver, Failure, Policy, StopReason, VirtualClock,
+};
+
+fn budget() -> Arc<Budget> {
+    let config = BudgetConfig {
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    Arc::new(Budget::new(&config).unwrap())
+}
+
+fn policy() -> Arc<Policy> {
+    let policy = Policy::builder(Backoff::None).deadline(Duration::from_secs(5));
+    Arc::new(policy.build().unwrap())
+}
+
+#[test]
+fn a_driver_with_shares_of_its_own_can_be_returned_and_gives_back_when_dropped() {
+    let budget = budget();
+    let mut driver = Driver::shared(policy(), Some(budget.clone()), VirtualClock::new()).start();
+    driver.on_attempt();
+    let start = budget.balance();
+    let granted = driver.on_failure(&Failure::ambiguous());
+    assert!(matches!(granted, Decision::Retry { .. }));
+    assert!(budget.balance() < start);
+    drop(driver);
+    assert_eq!(budget.balance(), start);
+}
+
+#[test]
+fn a_retry_that_is_declined_goes_back_to_the_budget_and_is_a_stop_in_the_trace() {
+    let (budget, policy) = (budget(), policy());
+    let mut driver = Driver::builder(&policy, VirtualClock::new())
+        .budget(&budget)
+        .traced()
+        .start();
+    driver.on_attempt();
+    let start = budget.balance();
+    let failure = Failure::ambiguous();
+    assert!(matches!(
+        driver.on_failure(&failure),
+        Decision::Retry { .. }
+    ));
+    let stop = driver.on_declined(&failure, StopReason::NotReplayable);
+    assert_eq!(budget.balance(), start);
+    let trace = driver.summary(Some(stop)).trace.unwrap();
+    assert_eq!(trace.entries().count(), 1);
+    assert_eq!(
+        trace.entries().next().unwrap().decision,
+        Some(Decision::Stop(stop))
+    );
+}
+
+#[test]
+fn a_driver_tells_the_time_that_is_left_before_an_attempt() {
+    let (policy, clock) = (policy(), VirtualClock::new());
+    let mut driver = Driver::builder(&policy, clock.clone()).start();
+    driver.on_attempt();
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(driver.remaining(), Some(Duration::from_secs(3)));
+    let without = Policy::builder(Backoff::None).build().unwrap();
+    assert_eq!(Driver::builder(&without, clock).start().remaining(), None);
+}
