@@ -7,6 +7,10 @@
 //!
 //! # Features
 //! - `grpc`: the parts of the module [`grpc`] that read protobuf and look at bodies.
+//! - `tower`: [`RetryLayer`], which retries the calls of any service of HTTP requests: hyper-util's
+//!   client, a tonic channel, a stack of middleware; [`Replay`], for bodies that can be sent again;
+//!   and the module `network` for the errors of hyper.
+//! - `rustls`: the module `network` knows the errors of rustls, such as a rejected certificate.
 //! - `reqwest`: the module `client`, a client that retries and resumes; the module `network`, which
 //!   classifies the errors of reqwest; and the module `dns`, a resolver whose errors can be told
 //!   apart.
@@ -19,6 +23,8 @@ mod classify;
 pub mod client;
 #[cfg(feature = "reqwest")]
 pub mod dns;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod drain;
 #[cfg(feature = "reqwest")]
 #[doc = include_str!("../docs/fetch_retry.md")]
 pub mod fetch_retry {}
@@ -28,10 +34,14 @@ pub mod headers;
 mod hint;
 mod http_date;
 mod idempotency_key;
-#[cfg(feature = "reqwest")]
+#[cfg(feature = "tower")]
+mod layer;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
 pub mod network;
 mod rate_limit;
 mod repeatable;
+#[cfg(feature = "tower")]
+mod replay;
 pub mod retry_after;
 mod server_clock;
 
@@ -43,5 +53,11 @@ pub use client::{
 };
 pub use hint::{HintOptions, hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
+#[cfg(feature = "tower")]
+pub use layer::{
+    FreshConnection, MapBody, Override, ResponseFuture, Retry, RetryLayer, ServiceError, Unchanged,
+};
 pub use rate_limit::XRateLimitReset;
 pub use repeatable::RequestFacts;
+#[cfg(feature = "tower")]
+pub use replay::{BoxError, ByType, NotReplayable, Reopen, Replay, ReplayBody, Superseded};

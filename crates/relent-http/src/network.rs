@@ -1,88 +1,94 @@
-//! From an error of reqwest to a [`Failure`], by design rule 2.
+//! From an error of a transport to a [`Failure`], by design rule 2.
+
+#[cfg(feature = "reqwest")]
+mod of_reqwest;
+#[cfg(feature = "rustls")]
+mod tls;
 
 use std::error::Error;
 use std::io;
 
-use dns_lookup::LookupError;
-use relent_core::{Cause, Failure, Hint, Kind, Network};
-use rustls::AlertDescription;
+use relent_core::{Cause, Failure, Kind, Network};
 
-use crate::RequestFacts;
-use crate::classify::kind;
+#[cfg(feature = "reqwest")]
+pub use of_reqwest::classify;
 
-/// Classifies an error of reqwest by the types and codes in its chain of sources, never by its text.
+/// Classifies any error by the types and codes in its chain of sources, never by its text: those of
+/// hyper, h2, hyper-util's client, rustls (with the feature `rustls`), reqwest (with the feature
+/// `reqwest`, by its `classify`) and I/O.
 ///
 /// | error | kind | cause |
 /// |---|---|---|
-/// | the request cannot be built | permanent | [`Network::BadRequest`] |
-/// | too many redirects | permanent | [`Cause::Error`] |
-/// | look-up failed just now | not processed | [`Network::Dns`] |
-/// | name not found | not processed | [`Network::NameNotFound`], which a session retries once |
-/// | no connection in time | not processed | [`Cause::Timeout`] |
-/// | refused, unreachable, or a proxy's tunnel failed | not processed | [`Network::Connect`] |
-/// | TLS handshake cut or failed | not processed | [`Network::Handshake`] |
+/// | of hyper-util's client: no connection in time | not processed | [`Cause::Timeout`] |
+/// | of hyper-util's client: no connection, for whatever reason; of any: refused | not processed | [`Network::Connect`] |
+/// | of hyper-util's client: TLS handshake cut or failed | not processed | [`Network::Handshake`] |
 /// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
 /// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
 /// | no answer in time | ambiguous | [`Cause::Timeout`] |
 /// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
-/// | response ended early | ambiguous | [`Network::Truncated`] |
-/// | anything else, such as a response that is no HTTP | ambiguous | [`Network::Other`] |
+/// | anything else | ambiguous | [`Network::Other`] |
 ///
-/// Look-ups can be told apart only with [`dns::Resolver`](crate::dns::Resolver); with another
-/// resolver, every failed look-up is "name not found".
+/// The resolvers of the standard library and of tokio do not tell why a look-up failed: it is
+/// "connection refused" here.
 ///
 /// ```
-/// use relent_core::{Cause, Network};
+/// use std::io;
+/// use relent_core::Kind;
 /// use relent_http::network;
 ///
-/// let error = reqwest::Client::new().get("no URL").build().unwrap_err();
-/// assert_eq!(network::classify(&error).cause, Cause::Network(Network::BadRequest));
+/// let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+/// assert_eq!(network::classify_error(&refused).kind, Kind::NotProcessed);
+/// let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+/// assert_eq!(network::classify_error(&reset).kind, Kind::Ambiguous);
 /// ```
 #[must_use]
-pub fn classify(error: &reqwest::Error) -> Failure {
-    if error.is_builder() {
-        return Failure::network(Network::BadRequest);
+pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
+    #[cfg(feature = "reqwest")]
+    if let Some(error) = chain(error).find_map(|source| source.downcast_ref::<reqwest::Error>()) {
+        return classify(error);
     }
-    if error.is_redirect() {
-        return Failure::permanent();
-    }
-    if let Some(status) = error.status() {
-        // From `error_for_status`: the headers are gone, and with them any hint.
-        let kind = kind(status, &Hint::NONE, RequestFacts::default());
-        return Failure::new(kind).cause(Cause::Status(status.as_u16()));
-    }
-    if error.is_dns() {
-        let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
-        return Failure::network(lookup.map_or(Network::NameNotFound, crate::dns::network));
-    }
-    if error.is_connect() {
-        if error.is_timeout() {
+    if chain(error).any(is_connect) {
+        if chain(error).any(is_timeout) {
             return Failure::not_processed().cause(Cause::Timeout);
         }
-        return Failure::network(
-            chain(error)
-                .find_map(while_connecting)
-                .unwrap_or(Network::Connect),
-        );
+        let network = chain(error).find_map(while_connecting);
+        return Failure::network(network.unwrap_or(Network::Connect));
     }
-    if error.is_timeout() {
+    if let Some(failure) = chain(error).find_map(while_sending) {
+        return failure;
+    }
+    if chain(error).any(is_timeout) {
         return Failure::ambiguous().cause(Cause::Timeout);
     }
-    let unknown = Failure::network(Network::Other);
-    if error.is_body() || error.is_decode() {
-        return chain(error)
-            .find_map(while_receiving)
-            .map_or(unknown, Failure::network);
-    }
-    chain(error).find_map(while_sending).unwrap_or(unknown)
+    Failure::network(Network::Other)
 }
 
-type Source<'e> = &'e (dyn Error + 'static);
+/// Whether there was no connection yet.
+fn is_connect(source: Source<'_>) -> bool {
+    #[cfg(feature = "tower")]
+    if let Some(error) = source.downcast_ref::<hyper_util::client::legacy::Error>() {
+        return error.is_connect();
+    }
+    source
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn is_timeout(source: Source<'_>) -> bool {
+    if let Some(error) = source.downcast_ref::<hyper::Error>() {
+        return error.is_timeout();
+    }
+    source
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+}
+
+pub(crate) type Source<'e> = &'e (dyn Error + 'static);
 
 /// An error and what caused it, outermost first.
-fn chain<'e>(error: &'e reqwest::Error) -> impl Iterator<Item = Source<'e>> {
-    std::iter::successors(Some(error as Source<'e>), |error: &Source<'e>| {
+pub(crate) fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
+    std::iter::successors(Some(error), |error: &Source<'e>| {
         let error: Source<'e> = *error;
         // `source` steps over the I/O error within an HTTP/2 error, and over the error within an I/O
         // error.
@@ -103,8 +109,9 @@ fn chain<'e>(error: &'e reqwest::Error) -> impl Iterator<Item = Source<'e>> {
 }
 
 fn while_connecting(source: Source<'_>) -> Option<Network> {
+    #[cfg(feature = "rustls")]
     if let Some(error) = source.downcast_ref::<rustls::Error>() {
-        return Some(if is_certificate(error) {
+        return Some(if tls::is_certificate(error) {
             Network::Certificate
         } else {
             Network::Handshake
@@ -131,11 +138,13 @@ fn while_sending(source: Source<'_>) -> Option<Failure> {
             return Some(Failure::network(Network::Reset));
         }
     }
+    #[cfg(feature = "rustls")]
+    if let Some(error) = source.downcast_ref::<rustls::Error>() {
+        // With TLS 1.3 the server looks at the client's certificate after the handshake.
+        return tls::is_certificate(error).then(|| Failure::network(Network::Certificate));
+    }
     let network = if let Some(error) = source.downcast_ref::<h2::Error>() {
         of_stream(error)?
-    } else if let Some(error) = source.downcast_ref::<rustls::Error>() {
-        // With TLS 1.3 the server looks at the client's certificate after the handshake.
-        is_certificate(error).then_some(Network::Certificate)?
     } else {
         let error = source.downcast_ref::<io::Error>()?;
         let broken = error.kind() == io::ErrorKind::UnexpectedEof || is_reset(error);
@@ -145,6 +154,7 @@ fn while_sending(source: Source<'_>) -> Option<Failure> {
 }
 
 /// After the head of the response.
+#[cfg(feature = "reqwest")]
 fn while_receiving(source: Source<'_>) -> Option<Network> {
     if let Some(error) = source.downcast_ref::<hyper::Error>() {
         return error.is_incomplete_message().then_some(Network::Truncated);
@@ -187,29 +197,4 @@ fn is_reset(error: &io::Error) -> bool {
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::NotConnected
     )
-}
-
-fn is_certificate(error: &rustls::Error) -> bool {
-    use rustls::Error::{
-        AlertReceived, InvalidCertRevocationList, InvalidCertificate, NoCertificatesPresented,
-        UnsupportedNameType,
-    };
-    match error {
-        InvalidCertificate(_)
-        | InvalidCertRevocationList(_)
-        | NoCertificatesPresented
-        | UnsupportedNameType => true,
-        AlertReceived(alert) => matches!(
-            alert,
-            AlertDescription::BadCertificate
-                | AlertDescription::UnsupportedCertificate
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::CertificateExpired
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::UnknownCA
-                | AlertDescription::AccessDenied
-                | AlertDescription::CertificateRequired
-        ),
-        _ => false,
-    }
 }

@@ -9,6 +9,7 @@ use relent::{Clock, Driver};
 use relent_core::{Cause, Decision, Failure, Network, Random, StopReason};
 use tokio::time::Instant;
 
+use crate::drain::{BYTES, TIME};
 use crate::network;
 
 /// Why an attempt brought no response, or an incomplete one.
@@ -160,23 +161,19 @@ impl Failed {
     /// again; call it while waiting for the next attempt. A longer or slower one is dropped, which
     /// closes the connection.
     pub async fn drain(self) {
-        /// About what a new connection would cost anyway.
-        const TIME: Duration = Duration::from_millis(250);
-        const BYTES: usize = 64 << 10;
-
         let Last::Refused(mut response) = self.last else {
             return;
         };
         if response
             .content_length()
-            .is_some_and(|length| length > BYTES as u64)
+            .is_some_and(|length| length > BYTES)
         {
             return;
         }
         let end = async {
             let mut read = 0;
             while let Ok(Some(chunk)) = response.chunk().await {
-                read += chunk.len();
+                read += chunk.len() as u64;
                 if read > BYTES {
                     return;
                 }

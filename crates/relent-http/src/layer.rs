@@ -1,0 +1,400 @@
+//! A tower layer that retries HTTP requests (design rules 1–9).
+
+mod error;
+mod future;
+mod overrides;
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Request, Response, Uri};
+use http_body::Body;
+use relent::{Clock, Driver, GaveUp, SessionRandom, Sleeper, Summary, TokioClock};
+use relent_core::{Budget, Policy, StopReason};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::hint::HintOptions;
+use crate::repeatable::RequestFacts;
+use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
+
+pub use error::ServiceError;
+pub use future::ResponseFuture;
+pub use overrides::{FreshConnection, Override};
+
+/// Retries the calls of a service by a policy, design rules 1–9.
+///
+/// The service takes an `http::Request` and answers with an `http::Response`: the client of
+/// hyper-util, a tonic channel, reqwest behind an adapter, a stack of middleware. Have a layer for
+/// each destination that fails by itself: the budget of the policy is shared by the clones of a
+/// layer and the services that it makes.
+///
+/// ```no_run
+/// use bytes::Bytes;
+/// use http_body_util::Full;
+/// use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+/// use relent::{Policy, Summary};
+/// use relent_http::RetryLayer;
+/// use tower::{Layer, ServiceExt};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let client = Client::builder(TokioExecutor::new()).build_http();
+/// let client = RetryLayer::new(Policy::STANDARD.clone()).layer(client);
+/// let request = http::Request::get("http://localhost/").body(Full::<Bytes>::default())?;
+/// let response = client.oneshot(request).await?;
+/// let attempts = response.extensions().get::<Summary>().map_or(1, |summary| summary.attempts);
+/// println!("{} after {attempts} attempts", response.status());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What may be retried
+/// By method, `Idempotency-Key` and precondition ([`RequestFacts`]), by the policy's
+/// `assume_repeatable`, or by an [`Override`] in the extensions of the request. A body is sent again
+/// if its content is known or was kept: see [`Replay`].
+///
+/// # What comes back
+/// The last real outcome, as it is: a 503 response remains `Ok`, and only if the last attempt had no
+/// response there is a [`GaveUp`] with its error. The extensions of a response hold a [`Summary`]
+/// when there was more than one attempt, when the policy stopped, or when a trace was asked for.
+/// A response without one was the first attempt's, and a success. An outer layer does not retry what
+/// this one has given up.
+///
+/// # Time
+/// The attempt timeout of the policy ends with the head of the response; the attempt is cut off by
+/// dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is
+/// left of a response that is retried is read meanwhile, up to 64 KiB and 250 ms, so that its
+/// connection can be used again.
+///
+/// A service cannot be told to open a new connection. After a 421, or an answer that came before the
+/// request was sent to its end, the next request carries the extension [`FreshConnection`] for a
+/// service of your own to see; others may get the same connection again.
+#[derive(Clone)]
+pub struct RetryLayer<K = TokioClock, M = Unchanged, N = ByType> {
+    config: Config<K, M, N>,
+}
+
+/// A service whose calls are retried; made by [`RetryLayer`].
+///
+/// The service is cloned for the attempts after the first, which then acquire readiness for
+/// themselves: the instance that was polled ready is the one that is called.
+pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
+    service: S,
+    config: Arc<Config<K, M, N>>,
+}
+
+type Reroute = dyn Fn(u32, &mut Uri) + Send + Sync;
+type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
+
+#[derive(Clone)]
+struct Config<K, M, N> {
+    policy: Arc<Policy>,
+    budget: Option<Arc<Budget>>,
+    hints: HintOptions,
+    traced: bool,
+    cap: usize,
+    reroute: Option<Arc<Reroute>>,
+    random: Option<Arc<NewRandom>>,
+    clock: K,
+    map: M,
+    reopen: N,
+}
+
+/// The driver of a call, which may not borrow.
+type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>>;
+
+impl RetryLayer {
+    /// Retries by this policy, with a budget of its own if the policy has one.
+    pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
+        let policy = policy.into();
+        Self {
+            config: Config {
+                budget: policy.new_budget().map(Arc::new),
+                policy,
+                hints: HintOptions::default(),
+                traced: false,
+                cap: Replay::CAP,
+                reroute: None,
+                random: None,
+                clock: TokioClock,
+                map: Unchanged,
+                reopen: ByType,
+            },
+        }
+    }
+}
+
+impl<K, M, N> RetryLayer<K, M, N> {
+    /// Takes the retries out of this budget in place of one of its own, to share it among several
+    /// layers of a destination.
+    #[must_use]
+    pub fn budget(mut self, budget: Arc<Budget>) -> Self {
+        self.config.budget = Some(budget);
+        self
+    }
+
+    /// What the destination means by headers that do not say it themselves.
+    #[must_use]
+    pub const fn hints(mut self, options: HintOptions) -> Self {
+        self.config.hints = options;
+        self
+    }
+
+    /// Keeps a trace of every attempt in the [`Summary`], which then every response has.
+    #[must_use]
+    pub const fn traced(mut self) -> Self {
+        self.config.traced = true;
+        self
+    }
+
+    /// The most bytes that are kept of a body that streams; [`Replay::CAP`] unless said otherwise.
+    #[must_use]
+    pub const fn body_cap(mut self, bytes: usize) -> Self {
+        self.config.cap = bytes;
+        self
+    }
+
+    /// Chooses where an attempt goes: given its number (the first is 1) and the address of the
+    /// request, which it may change. For a fallback, or for another node when only some fail. A
+    /// `Host` header that the caller has set stays.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).reroute(|attempt, uri| {
+    ///     if attempt > 1 {
+    ///         *uri = http::Uri::from_static("http://fallback.example/");
+    ///     }
+    /// });
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub fn reroute(mut self, route: impl Fn(u32, &mut Uri) + Send + Sync + 'static) -> Self {
+        self.config.reroute = Some(Arc::new(route));
+        self
+    }
+
+    /// Draws each call's randomness from a stream made by this; by default they are seeded by the
+    /// operating system.
+    #[must_use]
+    pub fn random(mut self, make: impl Fn() -> SessionRandom + Send + Sync + 'static) -> Self {
+        self.config.random = Some(Arc::new(make));
+        self
+    }
+
+    /// Reads this clock and waits by it; tokio's unless said otherwise.
+    #[must_use]
+    pub fn clock<K2: Sleeper>(self, clock: K2) -> RetryLayer<K2, M, N> {
+        let Config { map, reopen, .. } = self.config;
+        RetryLayer {
+            config: Config {
+                policy: self.config.policy,
+                budget: self.config.budget,
+                hints: self.config.hints,
+                traced: self.config.traced,
+                cap: self.config.cap,
+                reroute: self.config.reroute,
+                random: self.config.random,
+                clock,
+                map,
+                reopen,
+            },
+        }
+    }
+
+    /// Makes the body that the service takes, such as `tonic::body::Body::new`; [`Unchanged`] unless
+    /// said otherwise.
+    #[must_use]
+    pub fn map_body<B, O, F>(self, map: F) -> RetryLayer<K, F, N>
+    where
+        F: Fn(ReplayBody<B>) -> O,
+    {
+        let Config { clock, reopen, .. } = self.config;
+        RetryLayer {
+            config: Config {
+                policy: self.config.policy,
+                budget: self.config.budget,
+                hints: self.config.hints,
+                traced: self.config.traced,
+                cap: self.config.cap,
+                reroute: self.config.reroute,
+                random: self.config.random,
+                clock,
+                map,
+                reopen,
+            },
+        }
+    }
+
+    /// Makes a body of the same content again, for bodies that are not known [`ByType`]. Where it
+    /// gives `None`, the body is kept while it streams.
+    #[must_use]
+    pub fn known_body<B, F>(self, reopen: F) -> RetryLayer<K, M, F>
+    where
+        F: Fn(&B) -> Option<B>,
+    {
+        let Config { clock, map, .. } = self.config;
+        RetryLayer {
+            config: Config {
+                policy: self.config.policy,
+                budget: self.config.budget,
+                hints: self.config.hints,
+                traced: self.config.traced,
+                cap: self.config.cap,
+                reroute: self.config.reroute,
+                random: self.config.random,
+                clock,
+                map,
+                reopen,
+            },
+        }
+    }
+}
+
+impl<K: Clock + Clone, M, N> Config<K, M, N> {
+    /// The driver of one call, with all that is shared by the callers of the destination.
+    #[inline]
+    fn driver(&self, facts: RequestFacts, overrides: &Override) -> CallDriver<K> {
+        let policy = overrides.policy.as_ref().unwrap_or(&self.policy);
+        let random = self
+            .random
+            .as_ref()
+            .map_or_else(SessionRandom::new, |make| make());
+        let driver = Driver::shared(policy.clone(), self.budget.clone(), self.clock.clone())
+            .random(random)
+            .repeatable(overrides.repeatable.unwrap_or(facts.repeatable));
+        if self.traced {
+            driver.traced().start()
+        } else {
+            driver.start()
+        }
+    }
+
+    /// The request of one attempt.
+    #[inline]
+    fn request<B>(&self, head: Parts, body: ReplayBody<B>, attempt: u32) -> Request<M::Body>
+    where
+        M: MapBody<B>,
+    {
+        let mut request = Request::from_parts(head, self.map.map_body(body));
+        if let Some(reroute) = &self.reroute {
+            reroute(attempt, request.uri_mut());
+        }
+        request
+    }
+}
+
+impl<S, K, M, N> Layer<S> for RetryLayer<K, M, N>
+where
+    K: Clone,
+    M: Clone,
+    N: Clone,
+{
+    type Service = Retry<S, K, M, N>;
+
+    fn layer(&self, service: S) -> Self::Service {
+        Retry {
+            service,
+            config: Arc::new(self.config.clone()),
+        }
+    }
+}
+
+impl<S, B, R, K, M, N> Service<Request<B>> for Retry<S, K, M, N>
+where
+    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+    R: Body,
+    K: Sleeper + Clone,
+    M: MapBody<B>,
+    N: Reopen<B>,
+{
+    type Response = Response<R>;
+    type Error = GaveUp<ServiceError>;
+    type Future = ResponseFuture<S, B, R, K, M, N>;
+
+    #[inline]
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.service
+            .poll_ready(context)
+            .map_err(|error| never_called(error.into()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        ResponseFuture::start(&mut self.service, &self.config, request)
+    }
+}
+
+#[cold]
+fn never_called(error: BoxError) -> GaveUp<ServiceError> {
+    let summary = Summary {
+        attempts: 0,
+        elapsed: Duration::ZERO,
+        reason: Some(StopReason::Permanent),
+        retry_at: None,
+        trace: None,
+    };
+    GaveUp::new(Some(ServiceError::Service(error)), summary)
+}
+
+/// Makes the body that a service takes out of the body of an attempt. Closures do.
+pub trait MapBody<B> {
+    /// What the service takes.
+    type Body;
+
+    /// Makes it.
+    fn map_body(&self, body: ReplayBody<B>) -> Self::Body;
+}
+
+impl<B, O, F: Fn(ReplayBody<B>) -> O> MapBody<B> for F {
+    type Body = O;
+
+    fn map_body(&self, body: ReplayBody<B>) -> O {
+        self(body)
+    }
+}
+
+/// The service takes [`ReplayBody`], as those do that take any body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unchanged;
+
+impl<B> MapBody<B> for Unchanged {
+    type Body = ReplayBody<B>;
+
+    #[inline]
+    fn map_body(&self, body: ReplayBody<B>) -> ReplayBody<B> {
+        body
+    }
+}
+
+impl<S: Clone, K, M, N> Clone for Retry<S, K, M, N> {
+    fn clone(&self) -> Self {
+        Self {
+            service: self.service.clone(),
+            config: self.config.clone(),
+        }
+    }
+}
+
+impl<K, M, N> fmt::Debug for RetryLayer<K, M, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryLayer")
+            .field("policy", &self.config.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, K, M, N> fmt::Debug for Retry<S, K, M, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry")
+            .field("policy", &self.config.policy)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,469 @@
+//! The future of a call, written by hand: no box, and no allocation before it waits.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use relent::{Clock, GaveUp, Sleeper, Summary};
+use relent_core::{Cause, Decision, Failure, Instant, Kind, StopReason};
+use tower_service::Service;
+
+use super::{CallDriver, Config, FreshConnection, MapBody, Override, ServiceError};
+use crate::drain::{self, Drain};
+use crate::headers::GRPC_STATUS;
+use crate::network;
+use crate::repeatable::RequestFacts;
+use crate::replay::{BoxError, NotReplayable, Reopen, Replay};
+
+/// A service that fails at once, again and again, without a wait, lets other tasks run after this
+/// many attempts.
+const ATTEMPTS_PER_TURN: u32 = 32;
+
+pin_project! {
+    /// The future of a [`Retry`](super::Retry). Dropping it at any point leaves the budget
+    /// consistent, and lets the running attempt go.
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct ResponseFuture<S, B, R, K, M, N>
+    where
+        S: Service<Request<M::Body>>,
+        K: Sleeper,
+        M: MapBody<B>,
+    {
+        config: Arc<Config<K, M, N>>,
+        service: S,
+        // What the next attempt sends; `None` if there is none.
+        head: Option<Parts>,
+        replay: Replay<B>,
+        facts: RequestFacts,
+        driver: CallDriver<K>,
+        // One timer for waits and limits, made when it is first needed and reused.
+        timer: Option<Pin<Box<K::Sleep>>>,
+        // The next attempt should have a new connection.
+        fresh: bool,
+        #[pin]
+        state: State<S::Future, R>,
+    }
+}
+
+/// When a running attempt is cut off.
+#[derive(Clone, Copy)]
+enum Limit {
+    Never,
+    /// Then; the timer is not set before the attempt has to wait.
+    At(Instant, Duration),
+    /// When the timer says so.
+    Timer(Duration),
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<F, R> {
+        Running {
+            #[pin]
+            attempt: F,
+            limit: Limit,
+        },
+        // Until the wait is over; `left` of it when the timer, if set, has run out.
+        Waiting {
+            #[pin]
+            drain: Option<Drain<R>>,
+            left: Duration,
+            timed: bool,
+            failure: Failure,
+        },
+        // Until the service is ready for the next attempt, or the deadline.
+        Reserving {
+            timed: bool,
+            failure: Failure,
+        },
+        // Polled again by mistake, it must not call the service again.
+        Done,
+    }
+}
+
+/// How an attempt ended.
+enum Outcome<R> {
+    Response(Response<R>),
+    Error(ServiceError),
+}
+
+type Output<R> = Result<Response<R>, GaveUp<ServiceError>>;
+
+impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
+where
+    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+    R: Body,
+    K: Sleeper + Clone,
+    M: MapBody<B>,
+    N: Reopen<B>,
+{
+    /// Calls the service, which is ready.
+    #[inline]
+    pub(super) fn start(
+        service: &mut S,
+        config: &Arc<Config<K, M, N>>,
+        mut request: Request<B>,
+    ) -> Self {
+        let overrides: Option<Override> = request.extensions_mut().remove();
+        let overrides = overrides.unwrap_or_default();
+        let facts = RequestFacts::of(request.method(), request.headers());
+        let mut driver = config.driver(facts, &overrides);
+        let (head, body) = request.into_parts();
+        let once = overrides.no_retry || driver.policy().max_retries() == Some(0);
+        let again = (!once).then(|| head.clone());
+        let (replay, body) = Replay::new(body, &config.reopen, config.cap);
+        let limit = begin(&mut driver);
+        let attempt = service.call(config.request(head, body, 1));
+        Self {
+            config: config.clone(),
+            service: service.clone(),
+            head: again,
+            replay,
+            facts,
+            driver,
+            timer: None,
+            fresh: false,
+            state: State::Running { attempt, limit },
+        }
+    }
+
+    fn poll_output(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Output<R>> {
+        let mut this = self.project();
+        loop {
+            let (outcome, failure) = match this.state.as_mut().project() {
+                StateProjection::Done => return Poll::Pending,
+                StateProjection::Running { attempt, limit } => {
+                    match ready!(poll_attempt(
+                        attempt,
+                        limit,
+                        this.driver,
+                        this.timer,
+                        context
+                    )) {
+                        Outcome::Response(response) => {
+                            match judge(&response, *this.facts, this.config, this.driver) {
+                                None => {
+                                    this.state.set(State::Done);
+                                    return Poll::Ready(Ok(success(
+                                        response,
+                                        this.driver,
+                                        this.config.traced,
+                                    )));
+                                }
+                                Some(failure) => (Outcome::Response(response), failure),
+                            }
+                        }
+                        Outcome::Error(error) => {
+                            let failure = of_error(&error);
+                            (Outcome::Error(error), failure)
+                        }
+                    }
+                }
+                StateProjection::Waiting {
+                    mut drain,
+                    left,
+                    timed,
+                    failure,
+                } => {
+                    if let Some(draining) = drain.as_mut().as_pin_mut()
+                        && draining.poll_end(context).is_ready()
+                    {
+                        drain.set(None);
+                    }
+                    if *timed {
+                        ready!(poll_timer(this.timer, context));
+                        drain.set(None);
+                        *timed = false;
+                    }
+                    if !left.is_zero() {
+                        let wait = match *drain {
+                            Some(_) => drain::TIME.min(*left),
+                            None => *left,
+                        };
+                        *left = left.saturating_sub(wait);
+                        *timed = true;
+                        set_timer(this.timer, this.driver.clock(), wait);
+                        continue;
+                    }
+                    let failure = *failure;
+                    this.state.set(State::Reserving {
+                        timed: false,
+                        failure,
+                    });
+                    continue;
+                }
+                StateProjection::Reserving { timed, failure } => {
+                    let (error, stop) = match this.service.poll_ready(context) {
+                        Poll::Ready(Ok(())) => {
+                            let failure = *failure;
+                            match again(
+                                this.head,
+                                this.replay,
+                                this.config,
+                                this.driver,
+                                *this.fresh,
+                            ) {
+                                Ok((request, limit)) => {
+                                    let attempt = this.service.call(request);
+                                    this.state.set(State::Running { attempt, limit });
+                                    continue;
+                                }
+                                Err(error) => {
+                                    let stop = this
+                                        .driver
+                                        .on_declined(&failure, StopReason::NotReplayable);
+                                    (ServiceError::Body(error), stop)
+                                }
+                            }
+                        }
+                        Poll::Ready(Err(error)) => {
+                            let stop = this.driver.on_declined(failure, StopReason::Permanent);
+                            (ServiceError::Service(error.into()), stop)
+                        }
+                        Poll::Pending => {
+                            if !*timed {
+                                let Some(left) = this.driver.remaining() else {
+                                    return Poll::Pending;
+                                };
+                                *timed = true;
+                                set_timer(this.timer, this.driver.clock(), left);
+                            }
+                            ready!(poll_timer(this.timer, context));
+                            let stop = this.driver.on_declined(failure, StopReason::Deadline);
+                            (ServiceError::NotReady, stop)
+                        }
+                    };
+                    this.state.set(State::Done);
+                    let summary = this.driver.summary(Some(stop));
+                    return Poll::Ready(Err(GaveUp::new(Some(error), summary)));
+                }
+            };
+
+            let answered = matches!(outcome, Outcome::Response(_));
+            let busy = answered && !this.replay.is_whole();
+            *this.fresh = busy || failure.cause == Cause::Status(421);
+            let decision = match this.driver.on_failure(&failure) {
+                Decision::Retry { .. } if this.head.is_none() => {
+                    let reason = StopReason::RetriesExhausted;
+                    Decision::Stop(this.driver.on_declined(&failure, reason))
+                }
+                Decision::Retry { .. } if this.replay.take_back(answered).is_err() => {
+                    let reason = StopReason::NotReplayable;
+                    Decision::Stop(this.driver.on_declined(&failure, reason))
+                }
+                decision => decision,
+            };
+            match decision {
+                Decision::Stop(stop) => {
+                    this.state.set(State::Done);
+                    let summary = this.driver.summary(Some(stop));
+                    return Poll::Ready(match outcome {
+                        Outcome::Response(mut response) => {
+                            response.extensions_mut().insert(summary);
+                            Ok(response)
+                        }
+                        Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
+                    });
+                }
+                Decision::Retry { after } => {
+                    let drain = match outcome {
+                        Outcome::Response(response) => Drain::new(response.into_body()),
+                        Outcome::Error(_) => None,
+                    };
+                    // Drops the attempt, with all that it holds, before the wait.
+                    this.state.set(State::Waiting {
+                        drain,
+                        left: after,
+                        timed: false,
+                        failure,
+                    });
+                    if after.is_zero() && this.driver.attempts() % ATTEMPTS_PER_TURN == 0 {
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An attempt starts.
+#[inline]
+fn begin<K: Clock>(driver: &mut CallDriver<K>) -> Limit {
+    let (attempt, ends) = driver.begin_attempt();
+    match (ends, attempt.limit) {
+        (Some(ends), Some(limit)) => Limit::At(ends, limit),
+        _ => Limit::Never,
+    }
+}
+
+/// The request of an attempt after the first, which starts.
+fn again<B, K, M, N>(
+    head: &Option<Parts>,
+    replay: &mut Replay<B>,
+    config: &Config<K, M, N>,
+    driver: &mut CallDriver<K>,
+    fresh: bool,
+) -> Result<(Request<M::Body>, Limit), NotReplayable>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+    K: Clock + Clone,
+    M: MapBody<B>,
+    N: Reopen<B>,
+{
+    let mut head = head.clone().ok_or(NotReplayable)?;
+    let body = replay.again(&config.reopen)?;
+    if fresh {
+        head.extensions.insert(FreshConnection);
+    }
+    let limit = begin(driver);
+    let request = config.request(head, body, driver.attempts());
+    Ok((request, limit))
+}
+
+#[inline]
+fn poll_attempt<F, R, E, K>(
+    attempt: Pin<&mut F>,
+    limit: &mut Limit,
+    driver: &CallDriver<K>,
+    timer: &mut Option<Pin<Box<K::Sleep>>>,
+    context: &mut Context<'_>,
+) -> Poll<Outcome<R>>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+    K: Sleeper,
+{
+    let given = match attempt.poll(context) {
+        Poll::Ready(Ok(response)) => return Poll::Ready(Outcome::Response(response)),
+        Poll::Ready(Err(error)) => {
+            return Poll::Ready(Outcome::Error(ServiceError::Service(error.into())));
+        }
+        Poll::Pending => match *limit {
+            Limit::Never => return Poll::Pending,
+            Limit::At(ends, given) => {
+                let clock = driver.clock();
+                set_timer(timer, clock, ends.saturating_since(clock.now()));
+                *limit = Limit::Timer(given);
+                given
+            }
+            Limit::Timer(given) => given,
+        },
+    };
+    ready!(poll_timer(timer, context));
+    Poll::Ready(Outcome::Error(ServiceError::Timeout(given)))
+}
+
+/// The failure that a response is, if it is one.
+#[inline]
+fn judge<R, K: Clock, M, N>(
+    response: &Response<R>,
+    facts: RequestFacts,
+    config: &Config<K, M, N>,
+    driver: &CallDriver<K>,
+) -> Option<Failure> {
+    if response.status().as_u16() < 400 && !response.headers().contains_key(GRPC_STATUS) {
+        // No failure, whatever the time is.
+        return None;
+    }
+    let now = driver.clock().wall();
+    let (status, headers) = (response.status(), response.headers());
+    let mut failure = crate::classify(status, headers, facts, now, &config.hints)?;
+    let given_up_below = response
+        .extensions()
+        .get::<Summary>()
+        .is_some_and(|summary| summary.reason.is_some());
+    if given_up_below && failure.kind != Kind::Permanent {
+        failure.kind = Kind::Overloaded;
+    }
+    Some(failure)
+}
+
+fn of_error(error: &ServiceError) -> Failure {
+    match error {
+        ServiceError::Service(error) => {
+            let error: network::Source<'_> = &**error;
+            let mut chain = network::chain(error);
+            if chain.any(|source| source.is::<GaveUp<ServiceError>>()) {
+                return Failure::overloaded();
+            }
+            network::classify_error(error)
+        }
+        ServiceError::Timeout(_) => Failure::ambiguous().cause(Cause::Timeout),
+        ServiceError::NotReady | ServiceError::Body(_) => Failure::permanent(),
+    }
+}
+
+#[inline]
+fn success<R, K: Clock>(
+    mut response: Response<R>,
+    driver: &mut CallDriver<K>,
+    traced: bool,
+) -> Response<R> {
+    driver.on_success_with(Cause::Status(response.status().as_u16()));
+    if traced || driver.attempts() > 1 {
+        let summary = driver.summary(None);
+        response.extensions_mut().insert(summary);
+    }
+    response
+}
+
+fn set_timer<K: Sleeper>(timer: &mut Option<Pin<Box<K::Sleep>>>, clock: &K, duration: Duration) {
+    let sleep = clock.sleep(duration);
+    match timer {
+        Some(timer) => timer.as_mut().set(sleep),
+        None => *timer = Some(Box::pin(sleep)),
+    }
+}
+
+fn poll_timer<F: Future<Output = ()>>(
+    timer: &mut Option<Pin<Box<F>>>,
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    match timer {
+        Some(timer) => timer.as_mut().poll(context),
+        None => Poll::Ready(()),
+    }
+}
+
+impl<S, B, R, K, M, N> Future for ResponseFuture<S, B, R, K, M, N>
+where
+    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+    R: Body,
+    K: Sleeper + Clone,
+    M: MapBody<B>,
+    N: Reopen<B>,
+{
+    type Output = Output<R>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Output<R>> {
+        self.poll_output(context)
+    }
+}
+
+impl<S, B, R, K, M, N> fmt::Debug for ResponseFuture<S, B, R, K, M, N>
+where
+    S: Service<Request<M::Body>>,
+    K: Sleeper,
+    M: MapBody<B>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture")
+            .field("driver", &self.driver)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,56 @@
+//! What travels in the extensions of a request.
+
+use std::sync::Arc;
+
+use relent_core::Policy;
+
+/// How one request is retried, in place of what the layer says: put it into the extensions of the
+/// request. It is not passed on.
+///
+/// ```
+/// use relent_http::Override;
+///
+/// let mut request = http::Request::post("http://localhost/search").body(())?;
+/// request.extensions_mut().insert(Override::new().repeatable(true));
+/// # Ok::<(), http::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Override {
+    pub(super) policy: Option<Arc<Policy>>,
+    pub(super) repeatable: Option<bool>,
+    pub(super) no_retry: bool,
+}
+
+impl Override {
+    /// Changes nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// By this policy. The budget remains that of the layer.
+    #[must_use]
+    pub fn policy(mut self, policy: impl Into<Arc<Policy>>) -> Self {
+        self.policy = Some(policy.into());
+        self
+    }
+
+    /// Whether the request may run twice without harm, whatever its method and headers say.
+    #[must_use]
+    pub const fn repeatable(mut self, repeatable: bool) -> Self {
+        self.repeatable = Some(repeatable);
+        self
+    }
+
+    /// One attempt only. The limits of time apply.
+    #[must_use]
+    pub const fn no_retry(mut self) -> Self {
+        self.no_retry = true;
+        self
+    }
+}
+
+/// In the extensions of a request: the attempt should not use the connection of the one before. That
+/// was the wrong one for this request (421), or is still busy with sending it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreshConnection;

@@ -1,0 +1,76 @@
+//! Of reqwest, whose errors say how far the attempt got.
+
+use dns_lookup::LookupError;
+use relent_core::{Cause, Failure, Hint, Network};
+
+use super::{chain, while_connecting, while_receiving, while_sending};
+use crate::RequestFacts;
+use crate::classify::kind;
+
+/// Classifies an error of reqwest by the types and codes in its chain of sources, never by its text.
+///
+/// | error | kind | cause |
+/// |---|---|---|
+/// | the request cannot be built | permanent | [`Network::BadRequest`] |
+/// | too many redirects | permanent | [`Cause::Error`] |
+/// | look-up failed just now | not processed | [`Network::Dns`] |
+/// | name not found | not processed | [`Network::NameNotFound`], which a session retries once |
+/// | no connection in time | not processed | [`Cause::Timeout`] |
+/// | refused, unreachable, or a proxy's tunnel failed | not processed | [`Network::Connect`] |
+/// | TLS handshake cut or failed | not processed | [`Network::Handshake`] |
+/// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
+/// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
+/// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
+/// | no answer in time | ambiguous | [`Cause::Timeout`] |
+/// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
+/// | response ended early | ambiguous | [`Network::Truncated`] |
+/// | anything else, such as a response that is no HTTP | ambiguous | [`Network::Other`] |
+///
+/// Look-ups can be told apart only with [`dns::Resolver`](crate::dns::Resolver); with another
+/// resolver, every failed look-up is "name not found".
+///
+/// ```
+/// use relent_core::{Cause, Network};
+/// use relent_http::network;
+///
+/// let error = reqwest::Client::new().get("no URL").build().unwrap_err();
+/// assert_eq!(network::classify(&error).cause, Cause::Network(Network::BadRequest));
+/// ```
+#[must_use]
+pub fn classify(error: &reqwest::Error) -> Failure {
+    if error.is_builder() {
+        return Failure::network(Network::BadRequest);
+    }
+    if error.is_redirect() {
+        return Failure::permanent();
+    }
+    if let Some(status) = error.status() {
+        // From `error_for_status`: the headers are gone, and with them any hint.
+        let kind = kind(status, &Hint::NONE, RequestFacts::default());
+        return Failure::new(kind).cause(Cause::Status(status.as_u16()));
+    }
+    if error.is_dns() {
+        let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
+        return Failure::network(lookup.map_or(Network::NameNotFound, crate::dns::network));
+    }
+    if error.is_connect() {
+        if error.is_timeout() {
+            return Failure::not_processed().cause(Cause::Timeout);
+        }
+        return Failure::network(
+            chain(error)
+                .find_map(while_connecting)
+                .unwrap_or(Network::Connect),
+        );
+    }
+    if error.is_timeout() {
+        return Failure::ambiguous().cause(Cause::Timeout);
+    }
+    let unknown = Failure::network(Network::Other);
+    if error.is_body() || error.is_decode() {
+        return chain(error)
+            .find_map(while_receiving)
+            .map_or(unknown, Failure::network);
+    }
+    chain(error).find_map(while_sending).unwrap_or(unknown)
+}

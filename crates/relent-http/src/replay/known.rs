@@ -1,0 +1,84 @@
+//! Which bodies have content that is known.
+
+use std::any::Any;
+
+use bytes::Bytes;
+use http_body_util::{Empty, Full};
+
+/// Makes a body of the same content again, from its beginning.
+///
+/// [`ByType`] knows the usual ones. For others use a closure, which is given the body that the caller
+/// sent, before any of it is read: a body that is itself a recipe is cloned, one that is a file is
+/// opened anew.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http_body_util::Full;
+/// use relent_http::Reopen;
+///
+/// let cloned = |body: &Full<Bytes>| Some(body.clone());
+/// assert!(cloned.reopen(&mut Full::from("content")).is_some());
+/// ```
+pub trait Reopen<B> {
+    /// The content again; `None` if it is not known, so that it is kept while it streams.
+    ///
+    /// `body` may be replaced by one of the same content.
+    fn reopen(&self, body: &mut B) -> Option<B>;
+}
+
+impl<B, F: Fn(&B) -> Option<B>> Reopen<B> for F {
+    fn reopen(&self, body: &mut B) -> Option<B> {
+        self(body)
+    }
+}
+
+/// Knows [`Full`] and [`Empty`] of `Bytes`, `String`, and, with the feature `reqwest`, a body of
+/// reqwest that holds bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ByType;
+
+impl<B: 'static> Reopen<B> for ByType {
+    #[inline]
+    fn reopen(&self, body: &mut B) -> Option<B> {
+        #[cfg(feature = "reqwest")]
+        if let Some(body) = (body as &mut dyn Any).downcast_mut::<reqwest::Body>() {
+            return same(of_reqwest(body)?);
+        }
+        None.or_else(|| cloned::<B, Full<Bytes>>(body))
+            .or_else(|| cloned::<B, Empty<Bytes>>(body))
+            .or_else(|| cloned::<B, String>(body))
+    }
+}
+
+/// The clone of a body that is a `K`.
+#[inline]
+fn cloned<B: 'static, K: Clone + 'static>(body: &B) -> Option<B> {
+    same((body as &dyn Any).downcast_ref::<K>()?.clone())
+}
+
+/// A value as the type that it has.
+#[inline]
+fn same<B: 'static, K: 'static>(known: K) -> Option<B> {
+    let mut known = Some(known);
+    (&mut known as &mut dyn Any)
+        .downcast_mut::<Option<B>>()?
+        .take()
+}
+
+/// The bytes of a body of reqwest are to be had, uncopied, only by reading it.
+#[cfg(feature = "reqwest")]
+fn of_reqwest(body: &mut reqwest::Body) -> Option<reqwest::Body> {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use http_body::Body;
+
+    body.as_bytes()?;
+    let mut context = Context::from_waker(Waker::noop());
+    let content = match Pin::new(&mut *body).poll_frame(&mut context) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().ok()?,
+        _ => return None,
+    };
+    *body = reqwest::Body::from(content.clone());
+    Some(reqwest::Body::from(content))
+}

@@ -1,0 +1,226 @@
+//! A body that is kept while it streams.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body, SizeHint};
+
+use super::{BoxError, NotReplayable, Polled, Superseded, in_bytes};
+
+/// The state that the bodies of all attempts share. At any time one of them has the turn, and has
+/// read everything that is kept before it reads on from the source.
+pub(super) struct Stream<B> {
+    /// The attempt whose body may read; counts from 0.
+    turn: u32,
+    source: Pin<Box<B>>,
+    /// The task that waits for the source.
+    waker: Option<Waker>,
+    kept: Kept,
+    /// The next of the kept parts that the body with the turn reads.
+    next: usize,
+    trailers: Option<HeaderMap>,
+    /// The body with the turn has read the trailers.
+    trailers_read: bool,
+    /// Bytes read from the source, and how many there are if it said so at the start.
+    read: u64,
+    length: Option<u64>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The source has nothing more.
+    Ended,
+    Failed,
+}
+
+/// Copies of what was read. Not the frames themselves: each could hold on to a buffer of any size,
+/// and a frame of one byte would cost more than the byte.
+struct Kept {
+    /// What earlier attempts have read.
+    parts: Vec<Bytes>,
+    /// What the current one has.
+    tail: BytesMut,
+    /// Room for this many bytes more.
+    room: usize,
+    /// False once there is no room, or nobody to keep it for.
+    keeping: bool,
+    /// Something was read that was not kept.
+    lost: bool,
+}
+
+impl Kept {
+    fn keep(&mut self, data: &[u8]) {
+        if self.keeping && data.len() <= self.room {
+            self.room -= data.len();
+            self.tail.extend_from_slice(data);
+        } else if !data.is_empty() {
+            self.lost = true;
+            self.forget();
+            // Whoever had the turn has read them, or there would be no new data.
+            self.parts.clear();
+        }
+    }
+
+    /// Keeps nothing more. The parts may have to be read yet.
+    fn forget(&mut self) {
+        self.keeping = false;
+        self.tail = BytesMut::new();
+    }
+}
+
+impl<B> Stream<B> {
+    pub(super) const fn turn(&self) -> u32 {
+        self.turn
+    }
+
+    /// There will be no further attempt.
+    pub(super) fn forget(&mut self) {
+        self.kept.forget();
+        for read in self.kept.parts.iter_mut().take(self.next) {
+            *read = Bytes::new();
+        }
+    }
+}
+
+impl<B> Stream<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    pub(super) fn new(body: B, cap: usize) -> Self {
+        let hint = body.size_hint();
+        let fits = |length: u64| usize::try_from(length).is_ok_and(|length| length <= cap);
+        let expected = hint.exact().filter(|length| fits(*length)).unwrap_or(0);
+        Self {
+            turn: 0,
+            source: Box::pin(body),
+            waker: None,
+            kept: Kept {
+                parts: Vec::new(),
+                tail: BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0)),
+                room: cap,
+                // What is known to be too long need not be kept up to the cap.
+                keeping: fits(hint.lower()),
+                lost: false,
+            },
+            next: 0,
+            trailers: None,
+            trailers_read: false,
+            read: 0,
+            length: hint.exact(),
+            state: State::Open,
+        }
+    }
+
+    pub(super) fn poll(&mut self, turn: u32, context: &mut Context<'_>) -> Polled {
+        if turn != self.turn || self.state == State::Failed {
+            return Poll::Ready(Some(Err(Superseded.into())));
+        }
+        if let Some(part) = self.kept.parts.get_mut(self.next) {
+            self.next += 1;
+            let part = if self.kept.keeping {
+                part.clone()
+            } else {
+                std::mem::take(part)
+            };
+            return Poll::Ready(Some(Ok(http_body::Frame::data(part))));
+        }
+        if self.state == State::Ended {
+            let rest = self.trailers.clone().filter(|_| !self.trailers_read);
+            self.trailers_read = true;
+            return Poll::Ready(rest.map(|trailers| Ok(http_body::Frame::trailers(trailers))));
+        }
+        match self.source.as_mut().poll_frame(context) {
+            Poll::Pending => {
+                match &mut self.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    None => self.waker = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
+            Poll::Ready(None) => {
+                self.state = State::Ended;
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.state = State::Failed;
+                self.kept.forget();
+                self.kept.parts.clear();
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                let frame = in_bytes(frame);
+                if let Some(data) = frame.data_ref() {
+                    self.read = self.read.saturating_add(data.len() as u64);
+                    self.kept.keep(data);
+                    if self.kept.parts.is_empty() {
+                        self.next = 0;
+                    }
+                } else if let Some(trailers) = frame.trailers_ref() {
+                    self.trailers = Some(trailers.clone());
+                    self.trailers_read = true;
+                    self.state = State::Ended;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+
+    pub(super) fn is_end(&self, turn: u32) -> bool {
+        let read = self.kept.parts.len() <= self.next;
+        let ended = match self.state {
+            State::Open => self.source.is_end_stream(),
+            State::Ended => self.trailers.is_none() || self.trailers_read,
+            State::Failed => false,
+        };
+        turn == self.turn && read && ended
+    }
+
+    pub(super) fn size_hint(&self, turn: u32) -> SizeHint {
+        if turn != self.turn || self.state == State::Failed {
+            return SizeHint::default();
+        }
+        let parts = self.kept.parts.iter().skip(self.next);
+        let kept: u64 = parts.map(|part| part.len() as u64).sum();
+        let source = match self.state {
+            State::Open => self.source.size_hint(),
+            _ => SizeHint::with_exact(0),
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(source.lower().saturating_add(kept));
+        if let Some(upper) = source.upper() {
+            hint.set_upper(upper.saturating_add(kept));
+        }
+        hint
+    }
+
+    /// Whether all data has been read from the source.
+    pub(super) fn is_whole(&self) -> bool {
+        match self.state {
+            State::Open => {
+                self.source.is_end_stream() || self.length.is_some_and(|length| self.read >= length)
+            }
+            State::Ended => true,
+            State::Failed => false,
+        }
+    }
+
+    /// Gives the turn to the next attempt, from the beginning. Returns who waits for the source.
+    pub(super) fn take_back(&mut self, answered: bool) -> Result<Option<Waker>, NotReplayable> {
+        if self.state == State::Failed || self.kept.lost || answered && !self.is_whole() {
+            return Err(NotReplayable);
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if !self.kept.tail.is_empty() {
+            let part = self.kept.tail.split().freeze();
+            self.kept.parts.push(part);
+        }
+        self.next = 0;
+        self.trailers_read = false;
+        Ok(self.waker.take())
+    }
+}
