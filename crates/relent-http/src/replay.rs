@@ -32,12 +32,13 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// Dropping this frees what is kept; the body of the latest attempt goes on.
 ///
 /// ```
+/// use bytes::Bytes;
 /// use http_body_util::{BodyExt, Full};
 /// use relent_http::{ByType, Replay};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let (mut replay, first) = Replay::new(Full::from("content"), &ByType, Replay::CAP);
+/// let (mut replay, first) = Replay::new(Full::<Bytes>::from("content"), &ByType, Replay::CAP);
 /// assert_eq!(first.collect().await?.to_bytes(), "content");
 /// // The attempt failed without an answer.
 /// replay.take_back(false)?;

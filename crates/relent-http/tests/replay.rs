@@ -103,14 +103,16 @@ fn again(replay: &mut Replay<Script>) -> ReplayBody<Script> {
     replay.again(&ByType).unwrap()
 }
 
-/// What the next poll gives; a body that waits is asked again, up to `polls` times.
-fn next<B: Body + Unpin>(body: &mut B) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
+
+/// What the next poll gives.
+fn next<B: Body + Unpin>(body: &mut B) -> Polled<B> {
     Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
 }
 
 type Content = (Vec<u8>, Option<HeaderMap>);
 
-/// Reads up to `polls` frames; `true` if the end was reached.
+/// Polls up to `polls` times; `true` if the end was reached.
 fn read<B>(body: &mut ReplayBody<B>, polls: usize, content: &mut Content) -> bool
 where
     ReplayBody<B>: Body<Data = Bytes, Error = relent_http::BoxError> + Unpin,

@@ -1,5 +1,6 @@
 //! The future of a call, written by hand: no box, and no allocation before it waits.
 
+use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -286,7 +287,7 @@ where
                         timed: false,
                         failure,
                     });
-                    if after.is_zero() && this.driver.attempts() % ATTEMPTS_PER_TURN == 0 {
+                    if after.is_zero() && this.driver.attempts().is_multiple_of(ATTEMPTS_PER_TURN) {
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -394,7 +395,7 @@ fn of_error(error: &ServiceError) -> Failure {
         ServiceError::Service(error) => {
             let error: network::Source<'_> = &**error;
             let mut chain = network::chain(error);
-            if chain.any(|source| source.is::<GaveUp<ServiceError>>()) {
+            if chain.any(<dyn Error>::is::<GaveUp<ServiceError>>) {
                 return Failure::overloaded();
             }
             network::classify_error(error)

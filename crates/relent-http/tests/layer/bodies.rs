@@ -1,0 +1,191 @@
+//! Bodies of requests through the layer.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, Request};
+use http_body::{Body, Frame};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use relent::StopReason;
+use relent_http::{BoxError, FreshConnection, ReplayBody};
+use tower::{Layer, ServiceExt};
+
+use super::mock::{Answer, Mock, status};
+use super::{ending, layer, policy};
+
+/// A body that cannot be cloned and does not know its length.
+pub(crate) fn streamed(text: &'static str) -> impl Body<Data = Bytes, Error = Infallible> + Send {
+    let frames = text
+        .as_bytes()
+        .chunks(1)
+        .map(|byte| Ok(Frame::data(Bytes::from_static(byte))));
+    StreamBody::new(stream::iter(frames))
+}
+
+fn put<B>(body: B) -> Request<B> {
+    Request::put("http://service/").body(body).unwrap()
+}
+
+fn bodies(mock: &Mock) -> Vec<Bytes> {
+    mock.arrived()
+        .into_iter()
+        .map(|arrived| arrived.body)
+        .collect()
+}
+
+#[tokio::test]
+async fn reqwest_and_tower_790_do_not_retry_a_body_that_cannot_be_cloned() {
+    let (layer, _) = layer(policy());
+    let mock = Mock::new([status(503), status(503), status(200)]);
+    let result = layer
+        .layer(mock.clone())
+        .oneshot(put(streamed("content")))
+        .await;
+    assert_eq!(ending(&result), (Some(200), 3, None));
+    assert_eq!(bodies(&mock), ["content"; 3]);
+}
+
+#[tokio::test]
+async fn reqwest_retry_sends_no_request_at_all_with_a_streaming_body() {
+    let (layer, _) = layer(policy());
+    let mock = Mock::new([status(503)]);
+    let layer = layer.body_cap(3);
+    let result = layer
+        .layer(mock.clone())
+        .oneshot(put(streamed("content")))
+        .await;
+    // Too long to be kept: it goes out once, whole.
+    assert_eq!(
+        ending(&result),
+        (Some(503), 1, Some(StopReason::NotReplayable))
+    );
+    assert_eq!(bodies(&mock), ["content"]);
+}
+
+#[tokio::test]
+async fn trailers_survive() {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("checksum", "12".parse().unwrap());
+    let (layer, _) = layer(policy());
+    let mock = Mock::new([status(503), status(200)]);
+    let body = streamed("ab").with_trailers(std::future::ready(Some(Ok(trailers.clone()))));
+    layer.layer(mock.clone()).oneshot(put(body)).await.unwrap();
+    for arrived in mock.arrived() {
+        assert_eq!(arrived.body, "ab");
+        assert_eq!(arrived.trailers, Some(trailers.clone()));
+    }
+    assert_eq!(mock.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_response_that_beats_a_streamed_body_is_not_retried() {
+    let (layer, _) = layer(policy());
+    let mock = Mock::new([Answer::Early(503)]);
+    let result = layer
+        .layer(mock.clone())
+        .oneshot(put(streamed("content")))
+        .await;
+    assert_eq!(
+        ending(&result),
+        (Some(503), 1, Some(StopReason::NotReplayable))
+    );
+}
+
+#[tokio::test]
+async fn a_response_that_beats_known_content_is_retried_and_asks_for_a_fresh_connection() {
+    let (layer, _) = layer(policy());
+    let mock = Mock::new([Answer::Early(503), status(200)]);
+    let long = Bytes::from(vec![1; 1 << 20]);
+    let result = layer
+        .layer(mock.clone())
+        .oneshot(put(Full::new(long.clone())))
+        .await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+    let arrived = mock.arrived();
+    assert_eq!(arrived[1].body, long);
+    assert!(arrived[1].extensions.get::<FreshConnection>().is_some());
+}
+
+#[tokio::test]
+async fn a_body_that_fails_fails_the_attempt_and_is_not_sent_again() {
+    let (layer, _) = layer(policy());
+    let mock = Mock::new([status(200)]);
+    let frames = stream::iter([
+        Ok(Frame::data(Bytes::from("a"))),
+        Err(BoxError::from("the disk is gone")),
+    ]);
+    let result = layer
+        .layer(mock.clone())
+        .oneshot(put(StreamBody::new(frames)))
+        .await;
+    let gave_up = result.unwrap_err();
+    assert_eq!(
+        (gave_up.attempts(), gave_up.reason()),
+        (1, StopReason::NotReplayable)
+    );
+    assert!(
+        gave_up.to_string().contains("the disk is gone"),
+        "{gave_up}"
+    );
+}
+
+#[tokio::test]
+async fn the_body_is_made_into_what_the_service_takes() {
+    type Boxed = UnsyncBoxBody<Bytes, BoxError>;
+    let mock = Mock::new([status(503), status(200)]);
+    let inner = tower::service_fn({
+        let mock = mock.clone();
+        move |request: Request<Boxed>| mock.clone().oneshot(request)
+    });
+    let (layer, _) = layer(policy());
+    let service = layer.map_body(Boxed::new).layer(inner);
+    let body = UnsyncBoxBody::new(streamed("content"));
+    let response = service.oneshot(put(body)).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(bodies(&mock), ["content"; 2]);
+}
+
+#[tokio::test]
+async fn content_is_made_anew_by_what_the_caller_says() {
+    let (layer, _) = layer(policy());
+    let layer = layer
+        .body_cap(0)
+        .known_body(|body: &http_body_util::Either<Full<Bytes>, Full<Bytes>>| Some(body.clone()));
+    let mock = Mock::new([status(503), status(200)]);
+    let body = http_body_util::Either::Left(Full::<Bytes>::from("content"));
+    layer.layer(mock.clone()).oneshot(put(body)).await.unwrap();
+    assert_eq!(bodies(&mock), ["content"; 2]);
+}
+
+#[tokio::test]
+async fn when_the_call_is_over_the_body_of_its_last_attempt_goes_on() {
+    // A server may answer at once and read on: a call in both directions.
+    let inner = tower::service_fn(|request: Request<ReplayBody<_>>| async move {
+        Ok::<_, BoxError>(http::Response::new(request.into_body()))
+    });
+    let (layer, _) = layer(policy());
+    let response = layer
+        .layer(inner)
+        .oneshot(put(streamed("content")))
+        .await
+        .unwrap();
+    let read = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(read, "content");
+}
+
+#[tokio::test]
+async fn a_body_that_is_at_its_end_by_the_first_look_needs_no_framing() {
+    let (layer, _) = layer(policy());
+    let inner = tower::service_fn(|request: Request<ReplayBody<Full<Bytes>>>| async move {
+        assert!(request.body().is_end_stream());
+        assert_eq!(request.body().size_hint().exact(), Some(0));
+        Ok::<_, BoxError>(http::Response::new(Full::<Bytes>::default()))
+    });
+    layer
+        .layer(inner)
+        .oneshot(put(Full::<Bytes>::default()))
+        .await
+        .unwrap();
+}

@@ -1,0 +1,163 @@
+//! Limits, waits, and what is left of a response meanwhile.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use relent::{Policy, StopReason};
+use relent_http::{RetryLayer, ServiceError};
+use tower::{Layer, ServiceExt};
+
+use super::mock::{Answer, Mock, Reply, status};
+use super::{SECOND, ending, get, layer, policy};
+
+const MILLIS: Duration = Duration::from_millis(1);
+
+#[tokio::test]
+async fn an_attempt_is_dropped_at_its_limit_and_retried() {
+    let (layer, clock) = layer(policy().attempt_timeout(5 * SECOND));
+    let mock = Mock::new([Answer::Hang, status(200)]);
+    let result = layer.layer(mock.clone()).oneshot(get()).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+    assert_eq!(mock.running(), 0);
+    assert_eq!(clock.sleeps(), [5 * SECOND, SECOND]);
+}
+
+#[tokio::test]
+async fn a_deadline_cuts_the_last_attempt_off() {
+    let (layer, clock) = layer(policy().deadline(3 * SECOND));
+    let mock = Mock::new([status(503), Answer::Hang]);
+    let result = layer.layer(mock.clone()).oneshot(get()).await;
+    let gave_up = result.unwrap_err();
+    assert!(
+        matches!(gave_up.error(), Some(ServiceError::Timeout(_))),
+        "{gave_up}"
+    );
+    assert_eq!(
+        (gave_up.attempts(), gave_up.reason()),
+        (2, StopReason::Deadline)
+    );
+    assert_eq!(clock.elapsed(), 3 * SECOND);
+}
+
+#[tokio::test]
+async fn no_timer_is_set_for_an_attempt_that_is_ready_at_once() {
+    let (layer, clock) = layer(policy().attempt_timeout(SECOND).deadline(3 * SECOND));
+    layer
+        .layer(Mock::new([status(200)]))
+        .oneshot(get())
+        .await
+        .unwrap();
+    assert!(clock.sleeps().is_empty());
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_ready_for_the_retry_is_given_up_at_the_deadline() {
+    let (layer, clock) = layer(policy().deadline(3 * SECOND));
+    let mock = Mock::new([status(503)]).never_ready_again();
+    let gave_up = layer.layer(mock.clone()).oneshot(get()).await.unwrap_err();
+    assert!(
+        matches!(gave_up.error(), Some(ServiceError::NotReady)),
+        "{gave_up}"
+    );
+    assert_eq!(
+        (gave_up.attempts(), gave_up.reason()),
+        (1, StopReason::Deadline)
+    );
+    assert_eq!(clock.elapsed(), 3 * SECOND);
+    assert_eq!(mock.calls(), 1);
+}
+
+fn refused(reply: &Reply) -> Answer {
+    Answer::Status(503, &[], reply.clone())
+}
+
+fn frames(count: usize, length: usize) -> Reply {
+    let mut reply = Reply::default();
+    let frame = Bytes::from(vec![0; length]);
+    reply.frames.extend(std::iter::repeat_n(frame, count));
+    reply
+}
+
+/// Retries once after this response; the real time that it took is tokio's.
+async fn after(reply: &Reply, policy: Policy) -> Response<Reply> {
+    let mock = Mock::new([refused(reply), status(200)]);
+    let service = RetryLayer::new(policy).layer(mock);
+    service.oneshot(get()).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_retried_is_read_to_its_end() {
+    let reply = frames(4, 16 << 10);
+    after(&reply, policy().build().unwrap()).await;
+    assert!(reply.read.lock().unwrap().ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_response_is_read_up_to_a_bound() {
+    let reply = frames(100, 16 << 10);
+    after(&reply, policy().build().unwrap()).await;
+    let read = *reply.read.lock().unwrap();
+    assert_eq!((read.frames, read.ended), (5, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_stalls_is_let_go_of_before_the_wait_is_over() {
+    let mut reply = frames(1, 10);
+    reply.stalls = true;
+    let mock = Mock::new([refused(&reply), status(200)]);
+    let read = reply.read.clone();
+    drop(reply);
+    let begin = tokio::time::Instant::now();
+    let call = tokio::spawn(
+        RetryLayer::new(policy().build().unwrap())
+            .layer(mock)
+            .oneshot(get()),
+    );
+    tokio::time::sleep(200 * MILLIS).await;
+    *read.lock().unwrap() = Default::default();
+    tokio::time::sleep(100 * MILLIS).await;
+    assert!(read.lock().unwrap().dropped);
+    call.await.unwrap().unwrap();
+    let took = begin.elapsed();
+    assert!(took >= SECOND && took < SECOND + 10 * MILLIS, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_stalls_does_not_delay_a_short_wait() {
+    let mut reply = frames(1, 10);
+    reply.stalls = true;
+    let begin = tokio::time::Instant::now();
+    let short = policy().backoff(relent::Backoff::constant(20 * MILLIS));
+    after(&reply, short.build().unwrap()).await;
+    let took = begin.elapsed();
+    assert!(took >= 20 * MILLIS && took < 30 * MILLIS, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_wait_no_timer_runs_and_what_is_there_is_read() {
+    let reply = frames(2, 10);
+    let begin = tokio::time::Instant::now();
+    after(
+        &reply,
+        policy().backoff(relent::Backoff::None).build().unwrap(),
+    )
+    .await;
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+    assert!(reply.read.lock().unwrap().ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_without_a_wait_let_other_tasks_run() {
+    let endless = Policy::builder(relent::Backoff::None)
+        .unlimited_retries()
+        .build()
+        .unwrap();
+    let service = RetryLayer::new(endless).layer(Mock::new([status(503)]));
+    let call = tokio::spawn(service.oneshot(get()));
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+}
