@@ -50,14 +50,18 @@ impl Histogram {
 
     /// The share of requests in the window that took more than one attempt; 0 if there were none.
     pub fn retry_share(&mut self, now: Instant) -> f64 {
-        let counts = self.counts(now);
-        let all: u64 = counts.iter().map(|count| u64::from(*count)).sum();
-        let first = u64::from(counts[0]);
-        if all == 0 {
-            0.0
-        } else {
-            (all - first) as f64 / all as f64
-        }
+        share_of_retries(&self.counts(now))
+    }
+}
+
+/// The share of these counts that took more than one attempt; 0 if there are none.
+pub(crate) fn share_of_retries(counts: &[u32; BUCKETS]) -> f64 {
+    let all: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+    let first = u64::from(counts[0]);
+    if all == 0 {
+        0.0
+    } else {
+        (all - first) as f64 / all as f64
     }
 }
 

@@ -1,0 +1,436 @@
+use super::*;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MILLI;
+const TICKET: Verdict = Verdict::Admitted { ticket: true };
+const FREE: Verdict = Verdict::Admitted { ticket: false };
+
+/// A hundred per second; time in milliseconds, so that slots are ten apart.
+const CONFIG: LimiterConfig = LimiterConfig::new(100, Duration::from_secs(1));
+
+fn limiter(config: &LimiterConfig) -> Limiter {
+    Limiter::new(config).unwrap()
+}
+
+fn judge(limiter: &mut Limiter, millis: u64, key: impl Into<Option<u64>>) -> Verdict {
+    limiter.judge(Instant::from_nanos(millis * MILLI), key.into())
+}
+
+fn ticket(millis: u64) -> Verdict {
+    Verdict::Refused(Refusal::Ticket(Duration::from_millis(millis)))
+}
+
+fn shared(millis: u64) -> Verdict {
+    Verdict::Refused(Refusal::Shared(Duration::from_millis(millis)))
+}
+
+#[test]
+fn a_herd_is_admitted_at_the_rate_with_two_attempts_each() {
+    let mut limiter = limiter(&LimiterConfig {
+        burst: 10,
+        ..CONFIG
+    });
+    let mut slots = Vec::new();
+    for key in 0..1000 {
+        match judge(&mut limiter, 0, key) {
+            FREE => {}
+            Verdict::Refused(Refusal::Ticket(delay)) => slots.push((delay, key)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((slots.len(), limiter.tickets()), (990, 990));
+    assert_eq!(slots[0].0, Duration::from_millis(10));
+    assert_eq!(slots[989].0, Duration::from_millis(9900));
+    for (delay, key) in slots {
+        let now = Instant::ORIGIN.saturating_add(delay);
+        assert_eq!(limiter.judge(now, Some(key)), TICKET);
+    }
+    assert_eq!(limiter.tickets(), 0);
+}
+
+#[test]
+fn who_comes_early_hears_of_the_same_slot_again_and_moves_nobody() {
+    let mut limiter = limiter(&CONFIG);
+    assert_eq!(judge(&mut limiter, 0, 1), FREE);
+    assert_eq!(judge(&mut limiter, 0, 2), ticket(10));
+    for millis in 0..10 {
+        assert_eq!(judge(&mut limiter, millis, 2), ticket(10 - millis));
+    }
+    assert_eq!(judge(&mut limiter, 9, 3), ticket(11));
+    assert_eq!(judge(&mut limiter, 10, 2), TICKET);
+    assert_eq!(judge(&mut limiter, 10, 2), ticket(20), "a slot serves once");
+}
+
+#[test]
+fn a_slot_lasts_to_the_end_of_its_grace_and_no_longer() {
+    for (late, expected) in [(3000, TICKET), (3001, FREE)] {
+        let mut limiter = limiter(&CONFIG);
+        for key in 0..3 {
+            judge(&mut limiter, 0, key);
+        }
+        assert_eq!(judge(&mut limiter, 10 + late, 1), expected, "{late}");
+        // A key that came too late is one like any other, and holds nothing.
+        assert_eq!(limiter.tickets(), 1);
+    }
+}
+
+#[test]
+fn a_lapsed_slot_serves_a_caller_without_a_ticket() {
+    let mut limiter = limiter(&LimiterConfig {
+        grace: Duration::from_millis(15),
+        ..CONFIG
+    });
+    for key in 0..=100 {
+        judge(&mut limiter, 0, key);
+    }
+    // Key 1 does not come at 10 ms, 2 does at 20 ms.
+    assert_eq!(judge(&mut limiter, 20, 2), TICKET);
+    assert!(matches!(judge(&mut limiter, 25, None), Verdict::Refused(_)));
+    assert_eq!(judge(&mut limiter, 26, None), FREE, "that of key 1");
+    assert!(matches!(judge(&mut limiter, 26, None), Verdict::Refused(_)));
+}
+
+#[test]
+fn lapsed_slots_are_kept_up_to_the_burst() {
+    for (burst, from) in [(1, 1), (10, 10)] {
+        let mut limiter = limiter(&LimiterConfig { burst, ..CONFIG });
+        for key in 0..500 {
+            judge(&mut limiter, 0, key);
+        }
+        // Some 400 slots have lapsed unused, or are about to with nobody left to come.
+        let admitted = (1000..1100)
+            .filter(|key| judge(&mut limiter, 20_000, *key) == FREE)
+            .count();
+        assert_eq!(admitted, from);
+        // And also while the schedule still reaches ahead: nothing moves on twice.
+        let mut limiter = self::limiter(&LimiterConfig { burst, ..CONFIG });
+        for key in 0..500 {
+            judge(&mut limiter, 0, key);
+        }
+        let admitted = (1000..1100)
+            .filter(|key| judge(&mut limiter, 4000, *key) == FREE)
+            .count();
+        assert_eq!(admitted, from);
+    }
+}
+
+#[test]
+fn the_last_lapsed_slot_is_kept_for_a_caller_with_a_key() {
+    let mut limiter = limiter(&LimiterConfig { burst: 3, ..CONFIG });
+    for key in 0..500 {
+        judge(&mut limiter, 0, key);
+    }
+    for expected in [FREE, FREE, shared(980)] {
+        assert_eq!(judge(&mut limiter, 4000, None), expected);
+    }
+    assert_eq!(judge(&mut limiter, 4000, 500), FREE);
+    // When the schedule has passed, they are anybody's.
+    for expected in [FREE, FREE, FREE, shared(10)] {
+        assert_eq!(judge(&mut limiter, 9000, None), expected);
+    }
+}
+
+#[test]
+fn beyond_the_horizon_nothing_is_reserved() {
+    let mut limiter = limiter(&LimiterConfig {
+        horizon: Duration::from_secs(1),
+        ..CONFIG
+    });
+    judge(&mut limiter, 0, 0);
+    for key in 1..=100 {
+        assert_eq!(judge(&mut limiter, 0, key), ticket(key * 10));
+    }
+    for key in 101..10_000 {
+        assert_eq!(judge(&mut limiter, 0, key), shared(1010));
+    }
+    assert_eq!(limiter.tickets(), 100);
+    assert_eq!(judge(&mut limiter, 10, 1), TICKET);
+    assert_eq!(judge(&mut limiter, 10, 101), ticket(1000), "room again");
+}
+
+#[test]
+fn without_a_horizon_it_is_the_plain_algorithm() {
+    let mut limiter = limiter(&LimiterConfig {
+        horizon: Duration::ZERO,
+        grace: Duration::ZERO,
+        burst: 10,
+        ..CONFIG
+    });
+    let mut admitted = 0;
+    for millis in 0..10_000 {
+        match judge(&mut limiter, millis, millis) {
+            FREE => admitted += 1,
+            Verdict::Refused(Refusal::Shared(delay)) => {
+                // To the next slot, and no caller is counted.
+                let next = Duration::from_millis(10 - millis % 10);
+                assert_eq!(delay, next);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((admitted, limiter.tickets()), (10 + 999, 0));
+}
+
+#[test]
+fn callers_without_a_key_are_told_different_times() {
+    let mut limiter = limiter(&CONFIG);
+    assert_eq!(judge(&mut limiter, 0, None), FREE);
+    for place in 1..100 {
+        assert_eq!(judge(&mut limiter, 0, None), shared(place * 10));
+    }
+    // Nothing is reserved: who comes when nobody is ahead is let in.
+    assert_eq!(judge(&mut limiter, 10, None), FREE);
+}
+
+#[test]
+fn a_slot_is_left_open_for_each_caller_without_a_key_that_was_refused() {
+    let mut limiter = limiter(&CONFIG);
+    judge(&mut limiter, 0, 0);
+    // Two of them, then five with keys: K = 20, 40, 50, 60, 70 ms, open = 10, 30 ms.
+    assert_eq!(judge(&mut limiter, 0, None), shared(10));
+    assert_eq!(judge(&mut limiter, 0, None), shared(20));
+    for (key, slot) in [(1, 20), (2, 40), (3, 50), (4, 60), (5, 70)] {
+        assert_eq!(judge(&mut limiter, 0, key), ticket(slot));
+    }
+    assert_eq!(judge(&mut limiter, 12, None), FREE);
+    assert_eq!(judge(&mut limiter, 12, None), shared(68), "a place behind");
+    assert_eq!(judge(&mut limiter, 20, 1), TICKET);
+    // Newcomers with a key get a ticket, not the open slot at 30 ms.
+    assert_eq!(judge(&mut limiter, 31, 6), ticket(59));
+    assert_eq!(judge(&mut limiter, 31, None), FREE);
+}
+
+#[test]
+fn time_that_steps_back_stands_still() {
+    let mut limiter = limiter(&CONFIG);
+    assert_eq!(judge(&mut limiter, 5000, 1), FREE);
+    assert_eq!(judge(&mut limiter, 5000, 2), ticket(10));
+    assert_eq!(judge(&mut limiter, 0, 2), ticket(10));
+    assert_eq!(judge(&mut limiter, 0, 3), ticket(20));
+    assert_eq!(judge(&mut limiter, 5010, 2), TICKET);
+    assert_eq!(judge(&mut limiter, 1, 3), ticket(10));
+}
+
+#[test]
+fn a_refusal_is_written_rounded_up() {
+    for (nanos, millis, seconds) in [
+        (1, 1, 1),
+        (MILLI, 1, 1),
+        (SECOND, 1000, 1),
+        (SECOND + 1, 1001, 2),
+        (u64::MAX, u64::MAX / MILLI + 1, u64::MAX / SECOND + 1),
+    ] {
+        let refusal = Refusal::Shared(Duration::from_nanos(nanos));
+        assert_eq!(
+            (refusal.whole_millis(), refusal.whole_seconds()),
+            (millis, seconds)
+        );
+    }
+    assert_eq!(
+        Refusal::Ticket(Duration::MAX).whole_millis(),
+        u64::MAX / MILLI + 1
+    );
+}
+
+#[test]
+fn once_a_minute_is_exact_and_any_other_rate_is_never_exceeded() {
+    let mut minute = limiter(&LimiterConfig::new(1, Duration::from_secs(60)));
+    judge(&mut minute, 0, 1);
+    assert_eq!(judge(&mut minute, 0, 2), ticket(60_000), "R1.6");
+    let third = limiter(&LimiterConfig::new(3, Duration::from_secs(1)));
+    assert_eq!(third.interval, 333_333_334);
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    let config = CONFIG;
+    for (config, key) in [
+        (LimiterConfig { rate: 0, ..config }, "rate"),
+        (
+            LimiterConfig {
+                per: Duration::from_nanos(99),
+                ..config
+            },
+            "per",
+        ),
+        (LimiterConfig { burst: 0, ..config }, "burst"),
+        (
+            LimiterConfig {
+                burst: 2,
+                rate: 1,
+                per: Duration::MAX,
+                ..config
+            },
+            "burst",
+        ),
+        (
+            LimiterConfig {
+                grace: Duration::ZERO,
+                ..config
+            },
+            "grace",
+        ),
+        (
+            LimiterConfig {
+                rate: 1_000_000,
+                ..config
+            },
+            "horizon",
+        ),
+    ] {
+        assert_eq!(Limiter::new(&config).unwrap_err().key(), key);
+    }
+}
+
+/// What a key was last told, by the history alone.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    key: u64,
+    slot: u64,
+}
+
+proptest! {
+    /// The plain algorithm: an attempt is admitted exactly if no window would then hold more than
+    /// the burst and the rate.
+    #[test]
+    fn without_slots_it_admits_whatever_every_window_has_room_for(
+        rate in 1..5_u32, burst in 1..5_u32,
+        steps in prop::collection::vec((0..40_u64, any::<Option<u8>>()), 1..120),
+    ) {
+        let mut limiter = limiter(&LimiterConfig {
+            rate, burst, horizon: Duration::ZERO, ..LimiterConfig::new(1, Duration::from_nanos(60))
+        });
+        let interval = 60 / u64::from(rate);
+        let mut admitted: Vec<u64> = Vec::new();
+        let mut now = 0;
+        for (step, key) in steps {
+            now += step;
+            let room = (0..admitted.len()).all(|from| {
+                let held = (admitted.len() - from) as u64;
+                held < u64::from(burst) + (now - admitted[from]) / interval
+            });
+            let verdict = limiter.judge(Instant::from_nanos(now), key.map(u64::from));
+            prop_assert_eq!(verdict == FREE, room, "at {} after {:?}", now, admitted);
+            if room {
+                admitted.push(now);
+            }
+        }
+    }
+
+    #[test]
+    fn every_promise_is_kept_whoever_comes_when(
+        rate in 1..5_u32, burst in 1..5_u32, horizon in 1..600_u64, grace in 1..200_u64,
+        steps in prop::collection::vec((0..8_u8, -60..90_i64, prop::option::weighted(0.7, 0..12_u64)), 1..300),
+    ) {
+        let mut limiter = limiter(&LimiterConfig {
+            rate, burst, per: Duration::from_nanos(60),
+            horizon: Duration::from_nanos(horizon), grace: Duration::from_nanos(grace),
+        });
+        let interval = 60 / u64::from(rate);
+        let (mut clock, mut now) = (0_i64, 0_u64);
+        let mut held: Vec<Held> = Vec::new();
+        let mut admitted: Vec<(u64, bool)> = Vec::new();
+        for (pause, step, key) in steps {
+            // Mostly at one instant, sometimes later, sometimes back.
+            if pause == 0 {
+                clock = (clock + step).max(0);
+            }
+            now = now.max(clock as u64);
+            let verdict = limiter.judge(Instant::from_nanos(clock as u64), key);
+            held.retain(|held| held.slot + grace >= now);
+            let index = held.iter().position(|held| Some(held.key) == key);
+            match (verdict, index) {
+                (Verdict::Admitted { ticket }, index) => {
+                    prop_assert_eq!(ticket, index.is_some());
+                    if let Some(index) = index {
+                        prop_assert!(held[index].slot <= now, "never early");
+                        held.swap_remove(index);
+                    }
+                    admitted.push((now, ticket));
+                }
+                (Verdict::Refused(Refusal::Ticket(delay)), Some(index)) => {
+                    let slot = now + delay.as_nanos() as u64;
+                    prop_assert!(slot > now, "in its grace it is let in");
+                    prop_assert_eq!(slot, held[index].slot, "the same again");
+                }
+                (Verdict::Refused(Refusal::Ticket(delay)), None) => {
+                    let slot = now + delay.as_nanos() as u64;
+                    prop_assert!(slot > now && slot - now <= horizon);
+                    prop_assert!(held.iter().all(|held| held.slot.abs_diff(slot) >= interval));
+                    let Some(key) = key else { panic!("a ticket for nobody") };
+                    held.push(Held { key, slot });
+                }
+                (Verdict::Refused(Refusal::Shared(delay)), index) => {
+                    prop_assert!(index.is_none(), "who holds a ticket hears of it");
+                    let most = horizon + 2 * interval;
+                    prop_assert!(!delay.is_zero() && delay.as_nanos() as u64 <= most);
+                }
+            }
+            prop_assert_eq!(limiter.tickets(), held.len());
+            let remembered = limiter.reserved.len() + limiter.open.len();
+            prop_assert!(remembered as u64 <= (horizon + grace) / interval + 2, "{}", remembered);
+            prop_assert!(limiter.spare <= burst);
+        }
+        let burst = u64::from(burst);
+        for (to, (last, _)) in admitted.iter().enumerate() {
+            prop_assert!(to as u64 + 1 <= burst + last / interval, "more than the schedule");
+            for (from, (first, _)) in admitted.iter().enumerate().take(to) {
+                let most = burst + (last - first + grace) / interval + 1;
+                prop_assert!((to - from + 1) as u64 <= most, "{:?}", admitted);
+            }
+        }
+    }
+
+    #[test]
+    fn who_comes_in_its_slot_is_let_in_whatever_others_do(
+        others in prop::collection::vec((0..2000_u64, any::<Option<u64>>()), 0..300),
+        late in 0..=3000_u64,
+    ) {
+        let mut limiter = limiter(&CONFIG);
+        judge(&mut limiter, 0, 0);
+        let key = 1 << 63;
+        let mut due = None;
+        let mut others: Vec<_> = others.into_iter().filter(|other| other.1 != Some(key)).collect();
+        others.sort_unstable();
+        for (index, (at, other)) in others.iter().enumerate() {
+            if index == others.len() / 2
+                && let Verdict::Refused(refusal) = judge(&mut limiter, *at, key)
+            {
+                due = Some(at + refusal.whole_millis() + late);
+            }
+            judge(&mut limiter, *at, *other);
+            if let Some(due) = due && others.get(index + 1).is_none_or(|next| next.0 > due) {
+                prop_assert_eq!(judge(&mut limiter, due, key), TICKET);
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn no_value_makes_it_panic(
+        rate in prop_oneof![Just(0), Just(1), Just(u32::MAX), any::<u32>()],
+        burst in prop_oneof![Just(0), Just(1), Just(u32::MAX), any::<u32>()],
+        times in prop::array::uniform3(prop_oneof![
+            Just(0), Just(1), Just(u64::MAX), Just(SECOND), any::<u64>()
+        ]),
+        calls in prop::collection::vec((
+            prop_oneof![Just(0), Just(u64::MAX), u64::MAX - 100..u64::MAX, any::<u64>()],
+            prop::option::of(0..3_u64),
+        ), 1..40),
+    ) {
+        let [per, horizon, grace] = times.map(Duration::from_nanos);
+        let config = LimiterConfig { rate, per, burst, horizon, grace };
+        match Limiter::new(&config) {
+            Err(error) => prop_assert!(!error.accepted().is_empty()),
+            Ok(mut limiter) => {
+                for (now, key) in calls {
+                    if let Verdict::Refused(refusal) = limiter.judge(Instant::from_nanos(now), key) {
+                        prop_assert!(!refusal.delay().is_zero());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The shedder: which requests a server turns away when more come than it can serve.
+
+use core::time::Duration;
+
+use crate::error::{Found, PolicyError};
+use crate::hint::Advice;
+use crate::histogram::{BUCKETS, Histogram, share_of_retries};
+use crate::time::{Instant, nanos};
+
+/// Over how long the share of retries is counted: long enough for a share, short enough for it to
+/// be over soon after the overload.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Over how many services the time of one is averaged.
+const SERVICES: u64 = 64;
+
+/// When a server sheds.
+///
+/// # Default
+/// A queue delay of 20 ms (the measure of overload in WeChat's DAGOR) that stands for 100 ms (CoDel);
+/// no bound in flight; "do not retry" once most attempts are retries.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ShedderConfig {
+    /// The queue delay up to which nothing is shed.
+    pub target: Duration,
+    /// How long the delay has to stay above the target before the queue stands. A burst that is
+    /// worked off in less costs nobody anything.
+    pub interval: Duration,
+    /// The most requests in flight, queued ones included; `u32::MAX` for no bound.
+    pub in_flight: u32,
+    /// The share of [`in_flight`](Self::in_flight) up to which retries are let in: the rest is for
+    /// first attempts. From 0 to 1.
+    pub retry_room: f64,
+    /// With more than this share of retries among the attempts, what is shed is told not to retry.
+    /// From 0 to 1.
+    pub retry_share: f64,
+}
+
+impl ShedderConfig {
+    /// 20 ms, 100 ms, no bound in flight, three quarters for retries, half.
+    pub const DEFAULT: Self = Self {
+        target: Duration::from_millis(20),
+        interval: Duration::from_millis(100),
+        in_flight: u32::MAX,
+        retry_room: 0.75,
+        retry_share: 0.5,
+    };
+
+    fn check(&self) -> Result<(), PolicyError> {
+        for (key, time) in [("target", self.target), ("interval", self.interval)] {
+            if time.is_zero() {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Duration(time),
+                    "a shedder needs a time above 0: a target of 20ms for an interval of 100ms is usual",
+                ));
+            }
+        }
+        if self.in_flight == 0 {
+            return Err(PolicyError::new(
+                "in_flight",
+                Found::Count(0),
+                "at least 1 request has to be let in, or nothing is ever served",
+            ));
+        }
+        for (key, share) in [
+            ("retry_room", self.retry_room),
+            ("retry_share", self.retry_share),
+        ] {
+            // Written so that NaN fails.
+            if !(0.0..=1.0).contains(&share) {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Number(share),
+                    "a share is a number from 0 to 1",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for ShedderConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// A request that arrives, and what the server is busy with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// Which attempt it is; the first is 1, and so is one that was told to come (a
+    /// [ticket](crate::Verdict::Admitted)). 0 counts as 1.
+    pub attempt: u32,
+    /// Requests that wait for their service to begin; 0 in a server without a queue.
+    pub queued: u32,
+    /// Requests in flight, queued ones included, without this one.
+    pub in_flight: u32,
+    /// The histogram of attempts that the client sent along, if it did (R4.7).
+    pub histogram: Option<[u32; BUCKETS]>,
+}
+
+impl Arrival {
+    /// A first attempt at a server with nothing else to do.
+    pub const FIRST: Self = Self {
+        attempt: 1,
+        queued: 0,
+        in_flight: 0,
+        histogram: None,
+    };
+}
+
+/// Whether a request is let in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Admission {
+    /// It is served.
+    Admit,
+    /// It is refused at once, unserved.
+    Shed {
+        /// [`Advice::DoNotRetry`] if retries are what keeps the server busy, else
+        /// [`Advice::None`].
+        advice: Advice,
+    },
+}
+
+/// Decides which requests a server turns away when more come than it can serve.
+///
+/// - **By queue delay**, as CoDel does (RFC 8289): a queue is good as long as it empties. Once the
+///   delay has been above the target for a whole interval, the queue *stands*: from then on a retry
+///   is let in only up to the target, and a first attempt up to twice the target, until the delay
+///   has been back at the target. When it rises again within an interval, the queue stands at once.
+///   CoDel drops ever more often instead, for TCP slows down with each loss; callers do not.
+///   The delay is that of the request that arrives: those that wait before it times the mean time of
+///   one service, which [`on_done`](Self::on_done) measures. How long the oldest has waited tells it
+///   too late: while a flood is worked off, that still grows.
+/// - **By requests in flight**, where nothing queues or everything does.
+///
+/// A retry is shed before a first attempt is: who has got nothing yet has used up nothing yet, and
+/// in overload retries are what can be done without. When most attempts are retries, of all clients
+/// or in the histogram that this client keeps, what is shed is told not to retry ("Handling
+/// Overload", Site Reliability Engineering; R4.7).
+///
+/// A driver shares one value behind a lock. Time that steps back stands still.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Admission, Advice, Arrival, Instant, Shedder, ShedderConfig};
+///
+/// let mut shedder = Shedder::new(&ShedderConfig::DEFAULT)?;
+/// let at = |millis| Instant::ORIGIN.saturating_add(Duration::from_millis(millis));
+/// // A service ends each millisecond, and others wait.
+/// for millis in 0..100 {
+///     shedder.on_done(at(millis), 30);
+/// }
+/// let first = Arrival { queued: 30, ..Arrival::FIRST };
+/// let retry = Arrival { attempt: 2, ..first };
+/// assert_eq!(shedder.admit(at(100), &retry), Admission::Admit, "perhaps only a burst");
+/// assert_eq!(shedder.admit(at(200), &first), Admission::Admit);
+/// assert_eq!(shedder.admit(at(200), &first), Admission::Admit);
+/// let shed = Admission::Shed { advice: Advice::None };
+/// assert_eq!(shedder.admit(at(200), &retry), shed, "the queue stands");
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Shedder {
+    /// In nanoseconds, as all times here.
+    target: u64,
+    interval: u64,
+    /// Requests in flight at which first attempts, and retries, are shed.
+    first_in_flight: u32,
+    retry_in_flight: u32,
+    retry_share: f64,
+    attempts: Histogram,
+    /// The mean time of one service, of all workers together, and of how many it is.
+    service: u64,
+    services: u64,
+    /// When the latest service ended, if others waited then.
+    ended: Option<u64>,
+    /// The latest time seen.
+    latest: u64,
+    /// Since when every delay was above the target.
+    above: Option<u64>,
+    /// When the queue last stood.
+    stood: Option<u64>,
+}
+
+impl Shedder {
+    /// A shedder that has seen nothing yet.
+    ///
+    /// # Errors
+    /// Times or a bound of zero; shares that are not from 0 to 1.
+    pub fn new(config: &ShedderConfig) -> Result<Self, PolicyError> {
+        config.check()?;
+        // A share of at most 1: the cast is exact enough, and saturates.
+        let room = f64::from(config.in_flight) * config.retry_room;
+        Ok(Self {
+            target: nanos(config.target),
+            interval: nanos(config.interval),
+            first_in_flight: config.in_flight,
+            retry_in_flight: room as u32,
+            retry_share: config.retry_share,
+            attempts: Histogram::new(WINDOW),
+            service: 0,
+            services: 0,
+            ended: None,
+            latest: 0,
+            above: None,
+            stood: None,
+        })
+    }
+
+    /// Whether a request that arrives at `now` is let in. Every request is counted, let in or not.
+    pub fn admit(&mut self, now: Instant, arrival: &Arrival) -> Admission {
+        self.latest = self.latest.max(now.as_nanos());
+        self.attempts.record(now, arrival.attempt);
+        let delay = self.delay(arrival.queued);
+        let stands = self.stands(delay);
+        let is_retry = arrival.attempt > 1;
+        let (most_in_flight, most_delay) = match is_retry {
+            true => (self.retry_in_flight, self.target),
+            false => (self.first_in_flight, self.target.saturating_mul(2)),
+        };
+        // Without a bound in flight there is none for retries either.
+        let is_bound = self.first_in_flight < u32::MAX;
+        if is_bound && arrival.in_flight >= most_in_flight || stands && delay > most_delay {
+            let advice = self.advice(now, arrival.histogram.as_ref());
+            return Admission::Shed { advice };
+        }
+        Admission::Admit
+    }
+
+    /// A service ended at `now`, successfully or not, while `queued` requests waited. An attempt
+    /// that was let in and went away before its service began is none.
+    pub fn on_done(&mut self, now: Instant, queued: u32) {
+        self.latest = self.latest.max(now.as_nanos());
+        let now = self.latest;
+        // From one end to the next the server was busy only if somebody waited.
+        let last = core::mem::replace(&mut self.ended, (queued > 0).then_some(now));
+        let Some(last) = last else { return };
+        // A standstill is not what a service takes.
+        let time = (now - last).min(self.interval);
+        self.services = (self.services + 1).min(SERVICES);
+        if time >= self.service {
+            self.service += (time - self.service) / self.services;
+        } else {
+            self.service -= (self.service - time) / self.services;
+        }
+    }
+
+    /// How long a request would wait now behind so many. Zero until services have been seen to end.
+    #[must_use]
+    pub const fn queue_delay(&self, queued: u32) -> Duration {
+        Duration::from_nanos(self.delay(queued))
+    }
+
+    /// Whether a queue stood within the last interval. A server may then serve the newest first,
+    /// since callers of the oldest are the likeliest to have gone away (adaptive LIFO: "Fail at
+    /// Scale", ACM Queue 2015).
+    #[must_use]
+    pub fn is_overloaded(&self, now: Instant) -> bool {
+        let now = now.as_nanos().max(self.latest);
+        self.stood.is_some_and(|stood| now - stood < self.interval)
+    }
+
+    /// The share of retries among the attempts of the last ten seconds.
+    pub fn retry_share(&mut self, now: Instant) -> f64 {
+        self.attempts.retry_share(now)
+    }
+
+    const fn delay(&self, queued: u32) -> u64 {
+        self.service.saturating_mul(queued as u64)
+    }
+
+    /// Judges the queue by a delay at the latest time.
+    fn stands(&mut self, delay: u64) -> bool {
+        let now = self.latest;
+        if delay <= self.target {
+            self.above = None;
+            return false;
+        }
+        let above = *self.above.get_or_insert(now);
+        let stands = now - above >= self.interval || self.is_overloaded(Instant::from_nanos(now));
+        if stands {
+            self.stood = Some(now);
+        }
+        stands
+    }
+
+    fn advice(&mut self, now: Instant, client: Option<&[u32; BUCKETS]>) -> Advice {
+        let share = client.map_or(0.0, share_of_retries);
+        if share.max(self.attempts.retry_share(now)) > self.retry_share {
+            Advice::DoNotRetry
+        } else {
+            Advice::None
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "shedder_tests.rs"]
+mod tests;

@@ -1,0 +1,305 @@
+use super::*;
+use proptest::prelude::*;
+
+const SHED: Admission = Admission::Shed {
+    advice: Advice::None,
+};
+
+/// A shedder of a service that ends each millisecond: what is queued is the delay in milliseconds.
+fn shedder() -> Shedder {
+    with(&ShedderConfig::DEFAULT)
+}
+
+fn with(config: &ShedderConfig) -> Shedder {
+    let mut shedder = Shedder::new(config).unwrap();
+    shedder.service = 1_000_000;
+    shedder
+}
+
+fn admits(shedder: &mut Shedder, millis: u64, arrival: &Arrival) -> bool {
+    shedder.admit(at(millis), arrival) == Admission::Admit
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+fn arrival(attempt: u32, queued: u32) -> Arrival {
+    Arrival {
+        attempt,
+        queued,
+        ..Arrival::FIRST
+    }
+}
+
+#[test]
+fn a_burst_that_is_worked_off_within_the_interval_sheds_nothing() {
+    let mut shedder = shedder();
+    for millis in 0..1000 {
+        // 90 ms above the target, then a moment at it.
+        let queued = if millis % 91 == 90 { 20 } else { 500 };
+        assert!(
+            admits(&mut shedder, millis, &arrival(2, queued)),
+            "{millis}"
+        );
+    }
+    assert!(!shedder.is_overloaded(at(1000)));
+}
+
+#[test]
+fn in_a_standing_queue_retries_go_before_first_attempts() {
+    let mut shedder = shedder();
+    admits(&mut shedder, 0, &arrival(1, 21));
+    // 20 ms is not above the target: it stands only after another interval.
+    for (attempt, queued) in [(2, 20), (1, 21), (2, 21)] {
+        assert!(admits(&mut shedder, 100, &arrival(attempt, queued)));
+    }
+    for (attempt, queued, expected) in [
+        (2, 21, false),
+        (1, 40, true),
+        (1, 41, false),
+        (0, 40, true),
+        (2, 20, true),
+    ] {
+        let is = admits(&mut shedder, 200, &arrival(attempt, queued));
+        assert_eq!(is, expected, "attempt {attempt}, {queued} ms");
+    }
+}
+
+#[test]
+fn a_queue_that_stood_within_the_interval_stands_at_once() {
+    let mut shedder = shedder();
+    for (millis, queued, admitted, overloaded) in [
+        (0, 30, true, false),
+        (100, 30, false, true),
+        (150, 0, true, true),
+        (199, 30, false, true),
+        (250, 0, true, true),
+        (299, 0, true, false),
+        (300, 30, true, false),
+    ] {
+        let is = admits(&mut shedder, millis, &arrival(2, queued));
+        assert_eq!(is, admitted, "{millis}");
+        assert_eq!(shedder.is_overloaded(at(millis)), overloaded, "{millis}");
+    }
+}
+
+#[test]
+fn the_time_of_a_service_is_measured_while_others_wait() {
+    let mut shedder = Shedder::new(&ShedderConfig::DEFAULT).unwrap();
+    assert_eq!(
+        shedder.queue_delay(1000),
+        Duration::ZERO,
+        "nothing is known"
+    );
+    // With somebody waiting, an end each 2 ms; then idle for a second.
+    for millis in [0, 2, 4] {
+        shedder.on_done(at(millis), 1);
+    }
+    shedder.on_done(at(6), 0);
+    shedder.on_done(at(1006), 1);
+    assert_eq!(shedder.queue_delay(10), Duration::from_millis(20));
+    // A standstill of an hour counts as one interval: (3 · 2 + 100)/4.
+    shedder.on_done(at(3_601_006), 0);
+    assert_eq!(shedder.queue_delay(2), Duration::from_millis(53));
+    // It follows a service that becomes slower.
+    for end in 0..500 {
+        shedder.on_done(at(4_000_000 + 4 * end), 1);
+    }
+    let delay = shedder.queue_delay(10).as_secs_f64();
+    assert!((delay / 0.04 - 1.0).abs() < 0.01, "{delay}");
+}
+
+#[test]
+fn a_bound_in_flight_keeps_room_for_first_attempts() {
+    let config = ShedderConfig {
+        in_flight: 8,
+        ..ShedderConfig::DEFAULT
+    };
+    let mut shedder = with(&config);
+    for in_flight in 0..10 {
+        for (attempt, most) in [(2, 6), (1, 8)] {
+            let arrival = Arrival {
+                in_flight,
+                ..arrival(attempt, 0)
+            };
+            let is = admits(&mut shedder, 0, &arrival);
+            assert_eq!(is, in_flight < most, "attempt {attempt} beside {in_flight}");
+        }
+    }
+}
+
+#[test]
+fn when_most_attempts_are_retries_what_is_shed_is_told_not_to_retry() {
+    let do_not_retry = Admission::Shed {
+        advice: Advice::DoNotRetry,
+    };
+    let mut all = shedder();
+    for _ in 0..10 {
+        all.admit(at(0), &arrival(1, 50));
+    }
+    for attempt in 2..11 {
+        all.admit(at(0), &arrival(attempt, 50));
+    }
+    assert_eq!(all.admit(at(100), &arrival(2, 50)), SHED, "half of them");
+    assert_eq!(all.admit(at(100), &arrival(2, 50)), do_not_retry, "most");
+    // Ten seconds later it is the first again.
+    all.admit(at(11_000), &arrival(1, 50));
+    assert_eq!(all.admit(at(11_100), &arrival(1, 50)), SHED);
+
+    // One client is the cause, and says so.
+    let mut one = shedder();
+    one.admit(at(0), &arrival(1, 50));
+    let client = Arrival {
+        histogram: Some([4, 3, 2, 0, 0, 0, 0, 0]),
+        ..arrival(1, 50)
+    };
+    assert_eq!(one.admit(at(100), &client), do_not_retry);
+    assert_eq!(one.admit(at(100), &arrival(1, 50)), SHED);
+}
+
+/// A service of 1000 per second to which `firsts` first attempts and a retry come each millisecond:
+/// the first attempts that were let in, services, and the longest queue after the first second.
+fn flood(firsts: u32) -> (u32, u32, u32) {
+    let mut shedder = Shedder::new(&ShedderConfig::DEFAULT).unwrap();
+    let (mut queued, mut served, mut admitted, mut longest) = (0, 0, 0, 0);
+    for millis in 0..60_000 {
+        for index in 0..=firsts {
+            let attempt = if index < firsts { 1 } else { 2 };
+            if admits(&mut shedder, millis, &arrival(attempt, queued)) {
+                queued += 1;
+                admitted += u32::from(attempt == 1);
+            }
+        }
+        if queued > 0 {
+            queued -= 1;
+            served += 1;
+            shedder.on_done(at(millis), queued);
+        }
+        if millis >= 1000 {
+            longest = longest.max(queued);
+        }
+    }
+    (admitted, served, longest)
+}
+
+#[test]
+fn whatever_comes_the_queue_stays_short_the_service_busy_and_first_attempts_go_first() {
+    // As many first attempts as it can serve, and as many retries: none of the first is shed but
+    // those that pay for the first interval.
+    let (admitted, served, longest) = flood(1);
+    assert_eq!(served, 60_000);
+    assert!(admitted >= 59_900, "{admitted}");
+    assert!(longest <= 41, "{longest} ms");
+    // Five times what it can serve.
+    let (admitted, served, longest) = flood(5);
+    assert_eq!(served, 60_000);
+    assert!(admitted >= 59_800, "{admitted}");
+    assert!(longest <= 41, "{longest} ms");
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    let config = ShedderConfig::DEFAULT;
+    for (config, key) in [
+        (
+            ShedderConfig {
+                target: Duration::ZERO,
+                ..config
+            },
+            "target",
+        ),
+        (
+            ShedderConfig {
+                interval: Duration::ZERO,
+                ..config
+            },
+            "interval",
+        ),
+        (
+            ShedderConfig {
+                in_flight: 0,
+                ..config
+            },
+            "in_flight",
+        ),
+        (
+            ShedderConfig {
+                retry_room: f64::NAN,
+                ..config
+            },
+            "retry_room",
+        ),
+        (
+            ShedderConfig {
+                retry_share: 1.1,
+                ..config
+            },
+            "retry_share",
+        ),
+    ] {
+        assert_eq!(Shedder::new(&config).unwrap_err().key(), key);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_first_attempt_is_let_in_wherever_a_retry_is_and_nothing_is_shed_without_need(
+        target in 1..50_u32, interval in 1..200_u64, most in 1..20_u32, room in 0.0..=1.0,
+        steps in prop::collection::vec((-20..50_i64, 0..5_u32, 0..100_u32, 0..30_u32), 1..200),
+    ) {
+        let mut shedder = with(&ShedderConfig {
+            target: Duration::from_millis(target.into()),
+            interval: Duration::from_millis(interval),
+            in_flight: most,
+            retry_room: room,
+            retry_share: 0.5,
+        });
+        let (mut clock, mut latest) = (0_i64, 0);
+        // Since when every delay was above the target, and until when a rise counts as the same.
+        let (mut above, mut same_until) = (None, 0);
+        for (step, attempt, queued, in_flight) in steps {
+            clock = (clock + step).max(0);
+            latest = latest.max(clock as u64);
+            above = above.or(Some(latest)).filter(|_| queued > target);
+            let stands = above.is_some_and(|above| latest - above >= interval || latest < same_until);
+            if stands {
+                same_until = latest + interval;
+            }
+            let arrival = Arrival { in_flight, ..arrival(attempt, queued) };
+            let first = Arrival { attempt: 1, ..arrival };
+            let first = admits(&mut shedder.clone(), clock as u64, &first);
+            let retry = Arrival { attempt: 2, ..arrival };
+            let retry = admits(&mut shedder.clone(), clock as u64, &retry);
+            prop_assert!(first || !retry);
+            prop_assert_eq!(first, in_flight < most && !(stands && queued > 2 * target));
+            let retries_most = (f64::from(most) * room) as u32;
+            prop_assert_eq!(retry, in_flight < retries_most && !stands);
+            admits(&mut shedder, clock as u64, &arrival);
+        }
+    }
+
+    #[test]
+    fn no_value_makes_it_panic(
+        config in (any::<u64>(), any::<u64>(), any::<u32>(), any::<f64>(), any::<f64>()),
+        calls in prop::collection::vec(
+            (any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<Option<[u32; BUCKETS]>>()),
+            1..40,
+        ),
+    ) {
+        let (target, interval, in_flight, retry_room, retry_share) = config;
+        let shedder = Shedder::new(&ShedderConfig {
+            target: Duration::from_nanos(target),
+            interval: Duration::from_nanos(interval),
+            in_flight,
+            retry_room,
+            retry_share,
+        });
+        let mut shedder = shedder.unwrap_or_else(|_| self::shedder());
+        for (now, attempt, queued, in_flight, histogram) in calls {
+            let arrival = Arrival { attempt, queued, in_flight, histogram };
+            shedder.admit(Instant::from_nanos(now), &arrival);
+            shedder.on_done(Instant::from_nanos(now), queued);
+        }
+    }
+}
