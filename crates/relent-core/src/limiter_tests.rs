@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
 use super::*;
 use alloc::vec::Vec;
 use proptest::prelude::*;
