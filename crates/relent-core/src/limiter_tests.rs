@@ -377,7 +377,7 @@ proptest! {
         }
         let burst = u64::from(burst);
         for (to, (last, _)) in admitted.iter().enumerate() {
-            prop_assert!(to as u64 + 1 <= burst + last / interval, "more than the schedule");
+            prop_assert!((to as u64) < burst + last / interval, "more than the schedule");
             for (from, (first, _)) in admitted.iter().enumerate().take(to) {
                 let most = burst + (last - first + grace) / interval + 1;
                 prop_assert!((to - from + 1) as u64 <= most, "{:?}", admitted);

@@ -51,8 +51,8 @@ pub(crate) struct Call {
     pub(crate) session: Session,
     pub(crate) random: Stream,
     pub(crate) made: u64,
-    /// The reserved slot of a limiter.
-    pub(crate) slot: u64,
+    /// What a limiter knows it by: no other call has the same.
+    pub(crate) key: u64,
     /// The version of the row that was read, or when the job is done.
     pub(crate) note: u64,
     /// The attempt of the layer above that this call is.

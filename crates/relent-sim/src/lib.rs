@@ -35,7 +35,7 @@ pub use metrics::Metrics;
 pub use recording::{Bin, Recording, Row, Series, record};
 pub use scenario::{
     Arrivals, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter, Scenario,
-    ScenarioError, Service, ServiceTime,
+    ScenarioError, Service, ServiceTime, Shedder,
 };
 pub use stream::Stream;
 pub use world::{TooManyEvents, run};

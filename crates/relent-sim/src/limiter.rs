@@ -1,13 +1,19 @@
-//! A model of a limiter: the generic cell rate algorithm, with slots that can be reserved.
+//! What the limiter in front of a service says. It judges as `relent-core`'s own does.
+
+use std::time::Duration;
+
+use relent_core::{Instant, LimiterConfig, Refusal};
 
 use crate::scenario::{Limiter as Config, RetryAfter, SECOND};
 use crate::stream::rounded;
 
-/// How a limiter judges an attempt.
+/// How an attempt was judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    Admitted,
-    /// Refused, with what is said about time in nanoseconds.
+    Admitted {
+        ticket: bool,
+    },
+    /// Refused, with what is said about time.
     Refused(Hinted),
 }
 
@@ -15,59 +21,58 @@ pub(crate) enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hinted {
     Nothing,
+    /// In nanoseconds.
     Shared(u64),
+    /// In a header in whole milliseconds.
     Ticket(u64),
 }
 
-/// No slot is reserved.
-pub(crate) const NO_SLOT: u64 = 0;
-
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// Between two attempts, in nanoseconds.
-    interval: u64,
-    /// How far the schedule may run ahead of time: the burst.
-    tolerance: u64,
-    /// The instant at which the schedule is used up to.
-    scheduled: u64,
+    judge: relent_core::Limiter,
     says: RetryAfter,
 }
 
 impl Limiter {
-    pub(crate) fn new(config: &Config) -> Self {
-        let interval = rounded(SECOND as f64 / config.rate).max(1);
-        Self {
-            interval,
-            tolerance: interval.saturating_mul(u64::from(config.burst) - 1),
-            scheduled: 0,
-            says: config.retry_after,
-        }
+    /// `None` for a config that was not checked when the scenario was read.
+    pub(crate) fn new(config: &Config) -> Option<Self> {
+        let judge = relent_core::Limiter::new(&LimiterConfig::from(config)).ok()?;
+        let says = config.retry_after;
+        Some(Self { judge, says })
     }
 
-    /// Judges an attempt at `now` by a caller whose reserved slot is `slot`, or [`NO_SLOT`].
-    pub(crate) fn judge(&mut self, now: u64, slot: &mut u64) -> Verdict {
-        if *slot != NO_SLOT {
-            // Its place in the schedule is taken already.
-            if now < *slot {
-                return Verdict::Refused(Hinted::Ticket(*slot - now));
-            }
-            *slot = NO_SLOT;
-            return Verdict::Admitted;
-        }
-        let next = self.scheduled.saturating_sub(self.tolerance);
-        if next <= now {
-            self.scheduled = self.scheduled.max(now).saturating_add(self.interval);
-            return Verdict::Admitted;
-        }
-        Verdict::Refused(match self.says {
-            RetryAfter::Nothing => Hinted::Nothing,
-            RetryAfter::Shared(delay) => Hinted::Shared(delay),
-            RetryAfter::Slots => {
-                self.scheduled = self.scheduled.saturating_add(self.interval);
-                *slot = next;
-                Hinted::Ticket(next - now)
+    /// Judges an attempt at `now` by the caller with this key.
+    pub(crate) fn judge(&mut self, now: u64, key: Option<u64>) -> Verdict {
+        let refusal = match self.judge.judge(Instant::from_nanos(now), key) {
+            relent_core::Verdict::Admitted { ticket } => return Verdict::Admitted { ticket },
+            relent_core::Verdict::Refused(refusal) => refusal,
+        };
+        Verdict::Refused(match (self.says, refusal) {
+            (RetryAfter::Nothing, _) => Hinted::Nothing,
+            (RetryAfter::Shared(delay), _) => Hinted::Shared(delay),
+            (RetryAfter::Slots, Refusal::Ticket(_)) => Hinted::Ticket(refusal.whole_millis()),
+            // A day and more, at the lowest rates, saturates like any time.
+            (RetryAfter::Slots, Refusal::Shared(delay)) => {
+                Hinted::Shared(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
             }
         })
+    }
+}
+
+impl From<&Config> for LimiterConfig {
+    fn from(config: &Config) -> Self {
+        let interval = rounded(SECOND as f64 / config.rate);
+        // Who gets no slots of its own takes none out of the schedule.
+        let horizon = match config.retry_after {
+            RetryAfter::Slots => config.horizon,
+            RetryAfter::Nothing | RetryAfter::Shared(_) => 0,
+        };
+        Self {
+            burst: config.burst,
+            horizon: Duration::from_nanos(horizon),
+            grace: Duration::from_nanos(config.grace),
+            ..Self::new(1, Duration::from_nanos(interval))
+        }
     }
 }
 
@@ -80,37 +85,41 @@ mod tests {
             rate: 100.0,
             burst: 10,
             retry_after,
+            horizon: 2 * SECOND,
+            grace: SECOND,
         })
+        .unwrap()
     }
 
     #[test]
-    fn a_burst_is_admitted_and_every_other_caller_gets_the_next_slot() {
+    fn slots_are_tickets_in_whole_milliseconds_up_to_the_horizon() {
         let mut limiter = limiter(RetryAfter::Slots);
-        let mut slots = vec![NO_SLOT; 1000];
-        let admitted = slots
-            .iter_mut()
-            .filter_map(|slot| (limiter.judge(0, slot) == Verdict::Admitted).then_some(()))
-            .count();
-        assert_eq!(admitted, 10);
-        assert_eq!(slots[10], SECOND / 100);
-        assert_eq!(slots[999], 9_900_000_000, "9.9 s for 1000, as reckoned");
-        let early = limiter.judge(slots[999] - 5, &mut slots[999]);
-        assert_eq!(early, Verdict::Refused(Hinted::Ticket(5)));
-        let late = limiter.judge(slots[999] + 5, &mut slots[999]);
-        assert_eq!((late, slots[999]), (Verdict::Admitted, NO_SLOT));
+        let verdicts: Vec<_> = (0..1000).map(|key| limiter.judge(500, Some(key))).collect();
+        let free = Verdict::Admitted { ticket: false };
+        assert!(verdicts[..10].iter().all(|verdict| *verdict == free));
+        assert_eq!(verdicts[10], Verdict::Refused(Hinted::Ticket(10)));
+        assert_eq!(verdicts[209], Verdict::Refused(Hinted::Ticket(2000)));
+        let beyond = Verdict::Refused(Hinted::Shared(2_010_000_000));
+        assert!(verdicts[210..].iter().all(|verdict| *verdict == beyond));
+        let slot = limiter.judge(10_000_500, Some(10));
+        assert_eq!(slot, Verdict::Admitted { ticket: true });
     }
 
     #[test]
     fn without_slots_the_rate_is_kept_by_refusing() {
-        let mut limiter = limiter(RetryAfter::Shared(7));
-        let mut slot = NO_SLOT;
-        let mut admitted = 0;
-        for millis in 0..10_000 {
-            match limiter.judge(millis * 1_000_000, &mut slot) {
-                Verdict::Admitted => admitted += 1,
-                Verdict::Refused(says) => assert_eq!(says, Hinted::Shared(7)),
+        for (says, hinted) in [
+            (RetryAfter::Shared(7), Hinted::Shared(7)),
+            (RetryAfter::Nothing, Hinted::Nothing),
+        ] {
+            let mut limiter = limiter(says);
+            let mut admitted = 0;
+            for millis in 0..10_000 {
+                match limiter.judge(millis * 1_000_000, Some(millis)) {
+                    Verdict::Admitted { ticket } => admitted += u32::from(!ticket),
+                    Verdict::Refused(says) => assert_eq!(says, hinted),
+                }
             }
+            assert_eq!(admitted, 10 + 999);
         }
-        assert_eq!((admitted, slot), (10 + 999, NO_SLOT));
     }
 }

@@ -4,6 +4,9 @@ mod check;
 mod error;
 mod words;
 
+use std::time::Duration;
+
+use relent_core::ShedderConfig;
 use serde::Deserialize;
 
 pub use error::ScenarioError;
@@ -50,6 +53,13 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 /// rate = 100              # required
 /// burst = 1
 /// retry_after = "none"    # "slots": each refused caller gets one of its own; or a time for all
+/// horizon = "5m"          # how far ahead slots are reserved
+/// grace = "3s"            # how long after its slot a caller is still let in
+///
+/// [service.shedder]       # no shedder if absent
+/// target = "20ms"         # sheds when the queue delay is longer than this
+/// interval = "100ms"      # for as long as this; retries first
+/// in_flight = 100         # and when so many are queued or served; no bound if absent
 ///
 /// [[outages]]             # any number, one after the other
 /// at = "60s"              # required
@@ -185,6 +195,8 @@ pub struct Service {
     pub status: u16,
     /// A limiter in front.
     pub limiter: Option<Limiter>,
+    /// A shedder behind it.
+    pub shedder: Option<Shedder>,
 }
 
 /// What a service does with an attempt.
@@ -218,7 +230,7 @@ pub enum ServiceTime {
     Lognormal(f64),
 }
 
-/// A limiter that answers 429 (the generic cell rate algorithm, in whole nanoseconds).
+/// A limiter that answers 429: [`relent_core::Limiter`]. Each request is a caller of its own.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limiter {
@@ -230,6 +242,38 @@ pub struct Limiter {
     /// What it says about time.
     #[serde(default, deserialize_with = "retry_after")]
     pub retry_after: RetryAfter,
+    /// How far ahead slots are reserved.
+    #[serde(default = "five_minutes", deserialize_with = "nanos")]
+    pub horizon: u64,
+    /// How long after its slot a caller is still let in.
+    #[serde(default = "three_seconds", deserialize_with = "nanos")]
+    pub grace: u64,
+}
+
+/// A shedder that turns attempts away when they come faster than they are served:
+/// [`relent_core::Shedder`].
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shedder {
+    /// The queue delay up to which nothing is shed.
+    #[serde(default = "twenty_milliseconds", deserialize_with = "nanos")]
+    pub target: u64,
+    /// How long it has to stay above that.
+    #[serde(default = "tenth_of_a_second", deserialize_with = "nanos")]
+    pub interval: u64,
+    /// The most attempts that are queued or served; `None` for no bound.
+    pub in_flight: Option<u32>,
+}
+
+impl From<&Shedder> for ShedderConfig {
+    fn from(shedder: &Shedder) -> Self {
+        Self {
+            target: Duration::from_nanos(shedder.target),
+            interval: Duration::from_nanos(shedder.interval),
+            in_flight: shedder.in_flight.unwrap_or(u32::MAX),
+            ..Self::DEFAULT
+        }
+    }
 }
 
 /// What a limiter says about time.
@@ -240,8 +284,8 @@ pub enum RetryAfter {
     Nothing,
     /// The same to everybody.
     Shared(u64),
-    /// A slot reserved for this caller (a ticket, in milliseconds), who is let in at that time or
-    /// later. Who comes early hears of the same slot again.
+    /// A slot reserved for this caller (a ticket, in milliseconds); beyond the horizon the time
+    /// until there may be one.
     Slots,
 }
 
@@ -303,6 +347,7 @@ impl Default for Service {
             failures: 0.0,
             status: 503,
             limiter: None,
+            shedder: None,
         }
     }
 }
@@ -324,6 +369,15 @@ const fn second() -> u64 {
 }
 const fn five_minutes() -> u64 {
     300 * SECOND
+}
+const fn three_seconds() -> u64 {
+    3 * SECOND
+}
+const fn twenty_milliseconds() -> u64 {
+    SECOND / 50
+}
+const fn tenth_of_a_second() -> u64 {
+    SECOND / 10
 }
 const fn half_a_millisecond() -> u64 {
     500_000

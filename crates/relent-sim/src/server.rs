@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use relent_core::{Admission, Arrival, Instant, Shedder};
+
 use crate::limiter::Limiter;
 use crate::scenario::{Effect, SECOND, Service, ServiceTime};
 use crate::stream::{Stream, rounded};
@@ -30,6 +32,7 @@ pub(crate) struct Server {
     debt: u64,
     outage: Option<Effect>,
     pub(crate) limiter: Option<Limiter>,
+    shedder: Option<Shedder>,
     /// The version of the row.
     pub(crate) version: u64,
     times: Stream,
@@ -51,7 +54,11 @@ impl Server {
             reject_cost: rounded(mean * config.reject_cost),
             debt: 0,
             outage: None,
-            limiter: config.limiter.as_ref().map(Limiter::new),
+            limiter: config.limiter.as_ref().and_then(Limiter::new),
+            shedder: config.shedder.as_ref().and_then(|config| {
+                // Checked when the scenario was read.
+                Shedder::new(&config.into()).ok()
+            }),
             version: 0,
             times,
             luck,
@@ -65,6 +72,25 @@ impl Server {
 
     pub(crate) fn is_blacked_out(&self) -> bool {
         self.outage == Some(Effect::Blackout)
+    }
+
+    /// Whether the shedder, if there is one, lets in an attempt that arrives.
+    pub(crate) fn admit(&mut self, now: u64, attempt: u32) -> Admission {
+        let queued = self.queued();
+        let arrival = Arrival {
+            attempt,
+            queued,
+            in_flight: queued.saturating_add(self.busy),
+            histogram: None,
+        };
+        match &mut self.shedder {
+            Some(shedder) => shedder.admit(Instant::from_nanos(now), &arrival),
+            None => Admission::Admit,
+        }
+    }
+
+    fn queued(&self) -> u32 {
+        u32::try_from(self.queue.len()).unwrap_or(u32::MAX)
     }
 
     /// Queues the attempt; false if it is refused.
@@ -119,8 +145,12 @@ impl Server {
     }
 
     /// A service is over; whether it succeeded.
-    pub(crate) fn end(&mut self) -> bool {
+    pub(crate) fn end(&mut self, now: u64) -> bool {
         self.busy -= 1;
+        let queued = self.queued();
+        if let Some(shedder) = &mut self.shedder {
+            shedder.on_done(Instant::from_nanos(now), queued);
+        }
         !self.luck.happens(self.failures)
     }
 }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use relent_core::{
-    Audience, Budget, Cause, Decision, Failure, Hint, HintSource, Instant, Policy, Session,
+    Admission, Advice, Audience, Budget, Cause, Decision, Failure, Hint, HintSource, Instant,
+    Policy, Session,
 };
 
 use crate::call::{Call, Event, NOBODY, Reply};
-use crate::limiter::{Hinted, NO_SLOT, Verdict};
+use crate::limiter::{Hinted, Verdict};
 use crate::metrics::{Metrics, Recorder};
 use crate::queue::Queue;
 use crate::scenario::{Arrivals, Model, Scenario};
@@ -205,7 +206,7 @@ impl<'a> World<'a> {
             Event::Reach(who) => self.reach(now, who),
             Event::Write(who) => self.write(now, who),
             Event::Served(who) => {
-                let succeeded = self.server.end();
+                let succeeded = self.server.end(now);
                 if succeeded {
                     self.recorder.on_execution();
                     self.answer(now, who, Reply::Success);
@@ -244,7 +245,7 @@ impl<'a> World<'a> {
             session: Session::new(Instant::from_nanos(now), self.scenario.clients.repeatable),
             random: Stream::new(self.seed, SESSIONS + self.made),
             made: now,
-            slot: NO_SLOT,
+            key: self.made,
             note: match self.scenario.service.model {
                 Model::Job { median, sigma } => {
                     now.saturating_add(self.jobs.lognormal(median, sigma))
@@ -329,18 +330,27 @@ impl<'a> World<'a> {
         if self.server.is_blacked_out() {
             return self.answer(now, who, Reply::Failure);
         }
-        let current = self.is_current(who);
-        let mut nobodys = NO_SLOT;
+        // Of a caller who has gone away nothing is known any more.
+        let caller = self.is_current(who).then(|| &self.calls[who.call as usize]);
+        let mut attempt = caller.map_or(1, |call| call.session.attempts());
         if let Some(limiter) = &mut self.server.limiter {
-            // Of a caller who has gone away nothing is known any more.
-            let slot = match current {
-                true => &mut self.calls[who.call as usize].slot,
-                false => &mut nobodys,
-            };
-            if let Verdict::Refused(hinted) = limiter.judge(now, slot) {
-                self.server.pay_refusal();
-                return self.answer(now, who, Reply::Throttled(hinted));
+            match limiter.judge(now, caller.map(|call| call.key)) {
+                Verdict::Refused(hinted) => {
+                    self.server.pay_refusal();
+                    return self.answer(now, who, Reply::Throttled(hinted));
+                }
+                // It was told to come: no retry of its own choice.
+                Verdict::Admitted { ticket: true } => attempt = 1,
+                Verdict::Admitted { ticket: false } => {}
             }
+        }
+        if let Admission::Shed { advice } = self.server.admit(now, attempt) {
+            self.server.pay_refusal();
+            let reply = match advice {
+                Advice::DoNotRetry => Reply::Exhausted,
+                Advice::None | Advice::DoRetry => Reply::Failure,
+            };
+            return self.answer(now, who, reply);
         }
         if let Model::Job { .. } = self.scenario.service.model {
             let done = now >= self.calls[who.call as usize].note;
@@ -439,9 +449,8 @@ impl<'a> World<'a> {
                     Hinted::Shared(delay) => {
                         failure.hint(after(delay).from_source(HintSource::RetryAfter))
                     }
-                    // A header in whole milliseconds is rounded up, or the caller would be early.
-                    Hinted::Ticket(delay) => failure.hint(
-                        after(delay.div_ceil(1_000_000) * 1_000_000)
+                    Hinted::Ticket(millis) => failure.hint(
+                        Hint::after(Duration::from_millis(millis))
                             .from_source(HintSource::RetryAfterMs)
                             .for_audience(Audience::TicketMillis),
                     ),

@@ -213,6 +213,21 @@ fn a_stall_never_ends_once_retries_fill_the_capacity() {
     }
 }
 
+/// The same with a shedder in front: retries are turned away first, so what is let in is no more than
+/// the service can do, and the queue of the stall is no longer than two targets, 40 ms.
+#[test]
+fn a_stall_ends_at_once_where_retries_are_shed() {
+    let twice = Policy::builder(Backoff::exponential(millis(100))).max_retries(1);
+    let scenario = scenario("stall", &[("service.shedder.target", "20ms")]);
+    for metrics in runs(&scenario, &twice.build().unwrap(), 3) {
+        assert!(metrics.ttr_s.is_some_and(|ttr| ttr <= 1.0), "{metrics:?}");
+        // What comes during ten seconds of the stall is refused, and nearly nothing else.
+        let lost = 1.0 - metrics.goodput;
+        let stalled = 10.0 / scenario.arrivals_end() as f64 * 1e9;
+        assert!(lost <= 1.2 * stalled, "{metrics:?}");
+    }
+}
+
 /// Point 5: Three layers of three retries, above a service that is down.
 #[test]
 fn a_chain_multiplies_attempts_unless_they_are_marked() {

@@ -34,6 +34,7 @@ proptest! {
         effect in prop::sample::select(vec!["\"stall\"", "\"blackout\"", "{ brownout = 1e-300 }"]),
         network in prop::sample::select(vec![("1us", "0s"), ("24h", "24h"), ("1ms", "1ms")]),
         limiter in prop::sample::select(vec!["none", "slots", "24h", "1ns"]),
+        shedder in prop::sample::select(vec!["", "shedder = { in_flight = 1 }", "shedder = { target = \"1ns\" }"]),
         layers in 1..=8,
         cancellation: bool,
         reject_cost in prop::sample::select(vec![0, 100]),
@@ -54,7 +55,9 @@ proptest! {
             cancellation = {cancellation}
             reject_cost = {reject_cost}
             limiter = {{ rate = 1e-6, burst = 3, retry_after = "{limiter}" }}
-        "#, network.0, network.1, limits.0, limits.1);
+            {}
+        "#, network.0, network.1, limits.0, limits.1,
+            if model == "\"queue\"" { shedder } else { "" });
         let scenario = Scenario::parse(&text).unwrap();
         let metrics = run(&scenario, Policy::STANDARD, seed).unwrap();
         prop_assert!(metrics.successes <= metrics.requests);

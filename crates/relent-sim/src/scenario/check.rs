@@ -119,9 +119,9 @@ impl Service {
         }
         if self.model != Model::Queue {
             ensure(
-                self.queue.is_none() && self.failures == 0.0,
+                self.queue.is_none() && self.failures == 0.0 && self.shedder.is_none(),
                 "model",
-                "`queue` and `failures` are of the model \"queue\"",
+                "`queue`, `failures` and `shedder` are of the model \"queue\"",
             )?;
         }
         ensure(
@@ -145,11 +145,12 @@ impl Service {
                 "rate",
                 "a number of attempts per second above 0, up to 1000000",
             )?;
-            ensure(
-                (1..=1_000_000).contains(&limiter.burst),
-                "burst",
-                "a number from 1 to 1000000",
-            )?;
+            let made = relent_core::Limiter::new(&limiter.into());
+            made.map_err(|error| (error.key(), error.accepted()))?;
+        }
+        if let Some(shedder) = &self.shedder {
+            let made = relent_core::Shedder::new(&shedder.into());
+            made.map_err(|error| (error.key(), error.accepted()))?;
         }
         Ok(())
     }

@@ -51,6 +51,16 @@ fn every_error_names_the_value_and_its_line() {
             Some(2),
             "1 to 8",
         ),
+        (
+            "clients.arrivals.herd = { clients = 1 }\n[service.limiter]\nrate = 1e6\nretry_after = \"slots\"\nhorizon = \"1h\"",
+            Some(5),
+            "10 million slots",
+        ),
+        (
+            "clients.arrivals.herd = { clients = 1 }\n[service.shedder]\nin_flight = 0",
+            Some(3),
+            "at least 1 request",
+        ),
         ("x = [", Some(1), ""),
         ("", None, "clients"),
     ] {
