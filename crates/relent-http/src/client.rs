@@ -5,6 +5,8 @@ mod body;
 mod download;
 mod error;
 mod manner;
+#[cfg(feature = "middleware")]
+mod middleware;
 mod request;
 mod response;
 mod resume;
@@ -32,6 +34,8 @@ pub use body::Body;
 pub use download::{Download, Sink};
 pub use error::Error;
 use manner::{Manner, cause};
+#[cfg(feature = "middleware")]
+pub use middleware::RetryMiddleware;
 pub use request::RequestBuilder;
 pub use response::Response;
 pub use route::{InvalidRoute, Route};

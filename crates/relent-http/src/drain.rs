@@ -16,8 +16,8 @@ use pin_project_lite::pin_project;
 
 /// The longest that it may take: about what a new connection would cost anyway.
 pub(crate) const TIME: Duration = Duration::from_millis(250);
-/// The most bytes that are read.
-pub(crate) const BYTES: u64 = 64 << 10;
+/// The most bytes that are read: more than an error page has.
+pub(crate) const BYTES: u64 = 256 << 10;
 
 #[cfg(feature = "tower")]
 pin_project! {

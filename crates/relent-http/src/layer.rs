@@ -66,7 +66,7 @@ pub use overrides::{FreshConnection, Override};
 /// # Time
 /// The attempt timeout of the policy ends with the head of the response; the attempt is cut off by
 /// dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is
-/// left of a response that is retried is read meanwhile, up to 64 KiB and 250 ms, so that its
+/// left of a response that is retried is read meanwhile, up to 256 KiB and 250 ms, so that its
 /// connection can be used again.
 ///
 /// A service cannot be told to open a new connection. After a 421, or an answer that came before the

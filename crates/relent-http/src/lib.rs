@@ -14,6 +14,7 @@
 //! - `reqwest`: the module `client`, a client that retries and resumes; the module `network`, which
 //!   classifies the errors of reqwest; and the module `dns`, a resolver whose errors can be told
 //!   apart.
+//! - `middleware`: the same for a stack of reqwest-middleware.
 //! - `json`, `form`, `query`: what reqwest's features of the same names add to a request.
 //!
 //! Coming from another library: `fetch_retry` has every option side by side.
@@ -46,6 +47,8 @@ pub mod retry_after;
 mod server_clock;
 
 pub use classify::classify;
+#[cfg(feature = "middleware")]
+pub use client::RetryMiddleware;
 #[cfg(feature = "reqwest")]
 pub use client::{
     AttemptError, Body, Client, Download, Error, Failed, InvalidRoute, Last, RequestBuilder,

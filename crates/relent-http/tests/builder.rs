@@ -1,5 +1,4 @@
 //! The client as a person writes with it: the builder, what one request changes, routes, keys.
-#![cfg(all(feature = "json", feature = "form", feature = "query"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
 mod scripted;

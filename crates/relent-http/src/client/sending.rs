@@ -101,11 +101,13 @@ impl Client {
 
 /// Waits, and drains what is left of the failed attempt meanwhile.
 pub(crate) async fn wait(after: Duration, failed: Failed) {
-    let sleep = async {
-        // The timer of tokio makes even no wait take a millisecond.
-        if !after.is_zero() {
-            tokio::time::sleep(after).await;
-        }
-    };
-    tokio::join!(sleep, failed.drain());
+    tokio::join!(sleep(after), failed.drain());
+}
+
+/// Waits.
+pub(crate) async fn sleep(after: Duration) {
+    // The timer of tokio makes even no wait take a millisecond.
+    if !after.is_zero() {
+        tokio::time::sleep(after).await;
+    }
 }

@@ -1,0 +1,223 @@
+//! Retries as a middleware of reqwest-middleware, for a stack that is there already.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use http::Extensions;
+use relent::{GaveUp, Summary};
+use relent_core::{Budget, Cause, Decision, Failure, Kind, Pattern, Policy, StopReason};
+use reqwest::{Request, Response};
+use reqwest_middleware::{Error, Middleware, Next, Result};
+
+use super::attempt::{AttemptError, Failed, Last, Until};
+use super::manner::{Manner, cause};
+use super::sending::{sleep, wait};
+use crate::hint::HintOptions;
+use crate::repeatable::RequestFacts;
+use crate::{classify, network};
+
+/// Runs what follows it in a stack of reqwest-middleware as often as a policy allows, by design
+/// rules 1–8.
+///
+/// - The last real outcome is returned as it is: a 503 stays `Ok`, an error of reqwest its own.
+///   Only where the policy cut the last attempt off there is none, and the error is
+///   `Error::Middleware` with a [`GaveUp`]. A [`Summary`] is in the extensions of the response, and
+///   in those that the caller gave.
+/// - A body that reqwest can clone is sent for each attempt; a stream goes out once, and its request
+///   is not retried.
+/// - Each attempt begins with the extensions that the caller gave: what one attempt has put into them
+///   is not seen by the next.
+/// - The error of another middleware may have taken effect, so it is retried only if the request may
+///   run twice.
+/// - A 421 is retried once, but on any connection: for a fresh one, use [`Client`](super::Client).
+///
+/// The reqwest client should come from a [`recipe`](super::recipe), so that its own retries do not
+/// multiply. Requests take another policy with `.with_extension(Arc<Policy>)`.
+///
+/// ```no_run
+/// use relent::Policy;
+/// use relent_http::{RetryMiddleware, client::recipe};
+/// use reqwest_middleware::ClientBuilder;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = ClientBuilder::new(recipe().build()?)
+///     .with(RetryMiddleware::new(Policy::STANDARD.clone()))
+///     .build();
+/// let response = client.get("https://example.com/").send().await?;
+/// if let Some(summary) = response.extensions().get::<relent::Summary>() {
+///     println!("{} after {} attempts", response.status(), summary.attempts);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RetryMiddleware {
+    manner: Manner,
+    hints: HintOptions,
+}
+
+impl RetryMiddleware {
+    /// Retries by this policy. Clones share the budget that it has.
+    #[must_use]
+    pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
+        Self {
+            manner: Manner::new(policy.into()),
+            hints: HintOptions::default(),
+        }
+    }
+
+    /// Takes the retries out of this budget in place of one of its own.
+    #[must_use]
+    pub fn budget(mut self, budget: Arc<Budget>) -> Self {
+        self.manner.budget = Some(budget);
+        self
+    }
+
+    /// Retries exactly these failures, statuses or patterns, in place of those that the policy
+    /// lists.
+    #[must_use]
+    pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
+        self.manner.retry_on(failures.into_iter().map(Into::into));
+        self
+    }
+
+    /// What the destination means by headers that do not say it themselves.
+    #[must_use]
+    pub const fn hints(mut self, options: HintOptions) -> Self {
+        self.hints = options;
+        self
+    }
+
+    /// Keeps a trace of every attempt in the [`Summary`].
+    #[must_use]
+    pub const fn traced(mut self) -> Self {
+        self.manner.traced = true;
+        self
+    }
+
+    /// One attempt; an error is how it failed, and what there is to show of it.
+    async fn attempt(
+        &self,
+        until: Until,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> std::result::Result<Response, (Failure, Outcome)> {
+        let facts = RequestFacts::of(request.method(), request.headers());
+        let outcome = until.timeout(next.run(request, extensions)).await;
+        match outcome.map_err(|cut| (cut.failure, Outcome::Cut(cut.error)))? {
+            Ok(response) => {
+                let now = SystemTime::now();
+                let (status, headers) = (response.status(), response.headers());
+                match classify(status, headers, facts, now, &self.hints) {
+                    None => Ok(response),
+                    Some(failure) => Err((failure, Outcome::Refused(response))),
+                }
+            }
+            Err(error) => Err((failure_of(&error), Outcome::Error(error))),
+        }
+    }
+}
+
+fn failure_of(error: &Error) -> Failure {
+    match error {
+        Error::Reqwest(error) => network::classify(error),
+        Error::Middleware(error) => {
+            if let Some(gave_up) = error.downcast_ref::<GaveUp<AttemptError>>() {
+                // Retried once already, at another layer (design rule 8).
+                return Failure::permanent().cause(match gave_up.reason() {
+                    StopReason::Deadline => Cause::Timeout,
+                    _ => Cause::Error,
+                });
+            }
+            let reqwest = error.chain().find_map(|source| source.downcast_ref());
+            reqwest.map_or(Failure::ambiguous(), network::classify)
+        }
+    }
+}
+
+/// What a failed attempt leaves behind.
+enum Outcome {
+    Refused(Response),
+    Error(Error),
+    /// The policy cut the attempt off.
+    Cut(AttemptError),
+}
+
+impl Outcome {
+    /// Waits for the next attempt, and drains what is left of this one meanwhile.
+    async fn wait(self, after: Duration, failure: Failure) {
+        match self {
+            Self::Refused(response) => {
+                wait(after, Failed::new(failure, Last::Refused(response))).await;
+            }
+            Self::Error(_) | Self::Cut(_) => sleep(after).await,
+        }
+    }
+
+    /// As the caller gets it if no attempt follows.
+    fn into_result(self, summary: Summary, extensions: &mut Extensions) -> Result<Response> {
+        extensions.insert(summary.clone());
+        match self {
+            Self::Refused(mut response) => {
+                response.extensions_mut().insert(summary);
+                Ok(response)
+            }
+            Self::Error(error) => Err(error),
+            Self::Cut(error) => Err(Error::middleware(GaveUp::new(Some(error), summary))),
+        }
+    }
+}
+
+#[async_trait]
+impl Middleware for RetryMiddleware {
+    async fn handle(
+        &self,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let mut manner = self.manner.clone();
+        if let Some(policy) = extensions.get::<Arc<Policy>>() {
+            manner.policy = policy.clone();
+        }
+        let mut driver = manner.driver(RequestFacts::of(request.method(), request.headers()));
+        let given = extensions.clone();
+        loop {
+            let until = Until::after(driver.on_attempt().limit);
+            let again = request.try_clone();
+            extensions.clone_from(&given);
+            let attempt = self.attempt(until, request, extensions, next.clone());
+            let (failure, outcome) = match attempt.await {
+                Ok(mut response) => {
+                    driver.on_success_with(cause(response.status()));
+                    let summary = driver.summary(None);
+                    extensions.insert(summary.clone());
+                    response.extensions_mut().insert(summary);
+                    return Ok(response);
+                }
+                Err(failed) => failed,
+            };
+            let stop = match again {
+                Some(again) => match driver.on_failure(&failure) {
+                    Decision::Retry { after } => {
+                        outcome.wait(after, failure).await;
+                        request = again;
+                        continue;
+                    }
+                    Decision::Stop(stop) => stop,
+                },
+                None => driver.on_stop(
+                    &failure,
+                    match failure.kind {
+                        Kind::Permanent => StopReason::Permanent,
+                        Kind::Overloaded => StopReason::Overloaded,
+                        _ => StopReason::NotReplayable,
+                    },
+                ),
+            };
+            return outcome.into_result(driver.summary(Some(stop)), extensions);
+        }
+    }
+}
