@@ -119,6 +119,40 @@ fn lapsed_slots_are_kept_up_to_the_burst() {
 }
 
 #[test]
+fn slots_that_lapse_when_the_schedule_has_passed_are_a_burst_again() {
+    let mut limiter = limiter(&LimiterConfig {
+        burst: 10,
+        grace: Duration::from_millis(15),
+        ..CONFIG
+    });
+    for key in 0..20 {
+        judge(&mut limiter, 0, key);
+    }
+    // Nobody came for the slots at 10 to 100 ms; that at 110 ms is nobody's.
+    let admitted = (0..30)
+        .filter(|_| judge(&mut limiter, 116, None) == FREE)
+        .count();
+    assert_eq!(admitted, 10, "not 1, and not 11");
+}
+
+#[test]
+fn a_full_schedule_leaves_slots_open_too() {
+    let mut limiter = limiter(&LimiterConfig {
+        horizon: Duration::from_millis(100),
+        ..CONFIG
+    });
+    for key in 0..=10 {
+        judge(&mut limiter, 0, key);
+    }
+    assert_eq!(judge(&mut limiter, 0, None), shared(110));
+    // There is room for one more, but the next is not for one with a key.
+    assert_eq!(judge(&mut limiter, 10, 11), shared(100));
+    assert_eq!(judge(&mut limiter, 20, 11), ticket(100));
+    assert_eq!(judge(&mut limiter, 109, None), shared(21));
+    assert_eq!(judge(&mut limiter, 110, None), FREE);
+}
+
+#[test]
 fn the_last_lapsed_slot_is_kept_for_a_caller_with_a_key() {
     let mut limiter = limiter(&LimiterConfig { burst: 3, ..CONFIG });
     for key in 0..500 {
