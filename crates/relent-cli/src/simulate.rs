@@ -1,11 +1,13 @@
 //! `relent simulate`: what a crowd does with a policy.
 
+mod charts;
 mod table;
 
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::thread;
 
 use clap::Args;
@@ -32,6 +34,10 @@ Examples:
   The same with a service of one's own:
       relent simulate ./service.toml --set clients.processes=200 --seeds 10
 
+  To look at: all charts and numbers in one file for a browser, or one picture:
+      relent simulate blackout --policies off,standard,cenkalti --report blackout.html
+      relent simulate herd --policies aws-legacy --plot herd.png
+
 The numbers are means over the seeds, with 95 % confidence intervals:
   goodput     successes before the caller's deadline, as a share of the requests
   ampl.       attempts that reach the service, per success
@@ -46,6 +52,11 @@ The numbers are means over the seeds, with 95 % confidence intervals:
 JSON is one line for each scenario and seed, with scenario, seed and runs; each run has policy,
 goodput, amplification, ttr_s, drain_s, peak, duplicates, p50_ms, p99_ms, p999_ms, attempts, requests
 and successes. What does not exist, such as the time to recover of a service that does not, is null.
+
+A report is one HTML file that loads nothing: what the crowd did over time, latencies, the attempts of
+a herd with and without jitter, all numbers, and the parameters. A picture shows what happened over
+time, of a herd the attempts of its clients, with a panel for each policy. Both are written when all
+runs are done, whole or not at all; what they show over time is the run with the first seed.
 
 Runs are made by the code that decides in production, in virtual time; the same seed gives the same
 numbers on every machine.
@@ -90,8 +101,16 @@ pub(crate) struct SimulateArgs {
     #[arg(long)]
     json: bool,
 
+    /// Write charts and numbers as one HTML file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+
+    /// Draw one scenario
+    #[arg(long, value_name = "FILE.svg|png", value_parser = charts::picture)]
+    plot: Option<PathBuf>,
+
     /// List the scenarios that come along
-    #[arg(long, conflicts_with_all = ["scenarios", "set", "json"])]
+    #[arg(long, conflicts_with_all = ["scenarios", "set", "json", "report", "plot"])]
     list: bool,
 }
 
@@ -109,10 +128,11 @@ fn change(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "use a key and its value, such as service.failures=0.1".to_owned())
 }
 
-/// Something with the name that it was given by.
+/// Something with the name that it was given by, and its file.
 struct Named<T> {
     name: String,
     value: T,
+    text: String,
 }
 
 /// Runs the scenarios and prints what came of them.
@@ -130,26 +150,30 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     };
     // Everything is read before anything runs.
     let scenarios = names.into_iter().map(|name| {
-        let value = scenario(&name, &args.set)?;
-        Ok(Named { name, value })
+        let (value, text) = scenario(&name, &args.set)?;
+        Ok(Named { name, value, text })
     });
     let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
     let policies = args.policies.iter().map(|spec| {
         let value = policy(spec).map_err(Quit::usage)?;
+        let text = toml::to_string(&value).map_err(|e| Quit::failed(e.to_string()))?;
         let name = spec.clone();
-        Ok(Named { name, value })
+        Ok(Named { name, value, text })
     });
     let policies: Vec<Named<Policy>> = policies.collect::<Result<_, Quit>>()?;
     let seeds: Vec<u64> = (0..args.seeds)
         .map(|number| args.seed.wrapping_add(number))
         .collect();
 
-    let bar = progress(scenarios.len() * policies.len() * seeds.len());
+    let mut charts = charts::Charts::open(args, &scenarios, &policies)?;
+
+    let runs = scenarios.len() * policies.len() * seeds.len();
+    let bar = progress(runs + charts.runs());
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let mut given_up = 0;
     for scenario in &scenarios {
         bar.set_message(scenario.name.clone());
         let values: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
-        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let results = run_all(&scenario.value, &values, &seeds, threads, &|| bar.inc(1));
         given_up += results.iter().flatten().filter(|run| run.is_err()).count();
         let text = match args.json {
@@ -157,8 +181,10 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
             false => report(scenario, &policies, &seeds, &results),
         };
         bar.suspend(|| print(&text)).map_err(Quit::failed)?;
+        charts.add(scenario, seeds[0], results, threads, &|| bar.inc(1));
     }
     bar.finish_and_clear();
+    charts.write(&policies, &seeds, &args.set)?;
     match given_up {
         0 => Ok(()),
         runs => Err(Quit::failed(format!(
@@ -179,7 +205,7 @@ fn list() -> Result<(), Quit> {
 }
 
 /// A scenario that comes along, or a file.
-fn scenario(name: &str, changes: &[(String, String)]) -> Result<Scenario, Quit> {
+fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, String), Quit> {
     let text = match scenarios::get(name) {
         Some(builtin) => builtin.text.to_owned(),
         None => read(name).map_err(Quit::usage)?,
@@ -188,7 +214,10 @@ fn scenario(name: &str, changes: &[(String, String)]) -> Result<Scenario, Quit> 
         .iter()
         .map(|(key, value)| (key.as_str(), value.as_str()))
         .collect();
-    Scenario::parse_with(&text, &changes).map_err(|error| Quit::usage(format!("{name}: {error}")))
+    match Scenario::parse_with(&text, &changes) {
+        Ok(scenario) => Ok((scenario, text)),
+        Err(error) => Err(Quit::usage(format!("{name}: {error}"))),
+    }
 }
 
 fn read(path: &str) -> Result<String, String> {

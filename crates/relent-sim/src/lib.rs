@@ -9,6 +9,7 @@
 //! - [`run`]: one policy, one seed; [`Metrics`]: what was measured.
 //! - [`record`]: the same run, with what happened when: [`Recording`].
 //! - [`study`]: several policies and seeds on all cores.
+//! - `report`, with the feature of that name: charts of all that, as a page or as a picture.
 //!
 //! # What is modelled, and what is not
 //! Services begin in the order of arrival; an outage changes those that begin, not those that run.
@@ -24,6 +25,8 @@ pub mod measure;
 mod metrics;
 mod queue;
 mod recording;
+#[cfg(feature = "report")]
+pub mod report;
 mod scenario;
 pub mod scenarios;
 mod server;

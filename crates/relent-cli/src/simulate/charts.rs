@@ -1,0 +1,237 @@
+//! `--report` and `--plot`: what is recorded for them, and where they go.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use relent::Policy;
+use relent_sim::report::{self, Entry, Section, without_jitter};
+use relent_sim::study::{Outcome, record_all};
+use relent_sim::{Arrivals, Recording, Scenario, TooManyEvents};
+
+use super::{Named, SimulateArgs};
+use crate::destination::{Destination, NewFile};
+use crate::quit::Quit;
+
+type Recorded = Result<Recording, TooManyEvents>;
+
+/// The files that were asked for, and what goes into them.
+pub(super) struct Charts<'a> {
+    report: Option<Output>,
+    plot: Option<Output>,
+    /// All policies, and after them those without jitter, with the index of their policy.
+    policies: Vec<&'a Policy>,
+    plain: Vec<(usize, Policy)>,
+    runs: usize,
+    studies: Vec<Study<'a>>,
+}
+
+/// What came of one scenario.
+struct Study<'a> {
+    scenario: &'a Named<Scenario>,
+    results: Vec<Vec<Outcome>>,
+    recordings: Vec<Recorded>,
+    plain: Vec<(usize, Recorded)>,
+}
+
+/// A file that was asked for.
+struct Output {
+    option: &'static str,
+    name: PathBuf,
+    to: Destination,
+}
+
+/// The name of a picture, whose ending says what it is.
+pub(super) fn picture(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match is_png(&path) || has_ending(&path, "svg") {
+        true => Ok(path),
+        false => Err("use a name that ends in .svg or .png".to_owned()),
+    }
+}
+
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension()
+        .is_some_and(|found| found.eq_ignore_ascii_case(ending))
+}
+
+fn is_png(path: &Path) -> bool {
+    has_ending(path, "png")
+}
+
+fn is_herd(scenario: &Scenario) -> bool {
+    matches!(scenario.clients.arrivals, Arrivals::Herd { .. })
+}
+
+impl<'a> Charts<'a> {
+    /// Makes sure that there is a place for what was asked for, before anything runs.
+    ///
+    /// # Errors
+    /// Files that cannot be written; a picture of several scenarios.
+    pub(super) fn open(
+        args: &SimulateArgs,
+        scenarios: &[Named<Scenario>],
+        policies: &'a [Named<Policy>],
+    ) -> Result<Self, Quit> {
+        if args.plot.is_some() && scenarios.len() != 1 {
+            return Err(Quit::usage(format!(
+                "--plot draws one scenario, not {}: name one, or use --report",
+                scenarios.len()
+            )));
+        }
+        if args.plot.is_some() && args.plot == args.report {
+            return Err(Quit::usage(
+                "--report and --plot name the same file: use two".to_owned(),
+            ));
+        }
+        let report = Output::open("--report", args.report.as_deref())?;
+        let plot = Output::open("--plot", args.plot.as_deref())?;
+        let policies: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
+        let plain = policies.iter().enumerate();
+        let plain: Vec<(usize, Policy)> = plain
+            .filter_map(|(index, policy)| Some((index, without_jitter(policy)?)))
+            .collect();
+        let runs = match report.is_some() || plot.is_some() {
+            true => scenarios
+                .iter()
+                .map(|scenario| match is_herd(&scenario.value) {
+                    true => policies.len() + plain.len(),
+                    false => policies.len(),
+                })
+                .sum(),
+            false => 0,
+        };
+        Ok(Self {
+            report,
+            plot,
+            policies,
+            plain,
+            runs,
+            studies: Vec::new(),
+        })
+    }
+
+    /// The runs that are recorded, of all scenarios.
+    pub(super) const fn runs(&self) -> usize {
+        self.runs
+    }
+
+    /// Records the runs of a scenario with this seed, if anything was asked for.
+    pub(super) fn add(
+        &mut self,
+        scenario: &'a Named<Scenario>,
+        seed: u64,
+        results: Vec<Vec<Outcome>>,
+        threads: usize,
+        on_run: &(dyn Fn() + Sync),
+    ) {
+        if self.runs == 0 {
+            return;
+        }
+        let mut all = self.policies.clone();
+        if is_herd(&scenario.value) {
+            all.extend(self.plain.iter().map(|(_, policy)| policy));
+        }
+        let mut recordings = record_all(&scenario.value, &all, seed, threads, on_run);
+        let plain = recordings.split_off(self.policies.len());
+        let indices = self.plain.iter().map(|(index, _)| *index);
+        self.studies.push(Study {
+            scenario,
+            results,
+            recordings,
+            plain: indices.zip(plain).collect(),
+        });
+    }
+
+    /// Writes what was asked for.
+    ///
+    /// # Errors
+    /// Charts that cannot be drawn, files that cannot be written after all.
+    pub(super) fn write(
+        self,
+        policies: &[Named<Policy>],
+        seeds: &[u64],
+        changes: &[(String, String)],
+    ) -> Result<(), Quit> {
+        let sections = self.studies.iter().map(|study| {
+            let mut entries: Vec<Entry<'_>> = policies
+                .iter()
+                .zip(&study.results)
+                .zip(&study.recordings)
+                .map(|((policy, runs), recording)| Entry {
+                    name: &policy.name,
+                    text: &policy.text,
+                    runs,
+                    recording: recording.as_ref().map_err(|error| *error),
+                    without_jitter: None,
+                })
+                .collect();
+            for (index, recording) in &study.plain {
+                if let Some(entry) = entries.get_mut(*index) {
+                    entry.without_jitter = Some(recording.as_ref().map_err(|error| *error));
+                }
+            }
+            Section {
+                name: &study.scenario.name,
+                scenario: &study.scenario.value,
+                text: &study.scenario.text,
+                changes,
+                seeds,
+                entries,
+            }
+        });
+        let sections: Vec<Section<'_>> = sections.collect();
+        if let Some(output) = self.report {
+            output.write(|| report::html(&sections).map(String::into_bytes))?;
+        }
+        if let (Some(output), Some(section)) = (self.plot, sections.first()) {
+            let png = is_png(&output.name);
+            output.write(|| match png {
+                true => report::png(section),
+                false => report::svg(section).map(String::into_bytes),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Output {
+    fn open(option: &'static str, name: Option<&Path>) -> Result<Option<Self>, Quit> {
+        let Some(name) = name else { return Ok(None) };
+        match Destination::open(name, ".relent-simulate-") {
+            Ok(to) => Ok(Some(Self {
+                option,
+                name: name.to_owned(),
+                to,
+            })),
+            Err(error) => Err(unwritable(option, name, &error)),
+        }
+    }
+
+    fn write(
+        self,
+        make: impl FnOnce() -> Result<Vec<u8>, report::ReportError>,
+    ) -> Result<(), Quit> {
+        let (option, name) = (self.option, self.name);
+        let bytes = make()
+            .map_err(|error| Quit::failed(format!("{option} {}: {error}", name.display())))?;
+        let written = match self.to {
+            Destination::Special(mut file) => file.write_all(&bytes),
+            Destination::File(new) => whole(new, &bytes),
+        };
+        written.map_err(|error| unwritable(option, &name, &error))
+    }
+}
+
+fn whole(new: NewFile, bytes: &[u8]) -> io::Result<()> {
+    let mut file: &File = new.file();
+    file.write_all(bytes)?;
+    new.complete()
+}
+
+fn unwritable(option: &str, name: &Path, error: &io::Error) -> Quit {
+    Quit::failed(format!(
+        "{option} {}: cannot be written: {error}",
+        name.display()
+    ))
+}

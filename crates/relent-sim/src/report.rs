@@ -1,0 +1,136 @@
+//! Reports and pictures of what a crowd did with policies.
+//!
+//! [`html`] makes one file that a browser shows without any network; [`svg`] and [`png`] make one
+//! picture. What goes in is a [`Section`] for each scenario; nothing is run here.
+
+mod bars;
+mod canvas;
+mod chart;
+mod frame;
+mod ink;
+mod latency;
+mod over_time;
+mod page;
+mod picture;
+mod raster;
+
+use std::fmt;
+
+use relent_core::{Jitter, Policy};
+
+use crate::recording::Recording;
+use crate::scenario::{Arrivals, Scenario};
+use crate::study::Outcome;
+use crate::world::TooManyEvents;
+
+/// A scenario, and what every policy did in it.
+#[derive(Clone, Debug)]
+pub struct Section<'a> {
+    /// Its name, or that of its file.
+    pub name: &'a str,
+    /// The scenario.
+    pub scenario: &'a Scenario,
+    /// Its file.
+    pub text: &'a str,
+    /// What was changed in it: keys and values.
+    pub changes: &'a [(String, String)],
+    /// The seeds of the runs. Charts over time show the first.
+    pub seeds: &'a [u64],
+    /// The policies, in their order.
+    pub entries: Vec<Entry<'a>>,
+}
+
+/// What one policy did in a scenario.
+#[derive(Clone, Debug)]
+pub struct Entry<'a> {
+    /// The name of the policy, or of its file.
+    pub name: &'a str,
+    /// The policy as TOML.
+    pub text: &'a str,
+    /// What became of its runs, one for each seed.
+    pub runs: &'a [Outcome],
+    /// Its run with the first seed.
+    pub recording: Result<&'a Recording, TooManyEvents>,
+    /// For a herd: the same without its jitter; `None` if there is no such policy
+    /// ([`without_jitter`]).
+    pub without_jitter: Option<Result<&'a Recording, TooManyEvents>>,
+}
+
+/// A chart cannot be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReportError(String);
+
+impl fmt::Display for ReportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot be drawn: {}", self.0)
+    }
+}
+
+impl std::error::Error for ReportError {}
+
+impl From<canvas::DrawError> for ReportError {
+    fn from(error: canvas::DrawError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl Section<'_> {
+    /// Whether all clients begin at once: then a raster says more than rates.
+    const fn is_herd(&self) -> bool {
+        matches!(self.scenario.clients.arrivals, Arrivals::Herd { .. })
+    }
+}
+
+/// The same policy without its jitter; `None` where it has none, or does not retry. What a backoff
+/// draws itself stays.
+///
+/// ```
+/// use relent_core::{Jitter, Policy};
+/// use relent_sim::report::without_jitter;
+///
+/// let plain = without_jitter(Policy::STANDARD).expect("it has jitter");
+/// assert_eq!(plain.jitter(), Jitter::None);
+/// assert_eq!(without_jitter(&plain), None);
+/// ```
+#[must_use]
+pub fn without_jitter(policy: &Policy) -> Option<Policy> {
+    if policy.jitter() == Jitter::None || policy.max_retries() == Some(0) {
+        return None;
+    }
+    policy
+        .clone()
+        .into_builder()
+        .jitter(Jitter::None)
+        .build()
+        .ok()
+}
+
+/// One HTML file with everything about these scenarios: it loads nothing, has no script, and follows
+/// the reader's preference for light or dark. The same input gives the same file.
+///
+/// # Errors
+/// A chart that cannot be laid out.
+pub fn html(sections: &[Section<'_>]) -> Result<String, ReportError> {
+    Ok(page::page(sections)?)
+}
+
+/// One picture as SVG: for a herd the attempts of its clients, otherwise what happened over time; a
+/// panel for each policy.
+///
+/// # Errors
+/// A chart that cannot be laid out.
+pub fn svg(section: &Section<'_>) -> Result<String, ReportError> {
+    Ok(picture::svg(section)?)
+}
+
+/// The picture of [`svg`] as PNG, two pixels for each of its own. Text is drawn in Roboto, which comes
+/// along; only for other scripts than Latin, Greek and Cyrillic are the machine's fonts looked at.
+///
+/// # Errors
+/// A chart that cannot be laid out, or a picture that is too large.
+pub fn png(section: &Section<'_>) -> Result<Vec<u8>, ReportError> {
+    picture::png(&svg(section)?).map_err(ReportError)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! The colours of charts by what they mean, in a light and in a dark form.
+
+use std::fmt::Write;
+
+use plotters::style::RGBColor;
+
+/// What is drawn with; the colour is looked up by the style sheet around the chart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ink {
+    Text,
+    /// Labels of axes.
+    Muted,
+    Grid,
+    Outage,
+    Capacity,
+    Requests,
+    Attempts,
+    Successes,
+    /// The area below the successes.
+    Served,
+    /// An attempt of one client.
+    Mark,
+    /// The success of one client.
+    Done,
+    /// Whatever stands for one policy among several.
+    Policy(usize),
+}
+
+/// The background, which every colour is read on: light, dark.
+pub(super) const PAPER: [&str; 2] = ["#ffffff", "#15181d"];
+
+/// Colours that people with colour-blindness tell apart (after Okabe and Ito, 2008), dark or light
+/// enough to be read on their [`PAPER`].
+const POLICIES: [[&str; 2]; 8] = [
+    ["#0b62b0", "#66b5ff"],
+    ["#b34700", "#ff9d5c"],
+    ["#00745a", "#43d3a7"],
+    ["#96387f", "#ee93d4"],
+    ["#7a6000", "#e3c34d"],
+    ["#4d4fb8", "#a9abff"],
+    ["#0a7485", "#59d3e6"],
+    ["#57606a", "#b6bec8"],
+];
+/// Dashes tell apart what colours do not; in tenths of a pixel.
+const DASHES: [&str; 4] = ["", "70 30", "20 30", "100 30 20 30"];
+/// Lines that can be told apart: every colour with every dash.
+const LINES: usize = POLICIES.len() * DASHES.len();
+/// Inks that are not of policies.
+const FIXED: usize = 11;
+
+impl Ink {
+    /// The place of the ink in the style sheet.
+    const fn number(self) -> usize {
+        match self {
+            Self::Text => 0,
+            Self::Muted => 1,
+            Self::Grid => 2,
+            Self::Outage => 3,
+            Self::Capacity => 4,
+            Self::Requests => 5,
+            Self::Attempts => 6,
+            Self::Successes => 7,
+            Self::Served => 8,
+            Self::Mark => 9,
+            Self::Done => 10,
+            Self::Policy(number) => FIXED + number % LINES,
+        }
+    }
+
+    /// A stand-in that goes through plotters, which knows colours only: its red is the number.
+    pub(super) const fn color(self) -> RGBColor {
+        RGBColor(self.number() as u8, 0, 0)
+    }
+
+    /// The class of lines in this ink.
+    pub(super) fn line_class(self) -> String {
+        format!("s{}", self.number())
+    }
+
+    /// Light and dark.
+    const fn colors(self) -> [&'static str; 2] {
+        match self {
+            Self::Text => ["#1c2128", "#e8ebef"],
+            Self::Muted => ["#57606a", "#aab2bd"],
+            Self::Grid => ["#e3e6ea", "#2b3139"],
+            Self::Outage => ["#f6dcd6", "#4a2a24"],
+            Self::Capacity => ["#1c2128", "#e8ebef"],
+            Self::Requests => ["#57606a", "#aab2bd"],
+            Self::Attempts | Self::Mark => POLICIES[1],
+            Self::Successes | Self::Done => POLICIES[0],
+            Self::Served => ["#d7e8f8", "#173350"],
+            Self::Policy(number) => POLICIES[number % POLICIES.len()],
+        }
+    }
+
+    /// The width of lines in tenths of a pixel, and their dashes.
+    const fn stroke(self) -> (u32, &'static str) {
+        match self {
+            Self::Capacity => (12, "60 40"),
+            Self::Requests => (14, "15 25"),
+            Self::Attempts | Self::Successes => (18, ""),
+            Self::Mark => (24, ""),
+            Self::Done => (44, ""),
+            Self::Policy(number) => (
+                22,
+                DASHES[(number + number / POLICIES.len()) % DASHES.len()],
+            ),
+            Self::Text | Self::Muted | Self::Grid | Self::Outage | Self::Served => (10, ""),
+        }
+    }
+}
+
+fn all() -> impl Iterator<Item = Ink> {
+    use Ink::{
+        Attempts, Capacity, Done, Grid, Mark, Muted, Outage, Requests, Served, Successes, Text,
+    };
+    let fixed = [
+        Text, Muted, Grid, Outage, Capacity, Requests, Attempts, Successes, Served, Mark, Done,
+    ];
+    fixed.into_iter().chain((0..LINES).map(Ink::Policy))
+}
+
+/// The rules of all classes, where `color` says what stands for an ink. Texts keep lines off.
+fn rules(paper: &str, color: impl Fn(Ink) -> String) -> String {
+    let mut css = format!(
+        "path{{fill:none;stroke-linejoin:round}}\
+         text{{paint-order:stroke;stroke:{paper};stroke-width:30;stroke-linejoin:round}}"
+    );
+    for ink in all() {
+        let (number, color) = (ink.number(), color(ink));
+        let (width, dashes) = ink.stroke();
+        let _ = write!(css, ".s{number}{{stroke:{color};stroke-width:{width}");
+        if !dashes.is_empty() {
+            let _ = write!(css, ";stroke-dasharray:{dashes}");
+        }
+        let _ = write!(css, "}}.f{number}{{fill:{color}}}");
+    }
+    css
+}
+
+/// The style sheet of a chart that stands alone, on light paper.
+pub(super) fn light_css() -> String {
+    rules(PAPER[0], |ink| ink.colors()[0].to_owned())
+}
+
+/// The style sheet of charts in a page, which follow its reader's preference.
+pub(super) fn page_css() -> String {
+    let values = |form: usize| {
+        let mut css = format!("--paper:{};", PAPER[form]);
+        for ink in all() {
+            let _ = write!(css, "--k{}:{};", ink.number(), ink.colors()[form]);
+        }
+        css
+    };
+    format!(
+        ":root{{color-scheme:light dark;{}}}@media (prefers-color-scheme:dark){{:root{{{}}}}}\
+         @media print{{:root{{color-scheme:light;{}}}}}{}",
+        values(0),
+        values(1),
+        values(0),
+        rules("var(--paper)", |ink| format!("var(--k{})", ink.number()))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The relative luminance of WCAG 2.
+    fn luminance(color: &str) -> f64 {
+        let channel = |at: usize| {
+            let value = u8::from_str_radix(&color[at..at + 2], 16).unwrap();
+            let value = f64::from(value) / 255.0;
+            match value <= 0.04045 {
+                true => value / 12.92,
+                false => ((value + 0.055) / 1.055).powf(2.4),
+            }
+        };
+        0.2126 * channel(1) + 0.7152 * channel(3) + 0.0722 * channel(5)
+    }
+
+    fn contrast(one: &str, other: &str) -> f64 {
+        let (one, other) = (luminance(one), luminance(other));
+        (one.max(other) + 0.05) / (one.min(other) + 0.05)
+    }
+
+    #[test]
+    fn lines_and_texts_can_be_read_on_paper_and_on_what_lies_behind_them() {
+        for ink in all() {
+            if matches!(ink, Ink::Grid | Ink::Outage | Ink::Served) {
+                continue;
+            }
+            for form in [0, 1] {
+                let color = ink.colors()[form];
+                let on_paper = contrast(color, PAPER[form]);
+                assert!(on_paper >= 4.5, "{ink:?} in form {form}: {on_paper}");
+                for behind in [Ink::Outage, Ink::Served] {
+                    let found = contrast(color, behind.colors()[form]);
+                    assert!(
+                        found >= 3.0,
+                        "{ink:?} on {behind:?} in form {form}: {found}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_of_32_policies_look_the_same() {
+        let looks: std::collections::HashSet<_> = (0..LINES)
+            .map(|number| (Ink::Policy(number).colors(), Ink::Policy(number).stroke()))
+            .collect();
+        assert_eq!(looks.len(), LINES);
+    }
+}

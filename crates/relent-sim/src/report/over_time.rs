@@ -1,0 +1,317 @@
+//! Requests, attempts and successes over time, a panel for each policy.
+
+use plotters::element::{PathElement, Rectangle, Text};
+use plotters::style::Color;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::canvas::{Area, DrawError};
+use super::chart::{Chart, Size, Table};
+use super::frame::{Axis, SMALL, frame, line, number, round_step, style, time, unit};
+use super::ink::Ink;
+use crate::recording::{Bin, Recording, Series};
+use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario};
+
+/// The size of a panel.
+pub(super) const PANEL: Size = (560, 230);
+/// A panel has about as many bins.
+const BINS: u64 = 240;
+/// Of what happens, this share is shown; the rest is a tail that would squeeze it.
+const SHOWN: f64 = 0.998;
+/// An axis reaches to so many times what can be served or is asked for: what is beyond is cut off,
+/// or a policy that traps would flatten all others.
+const CUT: f64 = 3.0;
+
+/// What the panels of a scenario have in common, so that they can be compared.
+#[derive(Clone, Debug)]
+pub(super) struct Scale {
+    /// The width of a bin in nanoseconds.
+    width: u64,
+    /// Bins that are shown.
+    bins: usize,
+    /// The most events per second that are shown.
+    top: f64,
+    /// What can be served per second, and what sets it.
+    ceiling: Option<(f64, &'static str)>,
+}
+
+impl Scale {
+    pub(super) fn of(scenario: &Scenario, recordings: &[&Recording]) -> Self {
+        let shown = recordings
+            .iter()
+            .map(|recording| shown_until(&recording.series));
+        let end = shown
+            .max()
+            .unwrap_or(0)
+            .max(scenario.arrivals_end())
+            .max(scenario.outages_end().unwrap_or(0))
+            .max(1_000_000);
+        let width = bin_width(end, recordings);
+        let bins = end.div_ceil(width) as usize;
+        let ceiling = ceiling(scenario);
+        let mut attempts = Vec::new();
+        let mut requests = Vec::new();
+        for recording in recordings {
+            let merged = recording.series.with_width(width);
+            for bin in merged.bins.iter().take(bins) {
+                attempts.push(per_second(bin.attempts.max(bin.successes), width));
+                requests.push(per_second(bin.requests, width));
+            }
+        }
+        let most = attempts.iter().chain(&requests).copied();
+        let most = most.fold(0.0, f64::max);
+        let asked = quantile(&mut requests, 0.9);
+        let usual = quantile(&mut attempts, 0.98);
+        let limit = ceiling.map_or(0.0, |(limit, _)| limit);
+        // A herd asks once, and all at the same time.
+        let cut = match limit.max(asked) {
+            rate if rate > 0.0 && !is_herd(scenario) => CUT * rate,
+            rate => (CUT * rate).max(1.3 * usual),
+        };
+        let top = most.min(cut).max(1.15 * limit);
+        let step = round_step(top / 10.0);
+        Self {
+            width,
+            bins,
+            top: (top / step).ceil().max(1.0) * step,
+            ceiling,
+        }
+    }
+
+    /// What sets the line that attempts should stay below, if there is one.
+    pub(super) fn ceiling_name(&self) -> Option<&'static str> {
+        self.ceiling.map(|(_, what)| what)
+    }
+
+    const fn end(&self) -> u64 {
+        self.width * self.bins as u64
+    }
+}
+
+/// When all but a small share of what happens has happened.
+fn shown_until(series: &Series) -> u64 {
+    let total: u64 = series.bins.iter().map(|bin| bin.attempts).sum();
+    let enough = (total as f64 * SHOWN).ceil() as u64;
+    let mut seen = 0;
+    let last = series.bins.iter().position(|bin| {
+        seen += bin.attempts;
+        seen >= enough
+    });
+    last.map_or(0, |bin| (bin as u64 + 1) * series.width)
+}
+
+/// 1, 2 or 5 times a power of ten, and a multiple of the width of every series.
+fn bin_width(end: u64, recordings: &[&Recording]) -> u64 {
+    let fits = |width: &u64| {
+        recordings
+            .iter()
+            .all(|recording| width.is_multiple_of(recording.series.width))
+    };
+    (6..19)
+        .flat_map(|power| [1, 2, 5].map(|factor| factor * 10_u64.pow(power)))
+        .find(|width| *width >= end / BINS && fits(width))
+        .unwrap_or(u64::MAX / 2)
+}
+
+const fn is_herd(scenario: &Scenario) -> bool {
+    matches!(scenario.clients.arrivals, Arrivals::Herd { .. })
+}
+
+fn ceiling(scenario: &Scenario) -> Option<(f64, &'static str)> {
+    match (&scenario.service.limiter, scenario.service.model) {
+        (Some(limiter), _) => Some((limiter.rate, "limit")),
+        (None, Model::Queue) => Some((scenario.service.capacity, "capacity")),
+        (None, _) => None,
+    }
+}
+
+fn per_second(count: u64, width: u64) -> f64 {
+    count as f64 * SECOND as f64 / width as f64
+}
+
+fn quantile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let index = (values.len() as f64 * share) as usize;
+    let last = values.len().saturating_sub(1);
+    values.get(index.min(last)).copied().unwrap_or(0.0)
+}
+
+const fn name(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Blackout => "blackout",
+        Effect::Stall => "stall",
+        Effect::Brownout(_) => "brownout",
+    }
+}
+
+/// The inks of the lines and what they show, in the order of drawing.
+pub(super) const LINES: [(Ink, &str); 3] = [
+    (Ink::Requests, "requests"),
+    (Ink::Attempts, "attempts"),
+    (Ink::Successes, "successes"),
+];
+
+fn count(bin: &Bin, ink: Ink) -> u64 {
+    match ink {
+        Ink::Requests => bin.requests,
+        Ink::Attempts => bin.attempts,
+        _ => bin.successes,
+    }
+}
+
+/// Draws the panel of one policy.
+pub(super) fn draw(
+    area: &Area<'_>,
+    scenario: &Scenario,
+    recording: &Recording,
+    scale: &Scale,
+) -> Result<(), DrawError> {
+    let (size, unit) = unit(scale.end());
+    let x = Axis::from_zero(scale.end() as f64 / size, 8, |value| {
+        format!("{} {unit}", number(value))
+    });
+    let y = Axis::from_zero(scale.top, 5, number);
+    let series = recording.series.with_width(scale.width);
+    let bins = series.bins.get(..scale.bins).unwrap_or(&series.bins);
+    let highest = |ink| {
+        let rates = bins
+            .iter()
+            .map(|bin| per_second(count(bin, ink), scale.width));
+        rates.fold(0.0, f64::max)
+    };
+    let most = highest(Ink::Attempts).max(highest(Ink::Requests));
+    let cut = match most > scale.top {
+        true => format!("cut off: up to {}", number(most)),
+        false => String::new(),
+    };
+    let mut plot = frame(area, &x, &y, ("per second", &cut))?;
+
+    for outage in &scenario.outages {
+        let (from, to) = (outage.at, outage.at.saturating_add(outage.lasts));
+        let from = from as f64 / size;
+        let to = (to.min(scale.end())) as f64 / size;
+        let corners = [(from, scale.top), (to, 0.0)];
+        plot.draw_series([Rectangle::new(corners, Ink::Outage.color().filled())])?;
+    }
+    // Where each bin is drawn: at its middle.
+    let middle = |bin: usize| (bin as f64 + 0.5) * scale.width as f64 / size;
+    let points = |ink| -> Vec<(f64, f64)> {
+        let bins = bins.iter().enumerate();
+        bins.map(|(index, bin)| {
+            let rate = per_second(count(bin, ink), scale.width);
+            (middle(index), rate.min(scale.top))
+        })
+        .collect()
+    };
+    let served = points(Ink::Successes);
+    if let (Some(first), Some(last)) = (served.first(), served.last()) {
+        let mut outline = served.clone();
+        outline.extend([(last.0, 0.0), (first.0, 0.0)]);
+        let shape = plotters::element::Polygon::new(outline, Ink::Served.color().filled());
+        plot.draw_series([shape])?;
+    }
+    for (ink, _) in LINES {
+        plot.draw_series([PathElement::new(points(ink), line(ink))])?;
+    }
+    let end = x.range.end;
+    if let Some((limit, what)) = scale.ceiling {
+        // A brownout leaves a part of the capacity; a limiter knows nothing of it.
+        let mut points = vec![(0.0, limit)];
+        for outage in &scenario.outages {
+            if let (Effect::Brownout(share), None) = (outage.effect, &scenario.service.limiter) {
+                let to = outage.at.saturating_add(outage.lasts);
+                let (from, to) = (outage.at as f64 / size, to as f64 / size);
+                let left = limit * share;
+                points.extend([(from, limit), (from, left), (to, left), (to, limit)]);
+            }
+        }
+        points.push((end, limit));
+        plot.draw_series([PathElement::new(points, line(Ink::Capacity))])?;
+        let words = style(Ink::Text, SMALL, HPos::Right, VPos::Bottom);
+        let words = Text::new(format!("{what} {}", number(limit)), (end, limit), words);
+        plot.draw_series([words])?;
+    }
+    for outage in &scenario.outages {
+        let words = style(Ink::Text, SMALL, HPos::Left, VPos::Top);
+        let place = (
+            (outage.at as f64 + scale.end() as f64 * 0.006) / size,
+            scale.top * 0.98,
+        );
+        plot.draw_series([Text::new(name(outage.effect), place, words)])?;
+    }
+    Ok(())
+}
+
+/// The panel of one policy, with its words and its numbers.
+///
+/// # Errors
+/// Those of [`draw`].
+pub(super) fn chart(
+    policy: &str,
+    scenario: &Scenario,
+    recording: &Recording,
+    scale: &Scale,
+) -> Result<Chart, DrawError> {
+    let body = super::canvas::draw(PANEL, |area| draw(area, scenario, recording, scale))?;
+    let series = recording.series.with_width(scale.width);
+    let bins = series.bins.get(..scale.bins).unwrap_or(&series.bins);
+    let rows = bins.iter().enumerate().map(|(index, bin)| {
+        let start = time(index as u64 * scale.width);
+        let rate = |(ink, _)| number(per_second(count(bin, ink), scale.width));
+        std::iter::once(start).chain(LINES.map(rate)).collect()
+    });
+    let table = Table {
+        heads: ["from", "requests/s", "attempts/s", "successes/s"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: rows.collect(),
+    };
+    Ok(Chart {
+        title: policy.to_owned(),
+        description: describe(policy, scenario, bins, scale, recording),
+        size: PANEL,
+        body,
+        table,
+    })
+}
+
+/// What the panel shows, in words.
+fn describe(
+    policy: &str,
+    scenario: &Scenario,
+    bins: &[Bin],
+    scale: &Scale,
+    recording: &Recording,
+) -> String {
+    let busiest = bins.iter().enumerate().max_by_key(|(_, bin)| bin.attempts);
+    let (index, most) = busiest.map_or((0, 0), |(index, bin)| (index, bin.attempts));
+    let mut words = format!(
+        "With {policy}, {} requests make {} attempts, and {} succeed. Attempts are most frequent at \
+         {}: {} per second",
+        number(recording.metrics.requests as f64),
+        number(recording.metrics.attempts as f64),
+        number(recording.metrics.successes as f64),
+        time(index as u64 * scale.width),
+        number(per_second(most, scale.width)),
+    );
+    match scale.ceiling {
+        Some((limit, what)) => words += &format!(", where the {what} is {}.", number(limit)),
+        None => words.push('.'),
+    }
+    for outage in &scenario.outages {
+        let end = outage.at.saturating_add(outage.lasts);
+        let range = (outage.at / scale.width) as usize..end.div_ceil(scale.width) as usize;
+        let during = bins.get(range.start.min(bins.len())..range.end.min(bins.len()));
+        let during = during.unwrap_or_default();
+        let sum = |ink| during.iter().map(|bin| count(bin, ink)).sum::<u64>();
+        let span = (during.len() as u64).max(1) * scale.width;
+        words += &format!(
+            " In the {} from {} to {} there are {} attempts and {} successes per second on average.",
+            name(outage.effect),
+            time(outage.at),
+            time(end),
+            number(per_second(sum(Ink::Attempts), span)),
+            number(per_second(sum(Ink::Successes), span)),
+        );
+    }
+    words
+}

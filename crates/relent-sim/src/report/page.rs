@@ -1,0 +1,325 @@
+//! The page: what a person reads, and what a screen reader reads to one.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::canvas::DrawError;
+use super::chart::{Chart, Table};
+use super::ink::{Ink, page_css};
+use super::{Entry, Section, bars, latency, over_time, raster};
+use crate::measure;
+use crate::metrics::Metrics;
+use crate::recording::Recording;
+use crate::study::verdict;
+
+const CSS: &str = include_str!("style.css");
+/// Nothing is loaded: a browser refuses even what a mistake of ours would ask for.
+const NOTHING: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+
+pub(super) fn page(sections: &[Section<'_>]) -> Result<String, DrawError> {
+    let mut bodies = Vec::new();
+    for (index, section) in sections.iter().enumerate() {
+        bodies.push(section_body(section, &format!("s{}", index + 1))?);
+    }
+    let names: Vec<&str> = sections.iter().map(|section| section.name).collect();
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(NOTHING);
+                title { "relent simulate: " (names.join(", ")) }
+                link rel="icon" href="data:,";
+                style { (PreEscaped(page_css())) (PreEscaped(CSS)) }
+            }
+            body {
+                a.skip href="#main" { "Skip to the results" }
+                header {
+                    p.over { "relent simulate" }
+                    h1 { "What a crowd does with a retry policy" }
+                    p.lead {
+                        "Simulated in virtual time, by the code that decides in production. \
+                         The same seeds give the same numbers on every machine."
+                    }
+                    @if sections.len() > 1 {
+                        nav aria-label="Scenarios" {
+                            ul { @for (index, name) in names.iter().enumerate() {
+                                li { a href={ "#s" (index + 1) } { (name) } }
+                            } }
+                        }
+                    }
+                }
+                main #main tabindex="-1" {
+                    @for body in &bodies { (body) }
+                    (glossary())
+                }
+                footer { p { "Made by relent simulate " (env!("CARGO_PKG_VERSION")) "." } }
+            }
+        }
+    };
+    Ok(page.into_string())
+}
+
+fn section_body(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
+    let recorded: Vec<(usize, &Entry<'_>, &Recording)> = section
+        .entries
+        .iter()
+        .enumerate()
+        .filter_map(|(number, entry)| Some((number, entry, entry.recording.ok()?)))
+        .collect();
+    let first = section.seeds.first().copied().unwrap_or_default();
+    Ok(html! {
+        section aria-labelledby={ (id) "-h" } id=(id) {
+            h2 id={ (id) "-h" } { (section.name) }
+            @if !section.scenario.description.is_empty() {
+                p.lead { (section.scenario.description) }
+            }
+            p.note { (seeds(section.seeds)) }
+            (verdicts(section))
+            (numbers(section, id))
+            (bars(section, id)?)
+            @if recorded.is_empty() {
+                p { "Every run was given up: there is nothing to draw." }
+            } @else {
+                @if section.is_herd() { (rasters(section, id)?) }
+                (over_time(section, &recorded, id)?)
+                (latencies(&recorded, id)?)
+                p.note { "Charts over time and of latencies show the run with seed " (first) "." }
+            }
+            (parameters(section))
+        }
+    })
+}
+
+fn seeds(seeds: &[u64]) -> String {
+    match seeds {
+        [] => String::new(),
+        [only] => format!("One run of each policy, with seed {only}."),
+        [first, ..] => format!(
+            "{} runs of each policy, with the seeds from {first}: means, with 95 % confidence \
+             intervals.",
+            seeds.len()
+        ),
+    }
+}
+
+/// A sample of the line that stands for something.
+fn sample(ink: Ink) -> Markup {
+    html! {
+        svg.sample viewBox="0 0 280 80" aria-hidden="true" {
+            path class=(ink.line_class()) d="M5 40h270" {}
+        }
+    }
+}
+
+fn verdicts(section: &Section<'_>) -> Markup {
+    html! {
+        ul.verdicts {
+            @for (number, entry) in section.entries.iter().enumerate() {
+                li {
+                    (sample(Ink::Policy(number)))
+                    strong { (entry.name) } ": " (verdict(section.scenario, entry.runs)) "."
+                }
+            }
+        }
+    }
+}
+
+fn ended<'a>(entry: &Entry<'a>) -> Vec<&'a Metrics> {
+    entry.runs.iter().flatten().collect()
+}
+
+/// The numbers of all policies.
+fn numbers(section: &Section<'_>, id: &str) -> Markup {
+    let outage = section.scenario.outages_end().is_some();
+    html! {
+        h3 id={ (id) "-n" } { "Numbers" }
+        div.scroll tabindex="0" role="region" aria-labelledby={ (id) "-n" } {
+            table {
+                thead { tr {
+                    th scope="col" { "policy" }
+                    @for measure in &measure::ALL {
+                        th scope="col" { (measure.head()) }
+                    }
+                } }
+                tbody { @for entry in &section.entries {
+                    tr {
+                        th scope="row" { (entry.name) }
+                        @for measure in &measure::ALL {
+                            td { (measure.cell(&ended(entry), outage)) }
+                        }
+                    }
+                } }
+            }
+        }
+    }
+}
+
+/// What the heads of the tables mean, once.
+fn glossary() -> Markup {
+    html! {
+        section aria-labelledby="words" {
+            h2 #words { "What the numbers mean" }
+            dl { @for measure in &measure::ALL {
+                dt { (measure.head()) }
+                dd { (measure.meaning) }
+            } }
+        }
+    }
+}
+
+/// A chart in its box, with its numbers below.
+fn figure(chart: &Chart, id: &str) -> Markup {
+    html! {
+        figure {
+            figcaption { (chart.title) }
+            div.scroll tabindex="0" role="region" aria-label={ "Chart: " (chart.title) } {
+                (PreEscaped(chart.inline(id)))
+            }
+            (data(&chart.table, &chart.title))
+        }
+    }
+}
+
+fn data(table: &Table, title: &str) -> Markup {
+    html! {
+        details {
+            summary { "Data" span.hidden { " of " (title) } }
+            div.scroll.tall tabindex="0" role="region" aria-label={ "Data: " (title) } {
+                table {
+                    thead { tr { @for head in &table.heads { th scope="col" { (head) } } } }
+                    tbody { @for row in &table.rows { tr {
+                        @for (column, cell) in row.iter().enumerate() {
+                            @if column == 0 { th scope="row" { (cell) } }
+                            @else { td { (cell) } }
+                        }
+                    } } }
+                }
+            }
+        }
+    }
+}
+
+/// What the lines of the charts below mean.
+fn legend(lines: &[(Ink, &str)]) -> Markup {
+    html! {
+        ul.legend { @for (ink, label) in lines { li { (sample(*ink)) (label) } } }
+    }
+}
+
+fn bars(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
+    let rows: Vec<(usize, &str, Vec<&Metrics>)> = section
+        .entries
+        .iter()
+        .enumerate()
+        .map(|(number, entry)| (number, entry.name, ended(entry)))
+        .filter(|(_, _, runs)| !runs.is_empty())
+        .collect();
+    if rows.is_empty() {
+        return Ok(html! {});
+    }
+    let [goodput, amplification, ..] = &measure::ALL;
+    let goodput = bars::chart("Goodput: the share that succeeded", goodput, &rows)?;
+    let title = "Amplification: attempts per success";
+    let amplification = bars::chart(title, amplification, &rows)?;
+    Ok(html! {
+        h3 { "What it brings, and what it costs" }
+        div.grid {
+            (figure(&goodput, &format!("{id}-g")))
+            (figure(&amplification, &format!("{id}-a")))
+        }
+    })
+}
+
+fn over_time(
+    section: &Section<'_>,
+    recorded: &[(usize, &Entry<'_>, &Recording)],
+    id: &str,
+) -> Result<Markup, DrawError> {
+    let runs: Vec<&Recording> = recorded.iter().map(|(_, _, run)| *run).collect();
+    let scale = over_time::Scale::of(section.scenario, &runs);
+    let mut charts = Vec::new();
+    for (number, entry, run) in recorded {
+        let chart = over_time::chart(entry.name, section.scenario, run, &scale)?;
+        charts.push(figure(&chart, &format!("{id}-o{number}")));
+    }
+    let mut lines = over_time::LINES.to_vec();
+    if let Some(what) = scale.ceiling_name() {
+        lines.push((Ink::Capacity, what));
+    }
+    Ok(html! {
+        h3 { "Over time" }
+        (legend(&lines))
+        div.grid { @for chart in &charts { (chart) } }
+    })
+}
+
+fn latencies(recorded: &[(usize, &Entry<'_>, &Recording)], id: &str) -> Result<Markup, DrawError> {
+    let lines: Vec<(usize, &str, &Recording)> = recorded
+        .iter()
+        .map(|(number, entry, run)| (*number, entry.name, *run))
+        .collect();
+    let keys: Vec<(Ink, &str)> = lines
+        .iter()
+        .map(|(number, name, _)| (Ink::Policy(*number), *name))
+        .collect();
+    let chart = latency::chart(&lines)?;
+    Ok(html! {
+        h3 { "Latency" }
+        (legend(&keys))
+        (figure(&chart, &format!("{id}-l")))
+    })
+}
+
+/// The attempts of a herd, of every policy with and without its jitter.
+fn rasters(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
+    let mut pairs = Vec::new();
+    for (number, entry) in section.entries.iter().enumerate() {
+        let Ok(run) = entry.recording else { continue };
+        let twin = entry.without_jitter;
+        let both: Vec<&Recording> = [run].into_iter().chain(twin.and_then(Result::ok)).collect();
+        let end = raster::shown(&both);
+        let plain = format!("{}, without its jitter", entry.name);
+        let mut pair = Vec::new();
+        for ((run, title), which) in both.iter().zip([entry.name, &plain]).zip(["j", "n"]) {
+            let chart = raster::chart(title, run, end)?;
+            pair.push(figure(&chart, &format!("{id}-r{number}{which}")));
+        }
+        if let Some(Err(error)) = twin {
+            pair.push(html! { p { (plain) ": " (error) "." } });
+        }
+        pairs.push(pair);
+    }
+    Ok(html! {
+        h3 { "The herd" }
+        p { "Every row is a client, every mark one of its attempts. Clients in step make columns; \
+             jitter breaks the step." }
+        (legend(&raster::MARKS))
+        @for pair in &pairs {
+            div.grid { @for chart in pair { (chart) } }
+        }
+    })
+}
+
+fn parameters(section: &Section<'_>) -> Markup {
+    let file = |title: &str, text: &str| {
+        html! {
+            details {
+                summary { (title) }
+                div.scroll tabindex="0" role="region" aria-label=(title) { pre { code { (text) } } }
+            }
+        }
+    };
+    html! {
+        h3 { "Parameters" }
+        @if !section.changes.is_empty() {
+            p { "Changed in the scenario: " @for (index, (key, value)) in section.changes.iter().enumerate() {
+                @if index > 0 { ", " } code { (key) " = " (value) }
+            } "." }
+        }
+        (file(&format!("Scenario {}", section.name), section.text))
+        @for entry in &section.entries {
+            (file(&format!("Policy {}", entry.name), entry.text))
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One picture of a scenario that stands alone: SVG, or PNG made of it.
+
+use std::sync::Arc;
+
+use plotters::element::PathElement;
+use plotters::style::text_anchor::{HPos, VPos};
+use resvg::{tiny_skia, usvg};
+
+use super::bars::short;
+use super::canvas::{Area, DrawError, FINE, escape};
+use super::chart::Size;
+use super::frame::{SMALL, TITLE, line, style};
+use super::ink::{Ink, PAPER, light_css};
+use super::{Section, over_time, raster};
+use crate::recording::Recording;
+
+/// The room for the title and the legend, and between panels.
+const HEAD: u32 = 64;
+const GAP: u32 = 12;
+/// The room for the name above a panel.
+const NAME: u32 = 24;
+/// Pixels of a PNG for each of ours, so that it is sharp on today's screens.
+const SCALE: f32 = 2.0;
+const FONT: &[u8] = include_bytes!("font/Roboto-Regular.ttf");
+const FAMILY: &str = "Roboto";
+
+/// One panel: its name and its run; `None` if that was given up.
+struct Panel<'a> {
+    name: String,
+    run: Option<&'a Recording>,
+    /// Of a raster, the time that is shown.
+    end: u64,
+    row: u32,
+    column: u32,
+}
+
+/// The picture as SVG.
+///
+/// # Errors
+/// A layout that cannot be made.
+pub(super) fn svg(section: &Section<'_>) -> Result<String, DrawError> {
+    let herd = section.is_herd();
+    let panels = panels(section, herd);
+    let panel: Size = if herd { raster::SIZE } else { over_time::PANEL };
+    let across = |panel: &Panel<'_>| panel.column + 1;
+    let columns = panels.iter().map(across).max().unwrap_or(1);
+    let rows = panels.iter().map(|panel| panel.row + 1).max().unwrap_or(1);
+    let size = (
+        columns * panel.0 + (columns + 1) * GAP,
+        HEAD + rows * (panel.1 + NAME + GAP),
+    );
+    let recordings: Vec<&Recording> = panels.iter().filter_map(|panel| panel.run).collect();
+    let scale = over_time::Scale::of(section.scenario, &recordings);
+    let body = super::canvas::draw(size, |area| {
+        head(area, section, herd)?;
+        for one in &panels {
+            let left = (GAP + one.column * (panel.0 + GAP)) as i32 * FINE;
+            let top = (HEAD + one.row * (panel.1 + NAME + GAP)) as i32 * FINE;
+            let words = style(Ink::Text, SMALL + 2, HPos::Left, VPos::Top);
+            area.draw_text(&one.name, &words, (left + FINE, top))?;
+            let top = top + NAME as i32 * FINE;
+            let (width, height) = (panel.0 as i32 * FINE, panel.1 as i32 * FINE);
+            let part = area.clone().shrink((left, top), (width, height));
+            match one.run {
+                Some(run) if herd => raster::draw(&part, run, one.end)?,
+                Some(run) => over_time::draw(&part, section.scenario, run, &scale)?,
+                None => {
+                    let words = style(Ink::Muted, SMALL, HPos::Left, VPos::Top);
+                    part.draw_text("given up: too many attempts", &words, (FINE, FINE))?;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    let (width, height) = size;
+    let (fine_width, fine_height) = (width * FINE as u32, height * FINE as u32);
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {fine_width} {fine_height}\" font-family=\"{FAMILY}, system-ui, sans-serif\">\
+         <title>{}</title><style>{}</style>\
+         <rect width=\"{fine_width}\" height=\"{fine_height}\" fill=\"{}\"/>{body}</svg>\n",
+        escape(section.name),
+        light_css(),
+        PAPER[0],
+    ))
+}
+
+/// The panels: of a herd a row for each policy, without its jitter beside it; otherwise two in a row.
+fn panels<'a>(section: &Section<'a>, herd: bool) -> Vec<Panel<'a>> {
+    let mut panels = Vec::new();
+    for (index, entry) in (0..).zip(&section.entries) {
+        let run = entry.recording.ok();
+        let twin = entry.without_jitter.filter(|_| herd);
+        let both: Vec<&Recording> = run.into_iter().chain(twin.and_then(Result::ok)).collect();
+        let end = raster::shown(&both);
+        let name = short(entry.name);
+        let (row, column) = if herd {
+            (index, 0)
+        } else {
+            (index / 2, index % 2)
+        };
+        let beside = twin.map(|twin| Panel {
+            name: format!("{name}, without its jitter"),
+            run: twin.ok(),
+            end,
+            row,
+            column: 1,
+        });
+        panels.push(Panel {
+            name,
+            run,
+            end,
+            row,
+            column,
+        });
+        panels.extend(beside);
+    }
+    panels
+}
+
+/// The title and the legend.
+fn head(area: &Area<'_>, section: &Section<'_>, herd: bool) -> Result<(), DrawError> {
+    let title = match section.scenario.description.as_str() {
+        "" => section.name.to_owned(),
+        description => format!("{}: {description}", section.name),
+    };
+    let left = GAP as i32 * FINE;
+    let words = style(Ink::Text, TITLE, HPos::Left, VPos::Center);
+    area.draw_text(&title, &words, (left, 18 * FINE))?;
+    let legend: &[(Ink, &str)] = if herd {
+        &raster::MARKS
+    } else {
+        &over_time::LINES
+    };
+    let (mut x, y) = (left, 44 * FINE);
+    let words = style(Ink::Muted, SMALL, HPos::Left, VPos::Center);
+    for (ink, label) in legend {
+        let sample = [(x, y), (x + 24 * FINE, y)];
+        area.draw(&PathElement::new(sample, line(*ink)))?;
+        area.draw_text(label, &words, (x + 30 * FINE, y))?;
+        x += (48 + 6 * label.len() as i32) * FINE;
+    }
+    let seed = section.seeds.first().copied().unwrap_or_default();
+    area.draw_text(&format!("seed {seed}"), &words, (x, y))
+}
+
+/// Makes the PNG of an SVG picture; its text is in a font of our own.
+///
+/// # Errors
+/// In words: a picture that is too large.
+pub(super) fn png(svg: &str) -> Result<Vec<u8>, String> {
+    let mut fonts = usvg::fontdb::Database::new();
+    fonts.load_font_data(FONT.to_vec());
+    if svg.chars().any(|char| !is_covered(char)) {
+        // A name in a script that our font does not have.
+        fonts.load_system_fonts();
+    }
+    fonts.set_sans_serif_family(FAMILY);
+    let options = usvg::Options {
+        font_family: FAMILY.to_owned(),
+        fontdb: Arc::new(fonts),
+        ..usvg::Options::default()
+    };
+    let tree = usvg::Tree::from_str(svg, &options).map_err(|error| error.to_string())?;
+    let size = tree.size();
+    let pixels = |length: f32| (length * SCALE).ceil() as u32;
+    let mut picture = tiny_skia::Pixmap::new(pixels(size.width()), pixels(size.height()))
+        .ok_or_else(|| "the picture is too large: name fewer policies".to_owned())?;
+    let scale = tiny_skia::Transform::from_scale(SCALE, SCALE);
+    resvg::render(&tree, scale, &mut picture.as_mut());
+    picture.encode_png().map_err(|error| error.to_string())
+}
+
+/// Whether our font has the character.
+const fn is_covered(char: char) -> bool {
+    matches!(char, '\n' | ' '..='~' | '\u{a0}'..='\u{17f}' | '\u{370}'..='\u{3ff}'
+        | '\u{400}'..='\u{45f}' | '\u{2010}'..='\u{2026}' | '\u{202f}')
+}

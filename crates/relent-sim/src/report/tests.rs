@@ -1,0 +1,231 @@
+use std::sync::OnceLock;
+
+use relent_core::Policy;
+
+use super::*;
+use crate::study::run_all;
+use crate::{record, scenarios};
+
+const SEEDS: [u64; 2] = [1, 2];
+const EVIL: &str = "<script>alert('\"&')</script>";
+
+struct Study {
+    name: &'static str,
+    text: &'static str,
+    scenario: Scenario,
+    runs: Vec<Vec<Outcome>>,
+    recordings: Vec<Recording>,
+    plain: Option<Recording>,
+    changes: Vec<(String, String)>,
+}
+
+fn study(name: &'static str, changes: &[(&str, &str)]) -> Study {
+    let text = scenarios::get(name).unwrap().text;
+    let scenario = Scenario::parse_with(text, changes).unwrap();
+    let off = Policy::STANDARD.clone().into_builder().retries_off(true);
+    let policies = [off.build().unwrap(), Policy::STANDARD.clone()];
+    let all: Vec<&Policy> = policies.iter().collect();
+    let runs = run_all(&scenario, &all, &SEEDS, 2, &|| ());
+    let recordings = all
+        .iter()
+        .map(|policy| record(&scenario, policy, 1).unwrap());
+    let recordings = recordings.collect();
+    let plain = without_jitter(&policies[1]).filter(|_| name == "herd");
+    let plain = plain.map(|plain| record(&scenario, &plain, 1).unwrap());
+    let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    Study {
+        name,
+        text,
+        scenario,
+        runs,
+        recordings,
+        plain,
+        changes: changes.iter().map(own).collect(),
+    }
+}
+
+fn outage() -> &'static Study {
+    static STUDY: OnceLock<Study> = OnceLock::new();
+    STUDY.get_or_init(|| {
+        // A value of one outage has no key of its own: the whole list is changed.
+        let outages = "[{ at = \"20s\", for = \"10s\", effect = \"blackout\" }]";
+        let short = ("clients.arrivals.poisson.for", "100s");
+        study("blackout", &[("outages", outages), short])
+    })
+}
+
+fn herd() -> &'static Study {
+    static STUDY: OnceLock<Study> = OnceLock::new();
+    STUDY.get_or_init(|| study("herd", &[]))
+}
+
+impl Study {
+    fn section<'a>(&'a self, names: &[&'a str]) -> Section<'a> {
+        let entries = self.runs.iter().zip(&self.recordings).zip(names);
+        Section {
+            name: self.name,
+            scenario: &self.scenario,
+            text: self.text,
+            changes: &self.changes,
+            seeds: &SEEDS,
+            entries: entries
+                .map(|((runs, recording), name)| Entry {
+                    name,
+                    text: "max_retries = 5 # <as TOML>",
+                    runs,
+                    recording: Ok(recording),
+                    without_jitter: self.plain.as_ref().map(Ok).filter(|_| *name != "off"),
+                })
+                .collect(),
+        }
+    }
+}
+
+fn both() -> String {
+    let names = ["off", "standard"];
+    html(&[outage().section(&names), herd().section(&names)]).unwrap()
+}
+
+#[test]
+fn the_page_asks_for_nothing_and_runs_nothing() {
+    let page = both();
+    for part in [
+        "http://", "https://", "src=", "<script", "@import", "url(", "<iframe", " onload",
+    ] {
+        assert!(!page.contains(part), "{part}");
+    }
+    let targets = page.split("href=\"").skip(1);
+    for target in targets {
+        assert!(
+            target.starts_with('#') || target.starts_with("data:,\""),
+            "{}",
+            &target[..40]
+        );
+    }
+    assert!(page.contains("default-src 'none'"));
+}
+
+#[test]
+fn every_policy_has_its_words_its_numbers_and_its_charts() {
+    let page = both();
+    let count = |part: &str| page.matches(part).count();
+    // Of the outage: two bars, two panels, a curve. Of the herd: those, a raster without retries, and
+    // two with.
+    assert_eq!(count("role=\"img\""), 5 + 5 + 3);
+    assert_eq!(count("<desc "), 13);
+    assert_eq!(count("<figcaption>off</figcaption>"), 3);
+    assert_eq!(count("<figcaption>standard</figcaption>"), 3);
+    assert_eq!(
+        count("<figcaption>standard, without its jitter</figcaption>"),
+        1
+    );
+    assert_eq!(
+        count("<th scope=\"row\">standard</th>"),
+        2 + 2 * 3,
+        "numbers, bars, curves"
+    );
+    assert_eq!(count("<strong>standard</strong>: "), 2);
+    assert!(page.contains("clients.arrivals.poisson.for = 100s"));
+    assert!(page.contains("&lt;as TOML&gt;"));
+    assert!(page.contains("capacity 1\u{202f}000"), "the capacity line");
+    assert!(page.contains(">blackout</text>"), "the outage");
+}
+
+#[test]
+fn ids_are_unique_and_every_reference_has_its_target() {
+    let page = both();
+    let of = |key: &str| -> Vec<String> {
+        let values = page.split(key).skip(1);
+        values
+            .flat_map(|rest| rest.split('"').next().unwrap().split(' '))
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut ids = of(" id=\"");
+    ids.sort_unstable();
+    let count = ids.len();
+    ids.dedup();
+    assert_eq!(ids.len(), count);
+    let links = of(" href=\"#").into_iter();
+    for target in links.chain(of(" aria-labelledby=\"")) {
+        assert!(ids.binary_search(&target).is_ok(), "{target}");
+    }
+}
+
+#[test]
+fn what_comes_from_outside_is_escaped_everywhere() {
+    let mut section = outage().section(&[EVIL, "standard"]);
+    section.name = EVIL;
+    section.text = EVIL;
+    section.entries[0].text = EVIL;
+    let changes = vec![(EVIL.to_owned(), EVIL.to_owned())];
+    section.changes = &changes;
+    let mut scenario = section.scenario.clone();
+    scenario.description = EVIL.to_owned();
+    section.scenario = &scenario;
+    let page = html(&[section.clone(), section.clone()]).unwrap();
+    let svg = svg(&section).unwrap();
+    for made in [page, svg] {
+        assert!(!made.contains("<script"), "{made}");
+        assert!(made.contains("&lt;script&gt;"));
+    }
+    assert!(!png(&section).unwrap().is_empty(), "the SVG is well formed");
+}
+
+#[test]
+fn the_same_runs_make_the_same_files() {
+    assert_eq!(both(), both());
+    let section = herd().section(&["off", "standard"]);
+    assert_eq!(svg(&section), svg(&section));
+    assert_eq!(png(&section), png(&section));
+}
+
+#[test]
+fn the_raster_shows_that_jitter_breaks_the_step() {
+    let section = herd().section(&["off", "standard"]);
+    let entry = &section.entries[1];
+    let (with, without) = (
+        entry.recording.unwrap(),
+        entry.without_jitter.unwrap().unwrap(),
+    );
+    let end = raster::shown(&[with, without]);
+    let share = |recording: &Recording| {
+        let words = raster::describe(recording, end);
+        let (_, rest) = words.split_once("shown has ").unwrap();
+        rest.split(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert!(
+        share(without) >= 3.0 * share(with),
+        "{} {}",
+        share(without),
+        share(with)
+    );
+}
+
+#[test]
+fn a_picture_is_a_png_whose_text_needs_no_font_of_the_machine() {
+    let section = outage().section(&["off", "standard"]);
+    let png = png(&section).unwrap();
+    assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
+    let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
+    // Two panels beside each other, and two pixels for one.
+    assert_eq!((size(16), size(20)), (2 * 1156, 2 * 330));
+}
+
+#[test]
+fn what_was_given_up_is_said_in_place_of_its_charts() {
+    let mut section = outage().section(&["off", "standard"]);
+    let given_up = [Err(TooManyEvents), Err(TooManyEvents)];
+    for entry in &mut section.entries {
+        entry.recording = Err(TooManyEvents);
+        entry.runs = &given_up;
+    }
+    let page = html(&[section.clone()]).unwrap();
+    assert!(page.contains("given up after"));
+    assert!(page.contains("nothing to draw"));
+    assert!(
+        svg(&section)
+            .unwrap()
+            .contains("given up: too many attempts")
+    );
+}
