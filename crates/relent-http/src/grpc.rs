@@ -23,6 +23,7 @@
 //! # Features
 //! - `grpc`: reads [`RetryInfo`](retry_delay) and the [`Status`]; looks at the beginning of a body
 //!   ([`Peek`]); imports a [`ServiceConfig`].
+//! - `grpc` and `tower`: [`GrpcLayer`](crate::GrpcLayer), which retries the calls of a channel.
 
 #[cfg(feature = "grpc")]
 mod details;
@@ -32,6 +33,8 @@ mod peek;
 mod service_config;
 #[cfg(feature = "grpc")]
 mod status;
+#[cfg(all(feature = "tower", feature = "grpc"))]
+pub(crate) mod timeout;
 
 use std::time::SystemTime;
 

@@ -46,3 +46,6 @@ pub const GRPC_STATUS_DETAILS_BIN: HeaderName = HeaderName::from_static("grpc-st
 /// Request: how many attempts went before this one; absent on the first (gRFC A6).
 pub const GRPC_PREVIOUS_RPC_ATTEMPTS: HeaderName =
     HeaderName::from_static("grpc-previous-rpc-attempts");
+
+/// Request: the time that the caller gives to a gRPC call, such as `5S` or `300m`.
+pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");

@@ -2,6 +2,8 @@
 
 mod error;
 mod future;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod overrides;
 
 use std::fmt;
@@ -23,6 +25,8 @@ use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use error::ServiceError;
 pub use future::ResponseFuture;
+#[cfg(feature = "grpc")]
+pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 pub use overrides::{FreshConnection, Override};
 
 /// Retries the calls of a service by a policy, design rules 1–9.
@@ -68,6 +72,9 @@ pub use overrides::{FreshConnection, Override};
 /// dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is
 /// left of a response that is retried is read meanwhile, up to 256 KiB and 250 ms, so that its
 /// connection can be used again.
+///
+/// Requests after the first carry their [`Attempt`](relent::Attempt) as an extension, for services of
+/// your own to see.
 ///
 /// A service cannot be told to open a new connection. After a 421, or an answer that came before the
 /// request was sent to its end, the next request carries the extension [`FreshConnection`] for a

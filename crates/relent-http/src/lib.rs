@@ -56,6 +56,8 @@ pub use client::{
 };
 pub use hint::{HintOptions, hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
+#[cfg(all(feature = "tower", feature = "grpc"))]
+pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 #[cfg(feature = "tower")]
 pub use layer::{
     FreshConnection, MapBody, Override, ResponseFuture, Retry, RetryLayer, ServiceError, Unchanged,

@@ -68,6 +68,34 @@ enum Turn<B> {
     Streamed(Arc<Mutex<Stream<B>>>, u32),
 }
 
+/// Whether the body of an attempt has been read to its end, for one who has given the body away.
+#[cfg(feature = "grpc")]
+pub(crate) struct Progressed<B>(Reading<B>);
+
+#[cfg(feature = "grpc")]
+enum Reading<B> {
+    Whole,
+    Known(Arc<Progress>, u32),
+    Streamed(Arc<Mutex<Stream<B>>>),
+}
+
+#[cfg(feature = "grpc")]
+impl<B> Progressed<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    pub(crate) fn is_whole(&self) -> bool {
+        match &self.0 {
+            Reading::Whole => true,
+            Reading::Known(progress, turn) => {
+                progress.whole.load(Ordering::Acquire) == turn.wrapping_add(1)
+            }
+            Reading::Streamed(stream) => lock(stream).is_whole(),
+        }
+    }
+}
+
 /// How far the attempts of known content are.
 #[derive(Default)]
 struct Progress {
@@ -210,6 +238,15 @@ fn lock<B>(stream: &Mutex<Stream<B>>) -> std::sync::MutexGuard<'_, Stream<B>> {
 }
 
 impl<B> ReplayBody<B> {
+    #[cfg(feature = "grpc")]
+    pub(crate) fn progressed(&self) -> Progressed<B> {
+        Progressed(match &self.0 {
+            Turn::Empty => Reading::Whole,
+            Turn::Known { progress, turn, .. } => Reading::Known(progress.clone(), *turn),
+            Turn::Streamed(stream, _) => Reading::Streamed(stream.clone()),
+        })
+    }
+
     fn known(body: B, progress: Arc<Progress>, turn: u32) -> Self {
         Self(Turn::Known {
             body: Mutex::new(Box::pin(body)),

@@ -57,7 +57,7 @@ impl<B: Body + Unpin> Future for Peek<B> {
                     return Poll::Ready(Peeked {
                         ended: first.is_none(),
                         first,
-                        body,
+                        body: Some(body),
                     });
                 }
             }
@@ -78,7 +78,7 @@ pin_project! {
         // The inner body has said that it has no more, and is not asked again.
         ended: bool,
         #[pin]
-        body: B,
+        body: Option<B>,
     }
 }
 
@@ -103,7 +103,26 @@ impl<B: Body> Peeked<B> {
         Self {
             first: None,
             ended: false,
-            body,
+            body: Some(body),
+        }
+    }
+
+    /// The body of a response that has none.
+    #[cfg(feature = "tower")]
+    pub(crate) const fn empty() -> Self {
+        Self {
+            first: None,
+            ended: true,
+            body: None,
+        }
+    }
+
+    /// The error that comes first, if it is one.
+    #[cfg(feature = "tower")]
+    pub(crate) fn into_error(self) -> Result<Self, B::Error> {
+        match self.first {
+            Some(Err(error)) => Err(error),
+            first => Ok(Self { first, ..self }),
         }
     }
 
@@ -133,16 +152,17 @@ impl<B: Body> Body for Peeked<B> {
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(first));
         }
-        if *this.ended {
+        let Some(body) = this.body.as_pin_mut().filter(|_| !*this.ended) else {
             return Poll::Ready(None);
-        }
-        let frame = ready!(this.body.poll_frame(context));
+        };
+        let frame = ready!(body.poll_frame(context));
         *this.ended = frame.is_none();
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && (self.ended || self.body.is_end_stream())
+        let rest = self.body.as_ref().filter(|_| !self.ended);
+        self.first.is_none() && rest.is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -150,7 +170,8 @@ impl<B: Body> Body for Peeked<B> {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Buf::remaining) as u64,
             _ => 0,
         };
-        let rest = self.body.size_hint();
+        let rest = self.body.as_ref().filter(|_| !self.ended);
+        let rest = rest.map_or(SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
         // The upper bound first: it may not be below the lower one.
         if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(seen)) {

@@ -7,9 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent_core::{
-    Backoff, Budget, BudgetConfig, GrpcCode, HintMode, Jitter, Pattern, Policy, PolicyError,
-};
+use relent_core::{Backoff, Budget, BudgetConfig, GrpcCode, HintMode, Jitter, Pattern, Policy};
 
 use json::Node;
 
@@ -154,7 +152,9 @@ impl ServiceConfig {
             }
         }
         if let Some(throttling) = root.get("retryThrottling")? {
-            config.budget = Some(budget(&throttling)?);
+            let budget = budget(&throttling)?;
+            Budget::new(&budget).map_err(|error| throttling.error(error.to_string()))?;
+            config.budget = Some(budget);
         }
         Ok(config)
     }
@@ -193,11 +193,12 @@ impl ServiceConfig {
     }
 
     /// A new budget for one server name, if there is throttling. Share it among all callers.
-    ///
-    /// # Errors
-    /// None for what [`from_json`](Self::from_json) accepts.
-    pub fn new_budget(&self) -> Result<Option<Budget>, PolicyError> {
-        self.budget.as_ref().map(Budget::new).transpose()
+    #[must_use]
+    pub fn new_budget(&self) -> Option<Budget> {
+        // It was checked when it was read.
+        self.budget
+            .as_ref()
+            .and_then(|config| Budget::new(config).ok())
     }
 
     fn add(&mut self, entry: &Node<'_>, max_attempts: u32) -> Result<(), ServiceConfigError> {

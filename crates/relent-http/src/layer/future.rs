@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Clock, GaveUp, Sleeper, Summary};
+use relent::{Attempt, Clock, GaveUp, Sleeper, Summary};
 use relent_core::{Cause, Decision, Failure, Instant, Kind, StopReason};
 use tower_service::Service;
 
@@ -122,7 +122,7 @@ where
         let once = overrides.no_retry || driver.policy().max_retries() == Some(0);
         let again = (!once).then(|| head.clone());
         let (replay, body) = Replay::new(body, &config.reopen, config.cap);
-        let limit = begin(&mut driver);
+        let (_, limit) = begin(&mut driver);
         let attempt = service.call(config.request(head, body, 1));
         Self {
             config: config.clone(),
@@ -299,12 +299,13 @@ where
 
 /// An attempt starts.
 #[inline]
-fn begin<K: Clock>(driver: &mut CallDriver<K>) -> Limit {
+fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
     let (attempt, ends) = driver.begin_attempt();
-    match (ends, attempt.limit) {
+    let limit = match (ends, attempt.limit) {
         (Some(ends), Some(limit)) => Limit::At(ends, limit),
         _ => Limit::Never,
-    }
+    };
+    (attempt, limit)
 }
 
 /// The request of an attempt after the first, which starts.
@@ -327,8 +328,9 @@ where
     if fresh {
         head.extensions.insert(FreshConnection);
     }
-    let limit = begin(driver);
-    let request = config.request(head, body, driver.attempts());
+    let (attempt, limit) = begin(driver);
+    head.extensions.insert(attempt);
+    let request = config.request(head, body, attempt.number);
     Ok((request, limit))
 }
 
@@ -365,6 +367,18 @@ where
     Poll::Ready(Outcome::Error(ServiceError::Timeout(given)))
 }
 
+/// What the layer for gRPC has found out.
+#[inline]
+fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
+    #[cfg(feature = "grpc")]
+    if let Some(super::grpc::Verdict(failure)) = response.extensions().get() {
+        return Some(*failure);
+    }
+    #[cfg(not(feature = "grpc"))]
+    let _ = response;
+    None
+}
+
 /// The failure that a response is, if it is one.
 #[inline]
 fn judge<R, K: Clock, M, N>(
@@ -373,13 +387,17 @@ fn judge<R, K: Clock, M, N>(
     config: &Config<K, M, N>,
     driver: &CallDriver<K>,
 ) -> Option<Failure> {
-    if response.status().as_u16() < 400 && !response.headers().contains_key(GRPC_STATUS) {
+    let plain = response.status().as_u16() < 400 && !response.headers().contains_key(GRPC_STATUS);
+    if plain && verdict(response).is_none() {
         // No failure, whatever the time is.
         return None;
     }
     let now = driver.clock().wall();
     let (status, headers) = (response.status(), response.headers());
-    let mut failure = crate::classify(status, headers, facts, now, &config.hints)?;
+    let mut failure = match verdict(response) {
+        Some(verdict) => verdict?,
+        None => crate::classify(status, headers, facts, now, &config.hints)?,
+    };
     let given_up_below = response
         .extensions()
         .get::<Summary>()

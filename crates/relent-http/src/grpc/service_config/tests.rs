@@ -157,7 +157,7 @@ fn what_is_repeatable_is_declared_for_a_method_or_a_service() {
 fn throttling_becomes_a_budget_that_stops_at_half() {
     let config =
         read(&json!({ "retryThrottling": { "maxTokens": 4, "tokenRatio": 0.5 } })).unwrap();
-    let budget = config.new_budget().unwrap().unwrap();
+    let budget = config.new_budget().unwrap();
     let policy = policy(&retry());
     let fails = |expected: bool| {
         let mut session = Session::new(Instant::ORIGIN, true);
@@ -173,7 +173,7 @@ fn throttling_becomes_a_budget_that_stops_at_half() {
     }
     assert_eq!(budget.balance(), 3.5);
     fails(true);
-    assert!(read(&json!({})).unwrap().new_budget().unwrap().is_none());
+    assert!(read(&json!({})).unwrap().new_budget().is_none());
 }
 
 #[test]

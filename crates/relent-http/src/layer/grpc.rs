@@ -1,0 +1,228 @@
+//! The layer for gRPC: what a call is, when it has failed, and which may run twice.
+
+mod attempts;
+mod call;
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body;
+use relent::{GaveUp, Sleeper, TokioClock};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{Config, MapBody, Override, Retry, RetryLayer, ServiceError, Unchanged};
+use crate::grpc::{Peeked, ServiceConfig, timeout};
+use crate::replay::{BoxError, ByType, Reopen};
+
+pub use attempts::Attempts;
+pub(super) use attempts::Verdict;
+pub use call::CallFuture;
+
+/// Retries gRPC calls; made by [`RetryLayer::grpc`].
+///
+/// What is different from other requests:
+/// - The status decides, in the headers or in the trailers. A response is held back until its first
+///   message or its trailers, so that a call that fails before its first message can be retried,
+///   unary or streaming; until then the attempt timeout runs. From the first message on it is the
+///   caller's. So is, from its headers on, the response to a call that is still sending: it may be
+///   waiting for what the caller says next. gRFC A6 gives every response up with its headers;
+///   [`commit_on_headers`](Self::commit_on_headers) does so.
+/// - A method that is repeatable is declared so, by [`ServiceConfig::repeatable`], an [`Override`] or
+///   an `idempotency-key` in the metadata.
+/// - The policy of a method is that of the [`ServiceConfig`], or that of the layer where it has none.
+/// - The `grpc-timeout` of a call is the deadline of all its attempts together, and each is sent with
+///   what is left of it. A call that runs out of it ends with `DEADLINE_EXCEEDED`.
+/// - Attempts after the first carry `grpc-previous-rpc-attempts`.
+pub struct GrpcLayer<K = TokioClock, M = Unchanged, N = ByType> {
+    retry: RetryLayer<K, Unchanged, N>,
+    map: M,
+    methods: Arc<ServiceConfig>,
+    peeks: bool,
+}
+
+/// A service whose gRPC calls are retried; made by [`GrpcLayer`].
+pub struct GrpcRetry<S, K = TokioClock, M = Unchanged, N = ByType> {
+    retry: Retry<Attempts<S, K, M>, K, Unchanged, N>,
+    methods: Arc<ServiceConfig>,
+}
+
+impl<K, M, N> RetryLayer<K, M, N> {
+    /// The same for gRPC: see [`GrpcLayer`].
+    ///
+    /// The throttling of the configuration, if it has one, takes the place of the layer's budget.
+    ///
+    /// ```
+    /// use relent::NamedPolicy;
+    /// use relent_http::grpc::ServiceConfig;
+    /// use relent_http::{ReplayBody, RetryLayer};
+    /// use tonic::body::Body;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let methods = ServiceConfig::default().repeatable(["shop.Orders/Get"]);
+    /// let layer = RetryLayer::new(NamedPolicy::load("grpc")?.policy)
+    ///     .map_body(|body: ReplayBody<Body>| Body::new(body))
+    ///     .grpc(methods);
+    /// // OrdersClient::new(layer.layer(channel))
+    /// # drop(layer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn grpc(self, methods: ServiceConfig) -> GrpcLayer<K, M, N> {
+        let budget = methods.new_budget().map(Arc::new);
+        let Config {
+            clock, map, reopen, ..
+        } = self.config;
+        GrpcLayer {
+            retry: RetryLayer {
+                config: Config {
+                    policy: self.config.policy,
+                    budget: budget.or(self.config.budget),
+                    hints: self.config.hints,
+                    traced: self.config.traced,
+                    cap: self.config.cap,
+                    reroute: self.config.reroute,
+                    random: self.config.random,
+                    clock,
+                    // An attempt maps the body when it has seen it.
+                    map: Unchanged,
+                    reopen,
+                },
+            },
+            map,
+            methods: Arc::new(methods),
+            peeks: true,
+        }
+    }
+}
+
+impl<K, M, N> GrpcLayer<K, M, N> {
+    /// Hands every response up with its headers, as gRFC A6 does: for methods that tell something by
+    /// their headers long before the first message, such as a watch. A status in the trailers is then
+    /// no reason for a retry.
+    #[must_use]
+    pub const fn commit_on_headers(mut self) -> Self {
+        self.peeks = false;
+        self
+    }
+}
+
+impl<S, K, M, N> Layer<S> for GrpcLayer<K, M, N>
+where
+    K: Clone,
+    M: Clone,
+    N: Clone,
+{
+    type Service = GrpcRetry<S, K, M, N>;
+
+    fn layer(&self, service: S) -> Self::Service {
+        let clock = self.retry.config.clock.clone();
+        let hints = self.retry.config.hints;
+        let attempts = Attempts::new(service, self.map.clone(), clock, hints, self.peeks);
+        GrpcRetry {
+            retry: self.retry.layer(attempts),
+            methods: self.methods.clone(),
+        }
+    }
+}
+
+impl<S, B, R, K, M, N> Service<Request<B>> for GrpcRetry<S, K, M, N>
+where
+    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+    R: Body + Unpin,
+    R::Error: Into<BoxError>,
+    K: Sleeper + Clone,
+    M: MapBody<B> + Clone,
+    N: Reopen<B>,
+{
+    type Response = Response<Peeked<R>>;
+    type Error = GaveUp<ServiceError>;
+    type Future = CallFuture<S, B, R, K, M, N>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.retry.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        self.describe(&mut request);
+        CallFuture::new(self.retry.call(request))
+    }
+}
+
+impl<S, K, M, N> GrpcRetry<S, K, M, N> {
+    /// Says of a request what is known of its method, unless its caller has.
+    fn describe<B>(&self, request: &mut Request<B>) {
+        let timeout = timeout::read(request.headers());
+        let method = self.methods.method(request.uri().path());
+        let declared = self.methods.is_repeatable(request.uri().path());
+        if timeout.is_none() && method.is_none() && !declared {
+            return;
+        }
+        let mut overrides: Override = request.extensions_mut().remove().unwrap_or_default();
+        if overrides.policy.is_none() {
+            overrides.policy = method.map(|method| method.policy().clone());
+        }
+        if overrides.repeatable.is_none() && declared {
+            overrides.repeatable = Some(true);
+        }
+        if let Some(timeout) = timeout {
+            let policy = overrides.policy.as_ref();
+            let policy = policy.unwrap_or(&self.retry.config.policy);
+            overrides.policy = within(policy, timeout).or(overrides.policy);
+        }
+        request.extensions_mut().insert(overrides);
+    }
+}
+
+/// The same policy with this deadline; `None` if it has a nearer one already, or cannot have this.
+fn within(policy: &relent_core::Policy, timeout: Duration) -> Option<Arc<relent_core::Policy>> {
+    if policy.deadline().is_some_and(|nearer| nearer <= timeout) {
+        return None;
+    }
+    let sooner = policy.clone().into_builder().deadline(timeout).build();
+    // No time at all, or none but the room of an attempt: the server will say so.
+    sooner.ok().map(Arc::new)
+}
+
+impl<K: Clone, M: Clone, N: Clone> Clone for GrpcLayer<K, M, N> {
+    fn clone(&self) -> Self {
+        Self {
+            retry: self.retry.clone(),
+            map: self.map.clone(),
+            methods: self.methods.clone(),
+            peeks: self.peeks,
+        }
+    }
+}
+
+impl<S: Clone, K: Clone, M: Clone, N> Clone for GrpcRetry<S, K, M, N> {
+    fn clone(&self) -> Self {
+        Self {
+            retry: self.retry.clone(),
+            methods: self.methods.clone(),
+        }
+    }
+}
+
+impl<K, M, N> fmt::Debug for GrpcLayer<K, M, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcLayer")
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, K, M, N> fmt::Debug for GrpcRetry<S, K, M, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcRetry")
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
+    }
+}

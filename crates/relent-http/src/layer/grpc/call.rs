@@ -1,0 +1,107 @@
+//! The future of a call.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use pin_project_lite::pin_project;
+use relent::{GaveUp, Sleeper};
+use relent_core::GrpcCode;
+use tower_service::Service;
+
+use super::Attempts;
+use crate::grpc::Peeked;
+use crate::headers::{CONTENT_TYPE, GRPC_MESSAGE, GRPC_STATUS};
+use crate::layer::{MapBody, ResponseFuture, ServiceError, Unchanged};
+use crate::replay::{BoxError, Reopen, ReplayBody};
+
+/// What is encoded in a `grpc-message`, besides all that is not ASCII.
+const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+
+pin_project! {
+    /// The future of a [`GrpcRetry`](super::GrpcRetry): that of the layer, with a deadline that has
+    /// passed as the status that gRPC has for it.
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct CallFuture<S, B, R, K, M, N>
+    where
+        Attempts<S, K, M>: Service<Request<ReplayBody<B>>>,
+        R: Body,
+        K: Sleeper,
+    {
+        #[pin]
+        call: ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
+    }
+}
+
+impl<S, B, R, K, M, N> CallFuture<S, B, R, K, M, N>
+where
+    Attempts<S, K, M>: Service<Request<ReplayBody<B>>>,
+    R: Body,
+    K: Sleeper,
+{
+    pub(super) const fn new(
+        call: ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
+    ) -> Self {
+        Self { call }
+    }
+}
+
+impl<S, B, R, K, M, N> Future for CallFuture<S, B, R, K, M, N>
+where
+    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+    R: Body + Unpin,
+    R::Error: Into<BoxError>,
+    K: Sleeper + Clone,
+    M: MapBody<B> + Clone,
+    N: Reopen<B>,
+{
+    type Output = Result<Response<Peeked<R>>, GaveUp<ServiceError>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = ready!(self.project().call.poll(context));
+        Poll::Ready(result.or_else(|gave_up| {
+            let out_of_time = matches!(
+                gave_up.error(),
+                Some(ServiceError::Timeout(_) | ServiceError::NotReady)
+            );
+            if out_of_time {
+                Ok(deadline_exceeded(&gave_up))
+            } else {
+                Err(gave_up)
+            }
+        }))
+    }
+}
+
+/// The status that a gRPC client has for a call without an answer in time.
+fn deadline_exceeded<R: Body>(gave_up: &GaveUp<ServiceError>) -> Response<Peeked<R>> {
+    let mut response = Response::new(Peeked::empty());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, GrpcCode::DeadlineExceeded.number().into());
+    let message = gave_up.to_string();
+    let message = utf8_percent_encode(&message, MESSAGE).to_string();
+    if let Ok(message) = HeaderValue::try_from(message) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    response.extensions_mut().insert(gave_up.summary().clone());
+    response
+}
+
+impl<S, B, R, K, M, N> fmt::Debug for CallFuture<S, B, R, K, M, N>
+where
+    Attempts<S, K, M>: Service<Request<ReplayBody<B>>>,
+    R: Body,
+    K: Sleeper,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,435 @@
+//! gRPC over real sockets, between tonic's client and tonic's server (gRFC A6).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+mod grpc_support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use grpc_support::{Answer, Raw, Scripted, channel};
+use http::uri::PathAndQuery;
+use relent::{NamedPolicy, Policy, SessionRandom, StopReason, Summary, VirtualClock};
+use relent_http::grpc::ServiceConfig;
+use relent_http::{GrpcRetry, Override, ReplayBody, RetryLayer};
+use tokio::net::TcpListener;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status, Streaming};
+use tower::{Layer, ServiceExt};
+
+const GET: &str = "/test.Echo/Get";
+
+fn preset() -> Policy {
+    NamedPolicy::load("grpc").unwrap().policy
+}
+
+/// `Get` may run twice, `Put` may not.
+fn methods() -> ServiceConfig {
+    ServiceConfig::default().repeatable(["test.Echo/Get"])
+}
+
+type ToBody = fn(ReplayBody<Body>) -> Body;
+type Retried<K> = Grpc<GrpcRetry<Channel, K, ToBody>>;
+
+fn layer(policy: Policy) -> RetryLayer<relent::TokioClock, ToBody> {
+    RetryLayer::new(policy)
+        .random(|| SessionRandom::with_seed(7))
+        .map_body(Body::new as ToBody)
+}
+
+/// A client that retries in virtual time, with its clock.
+fn client(channel: Channel) -> (Retried<VirtualClock>, VirtualClock) {
+    let clock = VirtualClock::new();
+    let layer = layer(preset()).clock(clock.clone()).grpc(methods());
+    (Grpc::new(layer.layer(channel)), clock)
+}
+
+async fn unary<K: relent::Sleeper + Clone + Send + 'static>(
+    client: &mut Retried<K>,
+    path: &'static str,
+    request: Request<Bytes>,
+) -> Result<Response<Bytes>, Status>
+where
+    K::Sleep: Send,
+{
+    client.ready().await.unwrap();
+    let path = PathAndQuery::from_static(path);
+    client.unary(request, path, Raw).await
+}
+
+async fn streaming(
+    client: &mut Retried<VirtualClock>,
+    path: &'static str,
+) -> Result<Streaming<Bytes>, Status> {
+    client.ready().await.unwrap();
+    let (request, path) = (Request::new(Bytes::new()), PathAndQuery::from_static(path));
+    let response = client.server_streaming(request, path, Raw).await?;
+    Ok(response.into_inner())
+}
+
+fn hello() -> Request<Bytes> {
+    Request::new(Bytes::from("hello"))
+}
+
+fn say(message: &'static str) -> Answer {
+    Answer::Say(vec![message])
+}
+
+fn unavailable() -> Status {
+    Status::unavailable("restarting")
+}
+
+/// A status with this pushback.
+fn pushed(mut status: Status, pushback: &'static str) -> Status {
+    let pushback = MetadataValue::from_static(pushback);
+    status
+        .metadata_mut()
+        .insert("grpc-retry-pushback-ms", pushback);
+    status
+}
+
+/// The two places in which a status comes: the headers of a response without messages, and the
+/// trailers.
+fn both(status: &Status) -> [Answer; 2] {
+    [
+        Answer::Refuse(status.clone()),
+        Answer::Break(Vec::new(), status.clone()),
+    ]
+}
+
+#[tokio::test]
+async fn a_unary_call_is_repeated_wherever_its_status_stands() {
+    let [headers, trailers] = both(&unavailable());
+    let (server, channel) = Scripted::answering([headers, trailers, say("done")]).await;
+    let (mut client, clock) = client(channel);
+    let response = unary(&mut client, GET, hello()).await.unwrap();
+    assert_eq!(response.get_ref(), "done");
+    let summary = response.extensions().get::<Summary>().unwrap();
+    assert_eq!((summary.attempts, summary.reason), (3, None));
+    assert!(server.seen().iter().all(|call| call.message == "hello"));
+
+    // 100 ms and 200 ms, each ±20 %.
+    let waits = clock.sleeps();
+    for (wait, backoff) in waits.iter().zip([100, 200]) {
+        let off = wait.abs_diff(Duration::from_millis(backoff));
+        assert!(off <= Duration::from_millis(backoff / 5), "{waits:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_server_learns_how_many_attempts_went_before() {
+    let refused = Answer::Refuse(unavailable());
+    let (server, channel) = Scripted::answering([refused.clone(), refused, say("done")]).await;
+    let (mut client, _) = client(channel);
+    unary(&mut client, GET, hello()).await.unwrap();
+    let seen = server.seen();
+    let told: Vec<_> = seen
+        .iter()
+        .map(|call| call.header("grpc-previous-rpc-attempts"))
+        .collect();
+    assert_eq!(told, [None, Some("1"), Some("2")]);
+}
+
+#[tokio::test]
+async fn a_stream_is_repeated_before_its_first_message() {
+    let [headers, trailers] = both(&unavailable());
+    let said = Answer::Say(vec!["one", "two"]);
+    let (server, channel) = Scripted::answering([headers, trailers, said]).await;
+    let (mut client, _) = client(channel);
+    let stream = streaming(&mut client, GET).await.unwrap();
+    let messages: Vec<_> = stream.map(Result::unwrap).collect().await;
+    assert_eq!(messages, ["one", "two"]);
+    assert_eq!(server.calls(), 3);
+}
+
+#[tokio::test]
+async fn a_stream_is_the_callers_from_its_first_message_on() {
+    let broken = Answer::Break(vec!["one"], unavailable());
+    let (server, channel) = Scripted::answering([broken, say("again")]).await;
+    let (mut client, _) = client(channel);
+    let mut stream = streaming(&mut client, GET).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap(), "one");
+    let status = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "restarting")
+    );
+    assert_eq!(server.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_response_that_is_handed_up_with_its_headers_is_not_repeated_for_its_trailers() {
+    let [headers, trailers] = both(&unavailable());
+    for (answer, calls) in [(headers, 2), (trailers, 1)] {
+        let (server, channel) = Scripted::answering([answer, say("done")]).await;
+        let layer = layer(preset()).clock(VirtualClock::new()).grpc(methods());
+        let mut client = Grpc::new(layer.commit_on_headers().layer(channel));
+        let result = unary(&mut client, GET, hello()).await;
+        assert_eq!(result.is_ok(), calls == 2);
+        assert_eq!(server.calls(), calls);
+    }
+}
+
+#[tokio::test]
+async fn a_pushback_is_honoured_exactly() {
+    for answer in both(&pushed(unavailable(), "70")) {
+        let (server, channel) = Scripted::answering([answer.clone(), say("done")]).await;
+        let (mut client, clock) = client(channel);
+        unary(&mut client, GET, hello()).await.unwrap();
+        assert_eq!(clock.sleeps(), [Duration::from_millis(70)], "{answer:?}");
+        assert_eq!(server.calls(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_pushback_that_is_negative_or_unreadable_ends_the_call() {
+    for pushback in ["-1", "soon"] {
+        for answer in both(&pushed(unavailable(), pushback)) {
+            let (server, channel) = Scripted::answering([answer.clone(), say("done")]).await;
+            let (mut client, _) = client(channel);
+            let status = unary(&mut client, GET, hello()).await.unwrap_err();
+            assert_eq!(status.code(), Code::Unavailable);
+            assert_eq!(server.calls(), 1, "{answer:?}");
+        }
+    }
+}
+
+/// `RESOURCE_EXHAUSTED` with a delay was not processed: any call may be repeated.
+#[tokio::test]
+async fn the_delay_of_a_retry_info_is_honoured() {
+    // google.rpc.Status { details: [RetryInfo { retry_delay: 2 s }] }
+    let details =
+        b"\x1a\x30\x0a\x28type.googleapis.com/google.rpc.RetryInfo\x12\x04\x0a\x02\x08\x02";
+    let details = Bytes::from_static(details);
+    let busy = Status::with_details(Code::ResourceExhausted, "quota", details);
+    for answer in both(&busy) {
+        let (server, channel) = Scripted::answering([answer.clone(), say("done")]).await;
+        let clock = VirtualClock::new();
+        let layer = layer(Policy::STANDARD.clone()).clock(clock.clone());
+        let mut client = Grpc::new(layer.grpc(methods()).layer(channel));
+        unary(&mut client, "/test.Echo/Put", hello()).await.unwrap();
+        let waited: Duration = clock.sleeps().iter().sum();
+        // As a floor, with the spread of a delay that others may have got too.
+        let range = Duration::from_secs(2)..=Duration::from_secs(4);
+        assert!(range.contains(&waited), "{answer:?}: {waited:?}");
+        assert_eq!(server.calls(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_may_have_run_is_repeated_only_if_it_is_declared_repeatable() {
+    let put = "/test.Echo/Put";
+    let with_key = || {
+        let mut request = hello();
+        let key = MetadataValue::from_static("8e03978e-40d5-43dd-bc93-6894a57f9324");
+        request.metadata_mut().insert("idempotency-key", key);
+        request
+    };
+    let declared = || {
+        let mut request = hello();
+        request
+            .extensions_mut()
+            .insert(Override::new().repeatable(true));
+        request
+    };
+    for answer in both(&unavailable()) {
+        for (path, request, calls) in [
+            (put, hello(), 1),
+            (GET, hello(), 2),
+            (put, with_key(), 2),
+            (put, declared(), 2),
+        ] {
+            let (server, channel) = Scripted::answering([answer.clone(), say("done")]).await;
+            let (mut client, _) = client(channel);
+            let result = unary(&mut client, path, request).await;
+            assert_eq!(server.calls(), calls, "{path} {answer:?}");
+            assert_eq!(result.is_ok(), calls == 2);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_repeating_cannot_help_is_the_callers_at_once() {
+    let aborted = Answer::Refuse(Status::aborted("somebody else wrote"));
+    let (server, channel) = Scripted::answering([aborted, say("done")]).await;
+    let (mut client, _) = client(channel);
+    let status = unary(&mut client, GET, hello()).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Aborted, "somebody else wrote")
+    );
+    assert_eq!(server.calls(), 1);
+}
+
+/// The server answers, and waits for what the client says next; the client waits for the answer.
+#[tokio::test]
+async fn a_conversation_does_not_wait_for_its_own_first_message() {
+    let (_server, channel) = Scripted::answering([say("unused")]).await;
+    let (mut client, _) = client(channel);
+    client.ready().await.unwrap();
+    let (say, said) = tokio::sync::mpsc::channel::<Bytes>(1);
+    let outbound = stream::unfold(said, |mut said| async move {
+        said.recv().await.map(|message| (message, said))
+    });
+    let path = PathAndQuery::from_static("/test.Echo/Chat");
+    let response = client.streaming(Request::new(outbound), path, Raw);
+    // Without an answer the test fails, rather than to wait for ever.
+    let response = tokio::time::timeout(Duration::from_secs(30), response).await;
+    let mut inbound = response.unwrap().unwrap().into_inner();
+    for message in ["one", "two"] {
+        say.send(Bytes::from(message)).await.unwrap();
+        assert_eq!(inbound.next().await.unwrap().unwrap(), message);
+    }
+    drop(say);
+    assert!(inbound.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_service_configuration_says_how_a_method_is_retried() {
+    let config = ServiceConfig::from_json(
+        r#"{
+            "methodConfig": [
+                {
+                    "name": [{ "service": "test.Echo" }],
+                    "retryPolicy": {
+                        "maxAttempts": 2,
+                        "initialBackoff": "0.1s",
+                        "maxBackoff": "1s",
+                        "backoffMultiplier": 2,
+                        "retryableStatusCodes": ["INTERNAL"]
+                    }
+                },
+                { "name": [{ "service": "test.Echo", "method": "Never" }] }
+            ],
+            "retryThrottling": { "maxTokens": 4, "tokenRatio": 0.1 }
+        }"#,
+    )
+    .unwrap()
+    .repeatable(["test.Echo"]);
+    let (server, channel) = Scripted::answering([Answer::Refuse(Status::internal("bug"))]).await;
+    let layer = layer(preset()).clock(VirtualClock::new());
+    let mut client = Grpc::new(layer.grpc(config).layer(channel));
+    let calls = async |client: &mut Retried<VirtualClock>, path| {
+        let before = server.calls();
+        unary(client, path, hello()).await.unwrap_err();
+        server.calls() - before
+    };
+    assert_eq!(calls(&mut client, "/test.Echo/Never").await, 1);
+    // Two failures take two of four tokens, and no more than half are left.
+    assert_eq!(calls(&mut client, GET).await, 2);
+    assert_eq!(calls(&mut client, GET).await, 1);
+}
+
+#[tokio::test]
+async fn the_time_of_a_call_is_that_of_all_its_attempts() {
+    let refused = Answer::Refuse(pushed(unavailable(), "20"));
+    let (server, channel) = Scripted::answering([refused, say("done")]).await;
+    let layer = layer(preset()).grpc(methods());
+    let mut client = Grpc::new(layer.layer(channel));
+    let mut request = hello();
+    request.set_timeout(Duration::from_secs(60));
+    unary(&mut client, GET, request).await.unwrap();
+    let seen = server.seen();
+    let micros = |call: usize| -> u64 {
+        let timeout = seen[call].header("grpc-timeout").unwrap();
+        timeout.strip_suffix('u').unwrap().parse().unwrap()
+    };
+    assert_eq!(micros(0), 60_000_000);
+    assert!(micros(1) <= 60_000_000 - 20_000, "{}", micros(1));
+}
+
+#[tokio::test]
+async fn a_call_out_of_time_ends_with_deadline_exceeded() {
+    let (server, channel) = Scripted::answering([Answer::Stall]).await;
+    let layer = layer(
+        preset()
+            .into_builder()
+            .deadline(Duration::from_millis(50))
+            .build()
+            .unwrap(),
+    );
+    let mut client = Grpc::new(layer.grpc(methods()).layer(channel));
+    let status = unary(&mut client, GET, hello()).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+    assert!(status.message().contains("50ms"), "{status:?}");
+    assert!(server.calls() <= 1);
+}
+
+/// The server did not look at the call: any is repeated.
+#[tokio::test]
+async fn a_refused_stream_is_repeated_whatever_the_call() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let mut refused = 0;
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(socket).await.unwrap();
+        while let Some(call) = connection.accept().await {
+            let (_request, mut respond) = call.unwrap();
+            if refused == 0 {
+                refused += 1;
+                respond.send_reset(h2::Reason::REFUSED_STREAM);
+                continue;
+            }
+            let head = http::Response::builder()
+                .header("content-type", "application/grpc")
+                .body(())
+                .unwrap();
+            let mut body = respond.send_response(head, false).unwrap();
+            let message = Bytes::from_static(b"\x00\x00\x00\x00\x04done");
+            body.send_data(message, false).unwrap();
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", "0".parse().unwrap());
+            body.send_trailers(trailers).unwrap();
+        }
+        refused
+    });
+    let (mut client, _) = client(channel(address));
+    let response = unary(&mut client, "/test.Echo/Put", hello()).await.unwrap();
+    assert_eq!(response.get_ref(), "done");
+    assert_eq!(response.extensions().get::<Summary>().unwrap().attempts, 2);
+    drop(client);
+    assert_eq!(server.await.unwrap(), 1);
+}
+
+/// Nobody listens: no server has seen the call.
+#[tokio::test]
+async fn a_call_that_never_left_is_repeated_whatever_it_is() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let (mut client, clock) = client(channel(address));
+    let status = unary(&mut client, "/test.Echo/Put", hello())
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert_eq!(clock.sleeps().len(), 3);
+}
+
+#[tokio::test]
+async fn a_call_that_gives_up_says_why() {
+    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable())]).await;
+    let layer = layer(preset()).traced().clock(VirtualClock::new());
+    let service = layer.grpc(methods()).layer(channel);
+    let message = http_body_util::Full::new(Bytes::from_static(b"\x00\x00\x00\x00\x05hello"));
+    let request = http::Request::post(GET)
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(message))
+        .unwrap();
+    let response = service.oneshot(request).await.unwrap();
+    let status = relent_http::grpc::Status::read(response.headers()).unwrap();
+    assert_eq!(status.to_string(), "grpc unavailable: restarting");
+    let summary = response.extensions().get::<Summary>().unwrap();
+    assert_eq!(summary.reason, Some(StopReason::RetriesExhausted));
+    let entries = summary.trace.as_ref().unwrap().entries();
+    let seen: Vec<_> = entries
+        .map(|entry| entry.seen.unwrap().to_string())
+        .collect();
+    assert_eq!(seen, ["grpc unavailable"; 4]);
+    assert_eq!(server.calls(), 4);
+}
