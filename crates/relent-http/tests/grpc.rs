@@ -3,6 +3,7 @@
 
 mod grpc_support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +14,9 @@ use http::uri::PathAndQuery;
 use relent::{NamedPolicy, Policy, SessionRandom, StopReason, Summary, VirtualClock};
 use relent_http::grpc::ServiceConfig;
 use relent_http::{GrpcRetry, Override, ReplayBody, RetryLayer};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
@@ -359,41 +362,92 @@ async fn a_call_out_of_time_ends_with_deadline_exceeded() {
     assert!(server.calls() <= 1);
 }
 
-/// The server did not look at the call: any is repeated.
+/// Tonic's channel has the same timer for each attempt; whichever is first, the caller sees the same.
 #[tokio::test]
-async fn a_refused_stream_is_repeated_whatever_the_call() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(async move {
-        let mut refused = 0;
-        let (socket, _) = listener.accept().await.unwrap();
-        let mut connection = h2::server::handshake(socket).await.unwrap();
-        while let Some(call) = connection.accept().await {
-            let (_request, mut respond) = call.unwrap();
-            if refused == 0 {
-                refused += 1;
-                respond.send_reset(h2::Reason::REFUSED_STREAM);
-                continue;
-            }
-            let head = http::Response::builder()
-                .header("content-type", "application/grpc")
-                .body(())
-                .unwrap();
-            let mut body = respond.send_response(head, false).unwrap();
-            let message = Bytes::from_static(b"\x00\x00\x00\x00\x04done");
-            body.send_data(message, false).unwrap();
-            let mut trailers = http::HeaderMap::new();
-            trailers.insert("grpc-status", "0".parse().unwrap());
-            body.send_trailers(trailers).unwrap();
+async fn the_callers_own_timeout_ends_a_call_too() {
+    for deadline in [None, Some(Duration::from_secs(60))] {
+        let (_server, channel) = Scripted::answering([Answer::Stall]).await;
+        let policy = preset().into_builder();
+        let policy = deadline.map_or(policy.clone(), |deadline| policy.deadline(deadline));
+        let layer = layer(policy.build().unwrap()).grpc(methods());
+        let mut client = Grpc::new(layer.layer(channel));
+        let mut request = hello();
+        request.set_timeout(Duration::from_millis(50));
+        let status = unary(&mut client, GET, request).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+    }
+}
+
+/// Answers the calls of a connection with a message, but for the first `refused`.
+async fn answer(socket: TcpStream, mut refused: usize) {
+    let mut connection = h2::server::handshake(socket).await.unwrap();
+    while let Some(Ok((_request, mut respond))) = connection.accept().await {
+        if refused > 0 {
+            refused -= 1;
+            respond.send_reset(h2::Reason::REFUSED_STREAM);
+            continue;
         }
-        refused
-    });
-    let (mut client, _) = client(channel(address));
+        let head = http::Response::builder().header("content-type", "application/grpc");
+        let mut body = respond
+            .send_response(head.body(()).unwrap(), false)
+            .unwrap();
+        let message = Bytes::from_static(b"\x00\x00\x00\x00\x04done");
+        body.send_data(message, false).unwrap();
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("grpc-status", "0".parse().unwrap());
+        body.send_trailers(trailers).unwrap();
+    }
+}
+
+/// A `Put`, which may not run twice, is answered at its second attempt.
+async fn second_attempt_of_any_call_succeeds(listener: &TcpListener, server: JoinHandle<()>) {
+    let (mut client, _) = client(channel(listener.local_addr().unwrap()));
     let response = unary(&mut client, "/test.Echo/Put", hello()).await.unwrap();
     assert_eq!(response.get_ref(), "done");
     assert_eq!(response.extensions().get::<Summary>().unwrap().attempts, 2);
-    drop(client);
-    assert_eq!(server.await.unwrap(), 1);
+    server.abort();
+}
+
+/// The server did not look at the call: any is repeated.
+#[tokio::test]
+async fn a_refused_stream_is_repeated_whatever_the_call() {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let accepting = listener.clone();
+    let server = tokio::spawn(async move {
+        let (socket, _) = accepting.accept().await.unwrap();
+        answer(socket, 1).await;
+    });
+    second_attempt_of_any_call_succeeds(&listener, server).await;
+}
+
+/// The server says that it will look at no stream of the connection: any call is repeated.
+#[tokio::test]
+async fn a_stream_above_the_last_of_a_goaway_is_repeated_whatever_the_call() {
+    const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+    const GOAWAY_ABOVE_0: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    const HEADERS: u8 = 1;
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let accepting = listener.clone();
+    let server = tokio::spawn(async move {
+        let (mut socket, _) = accepting.accept().await.unwrap();
+        let mut preface = [0; 24];
+        socket.read_exact(&mut preface).await.unwrap();
+        socket.write_all(SETTINGS).await.unwrap();
+        loop {
+            let mut frame = [0; 9];
+            socket.read_exact(&mut frame).await.unwrap();
+            let length = u32::from_be_bytes([0, frame[0], frame[1], frame[2]]);
+            let mut payload = vec![0; length as usize];
+            socket.read_exact(&mut payload).await.unwrap();
+            if frame[3] == HEADERS {
+                break;
+            }
+        }
+        socket.write_all(GOAWAY_ABOVE_0).await.unwrap();
+        let (next, _) = accepting.accept().await.unwrap();
+        answer(next, 0).await;
+    });
+    second_attempt_of_any_call_succeeds(&listener, server).await;
 }
 
 /// Nobody listens: no server has seen the call.

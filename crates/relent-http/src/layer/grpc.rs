@@ -151,20 +151,18 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        self.describe(&mut request);
-        CallFuture::new(self.retry.call(request))
+        let deadline = self.describe(&mut request);
+        CallFuture::new(self.retry.call(request), deadline)
     }
 }
 
 impl<S, K, M, N> GrpcRetry<S, K, M, N> {
-    /// Says of a request what is known of its method, unless its caller has.
-    fn describe<B>(&self, request: &mut Request<B>) {
+    /// Says of a request what is known of its method, unless its caller has. Returns the deadline of
+    /// the call.
+    fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
         let timeout = timeout::read(request.headers());
         let method = self.methods.method(request.uri().path());
         let declared = self.methods.is_repeatable(request.uri().path());
-        if timeout.is_none() && method.is_none() && !declared {
-            return;
-        }
         let mut overrides: Override = request.extensions_mut().remove().unwrap_or_default();
         if overrides.policy.is_none() {
             overrides.policy = method.map(|method| method.policy().clone());
@@ -172,12 +170,15 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
         if overrides.repeatable.is_none() && declared {
             overrides.repeatable = Some(true);
         }
-        if let Some(timeout) = timeout {
-            let policy = overrides.policy.as_ref();
-            let policy = policy.unwrap_or(&self.retry.config.policy);
-            overrides.policy = within(policy, timeout).or(overrides.policy);
+        let policy = overrides.policy.as_ref();
+        let policy = policy.unwrap_or(&self.retry.config.policy);
+        let sooner = timeout.and_then(|timeout| within(policy, timeout));
+        let deadline = sooner.as_ref().unwrap_or(policy).deadline();
+        overrides.policy = sooner.or(overrides.policy);
+        if !overrides.is_empty() {
+            request.extensions_mut().insert(overrides);
         }
-        request.extensions_mut().insert(overrides);
+        deadline
     }
 }
 

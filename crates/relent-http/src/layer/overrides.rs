@@ -28,6 +28,12 @@ impl Override {
         Self::default()
     }
 
+    /// Whether it changes nothing.
+    #[cfg(feature = "grpc")]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.policy.is_none() && self.repeatable.is_none() && !self.no_retry
+    }
+
     /// By this policy. The budget remains that of the layer.
     #[must_use]
     pub fn policy(mut self, policy: impl Into<Arc<Policy>>) -> Self {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
@@ -34,6 +35,7 @@ pin_project! {
     {
         #[pin]
         call: ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
+        deadline: Option<Duration>,
     }
 }
 
@@ -45,8 +47,9 @@ where
 {
     pub(super) const fn new(
         call: ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
+        deadline: Option<Duration>,
     ) -> Self {
-        Self { call }
+        Self { call, deadline }
     }
 }
 
@@ -65,13 +68,18 @@ where
     type Output = Result<Response<Peeked<R>>, GaveUp<ServiceError>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = ready!(self.project().call.poll(context));
+        let this = self.project();
+        let result = ready!(this.call.poll(context));
         Poll::Ready(result.or_else(|gave_up| {
-            let out_of_time = matches!(
+            let cut_off = matches!(
                 gave_up.error(),
                 Some(ServiceError::Timeout(_) | ServiceError::NotReady)
             );
-            if out_of_time {
+            // A channel with a timer of its own may have been first.
+            let over = this
+                .deadline
+                .is_some_and(|limit| gave_up.elapsed() >= limit);
+            if cut_off || over {
                 Ok(deadline_exceeded(&gave_up))
             } else {
                 Err(gave_up)
