@@ -15,6 +15,8 @@ use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario};
 pub(super) const PANEL: Size = (560, 230);
 /// A panel has about as many bins.
 const BINS: u64 = 240;
+/// Of a herd fewer: it is soon over, and a rate of a few attempts in a millisecond says little.
+const HERD_BINS: u64 = 60;
 /// Of what happens, this share is shown; the rest is a tail that would squeeze it.
 const SHOWN: f64 = 0.998;
 /// An axis reaches to so many times what can be served or is asked for: what is beyond is cut off,
@@ -45,29 +47,32 @@ impl Scale {
             .max(scenario.arrivals_end())
             .max(scenario.outages_end().unwrap_or(0))
             .max(1_000_000);
-        let width = bin_width(end, recordings);
+        let most_bins = if is_herd(scenario) { HERD_BINS } else { BINS };
+        let width = bin_width(end / most_bins, recordings);
         let bins = end.div_ceil(width) as usize;
         let ceiling = ceiling(scenario);
-        let mut attempts = Vec::new();
+        let (mut most, mut later) = (0.0_f64, 0.0_f64);
         let mut requests = Vec::new();
         for recording in recordings {
             let merged = recording.series.with_width(width);
             for bin in merged.bins.iter().take(bins) {
-                attempts.push(per_second(bin.attempts.max(bin.successes), width));
+                let highest = bin.requests.max(bin.attempts).max(bin.successes);
+                most = most.max(per_second(highest, width));
+                if bin.requests == 0 {
+                    later = later.max(per_second(highest, width));
+                }
                 requests.push(per_second(bin.requests, width));
             }
         }
-        let most = attempts.iter().chain(&requests).copied();
-        let most = most.fold(0.0, f64::max);
-        let asked = quantile(&mut requests, 0.9);
-        let usual = quantile(&mut attempts, 0.98);
         let limit = ceiling.map_or(0.0, |(limit, _)| limit);
-        // A herd asks once, and all at the same time.
-        let cut = match limit.max(asked) {
-            rate if rate > 0.0 && !is_herd(scenario) => CUT * rate,
-            rate => (CUT * rate).max(1.3 * usual),
+        // A herd asks once: what follows would be flat beside it.
+        let cut = match is_herd(scenario) {
+            true => (CUT * limit).max(1.1 * later),
+            false => CUT * limit.max(usual(requests)),
         };
-        let top = most.min(cut).max(1.15 * limit);
+        let cut = if cut > 0.0 { cut } else { most };
+        // What is hardly higher is not cut off.
+        let top = if most > 1.5 * cut { cut } else { most }.max(1.15 * limit);
         let step = round_step(top / 10.0);
         Self {
             width,
@@ -80,6 +85,13 @@ impl Scale {
     /// What sets the line that attempts should stay below, if there is one.
     pub(super) fn ceiling_name(&self) -> Option<&'static str> {
         self.ceiling.map(|(_, what)| what)
+    }
+
+    /// The bins that are shown, also those after the last in which anything happened.
+    fn bins(&self, series: &Series) -> Vec<Bin> {
+        let mut bins = series.with_width(self.width).bins;
+        bins.resize(self.bins, Bin::default());
+        bins
     }
 
     const fn end(&self) -> u64 {
@@ -99,8 +111,8 @@ fn shown_until(series: &Series) -> u64 {
     last.map_or(0, |bin| (bin as u64 + 1) * series.width)
 }
 
-/// 1, 2 or 5 times a power of ten, and a multiple of the width of every series.
-fn bin_width(end: u64, recordings: &[&Recording]) -> u64 {
+/// At least this, 1, 2 or 5 times a power of ten, and a multiple of the width of every series.
+fn bin_width(least: u64, recordings: &[&Recording]) -> u64 {
     let fits = |width: &u64| {
         recordings
             .iter()
@@ -108,7 +120,7 @@ fn bin_width(end: u64, recordings: &[&Recording]) -> u64 {
     };
     (6..19)
         .flat_map(|power| [1, 2, 5].map(|factor| factor * 10_u64.pow(power)))
-        .find(|width| *width >= end / BINS && fits(width))
+        .find(|width| *width >= least && fits(width))
         .unwrap_or(u64::MAX / 2)
 }
 
@@ -128,11 +140,10 @@ fn per_second(count: u64, width: u64) -> f64 {
     count as f64 * SECOND as f64 / width as f64
 }
 
-fn quantile(values: &mut [f64], share: f64) -> f64 {
+/// What nine of ten do not exceed.
+fn usual(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    let index = (values.len() as f64 * share) as usize;
-    let last = values.len().saturating_sub(1);
-    values.get(index.min(last)).copied().unwrap_or(0.0)
+    values.get(values.len() * 9 / 10).copied().unwrap_or(0.0)
 }
 
 const fn name(effect: Effect) -> &'static str {
@@ -170,8 +181,7 @@ pub(super) fn draw(
         format!("{} {unit}", number(value))
     });
     let y = Axis::from_zero(scale.top, 5, number);
-    let series = recording.series.with_width(scale.width);
-    let bins = series.bins.get(..scale.bins).unwrap_or(&series.bins);
+    let bins = scale.bins(&recording.series);
     let highest = |ink| {
         let rates = bins
             .iter()
@@ -192,15 +202,14 @@ pub(super) fn draw(
         let corners = [(from, scale.top), (to, 0.0)];
         plot.draw_series([Rectangle::new(corners, Ink::Outage.color().filled())])?;
     }
-    // Where each bin is drawn: at its middle.
+    // Each bin is drawn at its middle, the first also where it begins.
     let middle = |bin: usize| (bin as f64 + 0.5) * scale.width as f64 / size;
     let points = |ink| -> Vec<(f64, f64)> {
-        let bins = bins.iter().enumerate();
-        bins.map(|(index, bin)| {
-            let rate = per_second(count(bin, ink), scale.width);
-            (middle(index), rate.min(scale.top))
-        })
-        .collect()
+        let rate = |bin| per_second(count(bin, ink), scale.width).min(scale.top);
+        let first = bins.first().map(|bin| (0.0, rate(bin)));
+        let all = bins.iter().enumerate();
+        let all = all.map(|(index, bin)| (middle(index), rate(bin)));
+        first.into_iter().chain(all).collect()
     };
     let served = points(Ink::Successes);
     if let (Some(first), Some(last)) = (served.first(), served.last()) {
@@ -252,8 +261,7 @@ pub(super) fn chart(
     scale: &Scale,
 ) -> Result<Chart, DrawError> {
     let body = super::canvas::draw(PANEL, |area| draw(area, scenario, recording, scale))?;
-    let series = recording.series.with_width(scale.width);
-    let bins = series.bins.get(..scale.bins).unwrap_or(&series.bins);
+    let bins = scale.bins(&recording.series);
     let rows = bins.iter().enumerate().map(|(index, bin)| {
         let start = time(index as u64 * scale.width);
         let rate = |(ink, _)| number(per_second(count(bin, ink), scale.width));
@@ -267,7 +275,7 @@ pub(super) fn chart(
     };
     Ok(Chart {
         title: policy.to_owned(),
-        description: describe(policy, scenario, bins, scale, recording),
+        description: describe(policy, scenario, &bins, scale, recording),
         size: PANEL,
         body,
         table,

@@ -263,6 +263,12 @@ fn latencies(recorded: &[(usize, &Entry<'_>, &Recording)], id: &str) -> Result<M
         .iter()
         .map(|(number, name, _)| (Ink::Policy(*number), *name))
         .collect();
+    if lines.iter().all(|(_, _, run)| run.metrics.successes == 0) {
+        return Ok(html! {
+            h3 { "Latency" }
+            p { "Nothing succeeded." }
+        });
+    }
     let chart = latency::chart(&lines)?;
     Ok(html! {
         h3 { "Latency" }

@@ -229,3 +229,12 @@ fn what_was_given_up_is_said_in_place_of_its_charts() {
             .contains("given up: too many attempts")
     );
 }
+
+#[test]
+fn where_nothing_succeeds_there_are_no_latencies_but_everything_else() {
+    let study = study("random-failures", &[("service.failures", "1")]);
+    let page = html(&[study.section(&["off", "standard"])]).unwrap();
+    assert!(page.contains("Nothing succeeded."));
+    assert!(page.contains(">no success</text>"));
+    assert_eq!(page.matches("role=\"img\"").count(), 4);
+}
