@@ -19,7 +19,7 @@ pub(super) const TITLE: i32 = 14;
 const LEFT: i32 = 54;
 const BELOW: i32 = 24;
 /// The room above, for what is said about the whole chart.
-const ABOVE: i32 = 20;
+const ABOVE: i32 = 26;
 const RIGHT: i32 = 28;
 
 /// A chart with its axes drawn.
@@ -165,7 +165,7 @@ pub(super) fn frame<'a, 'b>(
         .draw()?;
     let (width, _) = area.dim_in_pixel();
     let (left, right) = above;
-    let middle = ABOVE * FINE / 2 - FINE;
+    let middle = 9 * FINE;
     let words = |h_pos| style(Ink::Muted, SMALL, h_pos, VPos::Center);
     area.draw_text(left, &words(HPos::Left), (FINE, middle))?;
     let end = width as i32 - RIGHT * FINE;
