@@ -47,11 +47,16 @@ The numbers are means over the seeds, with 95 % confidence intervals:
   drain       seconds until the last request of the outage, or of a herd, has succeeded
   peak        the most attempts in a second after the outage, over the capacity
   dupl.       executions beyond one per success
+  fair.       Jain's index of fairness: 1 where each client process gets the same share of its
+              requests done (each station the same number of frames), 1/n where one of n gets all
+  drops       messages lost, where the network loses some
+  eff.        the share of the time in which a shared medium carries frames that arrive
   p50, p99, p99.9   how long successes take, waits included
 
 JSON is one line for each scenario and seed, with scenario, seed and runs; each run has policy,
-goodput, amplification, ttr_s, drain_s, peak, duplicates, p50_ms, p99_ms, p999_ms, attempts, requests
-and successes. What does not exist, such as the time to recover of a service that does not, is null.
+goodput, amplification, ttr_s, drain_s, peak, duplicates, fairness, efficiency, p50_ms, p99_ms,
+p999_ms, attempts, requests, successes, give_ups (requests that the policy gave up), drops, and layers:
+for each layer of a chain, from the clients down, calls_in and calls_out. What does not exist, such as the time to recover of a service that does not, is null.
 
 A report is one HTML file that loads nothing: what the crowd did over time, latencies, the attempts of
 a herd with and without jitter, all numbers, and the parameters. A picture shows what happened over
@@ -302,12 +307,32 @@ struct Run<'a> {
     drain_s: Option<f64>,
     peak: f64,
     duplicates: u64,
+    fairness: Option<f64>,
+    efficiency: Option<f64>,
     p50_ms: Option<f64>,
     p99_ms: Option<f64>,
     p999_ms: Option<f64>,
     attempts: u64,
     requests: u64,
     successes: u64,
+    give_ups: u64,
+    drops: Option<u64>,
+    layers: Vec<LayerCounts>,
+}
+
+/// What goes into a layer of a chain, and out of it.
+#[derive(Serialize)]
+struct LayerCounts {
+    calls_in: u64,
+    calls_out: u64,
+}
+
+fn layers(metrics: &Metrics) -> Vec<LayerCounts> {
+    let counts = |layer: &relent_sim::Layer| LayerCounts {
+        calls_in: layer.calls_in,
+        calls_out: layer.calls_out,
+    };
+    metrics.layers.iter().map(counts).collect()
 }
 
 /// One line for each seed. A run that was given up has no numbers, and is not among the runs.
@@ -329,12 +354,17 @@ fn json(
                 drain_s: metrics.drain_s,
                 peak: metrics.peak,
                 duplicates: metrics.duplicates,
+                fairness: metrics.fairness,
+                efficiency: metrics.efficiency,
                 p50_ms: metrics.p50_ms,
                 p99_ms: metrics.p99_ms,
                 p999_ms: metrics.p999_ms,
                 attempts: metrics.attempts,
                 requests: metrics.requests,
                 successes: metrics.successes,
+                give_ups: metrics.give_ups,
+                drops: metrics.drops,
+                layers: layers(metrics),
             })
         });
         let line = Line {

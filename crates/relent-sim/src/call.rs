@@ -14,6 +14,8 @@ pub(crate) const NOBODY: u32 = u32::MAX;
 pub(crate) enum Event {
     /// A request is made.
     Request,
+    /// A request of the backlog is made.
+    Backlog,
     /// An outage begins or ends; the index is that of the outage.
     Outage { index: u32, begins: bool },
     /// A wait, or the way to the layer below, is over: the next attempt starts.

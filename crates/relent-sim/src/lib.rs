@@ -15,13 +15,15 @@
 //! Services begin in the order of arrival; an outage changes those that begin, not those that run.
 //! A caller goes away at its deadline, of which a policy without one of its own knows nothing. An
 //! attempt whose caller has gone away is served all the same, unless the service cancels. Refusing
-//! costs time only while all workers are busy. Not modelled: loss, connections, clock skew, a shared
-//! medium.
+//! costs time only while all workers are busy. Stations on a shared medium are a model of their own,
+//! in slots. Not modelled: connections, and what depends on the size of a message.
 
+mod arrivals;
 mod call;
 mod latency;
 mod limiter;
 pub mod measure;
+mod medium;
 mod metrics;
 mod queue;
 mod recording;
@@ -34,11 +36,11 @@ mod stream;
 pub mod study;
 mod world;
 
-pub use metrics::Metrics;
+pub use metrics::{Layer, Metrics};
 pub use recording::{Bin, Recording, Row, Series, record};
 pub use scenario::{
-    Arrivals, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter, Scenario,
-    ScenarioError, Service, ServiceTime, Shedder,
+    Access, Arrivals, Backlog, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter,
+    Scenario, ScenarioError, Service, ServiceTime, Shedder,
 };
 pub use stream::Stream;
 pub use world::{TooManyEvents, run};

@@ -22,7 +22,7 @@ pub struct Measure {
 const TTR: &str = "ttr";
 
 /// All numbers, in the order of the tables.
-pub const ALL: [Measure; 9] = [
+pub const ALL: [Measure; 12] = [
     Measure {
         name: "goodput",
         unit: "",
@@ -64,6 +64,27 @@ pub const ALL: [Measure; 9] = [
         places: 0,
         meaning: "duplicates: executions beyond one per success",
         value: |m| Some(m.duplicates as f64),
+    },
+    Measure {
+        name: "fair.",
+        unit: "",
+        places: 3,
+        meaning: "fairness: Jain's index over the client processes, or the stations of a medium",
+        value: |m| m.fairness,
+    },
+    Measure {
+        name: "drops",
+        unit: "",
+        places: 0,
+        meaning: "messages that the network lost",
+        value: |m| m.drops.map(|drops| drops as f64),
+    },
+    Measure {
+        name: "eff.",
+        unit: "",
+        places: 4,
+        meaning: "efficiency: the share of the time in which the medium carries frames that arrive",
+        value: |m| m.efficiency,
     },
     Measure {
         name: "p50",

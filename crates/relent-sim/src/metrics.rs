@@ -37,11 +37,33 @@ pub struct Metrics {
     pub requests: u64,
     /// Requests that succeeded before their deadline.
     pub successes: u64,
+    /// Requests that the policy gave up before their deadline.
+    pub give_ups: u64,
+    /// Messages that the network lost; `None` where it loses none.
+    pub drops: Option<u64>,
+    /// Jain's index of fairness over the client processes: of the share of its requests that each
+    /// gets done; for a medium of the frames that each station sends. From 1/n, where one of n gets
+    /// everything, to 1, where all get the same; `None` where nobody gets anything.
+    pub fairness: Option<f64>,
+    /// The share of the time in which the medium carries frames that arrive; `None` where the
+    /// service is not a medium.
+    pub efficiency: Option<f64>,
+    /// What goes in and out of each layer of a chain, from the clients down.
+    pub layers: Vec<Layer>,
     /// Attempts in the last ten seconds in which requests are made, over what the service could have
     /// served in them; 0 where requests are made for less than ten seconds.
     pub late_load: f64,
     /// Events of the run: what it cost to simulate.
     pub events: u64,
+}
+
+/// What goes into a layer and out of it: amplification is what goes out over what comes in.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Layer {
+    /// Calls to the layer.
+    pub calls_in: u64,
+    /// Attempts that it starts: calls of the layer below, or of the service.
+    pub calls_out: u64,
 }
 
 /// Seconds in a row that have to be good, and how good.
@@ -59,6 +81,13 @@ struct Count {
     attempts: u32,
 }
 
+/// What became of the requests of one process or station.
+#[derive(Clone, Copy, Default, Debug)]
+struct Party {
+    requests: u32,
+    successes: u32,
+}
+
 /// Collects what [`Metrics`] are made of.
 #[derive(Debug)]
 pub(crate) struct Recorder {
@@ -68,6 +97,13 @@ pub(crate) struct Recorder {
     requests: u64,
     successes: u64,
     executions: u64,
+    give_ups: u64,
+    drops: u64,
+    /// Processes, or stations of a medium.
+    parties: Vec<Party>,
+    layers: Vec<Layer>,
+    /// The time of a medium that was of use, and all of it.
+    medium: Option<(u64, u64)>,
     events: u64,
     /// Requests made up to here are the backlog.
     backlog_until: Option<u64>,
@@ -94,6 +130,11 @@ impl Recorder {
             requests: 0,
             successes: 0,
             executions: 0,
+            give_ups: 0,
+            drops: 0,
+            parties: Vec::new(),
+            layers: vec![Layer::default(); usize::from(scenario.chain.layers)],
+            medium: None,
             events: 0,
             backlog_until: scenario.outages_end().or(herd.then_some(0)),
             backlog_done: None,
@@ -109,7 +150,17 @@ impl Recorder {
         &mut self.seconds[index]
     }
 
-    pub(crate) fn on_request(&mut self, now: u64) {
+    fn party(&mut self, index: u32) -> &mut Party {
+        let index = index as usize;
+        if self.parties.len() <= index {
+            self.parties.resize(index + 1, Party::default());
+        }
+        &mut self.parties[index]
+    }
+
+    /// A process, or a station of a medium, makes a request.
+    pub(crate) fn on_request(&mut self, now: u64, party: u32) {
+        self.party(party).requests += 1;
         self.requests += 1;
         self.second(now).requests += 1;
         if let Some(tape) = &mut self.tape {
@@ -143,8 +194,32 @@ impl Recorder {
         self.executions += 1;
     }
 
-    /// The request of this call, made at `made`, succeeded.
-    pub(crate) fn on_success(&mut self, call: u32, made: u64, now: u64) {
+    pub(crate) fn on_give_up(&mut self) {
+        self.give_ups += 1;
+    }
+
+    pub(crate) fn on_drop(&mut self) {
+        self.drops += 1;
+    }
+
+    /// A call to this layer.
+    pub(crate) fn on_call_in(&mut self, layer: u8) {
+        self.layers[usize::from(layer)].calls_in += 1;
+    }
+
+    /// This layer starts an attempt.
+    pub(crate) fn on_call_out(&mut self, layer: u8) {
+        self.layers[usize::from(layer)].calls_out += 1;
+    }
+
+    /// The time of the medium that was of use, and all of it, in nanoseconds.
+    pub(crate) fn on_medium(&mut self, used: u64, time: u64) {
+        self.medium = Some((used, time));
+    }
+
+    /// The request of this call, made by the party at `made`, succeeded.
+    pub(crate) fn on_success(&mut self, call: u32, party: u32, made: u64, now: u64) {
+        self.party(party).successes += 1;
         self.successes += 1;
         self.latencies.record(now - made);
         if let Some(tape) = &mut self.tape {
@@ -179,7 +254,7 @@ impl Recorder {
     }
 
     pub(crate) fn finish(&self, scenario: &Scenario) -> Metrics {
-        let capacity = scenario.service.capacity;
+        let capacity = scenario.capacity();
         let per = |count: u64, of: u64| (of > 0).then(|| count as f64 / of as f64);
         let millis = |share| {
             self.latencies
@@ -215,9 +290,27 @@ impl Recorder {
             attempts: self.attempts,
             requests: self.requests,
             successes: self.successes,
+            give_ups: self.give_ups,
+            drops: (scenario.network.loss > 0.0).then_some(self.drops),
+            fairness: self.fairness(),
+            efficiency: self.medium.and_then(|(used, time)| per(used, time)),
+            layers: self.layers.clone(),
             late_load: f64::from(late) / (capacity * GOOD_SECONDS as f64),
             events: self.events,
         }
+    }
+
+    /// (Σx)²/(n·Σx²) (Jain, Chiu and Hawe, 1984).
+    fn fairness(&self) -> Option<f64> {
+        let asking = self.parties.iter().filter(|party| party.requests > 0);
+        let shares = asking.map(|party| match self.medium {
+            Some(_) => f64::from(party.successes),
+            None => f64::from(party.successes) / f64::from(party.requests),
+        });
+        let (count, sum, squares) = shares.fold((0.0, 0.0, 0.0), |(count, sum, squares), x| {
+            (count + 1.0, sum + x, squares + x * x)
+        });
+        (squares > 0.0).then(|| sum * sum / (count * squares))
     }
 
     fn recovery(&self, end: u64, made_until: usize) -> Option<f64> {
@@ -253,11 +346,11 @@ mod tests {
         let mut recorder = Recorder::new(&scenario);
         for second in 0..30 {
             let made = second * SECOND;
-            recorder.on_request(made);
+            recorder.on_request(made, 0);
             // Requests of the seconds 5 to 8 are slow, and that of second 12.
             let slow = (5..9).contains(&second) || second == 12;
             recorder.on_attempt(made);
-            recorder.on_success(0, made, made + if slow { 4 * SECOND } else { SECOND });
+            recorder.on_success(0, 0, made, made + if slow { 4 * SECOND } else { SECOND });
         }
         let metrics = recorder.finish(&scenario);
         assert_eq!(metrics.ttr_s, Some(8.0), "the seconds 13 to 22 are good");
@@ -266,10 +359,26 @@ mod tests {
     }
 
     #[test]
+    fn fairness_is_jains() {
+        let scenario = Scenario::parse(TEXT).unwrap();
+        let mut recorder = Recorder::new(&scenario);
+        assert_eq!(recorder.finish(&scenario).fairness, None);
+        // One process gets both of its requests done, one half of them, one none; one is silent.
+        for party in [0, 0, 1, 1, 2, 2] {
+            recorder.on_request(0, party);
+        }
+        for party in [0, 0, 1] {
+            recorder.on_success(0, party, 0, 1);
+        }
+        let fairness = recorder.finish(&scenario).fairness;
+        assert_eq!(fairness, Some(1.5 * 1.5 / (3.0 * 1.25)));
+    }
+
+    #[test]
     fn without_a_success_nothing_is_divided_by_it() {
         let scenario = Scenario::parse(TEXT).unwrap();
         let mut recorder = Recorder::new(&scenario);
-        recorder.on_request(0);
+        recorder.on_request(0, 0);
         recorder.on_attempt(0);
         let metrics = recorder.finish(&scenario);
         assert_eq!(metrics.goodput, 0.0);

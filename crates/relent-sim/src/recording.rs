@@ -165,7 +165,7 @@ impl Tape {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let clients = match scenario.clients.arrivals {
             Arrivals::Herd { clients } => clients,
-            Arrivals::Poisson { .. } | Arrivals::Closed { .. } => 0,
+            _ => 0,
         };
         Self {
             series: Series::new(),

@@ -1,6 +1,7 @@
 //! A scenario: a crowd, a network and a service, as data.
 
 mod check;
+mod clients;
 mod error;
 mod words;
 
@@ -9,6 +10,8 @@ use std::time::Duration;
 use relent_core::ShedderConfig;
 use serde::Deserialize;
 
+use clients::five_minutes;
+pub use clients::{Arrivals, Backlog, Clients};
 pub use error::ScenarioError;
 use words::{nanos, queue_bound, retry_after};
 
@@ -19,7 +22,7 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 ///
 /// # Format
 /// TOML. Every key may be left out but `clients.arrivals`; the values below are the defaults where a
-/// comment does not say otherwise. A key that is not known is an error.
+/// comment does not say otherwise. A key that is not known is an error. This is all there is.
 ///
 /// ```toml
 /// description = "what it shows"      # empty if absent
@@ -28,18 +31,31 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 /// arrivals.poisson = { rate = 800, for = "600s" } # requests per second; or one of
 /// # arrivals.herd = { clients = 1000 }            # one request each, all at once
 /// # arrivals.closed = { clients = 100, think = "1s", for = "600s" } # each waits for its answer
+/// # arrivals.bursts = { rate = 800, on = "1s", off = "9s", for = "600s" } # Poisson while on
+/// # arrivals.saturated = { clients = 10, for = "60s" }  # stations that always have a frame to
+/// #                       # send; only, and always, with the model "medium"
 /// processes = 20          # each has a budget of its own; a request comes from any of them
 /// attempt_timeout = "1s"  # a shorter one of the policy prevails
 /// deadline = "300s"       # the caller of a request goes away after this
 /// repeatable = true       # may a request run twice without harm?
 ///
+/// [clients.backlog]       # none if absent: requests beside those of `arrivals`
+/// requests = 12000        # required
+/// at = "0s"               # from then on
+/// over = "60s"            # at random within this time; all at once if absent
+///
 /// [network]
 /// one_way = "500us"
 /// deviation = "0s"        # each way takes |N(one_way, deviation)|
+/// loss = 0                # the probability that a message is lost, on each way
 ///
 /// [service]
 /// model = "queue"         # first in, first out. "row": read and write one row under optimistic
-///                         # locking. { job = { median = "60s", sigma = 1.5 } }: polled for a job
+///                         # locking. { job = { median = "60s", sigma = 1.5 } }: polled for a job.
+///                         # { medium = { slot = "51.2us", rate = 1e7, frame = 4096 } }: stations on
+///                         # one cable (CSMA/CD); rate in bits per second, frame in bits; with
+///                         # access = "share" a station sends with probability 1/stations in each
+///                         # slot of contention, with access = "policy" (default) by the policy
 /// capacity = 1000         # services per second, of all workers
 /// workers = 1
 /// time = "exponential"    # or "constant", or { lognormal = 1.5 } with this sigma
@@ -106,56 +122,6 @@ pub struct Scenario {
     pub chain: Chain,
 }
 
-/// Who calls. Times are in nanoseconds, here and below.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Clients {
-    /// When requests are made.
-    pub arrivals: Arrivals,
-    /// Client processes, each with a budget of its own.
-    #[serde(default = "twenty")]
-    pub processes: u32,
-    /// The time given to one attempt.
-    #[serde(default = "second", deserialize_with = "nanos")]
-    pub attempt_timeout: u64,
-    /// After this the caller of a request goes away.
-    #[serde(default = "five_minutes", deserialize_with = "nanos")]
-    pub deadline: u64,
-    /// Whether a request may run twice without harm.
-    #[serde(default = "yes")]
-    pub repeatable: bool,
-}
-
-/// When requests are made.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Arrivals {
-    /// Independent requests at random.
-    Poisson {
-        /// Requests per second.
-        rate: f64,
-        /// How long they come.
-        #[serde(rename = "for", deserialize_with = "nanos")]
-        lasts: u64,
-    },
-    /// Everybody at once.
-    Herd {
-        /// How many, with one request each.
-        clients: u32,
-    },
-    /// Clients that wait for the end of one request before they make the next.
-    Closed {
-        /// How many.
-        clients: u32,
-        /// From the end of a request to the next; exponential with this mean.
-        #[serde(deserialize_with = "nanos")]
-        think: u64,
-        /// How long requests are made.
-        #[serde(rename = "for", deserialize_with = "nanos")]
-        lasts: u64,
-    },
-}
-
 /// What is between clients and service.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -166,6 +132,10 @@ pub struct Network {
     /// Its standard deviation: each way takes |N(`one_way`, `deviation`)|.
     #[serde(default, deserialize_with = "nanos")]
     pub deviation: u64,
+    /// The probability that a message is lost, on each way. A lost request is never executed, a
+    /// lost answer is of one that may be; either way the attempt runs into its timeout.
+    #[serde(default)]
+    pub loss: f64,
 }
 
 /// Who is called.
@@ -216,6 +186,32 @@ pub enum Model {
         /// The standard deviation of the logarithm.
         sigma: f64,
     },
+    /// Lets one station send at a time, on a cable that all share: "Ethernet: Distributed Packet
+    /// Switching for Local Computer Networks" (Metcalfe and Boggs, 1976).
+    Medium {
+        /// The time in which every station has heard of another: what a collision costs.
+        #[serde(deserialize_with = "nanos")]
+        slot: u64,
+        /// Bits per second.
+        rate: f64,
+        /// Bits of a frame.
+        frame: u32,
+        /// When a station sends.
+        #[serde(default)]
+        access: Access,
+    },
+}
+
+/// When a station with a frame sends it, while nobody else does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// At once, and after a collision when the policy says.
+    #[default]
+    Policy,
+    /// With probability 1/stations in each slot: the best that stations can do which do not know of
+    /// each other's frames.
+    Share,
 }
 
 /// How service times vary.
@@ -330,6 +326,7 @@ impl Default for Network {
         Self {
             one_way: half_a_millisecond(),
             deviation: 0,
+            loss: 0.0,
         }
     }
 }
@@ -361,15 +358,6 @@ impl Default for Chain {
     }
 }
 
-const fn twenty() -> u32 {
-    20
-}
-const fn second() -> u64 {
-    SECOND
-}
-const fn five_minutes() -> u64 {
-    300 * SECOND
-}
 const fn three_seconds() -> u64 {
     3 * SECOND
 }
@@ -381,9 +369,6 @@ const fn tenth_of_a_second() -> u64 {
 }
 const fn half_a_millisecond() -> u64 {
     500_000
-}
-const fn yes() -> bool {
-    true
 }
 const fn one() -> u32 {
     1
@@ -445,8 +430,20 @@ impl Scenario {
     #[must_use]
     pub const fn arrivals_end(&self) -> u64 {
         match self.clients.arrivals {
-            Arrivals::Poisson { lasts, .. } | Arrivals::Closed { lasts, .. } => lasts,
+            Arrivals::Poisson { lasts, .. }
+            | Arrivals::Closed { lasts, .. }
+            | Arrivals::Bursts { lasts, .. }
+            | Arrivals::Saturated { lasts, .. } => lasts,
             Arrivals::Herd { .. } => 0,
+        }
+    }
+
+    /// What the service can do in a second: attempts, or frames of a medium.
+    #[must_use]
+    pub fn capacity(&self) -> f64 {
+        match self.service.model {
+            Model::Medium { rate, frame, .. } => rate / f64::from(frame),
+            _ => self.service.capacity,
         }
     }
 

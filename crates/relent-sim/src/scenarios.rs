@@ -49,6 +49,7 @@ scenarios!(
     "chain",
     "stall",
     "polling",
+    "ethernet",
 );
 
 /// All scenarios.

@@ -165,6 +165,13 @@ pub fn verdict(scenario: &Scenario, runs: &[Outcome]) -> String {
     let mean = |value: &dyn Fn(&Metrics) -> f64| {
         ended.iter().map(|metrics| value(metrics)).sum::<f64>() / ended.len() as f64
     };
+    if ended.iter().any(|metrics| metrics.efficiency.is_some()) {
+        let carries = mean(&|metrics| metrics.efficiency.unwrap_or_default());
+        words.push(format!(
+            "the medium carries frames for {:.1} % of the time",
+            carries * 100.0
+        ));
+    }
     let lost = 1.0 - mean(&|metrics| metrics.goodput);
     words.push(match lost {
         lost if lost >= 0.0005 => format!("loses {:.1} % of the requests", lost * 100.0),

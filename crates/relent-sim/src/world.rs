@@ -8,8 +8,10 @@ use relent_core::{
     Policy, Session,
 };
 
+use crate::arrivals;
 use crate::call::{Call, Event, NOBODY, Reply};
 use crate::limiter::{Hinted, Verdict};
+use crate::medium::{self, Cable};
 use crate::metrics::{Metrics, Recorder};
 use crate::queue::Queue;
 use crate::scenario::{Arrivals, Model, Scenario};
@@ -23,7 +25,9 @@ const NETWORK: u64 = 3;
 const SERVICE: u64 = 4;
 const LUCK: u64 = 5;
 const JOBS: u64 = 6;
-const SESSIONS: u64 = 1 << 32;
+const LOSS: u64 = 7;
+const BACKLOG: u64 = 8;
+pub(crate) const SESSIONS: u64 = 1 << 32;
 
 /// More events than any useful run has: some policies never let time pass.
 pub(crate) const MOST_EVENTS: u64 = 200_000_000;
@@ -76,6 +80,9 @@ pub(crate) fn run_within(
     recorder: Recorder,
     most_events: u64,
 ) -> Result<Recorder, TooManyEvents> {
+    if let Some(cable) = Cable::of(scenario) {
+        return medium::run_within(scenario, policy, seed, cable, recorder, most_events);
+    }
     let mut world = World::new(scenario, policy, seed, recorder);
     world.open();
     let mut events = 0;
@@ -109,6 +116,7 @@ struct World<'a> {
     population: Stream,
     network: Stream,
     jobs: Stream,
+    loss: Stream,
 }
 
 impl<'a> World<'a> {
@@ -133,6 +141,7 @@ impl<'a> World<'a> {
             population: stream(POPULATION),
             network: stream(NETWORK),
             jobs: stream(JOBS),
+            loss: stream(LOSS),
         }
     }
 
@@ -143,30 +152,20 @@ impl<'a> World<'a> {
             self.queue.push(outage.at, begins(true));
             self.queue.push(outage.at + outage.lasts, begins(false));
         }
-        match self.scenario.clients.arrivals {
-            Arrivals::Herd { clients } => {
-                for _ in 0..clients {
-                    self.queue.push(0, Event::Request);
-                }
-            }
-            Arrivals::Poisson { .. } => self.next_request(0),
-            Arrivals::Closed { clients, .. } => {
-                for _ in 0..clients {
-                    self.next_request(0);
-                }
+        for at in arrivals::first(&self.scenario.clients.arrivals, &mut self.arrivals) {
+            self.queue.push(at, Event::Request);
+        }
+        if let Some(backlog) = self.scenario.clients.backlog {
+            for at in arrivals::of_backlog(backlog, Stream::new(self.seed, BACKLOG)) {
+                self.queue.push(at, Event::Backlog);
             }
         }
     }
 
     /// Puts the request that follows one at `now` into the queue, if there is one.
     fn next_request(&mut self, now: u64) {
-        let (mean, lasts) = match self.scenario.clients.arrivals {
-            Arrivals::Poisson { rate, lasts } => (rounded(1e9 / rate), lasts),
-            Arrivals::Closed { think, lasts, .. } => (think, lasts),
-            Arrivals::Herd { .. } => return,
-        };
-        let at = now.saturating_add(self.arrivals.exponential(mean));
-        if at < lasts {
+        let arrivals = &self.scenario.clients.arrivals;
+        if let Some(at) = arrivals::next(arrivals, now, &mut self.arrivals) {
             self.queue.push(at, Event::Request);
         }
     }
@@ -184,18 +183,13 @@ impl<'a> World<'a> {
     fn happen(&mut self, now: u64, event: Event) {
         match event {
             Event::Request => {
-                self.recorder.on_request(now);
-                if matches!(self.scenario.clients.arrivals, Arrivals::Poisson { .. }) {
+                // Who waits for an answer makes the next request when it is there.
+                if !matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
                     self.next_request(now);
                 }
-                let parent = Who {
-                    call: NOBODY,
-                    stamp: 0,
-                };
-                let call = self.call(now, 0, parent);
-                self.recorder.on_call(call);
-                self.attempt(now, call);
+                self.request(now);
             }
+            Event::Backlog => self.request(now),
             Event::Outage { index, begins } => {
                 let outage = self.scenario.outages.get(index as usize);
                 let effect = outage.filter(|_| begins).map(|outage| outage.effect);
@@ -221,6 +215,22 @@ impl<'a> World<'a> {
         }
     }
 
+    fn request(&mut self, now: u64) {
+        let parent = Who {
+            call: NOBODY,
+            stamp: 0,
+        };
+        let call = self.call(now, 0, parent);
+        self.recorder.on_request(now, self.process(call));
+        self.recorder.on_call(call);
+        self.attempt(now, call);
+    }
+
+    /// The process that makes the call.
+    fn process(&self, index: u32) -> u32 {
+        self.calls[index as usize].budget % self.scenario.clients.processes
+    }
+
     fn is_current(&self, who: Who) -> bool {
         self.stamps[who.call as usize] == who.stamp
     }
@@ -237,6 +247,16 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Whether a message is lost.
+    fn is_lost(&mut self) -> bool {
+        let loss = self.scenario.network.loss;
+        let lost = loss > 0.0 && self.loss.happens(loss);
+        if lost {
+            self.recorder.on_drop();
+        }
+        lost
+    }
+
     /// Makes a call at a layer.
     fn call(&mut self, now: u64, layer: u8, parent: Who) -> u32 {
         let processes = self.scenario.clients.processes;
@@ -250,7 +270,7 @@ impl<'a> World<'a> {
                 Model::Job { median, sigma } => {
                     now.saturating_add(self.jobs.lognormal(median, sigma))
                 }
-                Model::Queue | Model::Row => 0,
+                Model::Queue | Model::Row | Model::Medium { .. } => 0,
             },
             parent,
             child: NOBODY,
@@ -258,6 +278,7 @@ impl<'a> World<'a> {
             layer,
         };
         self.made += 1;
+        self.recorder.on_call_in(layer);
         if let Some(budget) = self.budgets.get(call.budget as usize) {
             budget.on_request();
         }
@@ -298,10 +319,14 @@ impl<'a> World<'a> {
             .attempt_limit(self.policy, Instant::from_nanos(now))
             .map_or(most, |limit| (limit.as_nanos() as u64).min(most));
         let layer = call.layer;
+        self.recorder.on_call_out(layer);
         if layer == 0 {
             self.recorder.on_start(index, now);
         }
         self.queue.push(now + limit, Event::Limit(who));
+        if self.is_lost() {
+            return;
+        }
         let way = self.way();
         if layer + 1 < self.scenario.chain.layers {
             let child = self.call(now + way, layer + 1, who);
@@ -322,8 +347,11 @@ impl<'a> World<'a> {
             if self.is_current(who) {
                 self.calls[who.call as usize].note = self.server.version;
             }
-            let way = self.way() + self.way();
-            self.queue.push(now.saturating_add(way), Event::Write(who));
+            // What it reads comes back to it, and what it writes goes there again.
+            if !self.is_lost() && !self.is_lost() {
+                let way = self.way() + self.way();
+                self.queue.push(now.saturating_add(way), Event::Write(who));
+            }
             return;
         }
         self.recorder.on_attempt(now);
@@ -391,6 +419,9 @@ impl<'a> World<'a> {
 
     /// Sends an answer back.
     fn answer(&mut self, now: u64, who: Who, reply: Reply) {
+        if self.is_lost() {
+            return;
+        }
         let way = self.way();
         self.queue
             .push(now.saturating_add(way), Event::Answer(who, reply));
@@ -470,7 +501,12 @@ impl<'a> World<'a> {
                 .on_failure(self.policy, instant, &failure, &mut call.random, budget);
         let deadline = call.made + self.scenario.clients.deadline;
         match decision {
-            Decision::Stop(_) => self.end(now, index, Some(Reply::Failure)),
+            Decision::Stop(_) => {
+                if call.layer == 0 {
+                    self.recorder.on_give_up();
+                }
+                self.end(now, index, Some(Reply::Failure));
+            }
             Decision::Retry { after } => {
                 let who = self.restamp(index);
                 let at = Instant::from_nanos(now).saturating_add(after).as_nanos();
@@ -503,7 +539,8 @@ impl<'a> World<'a> {
             return self.answer(now, parent, reply);
         }
         if succeeded {
-            self.recorder.on_success(index, made, now);
+            self.recorder
+                .on_success(index, self.process(index), made, now);
         }
         if matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
             self.next_request(now);

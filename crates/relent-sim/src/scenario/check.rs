@@ -1,11 +1,15 @@
 //! Which values of a scenario are accepted.
 
-use super::{Arrivals, Effect, Model, SECOND, Scenario, Service, ServiceTime};
+use super::{
+    Arrivals, Backlog, Chain, Effect, Model, Network, SECOND, Scenario, Service, ServiceTime,
+};
 
 /// The longest time a scenario may name: a day.
 const LONGEST: u64 = 86_400 * SECOND;
 /// The most requests of one run.
 const MOST_REQUESTS: f64 = 10_000_000.0;
+
+const RATE: &str = "a number of requests per second above 0, up to 1000000";
 
 /// Nothing, or the key of a value and what is accepted in its place.
 type Checked = Result<(), (&'static str, &'static str)>;
@@ -15,11 +19,7 @@ impl Scenario {
     pub(super) fn check(&self) -> Checked {
         let requests = match self.clients.arrivals {
             Arrivals::Poisson { rate, lasts } => {
-                ensure(
-                    positive(rate),
-                    "rate",
-                    "a number of requests per second above 0",
-                )?;
+                ensure(positive(rate), "rate", RATE)?;
                 time(lasts, "for")?;
                 rate * lasts as f64 / SECOND as f64
             }
@@ -41,7 +41,31 @@ impl Scenario {
                 )?;
                 f64::from(clients) * (1.0 + lasts as f64 / think as f64)
             }
+            Arrivals::Bursts {
+                rate,
+                on,
+                off,
+                lasts,
+            } => {
+                ensure(positive(rate), "rate", RATE)?;
+                time(on, "on")?;
+                time(off, "off")?;
+                time(lasts, "for")?;
+                let bursts = (lasts as f64 / (on + off) as f64).ceil();
+                rate * on.min(lasts) as f64 / SECOND as f64 * bursts
+            }
+            Arrivals::Saturated { clients, lasts } => {
+                ensure(
+                    (1..=10_000).contains(&clients),
+                    "clients",
+                    "1 to 10000 stations",
+                )?;
+                time(lasts, "for")?;
+                lasts as f64 / SECOND as f64 * self.capacity()
+            }
         };
+        let backlog = self.clients.backlog;
+        let requests = requests + backlog.map_or(0.0, |backlog| f64::from(backlog.requests));
         ensure(
             requests <= MOST_REQUESTS,
             "arrivals",
@@ -67,7 +91,23 @@ impl Scenario {
             "deviation",
             "a time up to one_way",
         )?;
+        ensure(
+            (0.0..=1.0).contains(&self.network.loss),
+            "loss",
+            "a probability from 0 to 1",
+        )?;
+        if let Some(Backlog { requests, at, over }) = self.clients.backlog {
+            ensure(
+                !matches!(self.clients.arrivals, Arrivals::Closed { .. }),
+                "backlog",
+                "clients that wait for their answers have none: use arrivals.poisson, .bursts or .herd",
+            )?;
+            ensure(requests > 0, "requests", "at least 1 request")?;
+            ensure(at <= LONGEST, "at", "a time up to 24h")?;
+            ensure(over <= LONGEST, "over", "a time up to 24h")?;
+        }
         self.service.check()?;
+        self.check_medium()?;
         let mut before = 0;
         for outage in &self.outages {
             ensure(
@@ -94,6 +134,59 @@ impl Scenario {
             !self.chain.mark || self.chain.layers > 1,
             "mark",
             "only for a chain: set layers to 2 or more",
+        )
+    }
+}
+
+impl Scenario {
+    /// A medium is all there is between stations: nothing else of a scenario is in it.
+    fn check_medium(&self) -> Checked {
+        let saturated = matches!(self.clients.arrivals, Arrivals::Saturated { .. });
+        let Model::Medium {
+            slot, rate, frame, ..
+        } = self.service.model
+        else {
+            return ensure(
+                !saturated,
+                "arrivals",
+                "`saturated` is of the model \"medium\"",
+            );
+        };
+        ensure(
+            saturated,
+            "model",
+            "a medium has stations that always send: use arrivals.saturated",
+        )?;
+        ensure(
+            (1000..=SECOND).contains(&slot),
+            "slot",
+            "a time from 1us to 1s",
+        )?;
+        ensure(
+            (1.0..=1e12).contains(&rate),
+            "rate",
+            "a number of bits per second from 1 to 1e12",
+        )?;
+        ensure(
+            frame > 0 && f64::from(frame) / rate <= 1.0,
+            "frame",
+            "at least 1 bit, and no more than a second of them",
+        )?;
+        let others = Self {
+            network: Network::default(),
+            outages: Vec::new(),
+            chain: Chain::default(),
+            service: Service {
+                model: self.service.model,
+                ..Service::default()
+            },
+            ..self.clone()
+        };
+        ensure(
+            *self == others && self.clients.backlog.is_none(),
+            "model",
+            "a medium is used alone: leave out network, outages, chain, clients.backlog and the \
+             rest of service",
         )
     }
 }

@@ -61,12 +61,79 @@ fn every_error_names_the_value_and_its_line() {
             Some(3),
             "at least 1 request",
         ),
+        (
+            "clients.arrivals.herd = { clients = 1 }\nnetwork.loss = 1.5",
+            Some(2),
+            "from 0 to 1",
+        ),
+        (
+            "clients.arrivals.bursts = { rate = 1, on = \"1s\", off = \"0s\", for = \"9s\" }",
+            Some(1),
+            "off: a time above 0",
+        ),
+        (
+            "clients.arrivals.herd = { clients = 1 }\nclients.backlog = { requests = 0 }",
+            Some(2),
+            "at least 1 request",
+        ),
+        (
+            "clients.arrivals.closed = { clients = 1, think = \"1s\", for = \"9s\" }\nclients.backlog.requests = 9",
+            Some(2),
+            "arrivals.poisson",
+        ),
+        (
+            "clients.arrivals.saturated = { clients = 2, for = \"1s\" }",
+            Some(1),
+            "of the model \"medium\"",
+        ),
+        (
+            "clients.arrivals.herd = { clients = 1 }\nservice.model.medium = { slot = \"16us\", rate = 3e6, frame = 48 }",
+            Some(2),
+            "arrivals.saturated",
+        ),
         ("x = [", Some(1), ""),
         ("", None, "clients"),
     ] {
         let error = Scenario::parse(text).unwrap_err();
         assert_eq!(error.line(), line, "{error}");
         assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+const MEDIUM: &str = r#"
+    clients.arrivals.saturated = { clients = 2, for = "1s" }
+    service.model.medium = { slot = "16us", rate = 3e6, frame = 48 }
+"#;
+
+#[test]
+fn a_medium_is_used_alone() {
+    assert!(Scenario::parse(MEDIUM).is_ok());
+    for (key, value) in [
+        ("network.loss", "0.1"),
+        ("service.capacity", "7"),
+        ("chain.layers", "2"),
+        ("clients.backlog.requests", "5"),
+        (
+            "outages",
+            "[{ at = \"1s\", for = \"1s\", effect = \"stall\" }]",
+        ),
+    ] {
+        let error = Scenario::parse_with(MEDIUM, &[(key, value)]).unwrap_err();
+        assert!(error.to_string().contains("alone"), "{key}: {error}");
+    }
+    for (key, value) in [
+        ("service.model.medium.slot", "0s"),
+        ("service.model.medium.rate", "0"),
+        ("service.model.medium.frame", "0"),
+        ("service.model.medium.frame", "4000000"),
+        ("service.model.medium.access", "token"),
+        ("clients.arrivals.saturated.clients", "10001"),
+        ("clients.arrivals.saturated.for", "24h"),
+    ] {
+        assert!(
+            Scenario::parse_with(MEDIUM, &[(key, value)]).is_err(),
+            "{key}"
+        );
     }
 }
 

@@ -1,0 +1,227 @@
+//! The model of a shared medium: stations on one cable that hear each other (CSMA/CD).
+//!
+//! Time goes by in slots while stations contend, and a slot is long enough for all to hear who
+//! sends. In each slot every station with a frame sends or not. Nobody: the slot is lost. One: it
+//! has the medium until its frame is sent, and everybody else waits. Several: they collide, which
+//! costs the slot, and each asks its session what to do.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use relent_core::{Budget, Decision, Failure, Instant, Policy, Session};
+
+use crate::metrics::Recorder;
+use crate::scenario::{Access, Arrivals, Model, SECOND, Scenario};
+use crate::stream::{Stream, rounded};
+use crate::world::{SESSIONS, TooManyEvents};
+
+/// What is known of the cable, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cable {
+    slot: u64,
+    frame: u64,
+    access: Access,
+    stations: u32,
+    lasts: u64,
+}
+
+/// A station and the frame that it wants to send.
+struct Station {
+    session: Session,
+    /// Since when it has the frame.
+    made: u64,
+    random: Stream,
+}
+
+struct Medium<'a> {
+    scenario: &'a Scenario,
+    policy: &'a Policy,
+    cable: Cable,
+    stations: Vec<Station>,
+    budgets: Vec<Budget>,
+    /// When each station sends next, if nobody else does then.
+    ready: BinaryHeap<Reverse<(u64, u32)>>,
+    recorder: Recorder,
+}
+
+impl Cable {
+    /// The cable of a scenario; `None` where the service is not a medium.
+    pub(crate) fn of(scenario: &Scenario) -> Option<Self> {
+        match (scenario.service.model, &scenario.clients.arrivals) {
+            (
+                Model::Medium {
+                    slot,
+                    rate,
+                    frame,
+                    access,
+                },
+                &Arrivals::Saturated { clients, lasts },
+            ) => Some(Self {
+                slot,
+                frame: rounded(f64::from(frame) / rate * SECOND as f64).max(1),
+                access,
+                stations: clients,
+                lasts,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Runs the stations until the time is over, as [`run_within`](crate::world::run_within) does.
+pub(crate) fn run_within(
+    scenario: &Scenario,
+    policy: &Policy,
+    seed: u64,
+    cable: Cable,
+    recorder: Recorder,
+    most_events: u64,
+) -> Result<Recorder, TooManyEvents> {
+    let station = |index: u32| Station {
+        session: Session::new(Instant::ORIGIN, scenario.clients.repeatable),
+        made: 0,
+        random: Stream::new(seed, SESSIONS + u64::from(index)),
+    };
+    let mut medium = Medium {
+        scenario,
+        policy,
+        cable,
+        stations: (0..cable.stations).map(station).collect(),
+        budgets: (0..scenario.clients.processes)
+            .filter_map(|_| policy.new_budget())
+            .collect(),
+        ready: BinaryHeap::new(),
+        recorder,
+    };
+    for index in 0..cable.stations {
+        medium.next_frame(0, index);
+    }
+    let (mut now, mut sent, mut events) = (0, 0, 0);
+    let mut senders = Vec::new();
+    while now < cable.lasts {
+        now = medium.senders(now, &mut senders);
+        if now >= cable.lasts {
+            break;
+        }
+        events += senders.len().max(1) as u64;
+        if events > most_events {
+            return Err(TooManyEvents);
+        }
+        for &index in &senders {
+            medium.stations[index as usize].session.on_attempt();
+            medium.recorder.on_attempt(now);
+        }
+        match senders.as_slice() {
+            [] => now += cable.slot,
+            &[only] => {
+                now += cable.frame;
+                sent += cable.frame;
+                medium.sent(now, only);
+            }
+            several => {
+                now += cable.slot;
+                for &index in several {
+                    medium.collided(now, index);
+                }
+            }
+        }
+    }
+    medium.recorder.on_medium(sent, now);
+    medium.recorder.on_end(events);
+    Ok(medium.recorder)
+}
+
+impl Medium<'_> {
+    /// The station wants to send another frame, from `at` on.
+    fn next_frame(&mut self, at: u64, index: u32) {
+        if at >= self.cable.lasts {
+            return;
+        }
+        let station = &mut self.stations[index as usize];
+        station.session = Session::new(Instant::from_nanos(at), self.scenario.clients.repeatable);
+        station.made = at;
+        self.recorder.on_request(at, index);
+        if let Some(budget) = budget(&self.budgets, index) {
+            budget.on_request();
+        }
+        if self.cable.access == Access::Policy {
+            self.ready.push(Reverse((at, index)));
+        }
+    }
+
+    /// Who sends in the slot at `now`, or in the first after it in which a policy lets a station
+    /// send; the time of that slot.
+    fn senders(&mut self, now: u64, senders: &mut Vec<u32>) -> u64 {
+        senders.clear();
+        if self.cable.access == Access::Share {
+            let share = 1.0 / f64::from(self.cable.stations);
+            let stations = (0..).zip(&mut self.stations);
+            senders.extend(
+                stations
+                    .filter_map(|(index, station)| station.random.happens(share).then_some(index)),
+            );
+            return now;
+        }
+        // Slots in which nobody sends need not be gone through one by one.
+        let first = self.ready.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
+        let slots = first.saturating_sub(now).div_ceil(self.cable.slot);
+        let now = now.saturating_add(slots.saturating_mul(self.cable.slot));
+        while let Some(Reverse((at, index))) = self.ready.peek().copied()
+            && at <= now
+        {
+            self.ready.pop();
+            senders.push(index);
+        }
+        now
+    }
+
+    /// The frame of the station is sent.
+    fn sent(&mut self, now: u64, index: u32) {
+        let budget = budget(&self.budgets, index);
+        let station = &mut self.stations[index as usize];
+        station.session.on_success(budget);
+        let made = station.made;
+        self.recorder.on_execution();
+        self.recorder.on_success(index, index, made, now);
+        self.next_frame(now, index);
+    }
+
+    /// The station heard others while it sent: nobody got the frame.
+    fn collided(&mut self, now: u64, index: u32) {
+        if self.cable.access == Access::Share {
+            return;
+        }
+        let budget = budget(&self.budgets, index);
+        let station = &mut self.stations[index as usize];
+        let decision = station.session.on_failure(
+            self.policy,
+            Instant::from_nanos(now),
+            &Failure::not_processed(),
+            &mut station.random,
+            budget,
+        );
+        let deadline = station.made.saturating_add(self.scenario.clients.deadline);
+        let at = match decision {
+            Decision::Retry { after } => {
+                let at = Instant::from_nanos(now).saturating_add(after).as_nanos();
+                if at < deadline {
+                    self.ready.push(Reverse((at, index)));
+                    return;
+                }
+                // Whoever wanted the frame sent goes away before.
+                station.session.on_cancel(budget);
+                deadline
+            }
+            Decision::Stop(_) => {
+                self.recorder.on_give_up();
+                now
+            }
+        };
+        self.next_frame(at.max(now), index);
+    }
+}
+
+/// Stations share the budgets in turn.
+fn budget(budgets: &[Budget], index: u32) -> Option<&Budget> {
+    budgets.get(index as usize % budgets.len().max(1))
+}
