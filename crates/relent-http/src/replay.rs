@@ -163,6 +163,19 @@ where
         (replay, ReplayBody(Turn::Streamed(stream, 0)))
     }
 
+    /// Whether it is kept while it streams.
+    pub(crate) const fn is_streamed(&self) -> bool {
+        matches!(self.0, Source::Streamed(..))
+    }
+
+    /// The length that the request announces by other means, such as a `Content-Length` that the
+    /// caller has set: a client stops reading there, and does not ask whether there is more.
+    pub fn announce(&mut self, length: u64) {
+        if let Source::Streamed(stream, _) = &self.0 {
+            lock(stream).announce(length);
+        }
+    }
+
     /// Takes the content back from the last attempt, which has failed: its body yields nothing from
     /// now on. `answered`: the server has sent a response.
     ///

@@ -297,6 +297,18 @@ fn a_streamed_body_that_was_sent_to_its_end_is_replayed_after_a_response() {
 }
 
 #[test]
+fn a_body_that_was_read_to_its_announced_length_is_whole() {
+    // Hyper reads no further than a `Content-Length` that the caller has set.
+    let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]));
+    replay.announce(4);
+    read(&mut first, 1, &mut Content::default());
+    assert!(!replay.is_whole());
+    read(&mut first, 1, &mut Content::default());
+    assert!(replay.is_whole());
+    replay.take_back(true).unwrap();
+}
+
+#[test]
 fn known_content_tells_whether_it_was_sent_to_its_end() {
     let (mut replay, mut first) = Replay::new(Full::<Bytes>::from("ab"), &ByType, 0);
     assert!(!replay.is_whole());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
@@ -121,7 +122,12 @@ where
         let (head, body) = request.into_parts();
         let once = overrides.no_retry || driver.policy().max_retries() == Some(0);
         let again = (!once).then(|| head.clone());
-        let (replay, body) = Replay::new(body, &config.reopen, config.cap);
+        let (mut replay, body) = Replay::new(body, &config.reopen, config.cap);
+        if replay.is_streamed()
+            && let Some(length) = content_length(&head)
+        {
+            replay.announce(length);
+        }
         let (_, limit) = begin(&mut driver);
         let attempt = service.call(config.request(head, body, 1));
         Self {
@@ -295,6 +301,11 @@ where
             }
         }
     }
+}
+
+fn content_length(head: &Parts) -> Option<u64> {
+    let length = head.headers.get(CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
 }
 
 /// An attempt starts.

@@ -23,7 +23,7 @@ pub(super) struct Stream<B> {
     trailers: Option<HeaderMap>,
     /// The body with the turn has read the trailers.
     trailers_read: bool,
-    /// Bytes read from the source, and how many there are if it said so at the start.
+    /// Bytes read from the source, and how many there are if that was said at the start.
     read: u64,
     length: Option<u64>,
     state: State,
@@ -114,6 +114,10 @@ where
             length: hint.exact(),
             state: State::Open,
         }
+    }
+
+    pub(super) fn announce(&mut self, length: u64) {
+        self.length.get_or_insert(length);
     }
 
     pub(super) fn poll(&mut self, turn: u32, context: &mut Context<'_>) -> Polled {
