@@ -26,11 +26,15 @@ pub enum Scenario {
     AsyncSuccessBudget,
     /// One deposit into a shared budget and one withdrawal from it.
     BudgetPair,
+    /// A call of an HTTP service that answers at once, without header fields or a body.
+    HttpSuccess,
+    /// The same with three header fields, which have to be kept for a retry.
+    HttpSuccessFields,
 }
 
 impl Scenario {
     /// Every scenario, in the order of the tables.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::AsyncSuccess,
         Self::SyncSuccess,
         Self::TenDelays,
@@ -38,6 +42,8 @@ impl Scenario {
         Self::AsyncThreeFailures,
         Self::AsyncSuccessBudget,
         Self::BudgetPair,
+        Self::HttpSuccess,
+        Self::HttpSuccessFields,
     ];
 
     /// Its name on the command line.
@@ -51,6 +57,8 @@ impl Scenario {
             Self::AsyncThreeFailures => "async-three-failures",
             Self::AsyncSuccessBudget => "async-success-budget",
             Self::BudgetPair => "budget-pair",
+            Self::HttpSuccess => "http-success",
+            Self::HttpSuccessFields => "http-success-fields",
         }
     }
 }

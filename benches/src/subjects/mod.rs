@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod backon;
 pub mod bare;
 pub mod governor;
+pub mod http;
 pub mod relent;
 pub mod retry_policies;
 pub mod tokio_retry;
@@ -13,7 +14,7 @@ pub mod tokio_retry2;
 pub mod tower;
 
 /// Every subject's rows.
-pub const ROWS: [&[Row]; 9] = [
+pub const ROWS: [&[Row]; 10] = [
     bare::ROWS,
     relent::ROWS,
     backon::ROWS,
@@ -23,6 +24,7 @@ pub const ROWS: [&[Row]; 9] = [
     tower::ROWS,
     retry_policies::ROWS,
     governor::ROWS,
+    http::ROWS,
 ];
 
 /// Makes a future and tells its size in bytes.

@@ -4,6 +4,7 @@ mod error;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod head;
 mod overrides;
 
 use std::fmt;
@@ -11,7 +12,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::request::Parts;
 use http::{Request, Response, Uri};
 use http_body::Body;
 use relent::{Clock, Driver, GaveUp, SessionRandom, Sleeper, Summary, TokioClock};
@@ -265,33 +265,30 @@ impl<K, M, N> RetryLayer<K, M, N> {
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// The driver of one call, with all that is shared by the callers of the destination.
     #[inline]
-    fn driver(&self, facts: RequestFacts, overrides: &Override) -> CallDriver<K> {
-        let policy = overrides.policy.as_ref().unwrap_or(&self.policy);
-        let random = self
-            .random
-            .as_ref()
-            .map_or_else(SessionRandom::new, |make| make());
-        let driver = Driver::shared(policy.clone(), self.budget.clone(), self.clock.clone())
-            .random(random)
-            .repeatable(overrides.repeatable.unwrap_or(facts.repeatable));
-        if self.traced {
-            driver.traced().start()
-        } else {
-            driver.start()
+    fn driver(&self, facts: RequestFacts, overrides: Option<&Override>) -> CallDriver<K> {
+        let mut policy = &self.policy;
+        let mut repeatable = facts.repeatable;
+        if let Some(overrides) = overrides {
+            policy = overrides.policy.as_ref().unwrap_or(policy);
+            repeatable = overrides.repeatable.unwrap_or(repeatable);
         }
+        let mut driver = Driver::shared(policy.clone(), self.budget.clone(), self.clock.clone())
+            .repeatable(repeatable);
+        if let Some(random) = &self.random {
+            driver = driver.random(random());
+        }
+        if self.traced {
+            driver = driver.traced();
+        }
+        driver.start()
     }
 
-    /// The request of one attempt.
+    /// Lets the caller choose where the attempt goes.
     #[inline]
-    fn request<B>(&self, head: Parts, body: ReplayBody<B>, attempt: u32) -> Request<M::Body>
-    where
-        M: MapBody<B>,
-    {
-        let mut request = Request::from_parts(head, self.map.map_body(body));
+    fn route<T>(&self, request: &mut Request<T>, attempt: u32) {
         if let Some(reroute) = &self.reroute {
             reroute(attempt, request.uri_mut());
         }
-        request
     }
 }
 

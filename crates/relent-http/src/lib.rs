@@ -45,6 +45,8 @@ mod repeatable;
 mod replay;
 pub mod retry_after;
 mod server_clock;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod unchanged;
 
 pub use classify::classify;
 #[cfg(feature = "middleware")]
@@ -65,4 +67,6 @@ pub use layer::{
 pub use rate_limit::XRateLimitReset;
 pub use repeatable::RequestFacts;
 #[cfg(feature = "tower")]
-pub use replay::{BoxError, ByType, NotReplayable, Reopen, Replay, ReplayBody, Superseded};
+pub use replay::{
+    BoxError, ByType, Content, NotReplayable, Reopen, Replay, ReplayBody, Superseded,
+};

@@ -40,8 +40,19 @@ impl RequestFacts {
     /// assert!(RequestFacts::of(&Method::POST, &headers).repeatable);
     /// # Ok::<(), http::header::InvalidHeaderValue>(())
     /// ```
+    #[inline]
     #[must_use]
     pub fn of(method: &Method, headers: &HeaderMap) -> Self {
+        if headers.is_empty() {
+            return Self {
+                repeatable: method.is_idempotent(),
+                ..Self::default()
+            };
+        }
+        Self::with_fields(method, headers)
+    }
+
+    fn with_fields(method: &Method, headers: &HeaderMap) -> Self {
         let keyed = headers
             .get(IDEMPOTENCY_KEY)
             .is_some_and(|key| !matches!(trim(key.as_bytes()), b"" | b"\"\""));

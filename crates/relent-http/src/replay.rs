@@ -4,6 +4,7 @@
 //! it streams to the server, up to a cap; beyond the cap the attempt is committed: what was kept is
 //! freed, the body goes on unharmed, and it cannot be sent again.
 
+mod content;
 mod known;
 mod stream;
 
@@ -17,6 +18,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
+pub use content::Content;
 pub use known::{ByType, Reopen};
 use stream::Stream;
 

@@ -286,7 +286,7 @@ async fn reqwest_is_a_service() {
         .build()
         .unwrap();
     let service = ServiceBuilder::new()
-        .layer(layer().map_body(|body| Body::wrap(body)))
+        .layer(layer().map_body(Body::wrap))
         .service_fn(move |request: Request<Body>| {
             let mut http = http.clone();
             async move {

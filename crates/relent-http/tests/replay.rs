@@ -17,9 +17,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{Empty, Full};
+use http_body_util::{BodyExt, Empty, Full};
 use proptest::prelude::*;
-use relent_http::{ByType, NotReplayable, Replay, ReplayBody, Superseded};
+use relent_http::{ByType, Content, NotReplayable, Replay, ReplayBody, Superseded};
 
 /// What a scripted body does when it is polled.
 #[derive(Clone, Debug)]
@@ -110,10 +110,10 @@ fn next<B: Body + Unpin>(body: &mut B) -> Polled<B> {
     Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
 }
 
-type Content = (Vec<u8>, Option<HeaderMap>);
+type Got = (Vec<u8>, Option<HeaderMap>);
 
 /// Polls up to `polls` times; `true` if the end was reached.
-fn read<B>(body: &mut ReplayBody<B>, polls: usize, content: &mut Content) -> bool
+fn read<B>(body: &mut ReplayBody<B>, polls: usize, content: &mut Got) -> bool
 where
     ReplayBody<B>: Body<Data = Bytes, Error = relent_http::BoxError> + Unpin,
 {
@@ -131,11 +131,11 @@ where
     false
 }
 
-fn whole<B>(body: &mut ReplayBody<B>) -> Content
+fn whole<B>(body: &mut ReplayBody<B>) -> Got
 where
     ReplayBody<B>: Body<Data = Bytes, Error = relent_http::BoxError> + Unpin,
 {
-    let mut content = Content::default();
+    let mut content = Got::default();
     assert!(read(body, 10_000, &mut content), "it has an end");
     content
 }
@@ -169,7 +169,7 @@ fn a_body_and_its_trailers_are_replayed() {
 #[test]
 fn an_attempt_that_broke_off_half_way_is_followed_by_the_whole() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd"), data("ef")]));
-    read(&mut first, 2, &mut Content::default());
+    read(&mut first, 2, &mut Got::default());
     drop(first);
     assert_eq!(whole(&mut again(&mut replay)).0, b"abcdef");
 }
@@ -178,7 +178,7 @@ fn an_attempt_that_broke_off_half_way_is_followed_by_the_whole() {
 fn an_earlier_body_fails_rather_than_ends_when_its_content_is_taken_back() {
     // A clean end would make a complete request of a half.
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]));
-    read(&mut first, 1, &mut Content::default());
+    read(&mut first, 1, &mut Got::default());
     let mut second = again(&mut replay);
     assert!(error(&mut first).is::<Superseded>());
     assert!(!first.is_end_stream());
@@ -225,7 +225,7 @@ fn a_body_of_exactly_the_cap_is_replayed() {
 fn a_body_that_overflows_in_a_later_attempt_goes_on_unharmed() {
     let script = Script::of([data("abc"), data("def"), data("ghi")]);
     let (mut replay, mut first) = Replay::new(script, &ByType, 5);
-    read(&mut first, 1, &mut Content::default());
+    read(&mut first, 1, &mut Got::default());
     let mut second = again(&mut replay);
     assert_eq!(whole(&mut second).0, b"abcdefghi");
     assert_eq!(replay.take_back(false), Err(NotReplayable));
@@ -254,6 +254,53 @@ fn content_that_is_known_is_replayed_at_any_size() {
     assert_eq!(whole(&mut second).0, long);
 }
 
+#[tokio::test]
+async fn a_file_is_opened_anew_and_a_made_body_made_anew() {
+    let text = "0123456789".repeat(20_000);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &text).unwrap();
+    let made = {
+        let text = text.clone();
+        Content::made_by(move || Full::<Bytes>::from(text.clone()))
+    };
+    for content in [
+        Content::file(file.path()).unwrap(),
+        made,
+        Content::from(text.clone()),
+    ] {
+        let (mut replay, mut body) = Replay::new(content, &ByType, 0);
+        for _ in 0..3 {
+            // Read in part, then taken back.
+            let length = text.len() as u64;
+            assert_eq!(body.size_hint().exact(), Some(length));
+            body.frame().await.unwrap().unwrap();
+            replay.take_back(true).unwrap();
+            body = replay.again(&ByType).unwrap();
+        }
+        assert_eq!(body.collect().await.unwrap().to_bytes(), text);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_changed_fails_the_attempt() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "one").unwrap();
+    let content = Content::file(file.path()).unwrap();
+    std::fs::write(file.path(), "other").unwrap();
+    let error = content.collect().await.unwrap_err().to_string();
+    assert!(error.contains("changed since the first attempt"), "{error}");
+    assert!(Content::file("/dev/zero").is_err());
+}
+
+#[test]
+fn a_clone_of_content_begins_anew_and_nothing_is_no_body() {
+    let mut content = Content::from("ab");
+    assert!(matches!(next(&mut content), Poll::Ready(Some(Ok(_)))));
+    assert!(content.is_end_stream());
+    assert_eq!(content.clone().size_hint().exact(), Some(2));
+    assert!(Content::from("").is_end_stream());
+}
+
 #[test]
 fn content_is_known_by_what_the_caller_says() {
     let made = |_: &Script| Some(Script::of([data("made anew")]));
@@ -275,7 +322,7 @@ fn a_request_without_a_body_stays_one() {
 #[test]
 fn a_response_that_beats_a_streamed_body_commits_it() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), Step::Wait, data("cd")]));
-    read(&mut first, 2, &mut Content::default());
+    read(&mut first, 2, &mut Got::default());
     assert!(!replay.is_whole());
     assert_eq!(replay.take_back(true), Err(NotReplayable));
     // It is still the body of the attempt.
@@ -291,7 +338,7 @@ fn a_streamed_body_that_was_sent_to_its_end_is_replayed_after_a_response() {
 
     // A client that knows the length does not ask for more once it has that much.
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]).sized());
-    read(&mut first, 2, &mut Content::default());
+    read(&mut first, 2, &mut Got::default());
     assert!(replay.is_whole());
     replay.take_back(true).unwrap();
 }
@@ -301,9 +348,9 @@ fn a_body_that_was_read_to_its_announced_length_is_whole() {
     // Hyper reads no further than a `Content-Length` that the caller has set.
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd")]));
     replay.announce(4);
-    read(&mut first, 1, &mut Content::default());
+    read(&mut first, 1, &mut Got::default());
     assert!(!replay.is_whole());
-    read(&mut first, 1, &mut Content::default());
+    read(&mut first, 1, &mut Got::default());
     assert!(replay.is_whole());
     replay.take_back(true).unwrap();
 }
@@ -321,7 +368,7 @@ fn known_content_tells_whether_it_was_sent_to_its_end() {
 #[test]
 fn the_error_of_a_body_is_passed_on_and_it_is_not_replayed() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), Step::Fail]));
-    read(&mut first, 1, &mut Content::default());
+    read(&mut first, 1, &mut Got::default());
     assert_eq!(error(&mut first).to_string(), "the source failed");
     assert!(!first.is_end_stream());
     assert_eq!(replay.take_back(false), Err(NotReplayable));
@@ -359,14 +406,14 @@ fn a_slice_of_a_large_buffer_does_not_hold_on_to_it() {
     let large = Bytes::from(vec![1; 1 << 20]);
     let slice = large.slice(..10);
     let (_replay, mut first) = streamed(Script::of([Step::Data(slice), data("b")]));
-    read(&mut first, 1, &mut Content::default());
+    read(&mut first, 1, &mut Got::default());
     assert!(large.is_unique());
 }
 
 #[test]
 fn when_there_will_be_no_further_attempt_the_last_body_goes_on() {
     let (mut replay, mut first) = streamed(Script::of([data("ab"), data("cd"), data("ef")]));
-    read(&mut first, 1, &mut Content::default());
+    read(&mut first, 1, &mut Got::default());
     let mut second = again(&mut replay);
     drop(replay);
     assert_eq!(whole(&mut second).0, b"abcdef");
@@ -404,7 +451,7 @@ proptest! {
         cuts in proptest::collection::vec(0_usize..20, 0..5),
         cap in 0_usize..300,
     ) {
-        let mut original = Content::default();
+        let mut original = Got::default();
         for step in &steps {
             match step {
                 Step::Data(data) => original.0.extend_from_slice(data),
@@ -416,7 +463,7 @@ proptest! {
         let (mut replay, mut body) = Replay::new(script, &ByType, cap);
         let mut most = 0;
         for cut in cuts {
-            let mut content = Content::default();
+            let mut content = Got::default();
             if sized && !body.is_end_stream() {
                 prop_assert_eq!(body.size_hint().exact(), Some(original.0.len() as u64));
             }
@@ -441,7 +488,7 @@ proptest! {
     fn the_announced_size_is_what_follows(steps in any_body(), cut in 0_usize..20) {
         let script = Script { steps: steps.into(), sized: true };
         let (mut replay, mut first) = Replay::new(script, &ByType, 10_000);
-        read(&mut first, cut, &mut Content::default());
+        read(&mut first, cut, &mut Got::default());
         let mut body = pin!(again(&mut replay));
         loop {
             let (before, ended) = (body.size_hint().exact().unwrap(), body.is_end_stream());

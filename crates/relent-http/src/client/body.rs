@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use bytes::Bytes;
+
+use crate::unchanged::Unchanged;
 
 /// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
 /// made anew for every attempt. A stream of reqwest's goes out once and is never retried.
@@ -36,14 +37,6 @@ impl Default for Source {
     }
 }
 
-/// A file as it was first seen.
-#[derive(Debug)]
-struct Unchanged {
-    path: PathBuf,
-    len: u64,
-    modified: Option<SystemTime>,
-}
-
 impl Body {
     /// No body.
     #[must_use]
@@ -58,19 +51,8 @@ impl Body {
     /// When the file cannot be looked at, or is not a regular file: what comes out of a pipe cannot
     /// be sent again.
     pub fn file(path: impl Into<PathBuf>) -> io::Result<Self> {
-        let path = path.into();
-        let seen = std::fs::metadata(&path)?;
-        if !seen.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not a regular file, so it cannot be read once for every attempt",
-            ));
-        }
-        Ok(Self(Source::File(Arc::new(Unchanged {
-            path,
-            len: seen.len(),
-            modified: seen.modified().ok(),
-        }))))
+        let file = Unchanged::see(path.into())?;
+        Ok(Self(Source::File(Arc::new(file))))
     }
 
     /// What this makes, which it must make alike for every attempt: such as a stream.
@@ -133,27 +115,6 @@ impl Body {
             _ => None,
         }
     }
-}
-
-impl Unchanged {
-    async fn open(&self) -> io::Result<tokio::fs::File> {
-        let in_file = |error| of_file(&self.path, &error);
-        let file = tokio::fs::File::open(&self.path).await.map_err(in_file)?;
-        let now = file.metadata().await.map_err(in_file)?;
-        if now.len() != self.len || now.modified().ok() != self.modified {
-            let changed = io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it has changed since the first attempt",
-            );
-            return Err(in_file(changed));
-        }
-        Ok(file)
-    }
-}
-
-fn of_file(path: &Path, error: &io::Error) -> io::Error {
-    let path = path.display();
-    io::Error::new(error.kind(), format!("request body {path}: {error}"))
 }
 
 impl fmt::Debug for Source {

@@ -16,6 +16,7 @@ use relent::{Attempt, Clock, GaveUp, Sleeper, Summary};
 use relent_core::{Cause, Decision, Failure, Instant, Kind, StopReason};
 use tower_service::Service;
 
+use super::head::Head;
 use super::{CallDriver, Config, FreshConnection, MapBody, Override, ServiceError};
 use crate::drain::{self, Drain};
 use crate::headers::GRPC_STATUS;
@@ -40,7 +41,7 @@ pin_project! {
         config: Arc<Config<K, M, N>>,
         service: S,
         // What the next attempt sends; `None` if there is none.
-        head: Option<Parts>,
+        head: Option<Head>,
         replay: Replay<B>,
         facts: RequestFacts,
         driver: CallDriver<K>,
@@ -115,25 +116,31 @@ where
         config: &Arc<Config<K, M, N>>,
         mut request: Request<B>,
     ) -> Self {
-        let overrides: Option<Override> = request.extensions_mut().remove();
-        let overrides = overrides.unwrap_or_default();
+        let overrides: Option<Override> = if request.extensions().is_empty() {
+            None
+        } else {
+            request.extensions_mut().remove()
+        };
         let facts = RequestFacts::of(request.method(), request.headers());
-        let mut driver = config.driver(facts, &overrides);
-        let (head, body) = request.into_parts();
-        let once = overrides.no_retry || driver.policy().max_retries() == Some(0);
-        let again = (!once).then(|| head.clone());
+        let mut driver = config.driver(facts, overrides.as_ref());
+        let once = driver.policy().max_retries() == Some(0)
+            || overrides.is_some_and(|overrides| overrides.no_retry);
+        let head = (!once).then(|| Head::of(&request));
+        let (parts, body) = request.into_parts();
         let (mut replay, body) = Replay::new(body, &config.reopen, config.cap);
         if replay.is_streamed()
-            && let Some(length) = content_length(&head)
+            && let Some(length) = content_length(&parts)
         {
             replay.announce(length);
         }
+        let mut request = Request::from_parts(parts, config.map.map_body(body));
+        config.route(&mut request, 1);
         let (_, limit) = begin(&mut driver);
-        let attempt = service.call(config.request(head, body, 1));
+        let attempt = service.call(request);
         Self {
             config: config.clone(),
             service: service.clone(),
-            head: again,
+            head,
             replay,
             facts,
             driver,
@@ -148,33 +155,33 @@ where
         loop {
             let (outcome, failure) = match this.state.as_mut().project() {
                 StateProjection::Done => return Poll::Pending,
-                StateProjection::Running { attempt, limit } => {
-                    match ready!(poll_attempt(
-                        attempt,
-                        limit,
-                        this.driver,
-                        this.timer,
-                        context
-                    )) {
-                        Outcome::Response(response) => {
-                            match judge(&response, *this.facts, this.config, this.driver) {
-                                None => {
-                                    this.state.set(State::Done);
-                                    return Poll::Ready(Ok(success(
-                                        response,
-                                        this.driver,
-                                        this.config.traced,
-                                    )));
+                StateProjection::Running { attempt, limit } => match attempt.poll(context) {
+                    Poll::Ready(Ok(response)) => {
+                        match judge(&response, *this.facts, this.config, this.driver) {
+                            None => {
+                                let status = response.status().as_u16();
+                                this.driver.on_success_with(Cause::Status(status));
+                                this.state.set(State::Done);
+                                if this.driver.attempts() > 1 || this.config.traced {
+                                    let summary = this.driver.summary(None);
+                                    return Poll::Ready(Ok(with(summary, response)));
                                 }
-                                Some(failure) => (Outcome::Response(response), failure),
+                                return Poll::Ready(Ok(response));
                             }
-                        }
-                        Outcome::Error(error) => {
-                            let failure = of_error(&error);
-                            (Outcome::Error(error), failure)
+                            Some(failure) => (Outcome::Response(response), failure),
                         }
                     }
-                }
+                    Poll::Ready(Err(error)) => {
+                        let error = error.into();
+                        let failure = of_error(&*error);
+                        (Outcome::Error(ServiceError::Service(error)), failure)
+                    }
+                    Poll::Pending => {
+                        let given = ready!(poll_limit(limit, this.driver, this.timer, context));
+                        let failure = Failure::ambiguous().cause(Cause::Timeout);
+                        (Outcome::Error(ServiceError::Timeout(given)), failure)
+                    }
+                },
                 StateProjection::Waiting {
                     mut drain,
                     left,
@@ -213,7 +220,7 @@ where
                         Poll::Ready(Ok(())) => {
                             let failure = *failure;
                             match again(
-                                this.head,
+                                this.head.as_ref(),
                                 this.replay,
                                 this.config,
                                 this.driver,
@@ -274,10 +281,7 @@ where
                     this.state.set(State::Done);
                     let summary = this.driver.summary(Some(stop));
                     return Poll::Ready(match outcome {
-                        Outcome::Response(mut response) => {
-                            response.extensions_mut().insert(summary);
-                            Ok(response)
-                        }
+                        Outcome::Response(response) => Ok(with(summary, response)),
                         Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
                     });
                 }
@@ -321,7 +325,7 @@ fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
 
 /// The request of an attempt after the first, which starts.
 fn again<B, K, M, N>(
-    head: &Option<Parts>,
+    head: Option<&Head>,
     replay: &mut Replay<B>,
     config: &Config<K, M, N>,
     driver: &mut CallDriver<K>,
@@ -334,48 +338,36 @@ where
     M: MapBody<B>,
     N: Reopen<B>,
 {
-    let mut head = head.clone().ok_or(NotReplayable)?;
+    let head = head.ok_or(NotReplayable)?;
     let body = replay.again(&config.reopen)?;
+    let mut request = head.request(config.map.map_body(body));
     if fresh {
-        head.extensions.insert(FreshConnection);
+        request.extensions_mut().insert(FreshConnection);
     }
     let (attempt, limit) = begin(driver);
-    head.extensions.insert(attempt);
-    let request = config.request(head, body, attempt.number);
+    request.extensions_mut().insert(attempt);
+    config.route(&mut request, attempt.number);
     Ok((request, limit))
 }
 
-#[inline]
-fn poll_attempt<F, R, E, K>(
-    attempt: Pin<&mut F>,
+/// Ready when a running attempt is to be cut off, with the time that it was given.
+fn poll_limit<K: Sleeper>(
     limit: &mut Limit,
     driver: &CallDriver<K>,
     timer: &mut Option<Pin<Box<K::Sleep>>>,
     context: &mut Context<'_>,
-) -> Poll<Outcome<R>>
-where
-    F: Future<Output = Result<Response<R>, E>>,
-    E: Into<BoxError>,
-    K: Sleeper,
-{
-    let given = match attempt.poll(context) {
-        Poll::Ready(Ok(response)) => return Poll::Ready(Outcome::Response(response)),
-        Poll::Ready(Err(error)) => {
-            return Poll::Ready(Outcome::Error(ServiceError::Service(error.into())));
+) -> Poll<Duration> {
+    let given = match *limit {
+        Limit::Never => return Poll::Pending,
+        Limit::At(ends, given) => {
+            let clock = driver.clock();
+            set_timer(timer, clock, ends.saturating_since(clock.now()));
+            *limit = Limit::Timer(given);
+            given
         }
-        Poll::Pending => match *limit {
-            Limit::Never => return Poll::Pending,
-            Limit::At(ends, given) => {
-                let clock = driver.clock();
-                set_timer(timer, clock, ends.saturating_since(clock.now()));
-                *limit = Limit::Timer(given);
-                given
-            }
-            Limit::Timer(given) => given,
-        },
+        Limit::Timer(given) => given,
     };
-    ready!(poll_timer(timer, context));
-    Poll::Ready(Outcome::Error(ServiceError::Timeout(given)))
+    poll_timer(timer, context).map(|()| given)
 }
 
 /// What the layer for gRPC has found out.
@@ -419,32 +411,16 @@ fn judge<R, K: Clock, M, N>(
     Some(failure)
 }
 
-fn of_error(error: &ServiceError) -> Failure {
-    match error {
-        ServiceError::Service(error) => {
-            let error: network::Source<'_> = &**error;
-            let mut chain = network::chain(error);
-            if chain.any(<dyn Error>::is::<GaveUp<ServiceError>>) {
-                return Failure::overloaded();
-            }
-            network::classify_error(error)
-        }
-        ServiceError::Timeout(_) => Failure::ambiguous().cause(Cause::Timeout),
-        ServiceError::NotReady | ServiceError::Body(_) => Failure::permanent(),
+fn of_error(error: network::Source<'_>) -> Failure {
+    if network::chain(error).any(<dyn Error>::is::<GaveUp<ServiceError>>) {
+        return Failure::overloaded();
     }
+    network::classify_error(error)
 }
 
-#[inline]
-fn success<R, K: Clock>(
-    mut response: Response<R>,
-    driver: &mut CallDriver<K>,
-    traced: bool,
-) -> Response<R> {
-    driver.on_success_with(Cause::Status(response.status().as_u16()));
-    if traced || driver.attempts() > 1 {
-        let summary = driver.summary(None);
-        response.extensions_mut().insert(summary);
-    }
+#[cold]
+fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
+    response.extensions_mut().insert(summary);
     response
 }
 

@@ -5,6 +5,8 @@ use std::any::Any;
 use bytes::Bytes;
 use http_body_util::{Empty, Full};
 
+use super::Content;
+
 /// Makes a body of the same content again, from its beginning.
 ///
 /// [`ByType`] knows the usual ones. For others use a closure, which is given the body that the caller
@@ -32,7 +34,7 @@ impl<B, F: Fn(&B) -> Option<B>> Reopen<B> for F {
     }
 }
 
-/// Knows [`Full`] and [`Empty`] of `Bytes`, `String`, and, with the feature `reqwest`, a body of
+/// Knows [`Content`], [`Full`] and [`Empty`] of `Bytes`, `String`, and, with the feature `reqwest`, a body of
 /// reqwest that holds bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByType;
@@ -43,6 +45,9 @@ impl<B: 'static> Reopen<B> for ByType {
         #[cfg(feature = "reqwest")]
         if let Some(body) = (body as &mut dyn Any).downcast_mut::<reqwest::Body>() {
             return same(of_reqwest(body)?);
+        }
+        if let Some(body) = (&*body as &dyn Any).downcast_ref::<Content>() {
+            return same(body.anew());
         }
         None.or_else(|| cloned::<B, Full<Bytes>>(body))
             .or_else(|| cloned::<B, Empty<Bytes>>(body))

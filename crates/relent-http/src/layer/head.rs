@@ -1,0 +1,54 @@
+//! What is kept of the head of a request.
+
+use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
+
+/// The head of a request, for the attempts after the first.
+pub(super) struct Head {
+    method: Method,
+    version: Version,
+    uri: Uri,
+    /// Apart, since moving it costs more than many a call whose request has none.
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Clone)]
+struct Rest {
+    headers: HeaderMap,
+    extensions: Extensions,
+}
+
+impl Head {
+    #[inline]
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let none = request.headers().is_empty() && request.extensions().is_empty();
+        let rest = || {
+            Box::new(Rest {
+                headers: request.headers().clone(),
+                extensions: request.extensions().clone(),
+            })
+        };
+        Self {
+            method: request.method().clone(),
+            version: request.version(),
+            uri: request.uri().clone(),
+            rest: (!none).then(rest),
+        }
+    }
+
+    /// A request with this head.
+    pub(super) fn request<T>(&self, body: T) -> Request<T> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.version_mut() = self.version;
+        *request.uri_mut() = self.uri.clone();
+        if let Some(rest) = &self.rest {
+            let Rest {
+                headers,
+                extensions,
+            } = (**rest).clone();
+            *request.headers_mut() = headers;
+            *request.extensions_mut() = extensions;
+        }
+        request
+    }
+}
