@@ -151,8 +151,7 @@ fn head(area: &Area<'_>, section: &Section<'_>, herd: bool) -> Result<(), DrawEr
 pub(super) fn png(svg: &str) -> Result<Vec<u8>, String> {
     let mut fonts = usvg::fontdb::Database::new();
     fonts.load_font_data(FONT.to_vec());
-    if svg.chars().any(|char| !is_covered(char)) {
-        // A name in a script that our font does not have.
+    if needs_other_fonts(svg) {
         fonts.load_system_fonts();
     }
     fonts.set_sans_serif_family(FAMILY);
@@ -169,6 +168,11 @@ pub(super) fn png(svg: &str) -> Result<Vec<u8>, String> {
     let scale = tiny_skia::Transform::from_scale(SCALE, SCALE);
     resvg::render(&tree, scale, &mut picture.as_mut());
     picture.encode_png().map_err(|error| error.to_string())
+}
+
+/// Whether there is a name in a script that our font does not have.
+pub(super) fn needs_other_fonts(text: &str) -> bool {
+    text.chars().any(|char| !is_covered(char))
 }
 
 /// Whether our font has the character.

@@ -205,7 +205,15 @@ fn the_raster_shows_that_jitter_breaks_the_step() {
 #[test]
 fn a_picture_is_a_png_whose_text_needs_no_font_of_the_machine() {
     let section = outage().section(&["off", "standard"]);
+    let text = svg(&section).unwrap();
+    assert!(!picture::needs_other_fonts(&text));
+    let renamed = png(&outage().section(&["off", "other"])).unwrap();
     let png = png(&section).unwrap();
+    assert_ne!(
+        png, renamed,
+        "names are drawn, and only our font is there to do it"
+    );
+    assert!(picture::needs_other_fonts("再試行"));
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
     // Two panels beside each other, and two pixels for one.
