@@ -50,6 +50,8 @@ scenarios!(
     "stall",
     "polling",
     "ethernet",
+    "proxy-avalanche",
+    "duplicates",
 );
 
 /// All scenarios.
