@@ -207,6 +207,37 @@ fn a_connection_that_waits_for_an_earlier_body_is_woken_when_its_content_is_take
 }
 
 #[test]
+fn a_connection_that_still_reads_while_the_content_is_taken_back_leaves_no_gap() {
+    // Clones of a streaming body share their source: what one has read, another must not miss.
+    for round in 0..200 {
+        let text: Vec<u8> = (0..=255).collect();
+        let steps = text
+            .chunks(1)
+            .map(|byte| Step::Data(Bytes::copy_from_slice(byte)));
+        let (mut replay, mut first) = streamed(Script::of(steps));
+        let (start, started) = std::sync::mpsc::channel();
+        let (before, second) = std::thread::scope(|scope| {
+            let connection = scope.spawn(move || {
+                let mut before = Vec::new();
+                start.send(()).unwrap();
+                while let Poll::Ready(Some(Ok(frame))) = next(&mut first) {
+                    before.extend_from_slice(frame.data_ref().unwrap());
+                }
+                before
+            });
+            started.recv().unwrap();
+            for _ in 0..round {
+                std::hint::spin_loop();
+            }
+            let second = whole(&mut again(&mut replay)).0;
+            (connection.join().unwrap(), second)
+        });
+        assert_eq!(second, text);
+        assert!(text.starts_with(&before));
+    }
+}
+
+#[test]
 fn over_the_cap_the_body_goes_on_unharmed_and_is_not_replayed() {
     let script = Script::of([data("abc"), data("def"), data("ghi")]);
     let (mut replay, mut first) = Replay::new(script, &ByType, 5);

@@ -127,7 +127,8 @@ where
             || overrides.is_some_and(|overrides| overrides.no_retry);
         let head = (!once).then(|| Head::of(&request));
         let (parts, body) = request.into_parts();
-        let (mut replay, body) = Replay::new(body, &config.reopen, config.cap);
+        let cap = if once { 0 } else { config.cap };
+        let (mut replay, body) = Replay::new(body, &config.reopen, cap);
         if replay.is_streamed()
             && let Some(length) = content_length(&parts)
         {
