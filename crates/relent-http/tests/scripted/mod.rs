@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,8 +24,25 @@ pub enum Step {
     Reset(Vec<u8>),
     /// These bytes, then silence until the client goes away.
     Stall(Vec<u8>),
+    /// These bytes before the body of the request is read, and then whether it is read.
+    Early(Vec<u8>, bool),
     /// The first after this time, in pieces of the second length with that time between them.
     Slow(Duration, usize, Vec<u8>),
+}
+
+impl Step {
+    /// A response to HEAD ends with its head.
+    fn leave_out_body(&mut self) {
+        let (Self::Answer(bytes)
+        | Self::Close(bytes)
+        | Self::Reset(bytes)
+        | Self::Stall(bytes)
+        | Self::Early(bytes, _)
+        | Self::Slow(_, _, bytes)) = self;
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            bytes.truncate(end + 4);
+        }
+    }
 }
 
 /// A request as it arrived.
@@ -35,8 +52,10 @@ pub struct Seen {
     pub connection: usize,
     /// The head, in lower case but for its first line.
     pub head: String,
-    /// The body, as far as `Content-Length` tells.
+    /// The body, as far as `Content-Length` tells and it was read.
     pub body: Vec<u8>,
+    /// When its head was there.
+    pub at: Instant,
 }
 
 impl Seen {
@@ -47,6 +66,16 @@ impl Seen {
             .filter_map(|line| line.split_once(": "))
             .find(|(field, _)| field.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
+    }
+
+    /// The method.
+    pub fn method(&self) -> &str {
+        self.head.split(' ').next().unwrap_or_default()
+    }
+
+    /// The path.
+    pub fn path(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
     }
 
     /// The first byte asked for by `Range: bytes=N-`, if it is there.
@@ -78,6 +107,15 @@ impl Server {
 
     /// Answers by this function of the number of the request (from 0) and the request.
     pub fn answering(script: impl Fn(usize, &Seen) -> Step + Send + Sync + 'static) -> Self {
+        Self::start(false, script)
+    }
+
+    /// The same, asked before the body of the request is read; its steps may be [`Step::Early`].
+    pub fn answering_early(script: impl Fn(usize, &Seen) -> Step + Send + Sync + 'static) -> Self {
+        Self::start(true, script)
+    }
+
+    fn start(early: bool, script: impl Fn(usize, &Seen) -> Step + Send + Sync + 'static) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -95,7 +133,7 @@ impl Server {
                     let (script, all) = (script.clone(), all.clone());
                     tokio::spawn(async move {
                         // The client may go away at any time.
-                        let _ = serve(stream, connection, &*script, &all).await;
+                        let _ = serve(stream, connection, early, &*script, &all).await;
                     });
                 }
             });
@@ -122,6 +160,7 @@ impl Server {
 async fn serve(
     mut stream: TcpStream,
     connection: usize,
+    early: bool,
     script: &Script,
     all: &Mutex<Vec<Seen>>,
 ) -> std::io::Result<()> {
@@ -139,23 +178,43 @@ async fn serve(
             connection,
             head: String::from_utf8_lossy(&buffer[..head_end]).into_owned(),
             body: Vec::new(),
+            at: Instant::now(),
         };
         buffer.drain(..head_end);
         let length: usize = seen
             .header("content-length")
             .map_or(0, |length| length.parse().unwrap());
-        while buffer.len() < length {
+        let ask = |seen: &Seen| {
+            let mut all = all.lock().unwrap();
+            all.push(seen.clone());
+            (all.len() - 1, script(all.len() - 1, seen))
+        };
+        let asked = early.then(|| ask(&seen));
+        let reads = match &asked {
+            Some((_, Step::Early(bytes, reads))) => {
+                stream.write_all(bytes).await?;
+                *reads || length == 0
+            }
+            _ => true,
+        };
+        while reads && buffer.len() < length {
             if stream.read_buf(&mut buffer).await? == 0 {
                 return Ok(());
             }
         }
-        seen.body = buffer.drain(..length).collect();
-        let step = {
-            let mut all = all.lock().unwrap();
-            all.push(seen.clone());
-            script(all.len() - 1, &seen)
-        };
+        if reads {
+            seen.body = buffer.drain(..length).collect();
+            if let Some((index, _)) = &asked {
+                all.lock().unwrap()[*index].body.clone_from(&seen.body);
+            }
+        }
+        let (_, mut step) = asked.unwrap_or_else(|| ask(&seen));
+        if seen.method() == "HEAD" {
+            step.leave_out_body();
+        }
         match step {
+            Step::Early(..) if reads => {}
+            Step::Early(..) => std::future::pending().await,
             Step::Answer(bytes) => stream.write_all(&bytes).await?,
             Step::Close(bytes) => {
                 stream.write_all(&bytes).await?;
