@@ -1,7 +1,8 @@
 //! A service that fails where you can see it: `flaky_server [ADDRESS] [STEP]…`.
 //!
 //! Each request gets the next step, the last step stays: a status such as `503`, `503:2` (with
-//! `Retry-After: 2`), `cut` (a body that ends too soon) or `reset` (closed without an answer).
+//! `Retry-After: 2`), `cut` (a body that ends too soon), `tagged` (the same under a strong `ETag`, and
+//! its rest if that is asked for) or `reset` (closed without an answer).
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -30,15 +31,16 @@ fn serve(mut connection: TcpStream, steps: &[String], requests: &mut usize) -> s
     let mut request = String::new();
     reader.read_line(&mut request)?;
     let mut length = 0;
+    let mut range = None;
     loop {
         let mut header = String::new();
         if reader.read_line(&mut header)? == 0 || header.trim().is_empty() {
             break;
         }
-        if let Some((name, value)) = header.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
-            length = value.trim().parse().unwrap_or(0);
+        match header.trim().to_ascii_lowercase().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().unwrap_or(0),
+            Some(("range", value)) => range = first_byte(value),
+            _ => {}
         }
     }
     std::io::copy(&mut reader.take(length), &mut std::io::sink())?;
@@ -59,6 +61,17 @@ fn serve(mut connection: TcpStream, steps: &[String], requests: &mut usize) -> s
                 &BODY[..6]
             )
         }
+        ("tagged", _) => {
+            let (whole, status) = (BODY.len(), if range.is_some() { 206 } else { 200 });
+            let (from, to) = range.map_or((0, 6), |from| (from, whole));
+            write!(
+                connection,
+                "HTTP/1.1 {status} OK\r\nETag: \"v1\"\r\nContent-Range: bytes {from}-{}/{whole}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+                whole - 1,
+                whole - from,
+                &BODY[from..to]
+            )
+        }
         ("200", _) => {
             let length = BODY.len();
             write!(
@@ -75,4 +88,10 @@ fn serve(mut connection: TcpStream, steps: &[String], requests: &mut usize) -> s
             "HTTP/1.1 {status} Failure\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         ),
     }
+}
+
+/// Of `bytes=6-`, if there is something from there on.
+fn first_byte(range: &str) -> Option<usize> {
+    let first = range.strip_prefix("bytes=")?.strip_suffix('-')?;
+    first.parse().ok().filter(|first| *first < BODY.len())
 }

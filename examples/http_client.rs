@@ -1,0 +1,48 @@
+//! A GET, a POST and a download that arrive, whatever the service does: `http_client URL`.
+//!
+//! Start a service that fails for it to talk to, which prints its URL:
+//! `cargo run -p relent --example flaky_server -- 127.0.0.1:8080 503:1 200 500 200 tagged`
+#![allow(clippy::print_stdout)]
+
+use std::time::Duration;
+
+use relent::{Backoff, Policy};
+use relent_http::{Client, IdempotencyKey, Response};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "http://127.0.0.1:8080/".to_owned());
+    let policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+        .max_retries(4)
+        .attempt_timeout(Duration::from_secs(5))
+        .build()?;
+    let client = Client::new(policy)?;
+
+    let response = client.get(&url).send().await?.error_for_status()?;
+    tell("GET", &response);
+    print!("    {}", response.text().await?);
+
+    // After a 500 the payment may have been made. The key lets the service drop the duplicate, and
+    // without it there would be no second attempt.
+    let paid = client
+        .post(&url)
+        .body("amount=5")
+        .idempotency_key(IdempotencyKey::new())
+        .send()
+        .await?
+        .error_for_status()?;
+    tell("POST with a key", &paid);
+
+    // A body that is cut short is retried too, and goes on where it was cut if it has a strong tag.
+    let whole = client.get(&url).whole_body().send().await?;
+    tell("GET of the whole body", &whole);
+    print!("    {}", whole.text().await?);
+    Ok(())
+}
+
+fn tell(what: &str, response: &Response) {
+    let attempts = response.summary().attempts;
+    println!("{what}: {} after {attempts} attempts", response.status());
+}
