@@ -8,12 +8,12 @@ use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use relent::StopReason;
+use relent::{Decision, StopReason};
 use relent_http::{BoxError, FreshConnection, ReplayBody};
 use tower::{Layer, ServiceExt};
 
 use super::mock::{Answer, Mock, status};
-use super::{ending, layer, policy};
+use super::{ending, layer, policy, summary};
 
 /// A body that cannot be cloned and does not know its length.
 pub(crate) fn streamed(text: &'static str) -> impl Body<Data = Bytes, Error = Infallible> + Send {
@@ -84,12 +84,21 @@ async fn a_response_that_beats_a_streamed_body_is_not_retried() {
     let (layer, _) = layer(policy());
     let mock = Mock::new([Answer::Early(503)]);
     let result = layer
+        .traced()
         .layer(mock.clone())
         .oneshot(put(streamed("content")))
         .await;
     assert_eq!(
         ending(&result),
         (Some(503), 1, Some(StopReason::NotReplayable))
+    );
+    // The trace tells of one attempt, and not of a retry that was granted before.
+    let response = result.unwrap();
+    let trace = summary(&response).trace.as_ref().unwrap();
+    let stops: Vec<_> = trace.entries().map(|entry| entry.decision).collect();
+    assert!(
+        matches!(stops[..], [Some(Decision::Stop(stop))] if stop.reason == StopReason::NotReplayable),
+        "{stops:?}"
     );
 }
 
