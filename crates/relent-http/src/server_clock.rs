@@ -1,20 +1,20 @@
 //! What time it is for the server that answered.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
+use relent_core::ServerTime;
 
 use crate::field::{Malformed, digits, single, trim};
 use crate::headers::{AGE, DATE};
 use crate::http_date;
 
-/// The server's own time when the response arrived: `Date` + `Age` (design rule 5), so that a
-/// wrong clock on either side does not matter. `now`, the local time, is used only if `Date` is
-/// missing or malformed, and as it is: the `Age` of a response is a part of its past.
-pub(crate) fn time(headers: &HeaderMap, now: SystemTime) -> SystemTime {
+/// The server's own time when the response arrived: `Date` + `Age`. `now`, the local time, is used only
+/// if `Date` is missing or malformed, and as it is: the `Age` of a response is a part of its past.
+pub(crate) fn time(headers: &HeaderMap, now: SystemTime) -> ServerTime {
     match single(headers, &DATE, |value| http_date::parse(value, now)) {
-        Ok(Some(date)) => date + Duration::from_secs(age(headers)),
-        Ok(None) | Err(Malformed) => now,
+        Ok(Some(date)) => ServerTime::told(since_1970(date), age(headers)),
+        Ok(None) | Err(Malformed) => ServerTime::local(since_1970(now)),
     }
 }
 
@@ -28,20 +28,18 @@ fn age(headers: &HeaderMap) -> u64 {
     digits(trim(first)).unwrap_or(0).min(1 << 31)
 }
 
-/// How long to wait at `time` for `instant`: one second is added, since both are told in whole
-/// seconds and a client should not come early (design rule 5). An instant that is past means zero.
-pub(crate) fn until(instant: SystemTime, time: SystemTime) -> Duration {
-    const WHOLE_SECOND: Duration = Duration::from_secs(1);
-    match instant.duration_since(time) {
-        Ok(ahead) => ahead.saturating_add(WHOLE_SECOND),
-        Err(past) => WHOLE_SECOND.saturating_sub(past.duration()),
-    }
+/// How long to wait at `time` for `instant`.
+pub(crate) fn until(instant: SystemTime, time: ServerTime) -> Duration {
+    time.until(since_1970(instant))
+}
+
+/// What is earlier counts as the beginning of 1970.
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
     use super::*;
 
     const NOON: &str = "Wed, 21 Oct 2026 12:00:00 GMT";
@@ -54,7 +52,12 @@ mod tests {
         at(1_792_584_000)
     }
 
-    fn time_of(fields: &[(http::HeaderName, &str)]) -> SystemTime {
+    /// As a time that can be compared.
+    fn is(time: SystemTime) -> ServerTime {
+        ServerTime::local(since_1970(time))
+    }
+
+    fn time_of(fields: &[(http::HeaderName, &str)]) -> ServerTime {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(name, value.parse().unwrap());
@@ -64,22 +67,25 @@ mod tests {
 
     #[test]
     fn the_server_tells_the_time() {
-        assert_eq!(time_of(&[(DATE, NOON)]), noon());
+        assert_eq!(time_of(&[(DATE, NOON)]), is(noon()));
         assert_eq!(
             time_of(&[(DATE, NOON), (AGE, "90")]),
-            noon() + Duration::from_secs(90)
+            is(noon() + Duration::from_secs(90))
         );
-        assert_eq!(time_of(&[(DATE, NOON), (DATE, NOON)]), noon());
+        assert_eq!(time_of(&[(DATE, NOON), (DATE, NOON)]), is(noon()));
     }
 
     #[test]
     fn the_local_clock_is_for_a_missing_or_malformed_date_only() {
-        assert_eq!(time_of(&[]), at(7));
-        assert_eq!(time_of(&[(AGE, "90")]), at(7));
-        assert_eq!(time_of(&[(DATE, "Thu, 21 Oct 2026 12:00:00 GMT")]), at(7));
+        assert_eq!(time_of(&[]), is(at(7)));
+        assert_eq!(time_of(&[(AGE, "90")]), is(at(7)));
+        assert_eq!(
+            time_of(&[(DATE, "Thu, 21 Oct 2026 12:00:00 GMT")]),
+            is(at(7))
+        );
         assert_eq!(
             time_of(&[(DATE, NOON), (DATE, "Wed, 21 Oct 2026 12:00:01 GMT")]),
-            at(7)
+            is(at(7))
         );
     }
 
@@ -87,16 +93,16 @@ mod tests {
     fn of_a_list_of_ages_the_first_counts_and_a_malformed_one_is_ignored() {
         assert_eq!(
             time_of(&[(DATE, NOON), (AGE, " 5 , 9")]),
-            noon() + Duration::from_secs(5)
+            is(noon() + Duration::from_secs(5))
         );
         assert_eq!(
             time_of(&[(DATE, NOON), (AGE, "5"), (AGE, "9")]),
-            noon() + Duration::from_secs(5)
+            is(noon() + Duration::from_secs(5))
         );
         for malformed in ["", "-5", "soon", "1.5"] {
             assert_eq!(
                 time_of(&[(DATE, NOON), (AGE, malformed)]),
-                noon(),
+                is(noon()),
                 "{malformed}"
             );
         }
@@ -107,19 +113,19 @@ mod tests {
         let latest = "Fri, 31 Dec 9999 23:59:59 GMT";
         assert_eq!(
             time_of(&[(DATE, latest), (AGE, "99999999999999999999")]),
-            at(253_402_300_799 + (1 << 31)),
+            is(at(253_402_300_799 + (1 << 31))),
         );
     }
 
     #[test]
     fn a_wait_for_an_instant_covers_the_whole_seconds_of_both() {
-        assert_eq!(until(at(10), at(7)), Duration::from_secs(4));
-        assert_eq!(until(at(7), at(7)), Duration::from_secs(1));
+        assert_eq!(until(at(10), is(at(7))), Duration::from_secs(4));
+        assert_eq!(until(at(7), is(at(7))), Duration::from_secs(1));
         assert_eq!(
-            until(at(7), at(7) + Duration::from_millis(300)),
+            until(at(7), is(at(7) + Duration::from_millis(300))),
             Duration::from_millis(700)
         );
-        assert_eq!(until(at(7), at(8)), Duration::ZERO);
-        assert_eq!(until(at(7), at(700)), Duration::ZERO);
+        assert_eq!(until(at(7), is(at(8))), Duration::ZERO);
+        assert_eq!(until(at(7), is(at(700))), Duration::ZERO);
     }
 }
