@@ -2,9 +2,9 @@
 
 use relent_core::Session;
 
-use crate::limiter::Hinted;
 use crate::server::Who;
 use crate::stream::Stream;
+use crate::told::Told;
 
 /// No call: of a parent, or a child.
 pub(crate) const NOBODY: u32 = u32::MAX;
@@ -42,7 +42,7 @@ pub(crate) enum Reply {
     Conflict,
     /// The job is not done.
     Pending,
-    Throttled(Hinted),
+    Throttled(Told),
     /// The layer below has given up, and says so.
     Exhausted,
 }

@@ -34,13 +34,14 @@ pub mod scenarios;
 mod server;
 mod stream;
 pub mod study;
+mod told;
 mod world;
 
 pub use metrics::{Layer, Metrics};
 pub use recording::{Bin, Recording, Row, Series, record};
 pub use scenario::{
     Access, Arrivals, Backlog, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter,
-    Scenario, ScenarioError, Service, ServiceTime, Shedder,
+    Scenario, ScenarioError, Service, ServiceTime, Shedder, WaitFormat,
 };
 pub use stream::Stream;
 pub use world::{TooManyEvents, run};

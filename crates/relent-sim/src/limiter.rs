@@ -79,12 +79,14 @@ impl From<&Config> for LimiterConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::WaitFormat;
 
     fn limiter(retry_after: RetryAfter) -> Limiter {
         Limiter::new(&Config {
             rate: 100.0,
             burst: 10,
             retry_after,
+            format: WaitFormat::default(),
             horizon: 2 * SECOND,
             grace: SECOND,
         })

@@ -20,73 +20,7 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// A crowd, a network and a service.
 ///
-/// # Format
-/// TOML. Every key may be left out but `clients.arrivals`; the values below are the defaults where a
-/// comment does not say otherwise. A key that is not known is an error. This is all there is.
-///
-/// ```toml
-/// description = "what it shows"      # empty if absent
-///
-/// [clients]
-/// arrivals.poisson = { rate = 800, for = "600s" } # requests per second; or one of
-/// # arrivals.herd = { clients = 1000 }            # one request each, all at once
-/// # arrivals.closed = { clients = 100, think = "1s", for = "600s" } # each waits for its answer
-/// # arrivals.bursts = { rate = 800, on = "1s", off = "9s", for = "600s" } # Poisson while on
-/// # arrivals.saturated = { clients = 10, for = "60s" }  # stations that always have a frame to
-/// #                       # send; only, and always, with the model "medium"
-/// processes = 20          # each has a budget of its own; a request comes from any of them
-/// attempt_timeout = "1s"  # a shorter one of the policy prevails
-/// deadline = "300s"       # the caller of a request goes away after this
-/// repeatable = true       # may a request run twice without harm?
-///
-/// [clients.backlog]       # none if absent: requests beside those of `arrivals`
-/// requests = 12000        # required
-/// at = "0s"               # from then on
-/// over = "60s"            # at random within this time; all at once if absent
-///
-/// [network]
-/// one_way = "500us"
-/// deviation = "0s"        # each way takes |N(one_way, deviation)|
-/// loss = 0                # the probability that a message is lost, on each way
-///
-/// [service]
-/// model = "queue"         # first in, first out. "row": read and write one row under optimistic
-///                         # locking. { job = { median = "60s", sigma = 1.5 } }: polled for a job.
-///                         # { medium = { slot = "51.2us", rate = 1e7, frame = 4096 } }: stations on
-///                         # one cable (CSMA/CD); rate in bits per second, frame in bits; with
-///                         # access = "share" a station sends with probability 1/stations in each
-///                         # slot of contention, with access = "policy" (default) by the policy
-/// capacity = 1000         # services per second, of all workers
-/// workers = 1
-/// time = "exponential"    # or "constant", or { lognormal = 1.5 } with this sigma
-/// queue = "unbounded"     # or a time such as "500ms": refuses when so much work is queued
-/// cancellation = false    # does it drop queued attempts of clients that went away?
-/// reject_cost = 0         # of a refusal, as a share of one service
-/// failures = 0            # the probability of an error after the service, whatever the load
-/// status = 503            # of its errors and refusals
-///
-/// [service.limiter]       # no limiter if absent
-/// rate = 100              # required
-/// burst = 1
-/// retry_after = "none"    # "slots": each refused caller gets one of its own; or a time for all
-/// horizon = "5m"          # how far ahead slots are reserved
-/// grace = "3s"            # how long after its slot a caller is still let in
-///
-/// [service.shedder]       # no shedder if absent
-/// target = "20ms"         # sheds when the queue delay is longer than this
-/// interval = "100ms"      # for as long as this; retries first
-/// in_flight = 100         # and when so many are queued or served; no bound if absent
-///
-/// [[outages]]             # any number, one after the other
-/// at = "60s"              # required
-/// for = "60s"             # required
-/// effect = "blackout"     # required: refuses at once; or "stall": queues, but serves nothing;
-///                         # or { brownout = 0.5 }: this share of the capacity is left
-///
-/// [chain]
-/// layers = 1              # layers that each retry by the policy, above the service
-/// mark = false            # is "already retried below" said, and obeyed?
-/// ```
+#[doc = include_str!("../scenarios/FORMAT.md")]
 ///
 /// ```
 /// use relent_sim::Scenario;
@@ -238,6 +172,9 @@ pub struct Limiter {
     /// What it says about time.
     #[serde(default, deserialize_with = "retry_after")]
     pub retry_after: RetryAfter,
+    /// How it writes a time.
+    #[serde(default)]
+    pub format: WaitFormat,
     /// How far ahead slots are reserved.
     #[serde(default = "five_minutes", deserialize_with = "nanos")]
     pub horizon: u64,
@@ -270,6 +207,21 @@ impl From<&Shedder> for ShedderConfig {
             ..Self::DEFAULT
         }
     }
+}
+
+/// How an answer writes the time to wait (R1.5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitFormat {
+    /// As a delay in milliseconds.
+    #[default]
+    Milliseconds,
+    /// As a delay in whole seconds, rounded up.
+    Seconds,
+    /// As a date, in an answer that has a `Date` too.
+    Date,
+    /// As a date, in an answer without a `Date`.
+    LoneDate,
 }
 
 /// What a limiter says about time.

@@ -50,6 +50,7 @@ scenarios!(
     "stall",
     "polling",
     "ethernet",
+    "clock-skew",
     "proxy-avalanche",
     "duplicates",
 );

@@ -1,22 +1,21 @@
 //! One run: the crowd, the network and the service in virtual time.
 
 use std::fmt;
-use std::time::Duration;
 
 use relent_core::{
-    Admission, Advice, Audience, Budget, Cause, Decision, Failure, Hint, HintSource, Instant,
-    Policy, Session,
+    Admission, Advice, Budget, Cause, Decision, Failure, Hint, Instant, Policy, Session,
 };
 
 use crate::arrivals;
 use crate::call::{Call, Event, NOBODY, Reply};
-use crate::limiter::{Hinted, Verdict};
+use crate::limiter::Verdict;
 use crate::medium::{self, Cable};
 use crate::metrics::{Metrics, Recorder};
 use crate::queue::Queue;
-use crate::scenario::{Arrivals, Model, Scenario};
+use crate::scenario::{Arrivals, Model, Scenario, WaitFormat};
 use crate::server::{Server, Who};
 use crate::stream::{Stream, rounded};
+use crate::told::Told;
 
 /// The streams of a run, by purpose. Sessions have one each, from `SESSIONS` on.
 const ARRIVALS: u64 = 1;
@@ -27,6 +26,8 @@ const LUCK: u64 = 5;
 const JOBS: u64 = 6;
 const LOSS: u64 = 7;
 const BACKLOG: u64 = 8;
+/// One for each process.
+const CLOCKS: u64 = 1 << 31;
 pub(crate) const SESSIONS: u64 = 1 << 32;
 
 /// More events than any useful run has: some policies never let time pass.
@@ -365,7 +366,8 @@ impl<'a> World<'a> {
             match limiter.judge(now, caller.map(|call| call.key)) {
                 Verdict::Refused(hinted) => {
                     self.server.pay_refusal();
-                    return self.answer(now, who, Reply::Throttled(hinted));
+                    let told = Told::write(self.wait_format(), now, hinted);
+                    return self.answer(now, who, Reply::Throttled(told));
                 }
                 // It was told to come: no retry of its own choice.
                 Verdict::Admitted { ticket: true } => attempt = 1,
@@ -472,23 +474,23 @@ impl<'a> World<'a> {
             Reply::Exhausted => Failure::ambiguous()
                 .cause(status)
                 .hint(Hint::do_not_retry()),
-            Reply::Throttled(hinted) => {
-                let failure = Failure::throttled().cause(Cause::Status(429));
-                let after = |nanos| Hint::after(Duration::from_nanos(nanos));
-                match hinted {
-                    Hinted::Nothing => failure,
-                    Hinted::Shared(delay) => {
-                        failure.hint(after(delay).from_source(HintSource::RetryAfter))
-                    }
-                    Hinted::Ticket(millis) => failure.hint(
-                        Hint::after(Duration::from_millis(millis))
-                            .from_source(HintSource::RetryAfterMs)
-                            .for_audience(Audience::TicketMillis),
-                    ),
-                }
-            }
+            Reply::Throttled(told) => Failure::throttled()
+                .cause(Cause::Status(429))
+                .hint(told.read(now, self.clock_ahead(index))),
         };
         self.decide(now, index, failure);
+    }
+
+    fn wait_format(&self) -> WaitFormat {
+        let limiter = self.scenario.service.limiter.as_ref();
+        limiter.map_or(WaitFormat::default(), |limiter| limiter.format)
+    }
+
+    /// How far the clock of the process that makes the call is ahead, in nanoseconds.
+    fn clock_ahead(&self, index: u32) -> i64 {
+        let skew = self.scenario.clients.clock_skew as f64;
+        let mut clock = Stream::new(self.seed, CLOCKS + u64::from(self.process(index)));
+        ((2.0 * clock.unit() - 1.0) * skew) as i64
     }
 
     /// Lets the session decide what follows a failure.

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use relent_core::{Backoff, Policy};
-use relent_sim::{Metrics, Scenario, run};
+use relent_sim::{Metrics, Scenario, run, scenarios};
 
 fn until_it_succeeds() -> Policy {
     Policy::builder(Backoff::constant(Duration::from_millis(10)))
@@ -112,4 +112,52 @@ fn each_layer_of_a_chain_multiplies_by_its_attempts() {
     };
     assert_eq!(layers("false"), [4.0, 4.0, 4.0]);
     assert_eq!(layers("true"), [1.0, 1.0, 4.0]);
+}
+
+/// Clients that wait until they are let in.
+fn patient() -> Policy {
+    Policy::builder(Backoff::constant(Duration::from_secs(1)))
+        .unlimited_retries()
+        .build()
+        .unwrap()
+}
+
+fn skewed(format: &str, skew: &str) -> Metrics {
+    let changes = [
+        ("service.limiter.format", format),
+        ("clients.clock_skew", skew),
+    ];
+    let text = scenarios::get("clock-skew").unwrap().text;
+    run(
+        &Scenario::parse_with(text, &changes).unwrap(),
+        &patient(),
+        1,
+    )
+    .unwrap()
+}
+
+#[test]
+fn seconds_and_dates_beside_a_date_are_immune_to_clocks_that_are_wrong() {
+    for (format, rounding) in [("milliseconds", 0.1), ("seconds", 2.0), ("date", 3.0)] {
+        let metrics = skewed(format, "30s");
+        assert_eq!(metrics, skewed(format, "0s"), "{format}");
+        let drain = metrics.drain_s.unwrap();
+        // 9.9 s, what is rounded up, and up to a second of spread.
+        assert!(
+            drain >= 9.9 && drain <= 9.9 + rounding + 0.1,
+            "{format}: {drain}"
+        );
+        assert!(metrics.amplification.unwrap() <= 2.0, "{metrics:?}");
+    }
+}
+
+#[test]
+fn a_date_alone_is_as_wrong_as_the_clock_that_reads_it() {
+    let right = skewed("lone-date", "0s");
+    assert!(right.drain_s.unwrap() <= 13.0, "{right:?}");
+    assert!(right.amplification.unwrap() <= 2.0, "{right:?}");
+    let wrong = skewed("lone-date", "30s");
+    // Who is behind comes up to half a minute late, who is ahead asks again and again.
+    assert!(wrong.drain_s.unwrap() > 30.0, "{wrong:?}");
+    assert!(wrong.amplification.unwrap() > 2.5, "{wrong:?}");
 }

@@ -80,6 +80,11 @@ impl Scenario {
         )?;
         time(self.clients.attempt_timeout, "attempt_timeout")?;
         time(self.clients.deadline, "deadline")?;
+        ensure(
+            self.clients.clock_skew <= LONGEST,
+            "clock_skew",
+            "a time up to 24h",
+        )?;
         // With no delay at all a policy without backoff would never let time pass.
         ensure(
             (1000..=LONGEST).contains(&self.network.one_way),

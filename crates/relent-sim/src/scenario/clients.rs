@@ -20,6 +20,9 @@ pub struct Clients {
     /// After this the caller of a request goes away.
     #[serde(default = "five_minutes", deserialize_with = "nanos")]
     pub deadline: u64,
+    /// The clock of each process is wrong by up to this, either way.
+    #[serde(default, deserialize_with = "nanos")]
+    pub clock_skew: u64,
     /// Whether a request may run twice without harm.
     #[serde(default = "yes")]
     pub repeatable: bool,
