@@ -150,6 +150,14 @@ impl Hint {
         self.delay
     }
 
+    /// The same hint, this many nanoseconds after it was given.
+    pub(crate) const fn later(mut self, passed: u64) -> Self {
+        if let Some(delay) = self.delay {
+            self.delay = Some(delay.saturating_sub(passed));
+        }
+        self
+    }
+
     /// The same hint, read from `source`.
     #[must_use]
     pub const fn from_source(mut self, source: HintSource) -> Self {

@@ -1,5 +1,7 @@
 //! The state of one logical operation across its attempts.
 
+mod hedging;
+
 use core::time::Duration;
 
 use crate::backoff::Step;
@@ -71,6 +73,10 @@ pub struct Session {
     waiting: bool,
     /// Whether an attempt so far may have taken effect.
     perhaps_done: bool,
+    /// A hedge has been granted that has not been sent.
+    hedging: bool,
+    /// Taken from the budget for it.
+    hedge_taken: Taken,
 }
 
 impl Session {
@@ -95,6 +101,8 @@ impl Session {
             repeatable,
             waiting: false,
             perhaps_done: false,
+            hedging: false,
+            hedge_taken: Taken::NOTHING,
         }
     }
 
@@ -132,6 +140,7 @@ impl Session {
         }
         self.taken = Taken::NOTHING;
         self.waiting = false;
+        self.call_off_hedge(budget);
     }
 
     /// Something happened that makes the backoff begin anew: activity while polling (R4.4), a long

@@ -18,9 +18,11 @@ pub struct TraceEntry {
     pub ended: Instant,
     /// What was seen of it, such as a status; `None` for a success that says nothing more.
     pub seen: Option<Cause>,
-    /// How it failed, with kind, cause and hint; `None` for a success.
+    /// How it failed, with kind, cause and hint; `None` for a success, and for an attempt that was
+    /// dropped because another won the race, whose decision is to stop as cancelled.
     pub failure: Option<Failure>,
-    /// What the session decided; `None` for a success.
+    /// What the session decided; `None` for a success, and for a failure while other attempts of the
+    /// race went on.
     pub decision: Option<Decision>,
 }
 

@@ -1,5 +1,7 @@
 //! A session with its clock, randomness, budget and trace: what every loop of attempts stands on.
 
+mod race;
+
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use relent_core::{
 use crate::clock::Clock;
 use crate::random::SessionRandom;
 use crate::seldom::Seldom;
+
+pub use race::Racer;
 
 /// What an operation may know about the attempt that it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +92,11 @@ const NOT_YET: Instant = Instant::MAX;
 #[derive(Default)]
 struct Extras<'p> {
     trace: Option<Trace>,
+    /// The attempt of which an outcome is told next: the last that started, unless several run.
+    attempt: u32,
     attempt_started: Instant,
+    /// How it failed, if another failure decides.
+    seen: Option<Failure>,
     waits: Option<Box<dyn Iterator<Item = Duration> + Send + 'p>>,
 }
 
@@ -274,6 +282,7 @@ where
     fn begin_timed(&mut self, number: u32) -> (Attempt, Option<Instant>) {
         let now = self.now();
         if let Some(extras) = &mut *self.extras {
+            extras.attempt = self.session.attempts();
             extras.attempt_started = now;
         }
         let limit = self.session.attempt_limit(&self.policy, now);
@@ -491,11 +500,11 @@ where
     }
 
     fn record(&mut self, ended: Instant, failure: Option<Failure>, decision: Option<Decision>) {
-        let attempt = self.session.attempts();
         if let Some(extras) = &mut *self.extras
             && let Some(trace) = &mut extras.trace
         {
-            let started = extras.attempt_started;
+            let (attempt, started) = (extras.attempt, extras.attempt_started);
+            let failure = extras.seen.take().or(failure);
             trace.push(TraceEntry {
                 attempt,
                 started,

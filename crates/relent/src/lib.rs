@@ -17,6 +17,7 @@
 //! | to | call |
 //! |---|---|
 //! | retry an async operation | [`retry`], or `operation.retry(&policy)` with [`RetryExt`] |
+//! | send a second attempt when the first takes long | [`Retry::hedge`] |
 //! | know the attempt number and the time left in it | [`retry_with`] |
 //! | use captured `&mut` state in it | [`retry_mut`]; in a spawned task [`retry_on`] |
 //! | retry a blocking operation | [`blocking::retry`] |
@@ -76,6 +77,7 @@ mod clock;
 mod driver;
 mod future;
 mod gave_up;
+mod hedged;
 mod hook;
 mod interrupt;
 mod operation;
@@ -84,6 +86,7 @@ mod policy_file;
 mod poll;
 #[cfg(feature = "toml")]
 pub mod presets;
+mod race;
 mod random;
 mod retry;
 mod seldom;
@@ -97,9 +100,10 @@ pub use classify::{AnyError, ByError, ByMark, ByOutcome, Classify, Judged, Marke
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
 pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
-pub use driver::{Attempt, Driver, DriverBuilder, Summary};
+pub use driver::{Attempt, Driver, DriverBuilder, Racer, Summary};
 pub use future::RetryFuture;
 pub use gave_up::GaveUp;
+pub use hedged::{Hedged, HedgedFuture};
 pub use hook::{Hook, Notice, Notify};
 pub use interrupt::{Activity, Both, CancelOn, Interrupt, Interruption, OnActivity};
 pub use operation::{
@@ -108,6 +112,7 @@ pub use operation::{
 #[cfg(feature = "toml")]
 pub use policy_file::{NamedPolicy, PolicyFile, PolicyFileError};
 pub use poll::{ByPolled, Polled, poll};
+pub use race::{RaceEvent, Running};
 pub use random::SessionRandom;
 pub use retry::{DefaultClock, Retry, RetryExt, retry, retry_mut, retry_on, retry_with};
 pub use ticker::Ticker;
@@ -117,8 +122,8 @@ pub use update::{ByWritten, Written, update};
 
 pub use relent_core::{
     Advice, Audience, Backoff, Budget, BudgetConfig, Cause, Ceiling, Decision, Draw, DurationError,
-    Failure, GrpcCode, GrpcCodeError, Hint, HintMode, HintSource, Histogram, Instant, Jitter,
-    JitterError, Kind, Network, Pattern, PatternError, Phase, Policy, PolicyBuilder, PolicyError,
-    Random, Rule, Session, Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits,
-    format_duration, parse_duration,
+    Failure, GrpcCode, GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource,
+    Histogram, Instant, Jitter, JitterError, Kind, Latencies, MAX_HEDGES, Network, Pattern,
+    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Race, Raced, Random, Rule, Session,
+    Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
 };

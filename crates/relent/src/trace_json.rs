@@ -136,9 +136,11 @@ fn attempt(entry: &TraceEntry, origin: Instant) -> AttemptJson {
         attempt: entry.attempt,
         started_ms: millis(entry.started.saturating_since(origin)),
         ended_ms: millis(entry.ended.saturating_since(origin)),
-        outcome: entry
-            .seen
-            .map_or_else(|| "success".to_owned(), |seen| seen.to_string()),
+        outcome: match (entry.seen, entry.decision) {
+            (Some(seen), _) => seen.to_string(),
+            (None, Some(_)) => "cancelled".to_owned(),
+            (None, None) => "success".to_owned(),
+        },
         kind: entry.failure.map(|failure| failure.kind.name()),
         hint: hint
             .filter(|hint| hint.delay().is_some() || hint.advice != relent_core::Advice::None)
@@ -147,6 +149,7 @@ fn attempt(entry: &TraceEntry, origin: Instant) -> AttemptJson {
                 delay_ms: hint.delay().map(millis),
             }),
         decision: match entry.decision {
+            None if entry.failure.is_some() => "race",
             None => "success",
             Some(Decision::Retry { .. }) => "retry",
             Some(Decision::Stop(_)) => "stop",

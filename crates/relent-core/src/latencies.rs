@@ -1,0 +1,249 @@
+//! How long recent successes took.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::time::nanos;
+
+/// Each doubling of the latency is divided into this many buckets.
+const STEPS: usize = 1 << STEP_BITS;
+const STEP_BITS: u32 = 3;
+/// The first bucket holds what is below 2¹⁰ ns, about a microsecond.
+const LEAST_BITS: u32 = 10;
+/// The last bucket holds what is from 2⁴⁰ ns up, about 18 minutes.
+const MOST_BITS: u32 = 40;
+const BUCKETS: usize = 2 + (MOST_BITS - LEAST_BITS) as usize * STEPS;
+
+/// A histogram of latencies that forgets: fixed memory (2 KiB), lock-free.
+///
+/// Buckets are an eighth of a doubling wide, so a percentile is at most 12.5 % too long, and never
+/// too short, for latencies between a microsecond and 18 minutes. When it holds as many samples as
+/// it remembers, all buckets are halved: a sample loses half of its weight with every half of the
+/// memory that follows it. It counts samples, not time, so what it knows does not fade while there
+/// is no traffic.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::Latencies;
+///
+/// let latencies = Latencies::new(1000);
+/// for milliseconds in 1..=100 {
+///     latencies.record(Duration::from_millis(milliseconds));
+/// }
+/// let p95 = latencies.percentile(0.95).expect("there are samples");
+/// assert!(p95 >= Duration::from_millis(95) && p95 <= Duration::from_millis(107));
+/// ```
+pub struct Latencies {
+    buckets: [AtomicU64; BUCKETS],
+    samples: AtomicU64,
+    memory: u64,
+}
+
+impl Latencies {
+    /// An empty histogram that remembers up to this many samples; less than 2 counts as 2.
+    #[must_use]
+    pub fn new(memory: u32) -> Self {
+        Self {
+            buckets: core::array::from_fn(|_| AtomicU64::new(0)),
+            samples: AtomicU64::new(0),
+            memory: u64::from(memory.max(2)),
+        }
+    }
+
+    /// Something took this long. Returns the number of samples that it is, the earlier ones counted
+    /// by their weight.
+    pub fn record(&self, latency: Duration) -> u64 {
+        // In this order, so that there is never more in the buckets than is counted.
+        let samples = self
+            .samples
+            .fetch_add(1, Ordering::Relaxed)
+            .saturating_add(1);
+        if samples.is_multiple_of(self.memory) {
+            self.halve();
+        }
+        if let Some(bucket) = self.buckets.get(index_of(nanos(latency))) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+        samples
+    }
+
+    /// The samples in it, by their weight.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples.load(Ordering::Relaxed)
+    }
+
+    /// The latency that this share of the samples, from 0 to 1, did not exceed; `None` without any.
+    #[must_use]
+    pub fn percentile(&self, share: f64) -> Option<Duration> {
+        let counts: [u64; BUCKETS] =
+            core::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed));
+        let all: u64 = counts.iter().sum();
+        if all == 0 {
+            return None;
+        }
+        // At least one sample, at most all of them, whatever the share is; NaN becomes 0.
+        let wanted = ((all as f64 * share + 1.0 - f64::EPSILON) as u64).clamp(1, all);
+        let mut below = 0;
+        for (index, count) in counts.iter().enumerate() {
+            below += count;
+            if below >= wanted {
+                return Some(Duration::from_nanos(end_of(index)));
+            }
+        }
+        None
+    }
+
+    fn halve(&self) {
+        let mut gone = 0;
+        for bucket in &self.buckets {
+            let half = |count: u64| Some(count / 2);
+            if let Ok(count) = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, half) {
+                gone += count - count / 2;
+            }
+        }
+        self.samples.fetch_sub(gone, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Latencies")
+            .field("samples", &self.samples())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The bucket of a latency.
+const fn index_of(nanos: u64) -> usize {
+    if nanos < 1 << LEAST_BITS {
+        return 0;
+    }
+    if nanos >= 1 << MOST_BITS {
+        return BUCKETS - 1;
+    }
+    let bits = nanos.ilog2();
+    let step = (nanos >> (bits - STEP_BITS)) as usize - STEPS;
+    1 + (bits - LEAST_BITS) as usize * STEPS + step
+}
+
+/// The longest latency in a bucket, in nanoseconds.
+const fn end_of(index: usize) -> u64 {
+    if index == 0 {
+        return (1 << LEAST_BITS) - 1;
+    }
+    if index == BUCKETS - 1 {
+        return 1 << MOST_BITS;
+    }
+    let (bits, step) = ((index - 1) / STEPS, (index - 1) % STEPS);
+    let width = LEAST_BITS + bits as u32 - STEP_BITS;
+    (((STEPS + step + 1) as u64) << width) - 1
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const MILLI: u64 = 1_000_000;
+
+    #[test]
+    fn buckets_follow_each_other_without_a_gap() {
+        for index in 0..BUCKETS - 1 {
+            assert_eq!(index_of(end_of(index)), index, "{index}");
+            assert_eq!(index_of(end_of(index) + 1), index + 1, "{index}");
+        }
+        assert_eq!(index_of(0), 0);
+        assert_eq!(index_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn it_takes_two_kibibytes() {
+        assert!(size_of::<Latencies>() <= 2048, "{}", size_of::<Latencies>());
+    }
+
+    #[test]
+    fn without_samples_there_is_no_percentile() {
+        assert_eq!(Latencies::new(10).percentile(0.5), None);
+    }
+
+    #[test]
+    fn a_share_that_makes_no_sense_is_a_share_of_one_sample_or_of_all() {
+        let latencies = Latencies::new(10);
+        latencies.record(Duration::from_millis(1));
+        latencies.record(Duration::from_millis(100));
+        for (share, least) in [(f64::NAN, 1), (-1.0, 1), (0.0, 1), (2.0, 100)] {
+            let found = latencies.percentile(share).unwrap().as_millis();
+            assert!((least..=least * 9 / 8).contains(&found), "{share}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_past_is_forgotten_after_a_few_memories() {
+        let latencies = Latencies::new(1000);
+        for _ in 0..1000 {
+            latencies.record(Duration::from_millis(10));
+        }
+        assert!(latencies.percentile(0.95).unwrap() < Duration::from_millis(12));
+        let mut needed = 0;
+        while latencies.percentile(0.5).unwrap() < Duration::from_millis(100) {
+            latencies.record(Duration::from_millis(100));
+            needed += 1;
+        }
+        assert!((250..=1000).contains(&needed), "{needed}");
+        assert!(latencies.samples() <= 1000);
+    }
+
+    #[test]
+    fn recorders_at_once_lose_no_sample_and_never_fill_it() {
+        extern crate std;
+        let latencies = Latencies::new(100);
+        std::thread::scope(|scope| {
+            for worker in 1..=4_u64 {
+                let latencies = &latencies;
+                scope.spawn(move || {
+                    for turn in 0..10_000 {
+                        latencies.record(Duration::from_micros(worker * turn));
+                    }
+                });
+            }
+        });
+        let counted: u64 = latencies
+            .buckets
+            .iter()
+            .map(|bucket| bucket.load(Ordering::Relaxed))
+            .sum();
+        assert_eq!(counted, latencies.samples());
+        assert!(counted <= 104, "{counted}");
+    }
+
+    proptest! {
+        /// Against a sorted list: at most an eighth too long, never too short.
+        #[test]
+        fn a_percentile_is_at_most_an_eighth_too_long(
+            mut samples in proptest::collection::vec(1..10_000 * MILLI, 1..200),
+            share in 0.01..1.0_f64,
+        ) {
+            let latencies = Latencies::new(1000);
+            for nanos in &samples {
+                latencies.record(Duration::from_nanos(*nanos));
+            }
+            samples.sort_unstable();
+            let rank = (samples.len() as f64 * share).ceil() as usize;
+            let exact = samples[rank.clamp(1, samples.len()) - 1];
+            let found = latencies.percentile(share).unwrap().as_nanos() as u64;
+            prop_assert!(found >= exact, "{found} < {exact}");
+            prop_assert!(found <= (exact + exact / 8).max(1 << LEAST_BITS), "{found} > {exact}");
+        }
+
+        #[test]
+        fn every_latency_has_a_bucket_that_holds_it(samples in proptest::collection::vec(any::<u64>(), 1..50)) {
+            let ends: Vec<u64> = samples.iter().map(|nanos| end_of(index_of(*nanos))).collect();
+            for (nanos, end) in samples.iter().zip(ends) {
+                prop_assert!(*nanos <= end || *nanos > 1 << MOST_BITS);
+            }
+        }
+    }
+}

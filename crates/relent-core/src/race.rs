@@ -1,0 +1,213 @@
+//! An attempt and its hedges: who runs, when the next one joins, and which failure decides.
+
+use crate::budget::{Budget, Taken};
+use crate::failure::{Failure, Kind};
+use crate::hedge::{Hedge, is_pushback};
+use crate::hint::Advice;
+use crate::policy::Policy;
+use crate::session::Session;
+use crate::time::{Instant, nanos};
+
+/// An attempt and the hedges that join it: a small plain value, beside the [`Session`] that counts
+/// their attempts and pays for them.
+///
+/// The first success wins, and the driver drops the others. A failure while others run:
+/// - is fatal, and ends the race, if repeating cannot help;
+/// - else the others go on. If the server pushed back (throttled, overloaded, "do not retry", any
+///   delay), no further hedge joins them; if not, the next one, if there is one, joins at once, in
+///   the place of the one that failed (gRFC A6).
+///
+/// When the last one has failed the session decides once for all of them, as about a single failed
+/// attempt: by the failure that says most plainly to stay away, by the latest among equals.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Failure, Hedge, HedgeConfig, Instant, Policy, Race, Raced, Session};
+///
+/// let policy = Policy::STANDARD;
+/// let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(50)))?;
+/// let start = Instant::ORIGIN;
+/// let mut session = Session::new(start, true);
+/// session.on_attempt();
+/// let mut race = Race::new(&hedge, start);
+///
+/// // 50 ms later there is no answer yet.
+/// let now = race.due().expect("a hedge may join");
+/// assert_eq!(now, start.saturating_add(Duration::from_millis(50)));
+/// assert!(session.grant_hedge(policy, now, None));
+/// session.on_hedge();
+/// race.on_hedge(now);
+/// assert_eq!(race.due(), None, "one hedge unless said otherwise");
+///
+/// // One of the two fails: the other may yet succeed.
+/// let raced = race.on_failure(&hedge, &mut session, policy, now, &Failure::ambiguous(), None);
+/// assert_eq!(raced, Raced::GoesOn { kept: true });
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    started: Instant,
+    /// Nanoseconds between the attempts; `u64::MAX` if there are no hedges.
+    delay: u64,
+    due: Instant,
+    /// Hedges that may yet join.
+    left: u32,
+    running: u32,
+    /// The failure that decides unless a plainer one comes, and when it came.
+    kept: Option<(Failure, Instant)>,
+}
+
+/// What a failure makes of a [`Race`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Raced {
+    /// Others run.
+    GoesOn {
+        /// Whether this failure decides, unless a plainer one comes: keep what belongs to it.
+        kept: bool,
+    },
+    /// All is over: tell the session of this failure. Whoever still runs is to be dropped.
+    Over {
+        /// The failure that decides.
+        failure: Failure,
+        /// Whether it is the latest; else it is the one that was kept.
+        latest: bool,
+    },
+}
+
+impl Race {
+    /// The first attempt starts at `now`.
+    #[must_use]
+    pub fn new(hedge: &Hedge, now: Instant) -> Self {
+        let delay = hedge.delay().map_or(u64::MAX, nanos);
+        let mut race = Self {
+            started: now,
+            delay,
+            due: Instant::MAX,
+            left: if delay == u64::MAX {
+                0
+            } else {
+                hedge.max_hedges()
+            },
+            running: 1,
+            kept: None,
+        };
+        race.put_off(now);
+        race
+    }
+
+    fn put_off(&mut self, now: Instant) {
+        self.due = Instant::from_nanos(now.as_nanos().saturating_add(self.delay));
+    }
+
+    /// When the next hedge is to join, unless the race is over before; `None` if there is none.
+    #[must_use]
+    pub const fn due(&self) -> Option<Instant> {
+        if self.left == 0 { None } else { Some(self.due) }
+    }
+
+    /// The attempts that run.
+    #[must_use]
+    pub const fn running(&self) -> u32 {
+        self.running
+    }
+
+    /// A hedge joins.
+    pub fn on_hedge(&mut self, now: Instant) {
+        self.left = self.left.saturating_sub(1);
+        self.running = self.running.saturating_add(1);
+        self.put_off(now);
+    }
+
+    /// No further hedge joins: it was not granted, or could not be sent.
+    pub const fn close(&mut self) {
+        self.left = 0;
+    }
+
+    /// An attempt succeeded; `taken` is what it took from the budget. The others are to be dropped.
+    pub fn on_success(
+        &mut self,
+        hedge: &Hedge,
+        session: &mut Session,
+        now: Instant,
+        taken: Taken,
+        budget: Option<&Budget>,
+    ) {
+        self.close();
+        hedge.on_success(now.saturating_since(self.started));
+        session.on_race_won(taken, budget);
+    }
+
+    /// An attempt failed.
+    pub fn on_failure(
+        &mut self,
+        hedge: &Hedge,
+        session: &mut Session,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        budget: Option<&Budget>,
+    ) -> Raced {
+        hedge.on_failure(failure);
+        self.running = self.running.saturating_sub(1);
+        let others = self.running > 0;
+        let stays = self
+            .kept
+            .map(|(kept, at)| Failure {
+                hint: kept.hint.later(now.nanos_since(at)),
+                ..kept
+            })
+            .filter(|kept| plainness(kept) > plainness(failure));
+        if !others || session.is_fatal(policy, failure) {
+            self.close();
+            session.call_off_hedge(budget);
+            let fatal = others;
+            return match stays {
+                Some(kept) if !fatal => {
+                    session.note(policy, failure);
+                    Raced::Over {
+                        failure: kept,
+                        latest: false,
+                    }
+                }
+                _ => Raced::Over {
+                    failure: *failure,
+                    latest: true,
+                },
+            };
+        }
+        session.note(policy, failure);
+        session.charge(policy, failure, budget);
+        if is_pushback(failure) {
+            self.close();
+            session.call_off_hedge(budget);
+        } else {
+            self.due = now;
+        }
+        if stays.is_none() {
+            self.kept = Some((*failure, now));
+        }
+        Raced::GoesOn {
+            kept: stays.is_none(),
+        }
+    }
+}
+
+/// How plainly a failure says to stay away, and for how long.
+const fn plainness(failure: &Failure) -> (u8, u64) {
+    let said = match failure.kind {
+        _ if matches!(failure.hint.advice, Advice::DoNotRetry) => 4,
+        Kind::Overloaded => 4,
+        Kind::Permanent => 3,
+        Kind::Throttled => 2,
+        Kind::Ambiguous | Kind::NotProcessed => 1,
+    };
+    let delay = match failure.hint.delay_nanos() {
+        Some(delay) => delay,
+        None => 0,
+    };
+    (said, delay)
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "race_tests.rs"]
+mod tests;

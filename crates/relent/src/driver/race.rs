@@ -1,0 +1,169 @@
+//! What a driver does for attempts that run at once.
+
+use std::ops::Deref;
+
+use relent_core::{
+    Budget, Cause, Decision, Failure, Hedge, Instant, Policy, Race, Raced, Random, Stop,
+    StopReason, Taken, TraceEntry,
+};
+
+use super::{Attempt, Driver};
+use crate::clock::Clock;
+
+/// One of the attempts of a race: what its driver has to know when it is over, since others may have
+/// started meanwhile. Made by [`Driver::begin_race`] and [`Driver::begin_hedge`].
+#[derive(Clone, Copy, Debug)]
+pub struct Racer {
+    attempt: Attempt,
+    started: Instant,
+    ends: Option<Instant>,
+    taken: Taken,
+}
+
+impl Racer {
+    /// Which attempt it is, and how long it may run.
+    #[must_use]
+    pub const fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    /// When it is cut off; `None` for never.
+    #[must_use]
+    pub const fn ends(&self) -> Option<Instant> {
+        self.ends
+    }
+}
+
+impl<K, R, P, B> Driver<'_, K, R, P, B>
+where
+    K: Clock,
+    R: Random,
+    P: Deref<Target = Policy>,
+    B: Deref<Target = Budget>,
+{
+    /// An attempt starts that hedges may join.
+    pub fn begin_race(&mut self, hedge: &Hedge) -> (Race, Racer) {
+        let (attempt, ends) = self.begin_attempt();
+        let started = self.now();
+        let racer = Racer {
+            attempt,
+            started,
+            ends,
+            taken: self.session.taken(),
+        };
+        (Race::new(hedge, started), racer)
+    }
+
+    /// A hedge is due: may it join? It is taken from the same budget as a retry, and given back if
+    /// the race ends before [`begin_hedge`](Self::begin_hedge). If it may not, no other joins.
+    pub fn grant_hedge(&mut self, race: &mut Race) -> bool {
+        let now = self.now();
+        let granted = self
+            .session
+            .grant_hedge(&self.policy, now, self.budget.as_deref());
+        if !granted {
+            race.close();
+        }
+        granted
+    }
+
+    /// The hedge that was granted starts.
+    pub fn begin_hedge(&mut self, race: &mut Race) -> Racer {
+        let now = self.now();
+        let (number, taken) = self.session.on_hedge();
+        race.on_hedge(now);
+        let limit = self.session.attempt_limit(&self.policy, now);
+        Racer {
+            attempt: Attempt {
+                number,
+                remaining: self.session.remaining(&self.policy, now),
+                limit,
+            },
+            started: now,
+            ends: limit.map(|limit| now.saturating_add(limit)),
+            taken,
+        }
+    }
+
+    /// The hedge that was granted cannot be sent. It is given back, and no other joins.
+    pub fn call_off_hedge(&mut self, race: &mut Race) {
+        race.close();
+        self.session.call_off_hedge(self.budget.as_deref());
+    }
+
+    /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
+    /// be dropped, and told to [`on_lost`](Self::on_lost) before.
+    pub fn on_race_won(
+        &mut self,
+        race: &mut Race,
+        hedge: &Hedge,
+        racer: &Racer,
+        seen: Option<Cause>,
+    ) {
+        let now = self.now();
+        let budget = self.budget.as_deref();
+        race.on_success(hedge, &mut self.session, now, racer.taken, budget);
+        self.record_racer(racer, seen, None, None);
+    }
+
+    /// An attempt of the race failed. If the race is over, [`on_failure`](Self::on_failure) with the
+    /// failure that decides comes next, after [`on_lost`](Self::on_lost) for those that still run.
+    pub fn on_race_failure(
+        &mut self,
+        race: &mut Race,
+        hedge: &Hedge,
+        racer: &Racer,
+        failure: &Failure,
+    ) -> Raced {
+        let now = self.now();
+        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, budget);
+        match raced {
+            Raced::GoesOn { .. } => {
+                self.record_racer(racer, Some(failure.cause), Some(*failure), None);
+            }
+            Raced::Over { latest, .. } => {
+                if let Some(extras) = &mut *self.extras {
+                    extras.attempt = racer.attempt.number;
+                    extras.attempt_started = racer.started;
+                    extras.seen = (!latest).then_some(*failure);
+                }
+            }
+        }
+        raced
+    }
+
+    /// The race is over without this attempt, which is dropped.
+    pub fn on_lost(&mut self, racer: &Racer) {
+        let stop = Stop {
+            reason: StopReason::Cancelled,
+            retry_at: None,
+        };
+        self.record_racer(racer, None, None, Some(Decision::Stop(stop)));
+    }
+
+    fn record_racer(
+        &mut self,
+        racer: &Racer,
+        seen: Option<Cause>,
+        failure: Option<Failure>,
+        decision: Option<Decision>,
+    ) {
+        if self.extras.is_none() {
+            return;
+        }
+        let ended = self.now();
+        if let Some(extras) = &mut *self.extras
+            && let Some(trace) = &mut extras.trace
+        {
+            trace.push(TraceEntry {
+                attempt: racer.attempt.number,
+                started: racer.started,
+                ended,
+                seen,
+                failure,
+                decision,
+            });
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Attempts that run at once, with the one timer that they share.
+
+use std::fmt;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use relent_core::{Budget, Hedge, Instant, Policy, Race, Raced, Random};
+use relent_core::{Cause, Failure};
+
+use crate::clock::Sleeper;
+use crate::driver::{Driver, Racer};
+
+/// The attempts of a [`Race`] as futures, for a loop of your own that hedges.
+///
+/// Every attempt is in a box of its own. Dropping this drops those that run.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent::{Driver, Hedge, HedgeConfig, Policy, RaceEvent, Running, TokioClock};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(50)))?;
+/// let mut driver = Driver::builder(Policy::STANDARD, TokioClock).start();
+/// // The first attempt takes ten seconds, the hedge is there at once.
+/// let ask = |seconds| async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
+/// let mut running = Running::new();
+/// running.begin(&mut driver, &hedge, |_| ask(10));
+/// let won = std::future::poll_fn(|context| {
+///     loop {
+///         match std::task::ready!(running.poll_next(&mut driver, context)) {
+///             RaceEvent::Due => running.join(&mut driver, |_| ask(0)),
+///             RaceEvent::Ended(racer, _) => return std::task::Poll::Ready(racer.attempt().number),
+///         }
+///     }
+/// })
+/// .await;
+/// assert_eq!(won, 2);
+/// # Ok(()) }
+/// ```
+pub struct Running<F, K: Sleeper> {
+    race: Option<Race>,
+    racers: Vec<(Racer, Pin<Box<F>>)>,
+    /// A hedge has been granted that has not joined.
+    granted: bool,
+    timer: Option<Pin<Box<K::Sleep>>>,
+    /// What the timer is set for.
+    set_for: Option<Instant>,
+}
+
+/// What happens in a race.
+#[derive(Debug)]
+pub enum RaceEvent<O> {
+    /// A hedge is due and granted: have it [join](Running::join), or [call it
+    /// off](Running::call_off).
+    Due,
+    /// An attempt is over, with its outcome; `None` if it was cut off by its limit.
+    Ended(Racer, Option<O>),
+}
+
+impl<F: Future, K: Sleeper> Default for Running<F, K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F: Future, K: Sleeper> Running<F, K> {
+    /// No race yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            race: None,
+            racers: Vec::new(),
+            granted: false,
+            timer: None,
+            set_for: None,
+        }
+    }
+
+    /// Begins a race with its first attempt, which is made by `start`.
+    pub fn begin<R, P, B>(
+        &mut self,
+        driver: &mut Driver<'_, K, R, P, B>,
+        hedge: &Hedge,
+        start: impl FnOnce(&Racer) -> F,
+    ) where
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        let (race, racer) = driver.begin_race(hedge);
+        self.race = Some(race);
+        self.granted = false;
+        self.racers.clear();
+        self.racers.push((racer, Box::pin(start(&racer))));
+    }
+
+    /// Whether a hedge has been granted that has not joined.
+    #[must_use]
+    pub const fn is_due(&self) -> bool {
+        self.granted
+    }
+
+    /// The hedge that is due joins, made by `start`.
+    pub fn join<R, P, B>(
+        &mut self,
+        driver: &mut Driver<'_, K, R, P, B>,
+        start: impl FnOnce(&Racer) -> F,
+    ) where
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        if let Some(race) = &mut self.race
+            && std::mem::take(&mut self.granted)
+        {
+            let racer = driver.begin_hedge(race);
+            self.racers.push((racer, Box::pin(start(&racer))));
+        }
+    }
+
+    /// The hedge that is due cannot be sent: gives it back. No other joins.
+    pub fn call_off<R, P, B>(&mut self, driver: &mut Driver<'_, K, R, P, B>)
+    where
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        if let Some(race) = &mut self.race {
+            driver.call_off_hedge(race);
+        }
+        self.granted = false;
+    }
+
+    /// The next thing that happens.
+    pub fn poll_next<R, P, B>(
+        &mut self,
+        driver: &mut Driver<'_, K, R, P, B>,
+        context: &mut Context<'_>,
+    ) -> Poll<RaceEvent<F::Output>>
+    where
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        loop {
+            for index in 0..self.racers.len() {
+                if let Poll::Ready(outcome) = self.racers[index].1.as_mut().poll(context) {
+                    let (racer, _) = self.racers.remove(index);
+                    return Poll::Ready(RaceEvent::Ended(racer, Some(outcome)));
+                }
+            }
+            let Some(race) = &mut self.race else {
+                return Poll::Pending;
+            };
+            let due = race.due().filter(|_| !self.granted);
+            let ends = self.racers.iter().filter_map(|(racer, _)| racer.ends());
+            let Some(next) = ends.chain(due).min() else {
+                return Poll::Pending;
+            };
+            if self.set_for != Some(next) {
+                let clock = driver.clock();
+                let left = next.saturating_since(clock.now());
+                if left.is_zero() {
+                    self.set_for = None;
+                } else {
+                    let sleep = clock.sleep(left);
+                    match &mut self.timer {
+                        Some(timer) => timer.as_mut().set(sleep),
+                        None => self.timer = Some(Box::pin(sleep)),
+                    }
+                    self.set_for = Some(next);
+                }
+            }
+            if self.set_for.is_some()
+                && let Some(timer) = &mut self.timer
+            {
+                ready!(timer.as_mut().poll(context));
+                self.set_for = None;
+            }
+            // It is then, whatever the clock says: a timer that is early must not be set forever.
+            let cut_off = |racer: &Racer| racer.ends().is_some_and(|ends| ends <= next);
+            if let Some(index) = self.racers.iter().position(|(racer, _)| cut_off(racer)) {
+                let (racer, _) = self.racers.remove(index);
+                return Poll::Ready(RaceEvent::Ended(racer, None));
+            }
+            if driver.grant_hedge(race) {
+                self.granted = true;
+                return Poll::Ready(RaceEvent::Due);
+            }
+        }
+    }
+
+    /// This attempt, which is over, won: drops the others. `seen`: what the trace says of it.
+    pub fn won<R, P, B>(
+        &mut self,
+        driver: &mut Driver<'_, K, R, P, B>,
+        hedge: &Hedge,
+        racer: &Racer,
+        seen: Option<Cause>,
+    ) where
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        self.lose(driver);
+        if let Some(mut race) = self.race.take() {
+            driver.on_race_won(&mut race, hedge, racer, seen);
+        }
+    }
+
+    /// This attempt, which is over, failed. If that ends the race, the others are dropped, and
+    /// [`Driver::on_failure`] with the failure that decides comes next.
+    pub fn failed<R, P, B>(
+        &mut self,
+        driver: &mut Driver<'_, K, R, P, B>,
+        hedge: &Hedge,
+        racer: &Racer,
+        failure: &Failure,
+    ) -> Raced
+    where
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        let Some(race) = &mut self.race else {
+            return Raced::Over {
+                failure: *failure,
+                latest: true,
+            };
+        };
+        let raced = driver.on_race_failure(race, hedge, racer, failure);
+        // A push-back has called off what was granted.
+        self.granted &= race.due().is_some();
+        if let Raced::Over { .. } = raced {
+            self.lose(driver);
+            self.race = None;
+        }
+        raced
+    }
+
+    /// Drops those that run.
+    fn lose<R, P, B>(&mut self, driver: &mut Driver<'_, K, R, P, B>)
+    where
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        self.granted = false;
+        self.set_for = None;
+        for (racer, attempt) in self.racers.drain(..) {
+            drop(attempt);
+            driver.on_lost(&racer);
+        }
+    }
+}
+
+impl<F, K: Sleeper> fmt::Debug for Running<F, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running")
+            .field("race", &self.race)
+            .finish_non_exhaustive()
+    }
+}
