@@ -13,6 +13,7 @@ use relent_core::{
 };
 
 use crate::clock::Clock;
+use crate::observe::Observer;
 use crate::random::SessionRandom;
 use crate::seldom::Seldom;
 
@@ -83,6 +84,7 @@ where
     /// Begins at [`NOT_YET`], and anew when the clock is first read.
     session: Session,
     extras: Seldom<Box<Extras<'p>>>,
+    observer: Observer,
 }
 
 /// When a session begins whose clock has not been read.
@@ -109,6 +111,7 @@ pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, B = &'p Budge
     random: R,
     repeatable: bool,
     extras: Option<Box<Extras<'p>>>,
+    observer: Observer,
 }
 
 impl<'p, K, R, P, B> DriverBuilder<'p, K, R, P, B>
@@ -143,6 +146,19 @@ where
         self
     }
 
+    /// Names the destination in the metrics of this session; without it they have no such label.
+    #[cfg(feature = "metrics")]
+    pub fn label(mut self, label: crate::observe::Label) -> Self {
+        self.observer.label(label);
+        self
+    }
+
+    /// Tells of nothing: what it drives is no operation.
+    pub(crate) fn silent(mut self) -> Self {
+        self.observer = Observer::SILENT;
+        self
+    }
+
     /// Draws from this random source.
     pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, B> {
         let Self {
@@ -152,6 +168,7 @@ where
             random: _,
             repeatable,
             extras,
+            observer,
         } = self;
         DriverBuilder {
             policy,
@@ -160,6 +177,7 @@ where
             random,
             repeatable,
             extras,
+            observer,
         }
     }
 
@@ -172,6 +190,7 @@ where
             random,
             repeatable,
             extras,
+            observer,
         } = self;
         DriverBuilder {
             policy,
@@ -180,6 +199,7 @@ where
             random,
             repeatable,
             extras,
+            observer,
         }
     }
 
@@ -194,6 +214,7 @@ where
             random: self.random,
             session: Session::new(NOT_YET, self.repeatable),
             extras: Seldom::new(self.extras),
+            observer: self.observer,
         }
     }
 }
@@ -209,6 +230,7 @@ impl<'p, K: Clock> Driver<'p, K> {
             random: SessionRandom::new(),
             repeatable: true,
             extras: None,
+            observer: Observer::NEW,
         }
     }
 }
@@ -239,6 +261,7 @@ impl<K: Clock> Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>> {
             random: SessionRandom::new(),
             repeatable: true,
             extras: None,
+            observer: Observer::NEW,
         }
     }
 }
@@ -260,11 +283,13 @@ where
     #[inline]
     pub fn begin_attempt(&mut self) -> (Attempt, Option<Instant>) {
         let number = self.session.on_attempt();
+        self.observer.on_attempt(number);
         if self.attended {
             if let Some(budget) = &self.budget
                 && number == 1
             {
                 budget.on_request();
+                self.observer.on_budget(budget);
             }
             if self.policy.needs_time() || self.extras.is_some() {
                 return self.begin_timed(number);
@@ -326,24 +351,60 @@ where
     /// The attempt failed: retry after a wait, or stop?
     #[inline]
     pub fn on_failure(&mut self, failure: &Failure) -> Decision {
-        let now = self.now();
-        if self.extras.is_some() {
-            return self.on_failure_with_extras(now, failure);
-        }
-        let (policy, budget) = (&*self.policy, self.budget.as_deref());
-        self.session
-            .on_failure(policy, now, failure, &mut self.random, budget)
+        self.on_failure_unless(failure, || None)
     }
 
-    /// The same with a wait of the caller's own in place of the policy's backoff; `None` says that
-    /// there is no other. Ceiling, jitter, hints and limits of the policy apply as ever.
+    /// The same where the driver's own caller may be unable to make use of a retry, for a reason that
+    /// the policy cannot know, such as [`StopReason::NotReplayable`]. It is asked only if there would
+    /// be a retry, so the policy's own reason to stop stands: what is permanent is not called "not
+    /// replayable".
+    ///
+    /// ```
+    /// use relent::{Driver, Failure, Policy, StdClock, StopReason};
+    ///
+    /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
+    /// driver.on_attempt();
+    /// let unable = || Some(StopReason::NotReplayable);
+    /// let stop = driver.on_failure_unless(&Failure::ambiguous(), unable).stop();
+    /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotReplayable));
+    /// ```
+    #[inline]
+    pub fn on_failure_unless(
+        &mut self,
+        failure: &Failure,
+        unable: impl FnOnce() -> Option<StopReason>,
+    ) -> Decision {
+        let now = self.now();
+        let mut decision = if self.extras.is_some() {
+            self.decide_with_extras(now, failure)
+        } else {
+            let (policy, budget) = (&*self.policy, self.budget.as_deref());
+            let random = &mut self.random;
+            self.session
+                .on_failure(policy, now, failure, random, budget)
+        };
+        if let Decision::Retry { .. } = decision
+            && let Some(reason) = unable()
+        {
+            self.session.on_cancel(self.budget.as_deref());
+            decision = Decision::Stop(stop_after(now, failure, reason));
+        }
+        self.decided(now, failure, decision);
+        decision
+    }
+
+    /// The same as [`on_failure`](Self::on_failure) with a wait of the caller's own in place of the
+    /// policy's backoff; `None` says that there is no other. Ceiling, jitter, hints and limits of the
+    /// policy apply as ever.
     pub fn on_failure_with(&mut self, failure: &Failure, own: Option<Duration>) -> Decision {
         let now = self.now();
-        self.decide_with(now, failure, own)
+        let decision = self.decide_with(now, failure, own);
+        self.decided(now, failure, decision);
+        decision
     }
 
     #[cold]
-    fn on_failure_with_extras(&mut self, now: Instant, failure: &Failure) -> Decision {
+    fn decide_with_extras(&mut self, now: Instant, failure: &Failure) -> Decision {
         let waits = self
             .extras
             .as_mut()
@@ -354,46 +415,51 @@ where
         }
         let (policy, budget) = (&*self.policy, self.budget.as_deref());
         let random = &mut self.random;
-        let decision = self
-            .session
-            .on_failure(policy, now, failure, random, budget);
-        self.record(now, Some(*failure), Some(decision));
-        decision
+        self.session
+            .on_failure(policy, now, failure, random, budget)
     }
 
     fn decide_with(&mut self, now: Instant, failure: &Failure, own: Option<Duration>) -> Decision {
         let (policy, budget) = (&*self.policy, self.budget.as_deref());
         let random = &mut self.random;
-        let decision = self
-            .session
-            .on_failure_with(policy, now, failure, own, random, budget);
-        self.record(now, Some(*failure), Some(decision));
-        decision
+        self.session
+            .on_failure_with(policy, now, failure, own, random, budget)
+    }
+
+    /// Writes a decision down, and tells of it.
+    #[inline]
+    fn decided(&mut self, now: Instant, failure: &Failure, decision: Decision) {
+        if self.extras.is_some() {
+            self.record(now, Some(*failure), Some(decision));
+        }
+        self.observer
+            .on_decision(self.session.attempts(), failure, &decision);
+        if let Some(budget) = &self.budget {
+            self.observer.on_budget(budget);
+        }
     }
 
     /// The driver's own caller ends the session after a failure, for a reason that the policy
     /// cannot know, such as [`StopReason::NotReplayable`].
     pub fn on_stop(&mut self, failure: &Failure, reason: StopReason) -> Stop {
         let now = self.now();
-        let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
-        let stop = Stop { reason, retry_at };
-        self.record(now, Some(*failure), Some(Decision::Stop(stop)));
+        let stop = stop_after(now, failure, reason);
+        self.decided(now, failure, Decision::Stop(stop));
         stop
     }
 
     /// The caller goes away. A retry that was granted but not started is given back.
     pub fn on_cancel(&mut self) -> Stop {
-        self.give_back(Stop {
+        let stop = Stop {
             reason: StopReason::Cancelled,
             retry_at: None,
-        })
+        };
+        self.give_back(None, stop)
     }
 
-    /// The driver's own caller cannot make use of the retry that was just granted, for a reason that
-    /// the policy cannot know, such as [`StopReason::NotReplayable`]. It is given back.
-    ///
-    /// Unlike [`on_stop`](Self::on_stop) in its place, it leaves the policy's own reason to stop
-    /// standing: what is permanent is not called "not replayable".
+    /// The driver's own caller cannot make use of the retry after all, for a reason that the policy
+    /// cannot know and that showed only after the wait. It is given back. What is known before the
+    /// wait is for [`on_failure_unless`](Self::on_failure_unless).
     ///
     /// ```
     /// use relent::{Decision, Driver, Failure, Policy, StdClock, StopReason};
@@ -408,12 +474,16 @@ where
     /// ```
     pub fn on_declined(&mut self, failure: &Failure, reason: StopReason) -> Stop {
         let now = self.now();
-        let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
-        self.give_back(Stop { reason, retry_at })
+        self.give_back(Some(failure), stop_after(now, failure, reason))
     }
 
-    fn give_back(&mut self, stop: Stop) -> Stop {
+    fn give_back(&mut self, failure: Option<&Failure>, stop: Stop) -> Stop {
         self.session.on_cancel(self.budget.as_deref());
+        self.observer
+            .on_stop(self.session.attempts(), failure, stop.reason);
+        if let Some(budget) = &self.budget {
+            self.observer.on_budget(budget);
+        }
         let trace = self
             .extras
             .as_mut()
@@ -515,6 +585,12 @@ where
             });
         }
     }
+}
+
+/// A stop that keeps the time that the server named.
+fn stop_after(now: Instant, failure: &Failure, reason: StopReason) -> Stop {
+    let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));
+    Stop { reason, retry_at }
 }
 
 impl<K, R, P, B> Drop for Driver<'_, K, R, P, B>

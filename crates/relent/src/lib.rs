@@ -65,6 +65,7 @@
 //!   [`Retry::clock`]; the blocking forms need nothing.
 //! - `toml` (default): policy files and the presets by name.
 //! - `serde`: [`Policy`] in files of your own, and the trace as JSON.
+//! - `tracing`, `metrics`: what sessions tell while they run; see [`observe`].
 //!
 //! Coming from another library: [`cenkalti`] has every function side by side.
 
@@ -80,6 +81,7 @@ mod gave_up;
 mod hedged;
 mod hook;
 mod interrupt;
+pub mod observe;
 mod operation;
 #[cfg(feature = "toml")]
 mod policy_file;

@@ -128,7 +128,7 @@ impl<'p, K: Clock> Ticks<'p, K, SessionRandom> {
     fn new(policy: &'p Policy, clock: K) -> Self {
         let due = Due::At(clock.now());
         Self {
-            driver: Driver::builder(policy, clock).start(),
+            driver: Driver::builder(policy, clock).silent().start(),
             due,
         }
     }

@@ -1,0 +1,148 @@
+//! What sessions tell while they run: events of [`tracing`](https://docs.rs/tracing) with the feature
+//! `tracing`, and metrics by the [`metrics`](https://docs.rs/metrics) facade with the feature
+//! `metrics`. Every name is here; `docs/observability.md` has them in one table.
+//!
+//! Both features are off unless asked for. With a feature on and nobody listening, a first success
+//! costs a look at whether somebody does, and no allocation.
+//!
+//! # Events
+//! Their target is `relent`. Durations are seconds.
+//!
+//! | when | level | message | fields |
+//! |---|---|---|---|
+//! | before a wait | `INFO` | `retry in 340ms: status 503, retry-after` | `relent.attempt`, `relent.wait`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
+//! | at a give-up | `WARN`; `DEBUG` if repeating cannot help, or it was cancelled | `gave up after 3 attempts: the retries are used up (status 503)` | `relent.attempt`, `relent.reason`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
+//!
+//! `relent.hint` and `relent.hint_delay` are there if the server named a time. No event holds an
+//! address or the text of an error: both may carry what is secret.
+//!
+//! # Metrics
+//! Requests are attempts without the retries: `relent_attempts_total - relent_retries_total`. The
+//! looks of a [`poll`](crate::poll) are attempts, and a job that is not done is a failure of the kind
+//! `ambiguous`. The ticks of a [`Ticker`](crate::Ticker) are not told of. A session whose future is
+//! dropped is no give-up.
+
+#[cfg(feature = "tracing")]
+mod events;
+#[cfg(feature = "metrics")]
+mod meters;
+
+use relent_core::{Budget, Decision, Failure, StopReason};
+
+#[cfg(feature = "metrics")]
+pub use meters::{Label, describe};
+
+/// The target of the events.
+pub const TARGET: &str = "relent";
+
+/// Counter: attempts that were started.
+pub const ATTEMPTS: &str = "relent_attempts_total";
+/// Counter: attempts after the first that were started.
+pub const RETRIES: &str = "relent_retries_total";
+/// Counter: attempts that failed, by [`KIND`].
+pub const FAILURES: &str = "relent_failures_total";
+/// Histogram: waits before retries in seconds, by [`HINT`].
+pub const WAIT: &str = "relent_wait_seconds";
+/// Counter: give-ups, by [`REASON`].
+pub const STOPS: &str = "relent_stops_total";
+/// Gauge: tokens in the budget, when a request begins and after each failure.
+pub const BUDGET_LEFT: &str = "relent_budget_left";
+
+/// Label: the name of a [kind](relent_core::Kind) of failure.
+pub const KIND: &str = "kind";
+/// Label: where the server named the time, the name of a [source](relent_core::HintSource), or `none`.
+pub const HINT: &str = "hint";
+/// Label: the name of a [reason](relent_core::StopReason).
+pub const REASON: &str = "reason";
+/// Label: the destination, only if it was given a name.
+pub const DESTINATION: &str = "destination";
+
+/// Tells of one session. Without the features it is nothing, and does nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observer {
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    silent: bool,
+    #[cfg(feature = "metrics")]
+    label: Option<Label>,
+}
+
+impl Observer {
+    pub(crate) const NEW: Self = Self {
+        #[cfg(any(feature = "metrics", feature = "tracing"))]
+        silent: false,
+        #[cfg(feature = "metrics")]
+        label: None,
+    };
+
+    /// Tells of nothing.
+    pub(crate) const SILENT: Self = Self {
+        #[cfg(any(feature = "metrics", feature = "tracing"))]
+        silent: true,
+        ..Self::NEW
+    };
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn label(&mut self, label: Label) {
+        self.label = Some(label);
+    }
+
+    /// The attempt of this number starts.
+    #[inline]
+    pub(crate) fn on_attempt(&self, number: u32) {
+        #[cfg(feature = "metrics")]
+        if !self.silent {
+            meters::attempt(self.label.as_ref(), number);
+        }
+        let _ = number;
+    }
+
+    /// A budget was used: the one place that hears of it.
+    #[inline]
+    pub(crate) fn on_budget(&self, budget: &Budget) {
+        #[cfg(feature = "metrics")]
+        if !self.silent {
+            meters::budget(self.label.as_ref(), budget);
+        }
+        let _ = budget;
+    }
+
+    /// This attempt failed, and this was decided.
+    #[inline]
+    pub(crate) fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
+        #[cfg(any(feature = "metrics", feature = "tracing"))]
+        if !self.silent {
+            self.tell_decision(attempt, failure, decision);
+        }
+        let _ = (attempt, failure, decision);
+    }
+
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    #[cold]
+    fn tell_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
+        #[cfg(feature = "metrics")]
+        meters::failure(self.label.as_ref(), failure);
+        match decision {
+            Decision::Retry { after } => {
+                #[cfg(feature = "metrics")]
+                meters::wait(self.label.as_ref(), failure, *after);
+                #[cfg(feature = "tracing")]
+                events::wait(attempt, failure, *after);
+            }
+            Decision::Stop(stop) => self.on_stop(attempt, Some(failure), stop.reason),
+        }
+    }
+
+    /// It gives up; with the failure, if that is what it ends with.
+    #[inline]
+    pub(crate) fn on_stop(&self, attempt: u32, failure: Option<&Failure>, reason: StopReason) {
+        #[cfg(feature = "metrics")]
+        if !self.silent {
+            meters::stop(self.label.as_ref(), reason);
+        }
+        #[cfg(feature = "tracing")]
+        if !self.silent {
+            events::stop(attempt, failure, reason);
+        }
+        let _ = (attempt, failure, reason);
+    }
+}

@@ -1,0 +1,87 @@
+//! The events: a line for each wait and each give-up.
+
+use std::fmt;
+use std::time::Duration;
+
+use relent_core::{Cause, Failure, StopReason, format_duration};
+
+use super::TARGET;
+
+/// A time to be read: whole milliseconds.
+fn readable(duration: Duration) -> String {
+    let millis = duration.as_millis().try_into().unwrap_or(u64::MAX);
+    format_duration(Duration::from_millis(millis))
+}
+
+/// Where the server named a time, and how long it is in seconds.
+fn hint(failure: &Failure) -> (Option<&'static str>, Option<f64>) {
+    match failure.hint.delay() {
+        Some(delay) => (Some(failure.hint.source.name()), Some(delay.as_secs_f64())),
+        None => (None, None),
+    }
+}
+
+/// What was seen, unless it says nothing: `: status 503, retry-after`.
+struct Seen<'a>(&'a Failure, Option<&'static str>);
+
+impl fmt::Display for Seen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(failure, hint) = self;
+        if failure.cause != Cause::Error {
+            write!(f, ": {}", failure.cause)?;
+        }
+        match hint {
+            Some(hint) => write!(f, ", {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
+    let (source, delay) = hint(failure);
+    tracing::info!(
+        target: TARGET,
+        {
+            relent.attempt = attempt,
+            relent.wait = after.as_secs_f64(),
+            relent.kind = failure.kind.name(),
+            relent.cause = %failure.cause,
+            relent.hint = source,
+            relent.hint_delay = delay,
+        },
+        "retry in {}{}",
+        readable(after),
+        Seen(failure, source),
+    );
+}
+
+pub(super) fn stop(attempt: u32, failure: Option<&Failure>, reason: StopReason) {
+    let (source, delay) = failure.map_or((None, None), hint);
+    let kind = failure.map(|failure| failure.kind.name());
+    let cause = failure.map(|failure| tracing::field::display(failure.cause));
+    let plural = if attempt == 1 { "" } else { "s" };
+    let seen = failure
+        .filter(|failure| failure.cause != Cause::Error)
+        .map_or_else(String::new, |failure| format!(" ({})", failure.cause));
+    // The level of an event is fixed where it stands.
+    macro_rules! tell {
+        ($level:ident) => {
+            tracing::$level!(
+                target: TARGET,
+                {
+                    relent.attempt = attempt,
+                    relent.reason = reason.name(),
+                    relent.kind = kind,
+                    relent.cause = cause,
+                    relent.hint = source,
+                    relent.hint_delay = delay,
+                },
+                "gave up after {attempt} attempt{plural}: {reason}{seen}",
+            )
+        };
+    }
+    match reason {
+        StopReason::Permanent | StopReason::Cancelled => tell!(debug),
+        _ => tell!(warn),
+    }
+}

@@ -1,0 +1,166 @@
+//! The metrics, recorded by whichever recorder is installed at the moment.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Key, Level, Metadata, SharedString, Unit, with_recorder};
+use relent_core::{Budget, Failure, StopReason};
+
+use super::{
+    ATTEMPTS, BUDGET_LEFT, DESTINATION, FAILURES, HINT, KIND, REASON, RETRIES, STOPS, TARGET, WAIT,
+};
+
+static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
+
+/// Without a label, and made once: a first success allocates nothing.
+static UNNAMED: Keys = Keys {
+    attempts: Key::from_static_name(ATTEMPTS),
+    retries: Key::from_static_name(RETRIES),
+    budget_left: Key::from_static_name(BUDGET_LEFT),
+};
+
+/// The name of a destination, for the metrics of its sessions; clones are one.
+///
+/// Have few of them: each has time series of its own. So a name is never taken out of an address.
+///
+/// ```
+/// use relent::observe::Label;
+/// use relent::{Driver, Policy, StdClock};
+///
+/// let payments = Label::new("payments");
+/// let mut driver = Driver::builder(Policy::STANDARD, StdClock).label(payments.clone()).start();
+/// driver.on_attempt();
+/// assert_eq!(payments.name(), "payments");
+/// ```
+#[derive(Clone)]
+pub struct Label(Arc<Named>);
+
+struct Named {
+    name: SharedString,
+    keys: Keys,
+}
+
+/// What is recorded also when nothing fails.
+struct Keys {
+    attempts: Key,
+    retries: Key,
+    budget_left: Key,
+}
+
+impl Label {
+    /// A name of your choice, such as `payments`.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        let name = SharedString::from_shared(name.into());
+        let key = |metric| {
+            let label = metrics::Label::new(DESTINATION, name.clone());
+            Key::from_parts(metric, vec![label])
+        };
+        let keys = Keys {
+            attempts: key(ATTEMPTS),
+            retries: key(RETRIES),
+            budget_left: key(BUDGET_LEFT),
+        };
+        Self(Arc::new(Named { name, keys }))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Label").field(&self.name()).finish()
+    }
+}
+
+/// Tells the installed recorder what the metrics mean and in which units they are. Call it once,
+/// after a recorder is installed.
+pub fn describe() {
+    let counter = |name: &'static str, what: &'static str| {
+        with_recorder(|recorder| {
+            recorder.describe_counter(name.into(), Some(Unit::Count), what.into());
+        });
+    };
+    counter(ATTEMPTS, "Attempts that were started.");
+    counter(RETRIES, "Attempts after the first that were started.");
+    counter(FAILURES, "Attempts that failed, by kind.");
+    counter(STOPS, "Give-ups, by reason.");
+    with_recorder(|recorder| {
+        recorder.describe_histogram(
+            WAIT.into(),
+            Some(Unit::Seconds),
+            "Waits before retries, by where the server named the time.".into(),
+        );
+        recorder.describe_gauge(
+            BUDGET_LEFT.into(),
+            Some(Unit::Count),
+            "Tokens in the retry budget.".into(),
+        );
+    });
+}
+
+fn keys(label: Option<&Label>) -> &Keys {
+    label.map_or(&UNNAMED, |label| &label.0.keys)
+}
+
+fn count(key: &Key) {
+    with_recorder(|recorder| recorder.register_counter(key, &METADATA).increment(1));
+}
+
+#[inline]
+pub(super) fn attempt(label: Option<&Label>, number: u32) {
+    let keys = keys(label);
+    count(&keys.attempts);
+    if number > 1 {
+        count(&keys.retries);
+    }
+}
+
+#[inline]
+pub(super) fn budget(label: Option<&Label>, budget: &Budget) {
+    let key = &keys(label).budget_left;
+    with_recorder(|recorder| {
+        recorder
+            .register_gauge(key, &METADATA)
+            .set(budget.balance());
+    });
+}
+
+/// A key with one label of its own, besides the destination.
+fn key(label: Option<&Label>, metric: &'static str, key: &'static str, value: &'static str) -> Key {
+    let own = metrics::Label::from_static_parts(key, value);
+    let destination = label.map(|label| metrics::Label::new(DESTINATION, label.0.name.clone()));
+    Key::from_parts(
+        metric,
+        [Some(own), destination]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>(),
+    )
+}
+
+pub(super) fn failure(label: Option<&Label>, failure: &Failure) {
+    count(&key(label, FAILURES, KIND, failure.kind.name()));
+}
+
+pub(super) fn wait(label: Option<&Label>, failure: &Failure, wait: Duration) {
+    let hint = match failure.hint.delay() {
+        Some(_) => failure.hint.source.name(),
+        None => "none",
+    };
+    let key = key(label, WAIT, HINT, hint);
+    with_recorder(|recorder| {
+        recorder
+            .register_histogram(&key, &METADATA)
+            .record(wait.as_secs_f64());
+    });
+}
+
+pub(super) fn stop(label: Option<&Label>, reason: StopReason) {
+    count(&key(label, STOPS, REASON, reason.name()));
+}

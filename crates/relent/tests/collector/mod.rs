@@ -1,0 +1,176 @@
+//! Collects what is told: events and spans of `tracing`, and metrics.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared by tests that each use a part"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// The fields of an event or a span, as text; a message is the field `message`.
+pub type Fields = BTreeMap<&'static str, String>;
+
+/// A span or an event.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub target: &'static str,
+    pub name: &'static str,
+    pub level: Level,
+    pub fields: Fields,
+    /// Whether it is a span that has ended.
+    pub ended: bool,
+    /// The `otel.name` of the span in which an event happened, or of a span's parent.
+    pub within: Option<String>,
+}
+
+#[derive(Clone, Default)]
+pub struct Collector {
+    events: Arc<Mutex<Vec<Told>>>,
+    spans: Arc<Mutex<Vec<(Id, Told)>>>,
+}
+
+struct Texts<'a>(&'a mut Fields);
+
+impl Visit for Texts<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+impl Collector {
+    /// Collects on this thread until the guard is dropped.
+    #[must_use]
+    pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let collector = Self::default();
+        let subscriber = tracing_subscriber::registry().with(collector.clone());
+        (collector, tracing::subscriber::set_default(subscriber))
+    }
+
+    pub fn events(&self) -> Vec<Told> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// The events of this project, level and message.
+    pub fn lines(&self) -> Vec<(Level, String)> {
+        let events = self.events();
+        let own = events
+            .into_iter()
+            .filter(|event| event.target.starts_with("relent"));
+        own.map(|event| (event.level, event.fields["message"].clone()))
+            .collect()
+    }
+
+    /// The spans of this project, in the order in which they began.
+    pub fn spans(&self) -> Vec<Told> {
+        let spans = self.spans.lock().unwrap();
+        let all = spans.iter().map(|(_, span)| span.clone());
+        all.filter(|span| span.target.starts_with("relent"))
+            .collect()
+    }
+
+    /// Everything that was told, in one text.
+    pub fn text(&self) -> String {
+        format!("{:?} {:?}", self.events(), self.spans.lock().unwrap())
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
+        let metadata = attributes.metadata();
+        let mut told = Told {
+            target: metadata.target(),
+            name: metadata.name(),
+            level: *metadata.level(),
+            fields: Fields::new(),
+            ended: false,
+            within: None,
+        };
+        attributes.record(&mut Texts(&mut told.fields));
+        self.spans.lock().unwrap().push((id.clone(), told));
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        let mut spans = self.spans.lock().unwrap();
+        // Identities are used again: the last one is meant.
+        let span = spans.iter_mut().rev().find(|(known, _)| known == id);
+        if let Some((_, told)) = span {
+            values.record(&mut Texts(&mut told.fields));
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let spans = self.spans.lock().unwrap();
+        let within = context.event_span(event).and_then(|span| {
+            let mut known = spans.iter().rev();
+            known.find_map(|(id, told)| (*id == span.id()).then(|| told.name.to_owned()))
+        });
+        drop(spans);
+        let metadata = event.metadata();
+        let mut told = Told {
+            target: metadata.target(),
+            name: metadata.name(),
+            level: *metadata.level(),
+            fields: Fields::new(),
+            ended: true,
+            within,
+        };
+        event.record(&mut Texts(&mut told.fields));
+        self.events.lock().unwrap().push(told);
+    }
+
+    fn on_close(&self, id: Id, _: Context<'_, S>) {
+        let mut spans = self.spans.lock().unwrap();
+        let span = spans.iter_mut().rev().find(|(known, _)| *known == id);
+        if let Some((_, told)) = span {
+            told.ended = true;
+        }
+    }
+}
+
+/// What was measured: by `name{label="value"}`, counters and gauges as they stand, histograms as the
+/// values that were recorded since the last look.
+pub type Measured = BTreeMap<String, Vec<f64>>;
+
+pub fn measured(snapshotter: &Snapshotter) -> Measured {
+    let metrics = snapshotter.snapshot().into_vec();
+    let named = metrics.into_iter().map(|(key, _, _, value)| {
+        let (name, labels) = key.key().clone().into_parts();
+        let labels: Vec<_> = labels
+            .iter()
+            .map(|label| format!("{}={:?}", label.key(), label.value()))
+            .collect();
+        let name = match labels.as_slice() {
+            [] => name.as_str().to_owned(),
+            labels => format!("{}{{{}}}", name.as_str(), labels.join(",")),
+        };
+        let values = match value {
+            DebugValue::Counter(count) => vec![count as f64],
+            DebugValue::Gauge(value) => vec![*value],
+            DebugValue::Histogram(values) => values.into_iter().map(|value| *value).collect(),
+        };
+        (name, values)
+    });
+    named.collect()
+}
+
+/// Records the metrics of this thread while `run` runs.
+pub fn measure<T>(run: impl FnOnce() -> T) -> (T, Measured) {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let result = metrics::with_local_recorder(&recorder, run);
+    (result, measured(&snapshotter))
+}

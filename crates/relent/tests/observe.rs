@@ -1,0 +1,268 @@
+//! What sessions tell: exact events and metrics, and nothing to those who did not ask.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
+
+mod collector;
+
+use std::time::Duration;
+
+use collector::{Collector, Measured, measure};
+use relent::observe::{self, Label};
+use relent::{
+    Backoff, Budget, BudgetConfig, Cause, Driver, Failure, Hint, HintSource, Jitter, Policy,
+    PolicyBuilder, StopReason, Ticker, VirtualClock, blocking,
+};
+use tracing::Level;
+
+fn policy() -> PolicyBuilder {
+    Policy::builder(Backoff::constant(Duration::from_millis(340)))
+        .jitter(Jitter::None)
+        .max_retries(3)
+}
+
+fn unavailable() -> Failure {
+    Failure::ambiguous().cause(Cause::Status(503))
+}
+
+/// Runs an operation that fails like this, in this order, and then succeeds.
+fn run(policy: &Policy, failures: &[Failure], budget: Option<&Budget>) -> Result<(), StopReason> {
+    let mut coming = failures.iter();
+    let operation = || coming.next().map_or(Ok(()), |failure| Err(*failure));
+    let mut retry = blocking::retry(policy, operation)
+        .classify(|failure: &Failure| *failure)
+        .clock(VirtualClock::new());
+    if let Some(budget) = budget {
+        retry = retry.budget(budget);
+    }
+    retry.run().map_err(|gave_up| gave_up.reason())
+}
+
+fn measures<const N: usize>(values: [(&str, &[f64]); N]) -> Measured {
+    let named = values.map(|(name, values)| (name.to_owned(), values.to_vec()));
+    named.into()
+}
+
+#[test]
+fn three_attempts_are_two_lines_and_exact_numbers() {
+    let policy = policy().build().unwrap();
+    let asked = Failure::throttled()
+        .cause(Cause::Status(429))
+        .hint(Hint::after(Duration::from_secs(2)).from_source(HintSource::RetryAfterMs));
+    let (collector, _guard) = Collector::start();
+    let (result, measured) = measure(|| run(&policy, &[unavailable(), asked], None));
+    assert_eq!(result, Ok(()));
+
+    let events = collector.events();
+    assert_eq!(events.len(), 2);
+    let first = &events[0];
+    assert_eq!((first.target, first.level), ("relent", Level::INFO));
+    let fields: Vec<_> = first.fields.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    assert_eq!(
+        fields,
+        [
+            ("message", "retry in 340ms: status 503"),
+            ("relent.attempt", "1"),
+            ("relent.cause", "status 503"),
+            ("relent.kind", "ambiguous"),
+            ("relent.wait", "0.34"),
+        ]
+    );
+    let second = &events[1].fields;
+    assert_eq!(second["relent.attempt"], "2");
+    assert_eq!(second["relent.hint"], "retry-after-ms");
+    assert_eq!(second["relent.hint_delay"], "2.0");
+    assert!(second["message"].starts_with("retry in "));
+    assert!(second["message"].ends_with(": status 429, retry-after-ms"));
+
+    let hinted = measured["relent_wait_seconds{hint=\"retry-after-ms\"}"].clone();
+    assert_eq!(second["relent.wait"], format!("{:?}", hinted[0]));
+    assert_eq!(
+        measured,
+        measures([
+            ("relent_attempts_total", &[3.0]),
+            ("relent_retries_total", &[2.0]),
+            ("relent_failures_total{kind=\"ambiguous\"}", &[1.0]),
+            ("relent_failures_total{kind=\"throttled\"}", &[1.0]),
+            ("relent_wait_seconds{hint=\"none\"}", &[0.34]),
+            ("relent_wait_seconds{hint=\"retry-after-ms\"}", &hinted),
+        ])
+    );
+}
+
+#[test]
+fn a_give_up_says_why() {
+    let policy = policy().max_retries(1).build().unwrap();
+    let (collector, _guard) = Collector::start();
+    let (result, measured) = measure(|| run(&policy, &[unavailable(); 2], None));
+    assert_eq!(result, Err(StopReason::RetriesExhausted));
+    let (level, line) = collector.lines().remove(1);
+    let expected = "gave up after 2 attempts: the retries are used up (status 503)";
+    assert_eq!((level, line.as_str()), (Level::WARN, expected));
+    let fields = &collector.events()[1].fields;
+    assert_eq!(fields["relent.reason"], "retries_exhausted");
+    assert_eq!(fields["relent.attempt"], "2");
+    let stops = &measured["relent_stops_total{reason=\"retries_exhausted\"}"];
+    assert_eq!(stops, &[1.0]);
+}
+
+#[test]
+fn what_repeating_cannot_help_is_no_warning() {
+    let policy = policy().build().unwrap();
+    let (collector, _guard) = Collector::start();
+    let missing = Failure::permanent().cause(Cause::Status(404));
+    assert_eq!(run(&policy, &[missing], None), Err(StopReason::Permanent));
+    let line = "gave up after 1 attempt: repeating cannot help (status 404)";
+    assert_eq!(collector.lines(), [(Level::DEBUG, line.to_owned())]);
+}
+
+/// The text of an error may hold a password or an address; only its cause is told.
+#[test]
+fn the_text_of_an_error_is_not_told() {
+    let policy = policy().max_retries(1).build().unwrap();
+    let (collector, _guard) = Collector::start();
+    let (_, measured) = measure(|| {
+        let failing = || Err::<(), _>("https://user:hunter2@host/?token=hunter2");
+        let retry = blocking::retry(&policy, failing);
+        retry.clock(VirtualClock::new()).run().unwrap_err()
+    });
+    assert_eq!(collector.lines()[0].1, "retry in 340ms");
+    assert!(!collector.text().contains("hunter2"));
+    assert!(!format!("{measured:?}").contains("hunter2"));
+}
+
+#[test]
+fn the_budget_left_is_told_when_a_request_begins_and_when_a_retry_is_paid_for() {
+    let policy = policy().build().unwrap();
+    let config = BudgetConfig {
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let budget = Budget::new(&config).unwrap();
+    let left = |failures: &[Failure]| {
+        let (_, measured) = measure(|| run(&policy, failures, Some(&budget)));
+        measured["relent_budget_left"][0]
+    };
+    assert_eq!(left(&[]), 10.1);
+    assert_eq!(left(&[unavailable()]), 9.2);
+}
+
+#[test]
+fn a_destination_is_a_label_only_if_it_was_given_a_name() {
+    let policy = policy().max_retries(0).build().unwrap();
+    let (_, measured) = measure(|| {
+        let mut driver = Driver::builder(&policy, VirtualClock::new())
+            .label(Label::new("payments"))
+            .start();
+        driver.on_attempt();
+        driver.on_failure(&unavailable());
+    });
+    let label = "destination=\"payments\"";
+    assert_eq!(
+        measured,
+        measures([
+            (&format!("relent_attempts_total{{{label}}}"), &[1.0]),
+            (
+                &format!("relent_failures_total{{kind=\"ambiguous\",{label}}}"),
+                &[1.0]
+            ),
+            (
+                &format!("relent_stops_total{{reason=\"retries_exhausted\",{label}}}"),
+                &[1.0]
+            ),
+        ])
+    );
+}
+
+/// A wait that nobody will wait for is not announced.
+#[test]
+fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
+    let policy = policy().build().unwrap();
+    let budget = policy_budget();
+    let before = budget.balance();
+    let (collector, _guard) = Collector::start();
+    let (_, measured) = measure(|| {
+        let mut driver = Driver::builder(&policy, VirtualClock::new())
+            .budget(&budget)
+            .traced()
+            .start();
+        driver.on_attempt();
+        let decision = driver.on_failure_unless(&unavailable(), || Some(StopReason::NotReplayable));
+        let stop = decision.stop().unwrap();
+        assert_eq!(stop.reason, StopReason::NotReplayable);
+        let summary = driver.summary(Some(stop));
+        let trace = summary.trace.unwrap();
+        let decisions: Vec<_> = trace.entries().map(|entry| entry.decision).collect();
+        assert_eq!(decisions, [Some(decision)]);
+    });
+    assert_eq!(budget.balance(), before, "and the retry is given back");
+    assert_eq!(collector.lines().len(), 1);
+    assert!(!measured.keys().any(|name| name.starts_with(observe::WAIT)));
+    let stops = &measured["relent_stops_total{reason=\"not_replayable\"}"];
+    assert_eq!(stops, &[1.0]);
+}
+
+fn policy_budget() -> Budget {
+    let still = BudgetConfig {
+        ratio: 0.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    Budget::new(&still).unwrap()
+}
+
+#[test]
+fn the_policys_own_reason_to_stop_stands_before_the_drivers() {
+    let policy = policy().build().unwrap();
+    let mut driver = Driver::builder(&policy, VirtualClock::new()).start();
+    driver.on_attempt();
+    let asked = || panic!("there is no retry to decline");
+    let decision = driver.on_failure_unless(&Failure::permanent(), asked);
+    assert_eq!(decision.stop().unwrap().reason, StopReason::Permanent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ticks_of_a_ticker_are_not_told_of() {
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let (collector, _guard) = Collector::start();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let mut ticker = Ticker::new(Policy::STANDARD);
+    while ticker.tick().await.is_some() {}
+    assert!(collector.events().is_empty());
+    assert!(collector::measured(&recorder.snapshotter()).is_empty());
+}
+
+/// What is told goes to whoever listens at the moment, so installing a recorder late is no loss.
+#[test]
+fn nothing_is_told_to_one_who_does_not_listen() {
+    let policy = policy().build().unwrap();
+    let (collector, guard) = Collector::start();
+    drop(guard);
+    run(&policy, &[unavailable()], None).unwrap();
+    assert!(collector.events().is_empty() && collector.spans().is_empty());
+    let ((), measured) = measure(|| ());
+    assert!(measured.is_empty());
+}
+
+/// The names are an interface: dashboards are made of them.
+#[test]
+fn the_page_on_observability_has_every_name() {
+    let page = include_str!("../../../docs/observability.md");
+    let metrics = [
+        observe::ATTEMPTS,
+        observe::RETRIES,
+        observe::FAILURES,
+        observe::WAIT,
+        observe::STOPS,
+        observe::BUDGET_LEFT,
+    ];
+    for name in metrics {
+        assert!(page.contains(&format!("| `{name}` |")), "{name}");
+    }
+    for label in [
+        observe::KIND,
+        observe::HINT,
+        observe::REASON,
+        observe::DESTINATION,
+    ] {
+        assert!(page.contains(&format!("`{label}`")), "{label}");
+    }
+}
