@@ -93,6 +93,28 @@ impl Network {
         }
     }
 
+    /// The word for this failure where things are counted, such as `connection_refused`.
+    ///
+    /// ```
+    /// assert_eq!(relent_core::Network::Connect.name(), "connection_refused");
+    /// ```
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dns => "name_look_up_failed",
+            Self::NameNotFound => "name_not_found",
+            Self::Connect => "connection_refused",
+            Self::Handshake => "tls_handshake_cut",
+            Self::Certificate => "certificate_rejected",
+            Self::RefusedStream => "stream_refused",
+            Self::GoAway => "connection_going_away",
+            Self::Reset => "connection_reset",
+            Self::Truncated => "response_cut_short",
+            Self::BadRequest => "malformed_request",
+            Self::Other => "network_error",
+        }
+    }
+
     const fn describe(self) -> &'static str {
         match self {
             Self::Dns => "name look-up failed",

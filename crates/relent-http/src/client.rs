@@ -152,6 +152,14 @@ impl Client {
         self
     }
 
+    /// Names the destination in metrics: a name of your choice, such as `payments`.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.manner.named = crate::observe::Named::new(name);
+        self
+    }
+
     /// How the keys of [`RequestBuilder::idempotency_key`] are written: in quotes, unless said
     /// otherwise.
     #[must_use]
@@ -295,9 +303,9 @@ impl Client {
         let mut connection = Connection::Pooled;
         loop {
             let until = Until::after(driver.on_attempt().limit);
-            let attempt = driver.attempts().saturating_sub(1);
-            let outcome = self.attempt(request, manner.timeout, connection, until);
-            let failed = match manner.judge(attempt, outcome.await) {
+            let number = driver.attempts();
+            let outcome = self.attempt(request, manner.timeout, connection, until, number);
+            let failed = match manner.judge(number.saturating_sub(1), outcome.await) {
                 Ok(response) => {
                     driver.on_success_with(cause(response.status()));
                     return Ok(Response::new(response, driver.summary(None)));

@@ -20,6 +20,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::hint::HintOptions;
+use crate::observe::Named;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
@@ -102,6 +103,7 @@ struct Config<K, M, N> {
     budget: Option<Arc<Budget>>,
     hints: HintOptions,
     traced: bool,
+    named: Named,
     cap: usize,
     reroute: Option<Arc<Reroute>>,
     random: Option<Arc<NewRandom>>,
@@ -123,6 +125,7 @@ impl RetryLayer {
                 policy,
                 hints: HintOptions::default(),
                 traced: false,
+                named: Named::default(),
                 cap: Replay::CAP,
                 reroute: None,
                 random: None,
@@ -154,6 +157,14 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub const fn traced(mut self) -> Self {
         self.config.traced = true;
+        self
+    }
+
+    /// Names the destination in metrics: a name of your choice, such as `payments`.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.config.named = Named::new(name);
         self
     }
 
@@ -203,6 +214,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
                 budget: self.config.budget,
                 hints: self.config.hints,
                 traced: self.config.traced,
+                named: self.config.named,
                 cap: self.config.cap,
                 reroute: self.config.reroute,
                 random: self.config.random,
@@ -227,6 +239,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
                 budget: self.config.budget,
                 hints: self.config.hints,
                 traced: self.config.traced,
+                named: self.config.named,
                 cap: self.config.cap,
                 reroute: self.config.reroute,
                 random: self.config.random,
@@ -251,6 +264,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
                 budget: self.config.budget,
                 hints: self.config.hints,
                 traced: self.config.traced,
+                named: self.config.named,
                 cap: self.config.cap,
                 reroute: self.config.reroute,
                 random: self.config.random,
@@ -280,7 +294,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         if self.traced {
             driver = driver.traced();
         }
-        driver.start()
+        self.named.name(driver).start()
     }
 
     /// Lets the caller choose where the attempt goes.

@@ -15,6 +15,10 @@
 //!   classifies the errors of reqwest; and the module `dns`, a resolver whose errors can be told
 //!   apart.
 //! - `middleware`: the same for a stack of reqwest-middleware.
+//! - `tracing`: a span for each attempt of the client and the layer, by OpenTelemetry's semantic
+//!   conventions for HTTP, and the [events](https://docs.rs/relent/latest/relent/observe) of waits
+//!   and give-ups.
+//! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
 //! - `json`, `form`, `query`: what reqwest's features of the same names add to a request.
 //!
 //! Coming from another library: `fetch_retry` has every option side by side.
@@ -39,6 +43,8 @@ mod idempotency_key;
 mod layer;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 pub mod network;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod observe;
 mod rate_limit;
 mod repeatable;
 #[cfg(feature = "tower")]

@@ -58,7 +58,7 @@ pub const REASON: &str = "reason";
 pub const DESTINATION: &str = "destination";
 
 /// Tells of one session. Without the features it is nothing, and does nothing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Observer {
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     silent: bool,
@@ -78,7 +78,8 @@ impl Observer {
     pub(crate) const SILENT: Self = Self {
         #[cfg(any(feature = "metrics", feature = "tracing"))]
         silent: true,
-        ..Self::NEW
+        #[cfg(feature = "metrics")]
+        label: None,
     };
 
     #[cfg(feature = "metrics")]

@@ -195,9 +195,10 @@ impl<'c> Download<'c> {
 
     async fn send(&self, request: &Request<Body>) -> Result<reqwest::Response, Failed> {
         let (timeout, connection) = (self.manner.timeout, self.connection);
+        let number = self.attempts.saturating_add(1);
         let attempt = self
             .client
-            .attempt(request, timeout, connection, self.until);
+            .attempt(request, timeout, connection, self.until, number);
         attempt.await
     }
 

@@ -9,6 +9,7 @@ use relent::{Clock, Driver, TokioClock};
 use relent_core::{Budget, Cause, Decision, Failure, Kind, Pattern, Policy, Random, StopReason};
 
 use super::attempt::{AttemptError, Failed, Last};
+use crate::observe::Named;
 use crate::repeatable::RequestFacts;
 
 /// Whether an attempt is to be repeated.
@@ -28,6 +29,7 @@ pub(crate) struct Manner {
     /// The limit of an attempt and its response's body, set on the request.
     pub(crate) timeout: Option<Duration>,
     pub(crate) traced: bool,
+    pub(crate) named: Named,
 }
 
 impl Manner {
@@ -40,6 +42,7 @@ impl Manner {
             repeatable: None,
             timeout: None,
             traced: false,
+            named: Named::default(),
         }
     }
 
@@ -64,7 +67,7 @@ impl Manner {
         if self.traced {
             driver = driver.traced();
         }
-        driver.start()
+        self.named.name(driver).start()
     }
 
     /// The caller's own judgement of a response, which goes before that of the status. `attempt`

@@ -32,6 +32,9 @@ use crate::{classify, network};
 ///   run twice.
 /// - A 421 is retried once, but on any connection: for a fresh one, use [`Client`](super::Client).
 ///
+/// With the feature `tracing` it tells of waits and give-ups; it makes no spans, which are the work of
+/// another middleware after it, such as reqwest-tracing.
+///
 /// The reqwest client should come from a [`recipe`](super::recipe), so that its own retries do not
 /// multiply. Requests take another policy with `.with_extension(Arc<Policy>)`.
 ///
@@ -93,6 +96,14 @@ impl RetryMiddleware {
     #[must_use]
     pub const fn traced(mut self) -> Self {
         self.manner.traced = true;
+        self
+    }
+
+    /// Names the destination in metrics: a name of your choice, such as `payments`.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.manner.named = crate::observe::Named::new(name);
         self
     }
 

@@ -10,6 +10,7 @@ use super::Client;
 use super::attempt::{AttemptError, Broken, Failed, Last, Until};
 use super::body::Body;
 use crate::classify;
+use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
 
 /// Which connections an attempt may use.
@@ -33,15 +34,28 @@ impl Connection {
 }
 
 impl Client {
-    /// One attempt, until the head of a response that is no failure.
+    /// The attempt of this number, until the head of a response that is no failure.
     pub(crate) async fn attempt(
         &self,
         request: &Request<Body>,
         timeout: Option<Duration>,
         connection: Connection,
         until: Until,
+        number: u32,
     ) -> Result<reqwest::Response, Failed> {
-        let sent = self.transmit(request, timeout, connection, until).await;
+        let (method, uri) = (request.method(), request.uri());
+        let mut span = AttemptSpan::start(method, uri, request.headers(), number);
+        let sending = self.transmit(request, timeout, connection, until);
+        let sent = span.around(sending).await;
+        match &sent {
+            Ok(response) => span.answered(response.status(), None),
+            Err(failed) => match &failed.last {
+                Last::Refused(response) => {
+                    span.answered(response.status(), Some(&failed.failure));
+                }
+                Last::Error(_) => span.failed(&failed.failure),
+            },
+        }
         sent.map_err(|mut failed| {
             let helped = !matches!(failed.failure.kind, Kind::Permanent | Kind::Overloaded);
             if helped && !request.body().can_be_sent_again() {

@@ -21,6 +21,7 @@ use super::{CallDriver, Config, FreshConnection, MapBody, Override, ServiceError
 use crate::drain::{self, Drain};
 use crate::headers::GRPC_STATUS;
 use crate::network;
+use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay};
 
@@ -71,6 +72,7 @@ pin_project! {
             #[pin]
             attempt: F,
             limit: Limit,
+            span: AttemptSpan,
         },
         // Until the wait is over; `left` of it when the timer, if set, has run out.
         Waiting {
@@ -137,7 +139,8 @@ where
         let mut request = Request::from_parts(parts, config.map.map_body(body));
         config.route(&mut request, 1);
         let (_, limit) = begin(&mut driver);
-        let attempt = service.call(request);
+        let span = span_of(&request, 1);
+        let attempt = span.in_scope(|| service.call(request));
         Self {
             config: config.clone(),
             service: service.clone(),
@@ -147,7 +150,11 @@ where
             driver,
             timer: None,
             fresh: false,
-            state: State::Running { attempt, limit },
+            state: State::Running {
+                attempt,
+                limit,
+                span,
+            },
         }
     }
 
@@ -156,10 +163,15 @@ where
         loop {
             let (outcome, failure) = match this.state.as_mut().project() {
                 StateProjection::Done => return Poll::Pending,
-                StateProjection::Running { attempt, limit } => match attempt.poll(context) {
+                StateProjection::Running {
+                    attempt,
+                    limit,
+                    span,
+                } => match span.in_scope(|| attempt.poll(context)) {
                     Poll::Ready(Ok(response)) => {
                         match judge(&response, *this.facts, this.config, this.driver) {
                             None => {
+                                span.answered(response.status(), None);
                                 let status = response.status().as_u16();
                                 this.driver.on_success_with(Cause::Status(status));
                                 this.state.set(State::Done);
@@ -169,17 +181,22 @@ where
                                 }
                                 return Poll::Ready(Ok(response));
                             }
-                            Some(failure) => (Outcome::Response(response), failure),
+                            Some(failure) => {
+                                span.answered(response.status(), Some(&failure));
+                                (Outcome::Response(response), failure)
+                            }
                         }
                     }
                     Poll::Ready(Err(error)) => {
                         let error = error.into();
                         let failure = of_error(&*error);
+                        span.failed(&failure);
                         (Outcome::Error(ServiceError::Service(error)), failure)
                     }
                     Poll::Pending => {
                         let given = ready!(poll_limit(limit, this.driver, this.timer, context));
                         let failure = Failure::ambiguous().cause(Cause::Timeout);
+                        span.failed(&failure);
                         (Outcome::Error(ServiceError::Timeout(given)), failure)
                     }
                 },
@@ -228,8 +245,13 @@ where
                                 *this.fresh,
                             ) {
                                 Ok((request, limit)) => {
-                                    let attempt = this.service.call(request);
-                                    this.state.set(State::Running { attempt, limit });
+                                    let span = span_of(&request, this.driver.attempts());
+                                    let attempt = span.in_scope(|| this.service.call(request));
+                                    this.state.set(State::Running {
+                                        attempt,
+                                        limit,
+                                        span,
+                                    });
                                     continue;
                                 }
                                 Err(error) => {
@@ -266,18 +288,15 @@ where
             let answered = matches!(outcome, Outcome::Response(_));
             let busy = answered && !this.replay.is_whole();
             *this.fresh = busy || failure.cause == Cause::Status(421);
-            let decision = match this.driver.on_failure(&failure) {
-                Decision::Retry { .. } if this.head.is_none() => {
-                    let reason = StopReason::RetriesExhausted;
-                    Decision::Stop(this.driver.on_declined(&failure, reason))
+            let (head, replay) = (this.head.as_ref(), &mut *this.replay);
+            let unable = || match head {
+                None => Some(StopReason::RetriesExhausted),
+                Some(_) => {
+                    let kept = replay.take_back(answered);
+                    kept.err().map(|_| StopReason::NotReplayable)
                 }
-                Decision::Retry { .. } if this.replay.take_back(answered).is_err() => {
-                    let reason = StopReason::NotReplayable;
-                    Decision::Stop(this.driver.on_declined(&failure, reason))
-                }
-                decision => decision,
             };
-            match decision {
+            match this.driver.on_failure_unless(&failure, unable) {
                 Decision::Stop(stop) => {
                     this.state.set(State::Done);
                     let summary = this.driver.summary(Some(stop));
@@ -322,6 +341,12 @@ fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
         _ => Limit::Never,
     };
     (attempt, limit)
+}
+
+/// The span of the attempt that sends this.
+#[inline]
+fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
+    AttemptSpan::start(request.method(), request.uri(), request.headers(), attempt)
 }
 
 /// The request of an attempt after the first, which starts.

@@ -84,6 +84,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
                     budget: budget.or(self.config.budget),
                     hints: self.config.hints,
                     traced: self.config.traced,
+                    named: self.config.named,
                     cap: self.config.cap,
                     reroute: self.config.reroute,
                     random: self.config.random,

@@ -1,0 +1,58 @@
+//! What an attempt over HTTP tells: a span, with the feature `tracing`, by OpenTelemetry's semantic
+//! conventions for HTTP clients. They want one span for each request that goes out, and none around
+//! them all.
+//!
+//! The name of the span and of its fields are in `observe/span.rs`, the only place where they are
+//! written; `docs/observability.md` has them in one table.
+
+#[cfg(not(feature = "tracing"))]
+mod silent;
+#[cfg(feature = "tracing")]
+mod span;
+#[cfg(feature = "tracing")]
+mod url;
+
+use relent::DriverBuilder;
+use relent_core::{Budget, Policy, Random};
+use std::ops::Deref;
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) use silent::AttemptSpan;
+#[cfg(feature = "tracing")]
+pub(crate) use span::AttemptSpan;
+
+/// The name of the destination in metrics, if it was given one. Without the feature `metrics` it is
+/// nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named {
+    #[cfg(feature = "metrics")]
+    label: Option<relent::observe::Label>,
+}
+
+impl Named {
+    #[cfg(feature = "metrics")]
+    pub(crate) fn new(name: impl Into<std::sync::Arc<str>>) -> Self {
+        Self {
+            label: Some(relent::observe::Label::new(name)),
+        }
+    }
+
+    /// Names the destination in what this driver tells.
+    #[inline]
+    pub(crate) fn name<'p, K, R, P, B>(
+        &self,
+        driver: DriverBuilder<'p, K, R, P, B>,
+    ) -> DriverBuilder<'p, K, R, P, B>
+    where
+        K: relent::Clock,
+        R: Random,
+        P: Deref<Target = Policy>,
+        B: Deref<Target = Budget>,
+    {
+        #[cfg(feature = "metrics")]
+        if let Some(label) = &self.label {
+            return driver.label(label.clone());
+        }
+        driver
+    }
+}

@@ -1,0 +1,32 @@
+//! No spans.
+
+use http::{HeaderMap, Method, StatusCode, Uri};
+use relent_core::Failure;
+
+/// What the span of an attempt is without the feature `tracing`: nothing.
+#[derive(Debug)]
+pub(crate) struct AttemptSpan;
+
+impl AttemptSpan {
+    #[inline]
+    pub(crate) fn start(_: &Method, _: &Uri, _: &HeaderMap, _: u32) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
+        run()
+    }
+
+    #[cfg(feature = "reqwest")]
+    #[inline]
+    pub(crate) fn around<F: Future>(&self, attempt: F) -> F {
+        attempt
+    }
+
+    #[inline]
+    pub(crate) fn answered(&mut self, _: StatusCode, _: Option<&Failure>) {}
+
+    #[inline]
+    pub(crate) fn failed(&mut self, _: &Failure) {}
+}

@@ -1,0 +1,146 @@
+//! The span of an attempt.
+
+use std::fmt;
+
+use http::header::HOST;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use relent_core::{Cause, Failure, GrpcCode};
+use tracing::Span;
+use tracing::field::{Empty, display};
+
+use super::url::{self, Redacted};
+
+/// The span of one attempt, until the head of its response has arrived. Dropped before that, it
+/// says that the attempt was cancelled.
+#[derive(Debug)]
+pub(crate) struct AttemptSpan {
+    span: Span,
+    ended: bool,
+}
+
+impl AttemptSpan {
+    /// The attempt of this number starts; the first is 1.
+    #[inline]
+    pub(crate) fn start(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Self {
+        // Without a subscriber this is one comparison.
+        let span = if tracing::level_enabled!(tracing::Level::INFO) {
+            begin(method, uri, headers, number)
+        } else {
+            Span::none()
+        };
+        Self { span, ended: false }
+    }
+
+    /// Runs a part of the attempt, so that what happens in it is seen in the span.
+    #[inline]
+    pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.span.in_scope(run)
+    }
+
+    /// Runs the whole of the attempt.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn around<F: Future>(&self, attempt: F) -> impl Future<Output = F::Output> {
+        tracing::Instrument::instrument(attempt, self.span.clone())
+    }
+
+    /// It was answered, which may be a failure.
+    #[inline]
+    pub(crate) fn answered(&mut self, status: StatusCode, failure: Option<&Failure>) {
+        self.ended = true;
+        if !self.span.is_disabled() {
+            self.span
+                .record("http.response.status_code", status.as_u16());
+            if let Some(failure) = failure {
+                self.failed(failure);
+            }
+        }
+    }
+
+    /// It failed.
+    #[inline]
+    pub(crate) fn failed(&mut self, failure: &Failure) {
+        self.ended = true;
+        if !self.span.is_disabled() {
+            self.error(&ErrorType(failure.cause));
+        }
+    }
+
+    #[cold]
+    fn error(&self, kind: &dyn fmt::Display) {
+        self.span.record("error.type", display(kind));
+        self.span.record("otel.status_code", "ERROR");
+    }
+}
+
+impl Drop for AttemptSpan {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.ended && !self.span.is_disabled() {
+            self.error(&"cancelled");
+        }
+    }
+}
+
+#[cold]
+fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
+    let authority = match uri.authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => headers.get(HOST).and_then(|host| host.to_str().ok()),
+    };
+    let known = is_known(method);
+    tracing::info_span!(
+        target: "relent_http",
+        "http.client.request",
+        // What tracing-opentelemetry reads: the span is named by its method.
+        otel.name = if known { method.as_str() } else { "HTTP" },
+        otel.kind = "client",
+        otel.status_code = Empty,
+        http.request.method = if known { method.as_str() } else { "_OTHER" },
+        http.request.method_original = (!known).then(|| method.as_str()),
+        http.request.resend_count = (number > 1).then(|| number - 1),
+        server.address = authority.map(url::host),
+        server.port = url::port(uri, authority),
+        url.full = %Redacted { uri, authority },
+        http.response.status_code = Empty,
+        error.type = Empty,
+    )
+}
+
+/// Whether the conventions know the method: those of RFC 9110, PATCH (RFC 5789) and QUERY
+/// (draft-ietf-httpbis-safe-method-w-body). Others may be many, and each would be a name.
+fn is_known(method: &Method) -> bool {
+    matches!(
+        method.as_str(),
+        "GET"
+            | "HEAD"
+            | "POST"
+            | "PUT"
+            | "DELETE"
+            | "CONNECT"
+            | "OPTIONS"
+            | "TRACE"
+            | "PATCH"
+            | "QUERY"
+    )
+}
+
+/// The value of `error.type`: a status as it is, otherwise a word.
+struct ErrorType(Cause);
+
+impl fmt::Display for ErrorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Cause::Status(status) => write!(f, "{status}"),
+            Cause::Grpc(number) => match GrpcCode::from_number(number) {
+                Some(code) => f.write_str(code.name()),
+                None => write!(f, "{number}"),
+            },
+            Cause::Timeout => f.write_str("timeout"),
+            Cause::Network(network) => f.write_str(network.name()),
+            // The value that the conventions have for an error without a word.
+            Cause::Error | Cause::Exit(_) | Cause::Signal(_) | Cause::Output => {
+                f.write_str("_OTHER")
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! An address without what is secret in it.
+
+use std::fmt;
+
+use http::Uri;
+
+/// What stands in the place of a secret, as the conventions have it.
+const REDACTED: &str = "REDACTED";
+
+/// Parameters whose values are secret, in lower case. The first seven are those of the conventions
+/// (signed addresses of AWS, Azure and Google); the others are where RFC 6749, RFC 6750 and common
+/// services put a credential.
+const SECRET: [&str; 20] = [
+    "awsaccesskeyid",
+    "signature",
+    "sig",
+    "x-amz-credential",
+    "x-amz-security-token",
+    "x-amz-signature",
+    "x-goog-signature",
+    "access_token",
+    "api-key",
+    "api_key",
+    "apikey",
+    "auth",
+    "client_secret",
+    "code",
+    "key",
+    "password",
+    "refresh_token",
+    "secret",
+    "token",
+    "x-goog-credential",
+];
+
+/// The address of a request as `url.full`: absolute as far as it is known, without user and
+/// password, and without the values of secret parameters.
+pub(super) struct Redacted<'a> {
+    pub(super) uri: &'a Uri,
+    /// Of the address, or else the `Host`.
+    pub(super) authority: Option<&'a str>,
+}
+
+impl fmt::Display for Redacted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(scheme) = self.uri.scheme_str() {
+            write!(f, "{scheme}:")?;
+        }
+        if let Some(authority) = self.authority {
+            f.write_str("//")?;
+            match authority.rsplit_once('@') {
+                Some((_, host)) => write!(f, "{REDACTED}:{REDACTED}@{host}")?,
+                None => f.write_str(authority)?,
+            }
+        }
+        f.write_str(self.uri.path())?;
+        let Some(query) = self.uri.query() else {
+            return Ok(());
+        };
+        for (index, parameter) in query.split('&').enumerate() {
+            f.write_str(if index == 0 { "?" } else { "&" })?;
+            match parameter.split_once('=') {
+                Some((name, _)) if is_secret(name) => write!(f, "{name}={REDACTED}")?,
+                _ => f.write_str(parameter)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the value of this parameter is secret; so it is if its name is written in another way
+/// than the usual.
+fn is_secret(name: &str) -> bool {
+    name.contains('%')
+        || SECRET
+            .iter()
+            .any(|secret| name.eq_ignore_ascii_case(secret))
+}
+
+/// The host and, if there is one, the port of an authority.
+fn parts(authority: &str) -> (&str, Option<&str>) {
+    let address = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, address)| address);
+    if let Some((host, rest)) = address
+        .strip_prefix('[')
+        .and_then(|bracketed| bracketed.split_once(']'))
+    {
+        return (host, rest.strip_prefix(':'));
+    }
+    match address.split_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (address, None),
+    }
+}
+
+/// The name or number of the host.
+pub(super) fn host(authority: &str) -> &str {
+    parts(authority).0
+}
+
+/// The port, or that of the scheme.
+pub(super) fn port(uri: &Uri, authority: Option<&str>) -> Option<u16> {
+    if let Some(port) = authority.and_then(|authority| parts(authority).1) {
+        return port.parse().ok();
+    }
+    match uri.scheme_str() {
+        Some("http") => Some(80),
+        Some("https") => Some(443),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redacted(text: &str) -> String {
+        let uri: Uri = text.parse().unwrap();
+        let authority = uri.authority().map(http::uri::Authority::as_str);
+        Redacted {
+            uri: &uri,
+            authority,
+        }
+        .to_string()
+    }
+
+    #[test]
+    fn user_and_password_are_never_told() {
+        let told = "http://REDACTED:REDACTED@host:81/path?q=1";
+        assert_eq!(redacted("http://user:hunter2@host:81/path?q=1"), told);
+        assert_eq!(redacted("http://hunter2@host:81/path?q=1"), told);
+    }
+
+    #[test]
+    fn the_values_of_secret_parameters_are_never_told_and_their_names_are() {
+        assert_eq!(
+            redacted("https://host/a?color=blue&sig=hunter2&X-Amz-Signature=hunter2&&flag"),
+            "https://host/a?color=blue&sig=REDACTED&X-Amz-Signature=REDACTED&&flag"
+        );
+        assert_eq!(redacted("http://h/?TOKEN=a=b"), "http://h/?TOKEN=REDACTED");
+    }
+
+    /// `%74oken` is `token` to a server.
+    #[test]
+    fn a_name_in_disguise_is_secret() {
+        assert_eq!(
+            redacted("http://h/?%74oken=hunter2"),
+            "http://h/?%74oken=REDACTED"
+        );
+    }
+
+    #[test]
+    fn every_secret_name_is_written_in_lower_case() {
+        for name in SECRET {
+            assert_eq!(name, name.to_ascii_lowercase());
+        }
+    }
+
+    #[test]
+    fn host_and_port_are_read_out_of_every_authority() {
+        let of = |text: &str| {
+            let uri: Uri = text.parse().unwrap();
+            let authority = uri.authority().map(http::uri::Authority::as_str);
+            let host = authority.map(host).map(str::to_owned);
+            (host, port(&uri, authority))
+        };
+        let named = |host: &str, port| (Some(host.to_owned()), port);
+        assert_eq!(of("http://host/"), named("host", Some(80)));
+        assert_eq!(of("https://user:pass@host/"), named("host", Some(443)));
+        assert_eq!(of("https://host:8443/"), named("host", Some(8443)));
+        assert_eq!(of("http://[::1]:81/"), named("::1", Some(81)));
+        assert_eq!(of("http://[::1]/"), named("::1", Some(80)));
+        assert_eq!(of("/path"), (None, None));
+    }
+}

@@ -1,0 +1,41 @@
+//! What a client tells of its attempts: spans and events as they happen, then the account of the
+//! request and the metrics as a scraper would see them: `observed URL`.
+//!
+//! Start a service that fails for it to talk to, which prints its URL:
+//! `cargo run -p relent --example flaky_server -- 127.0.0.1:8080 503:1 500 200`
+//! and run it with `--all-features`.
+#![allow(clippy::print_stdout)]
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use relent::{Backoff, Policy, observe};
+use relent_http::Client;
+use tracing_subscriber::fmt::format::FmtSpan;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt()
+        .with_span_events(FmtSpan::CLOSE)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .init();
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let metrics = recorder.handle();
+    metrics::set_global_recorder(recorder)?;
+    observe::describe();
+
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "http://user:secret@127.0.0.1:8080/?token=secret".to_owned());
+    let policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+        .max_retries(4)
+        .build()?;
+    let client = Client::new(policy)?.label("flaky").traced();
+
+    match client.get(&url).send().await {
+        Ok(response) => println!("\n{}: {:#?}", response.status(), response.summary()),
+        Err(error) => println!("\n{error}: {:#?}", error.summary()),
+    }
+    println!("\n{}", metrics.render());
+    Ok(())
+}
