@@ -6,10 +6,11 @@
 //! and run it with `--all-features`.
 #![allow(clippy::print_stdout)]
 
+use std::fmt;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use relent::{Backoff, Policy, observe};
+use relent::{Backoff, Policy, Summary, Trace, observe};
 use relent_http::Client;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -33,9 +34,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::new(policy)?.label("flaky").traced();
 
     match client.get(&url).send().await {
-        Ok(response) => println!("\n{}: {:#?}", response.status(), response.summary()),
-        Err(error) => println!("\n{error}: {:#?}", error.summary()),
+        Ok(response) => tell(&response.status(), Some(response.summary())),
+        Err(error) => tell(&error, error.summary()),
     }
     println!("\n{}", metrics.render());
     Ok(())
+}
+
+fn tell(end: &dyn fmt::Display, summary: Option<&Summary>) {
+    println!("\n{end}");
+    let trace = summary.and_then(|summary| summary.trace.as_ref());
+    for entry in trace.into_iter().flat_map(Trace::entries) {
+        let seen = entry
+            .seen
+            .map_or_else(|| "success".to_owned(), |seen| seen.to_string());
+        match entry.wait() {
+            Some(wait) => println!("  attempt {}: {seen}; next in {wait:?}", entry.attempt),
+            None => println!("  attempt {}: {seen}", entry.attempt),
+        }
+    }
 }

@@ -13,6 +13,7 @@ impl AttemptSpan {
         Self
     }
 
+    #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
         run()

@@ -32,6 +32,7 @@ impl AttemptSpan {
     }
 
     /// Runs a part of the attempt, so that what happens in it is seen in the span.
+    #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
         self.span.in_scope(run)
