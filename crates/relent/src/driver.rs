@@ -79,6 +79,7 @@ where
     /// Whether an attempt that succeeds has anything to tell: to a clock, a budget or a trace.
     /// The rest pays for one comparison (design rule 10).
     attended: bool,
+    silent: bool,
     clock: K,
     random: R,
     /// Begins at [`NOT_YET`], and anew when the clock is first read.
@@ -110,6 +111,7 @@ pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, B = &'p Budge
     clock: K,
     random: R,
     repeatable: bool,
+    silent: bool,
     extras: Option<Box<Extras<'p>>>,
     observer: Observer,
 }
@@ -155,7 +157,7 @@ where
 
     /// Tells of nothing: what it drives is no operation.
     pub(crate) fn silent(mut self) -> Self {
-        self.observer = Observer::SILENT;
+        self.silent = true;
         self
     }
 
@@ -167,6 +169,7 @@ where
             clock,
             random: _,
             repeatable,
+            silent,
             extras,
             observer,
         } = self;
@@ -176,6 +179,7 @@ where
             clock,
             random,
             repeatable,
+            silent,
             extras,
             observer,
         }
@@ -189,6 +193,7 @@ where
             clock: _,
             random,
             repeatable,
+            silent,
             extras,
             observer,
         } = self;
@@ -198,6 +203,7 @@ where
             clock,
             random,
             repeatable,
+            silent,
             extras,
             observer,
         }
@@ -213,6 +219,7 @@ where
             clock: self.clock,
             random: self.random,
             session: Session::new(NOT_YET, self.repeatable),
+            silent: self.silent,
             extras: Seldom::new(self.extras),
             observer: self.observer,
         }
@@ -229,6 +236,7 @@ impl<'p, K: Clock> Driver<'p, K> {
             clock,
             random: SessionRandom::new(),
             repeatable: true,
+            silent: false,
             extras: None,
             observer: Observer::NEW,
         }
@@ -260,6 +268,7 @@ impl<K: Clock> Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>> {
             clock,
             random: SessionRandom::new(),
             repeatable: true,
+            silent: false,
             extras: None,
             observer: Observer::NEW,
         }
@@ -283,7 +292,9 @@ where
     #[inline]
     pub fn begin_attempt(&mut self) -> (Attempt, Option<Instant>) {
         let number = self.session.on_attempt();
-        self.observer.on_attempt(number);
+        if !self.silent {
+            self.observer.on_attempt(number);
+        }
         if self.attended {
             if let Some(budget) = &self.budget
                 && number == 1
@@ -432,6 +443,9 @@ where
         if self.extras.is_some() {
             self.record(now, Some(*failure), Some(decision));
         }
+        if self.silent {
+            return;
+        }
         self.observer
             .on_decision(self.session.attempts(), failure, &decision);
         if let Some(budget) = &self.budget {
@@ -479,10 +493,12 @@ where
 
     fn give_back(&mut self, failure: Option<&Failure>, stop: Stop) -> Stop {
         self.session.on_cancel(self.budget.as_deref());
-        self.observer
-            .on_stop(self.session.attempts(), failure, stop.reason);
-        if let Some(budget) = &self.budget {
-            self.observer.on_budget(budget);
+        if !self.silent {
+            let attempts = self.session.attempts();
+            self.observer.on_stop(attempts, failure, stop.reason);
+            if let Some(budget) = &self.budget {
+                self.observer.on_budget(budget);
+            }
         }
         let trace = self
             .extras

@@ -60,24 +60,12 @@ pub const DESTINATION: &str = "destination";
 /// Tells of one session. Without the features it is nothing, and does nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Observer {
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
-    silent: bool,
     #[cfg(feature = "metrics")]
     label: Option<Label>,
 }
 
 impl Observer {
     pub(crate) const NEW: Self = Self {
-        #[cfg(any(feature = "metrics", feature = "tracing"))]
-        silent: false,
-        #[cfg(feature = "metrics")]
-        label: None,
-    };
-
-    /// Tells of nothing.
-    pub(crate) const SILENT: Self = Self {
-        #[cfg(any(feature = "metrics", feature = "tracing"))]
-        silent: true,
         #[cfg(feature = "metrics")]
         label: None,
     };
@@ -91,9 +79,7 @@ impl Observer {
     #[inline]
     pub(crate) fn on_attempt(&self, number: u32) {
         #[cfg(feature = "metrics")]
-        if !self.silent {
-            meters::attempt(self.label.as_ref(), number);
-        }
+        meters::attempt(self.label.as_ref(), number);
         let _ = number;
     }
 
@@ -101,25 +87,13 @@ impl Observer {
     #[inline]
     pub(crate) fn on_budget(&self, budget: &Budget) {
         #[cfg(feature = "metrics")]
-        if !self.silent {
-            meters::budget(self.label.as_ref(), budget);
-        }
+        meters::budget(self.label.as_ref(), budget);
         let _ = budget;
     }
 
     /// This attempt failed, and this was decided.
     #[inline]
     pub(crate) fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
-        #[cfg(any(feature = "metrics", feature = "tracing"))]
-        if !self.silent {
-            self.tell_decision(attempt, failure, decision);
-        }
-        let _ = (attempt, failure, decision);
-    }
-
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
-    #[cold]
-    fn tell_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
         #[cfg(feature = "metrics")]
         meters::failure(self.label.as_ref(), failure);
         match decision {
@@ -128,6 +102,7 @@ impl Observer {
                 meters::wait(self.label.as_ref(), failure, *after);
                 #[cfg(feature = "tracing")]
                 events::wait(attempt, failure, *after);
+                let _ = after;
             }
             Decision::Stop(stop) => self.on_stop(attempt, Some(failure), stop.reason),
         }
@@ -137,13 +112,9 @@ impl Observer {
     #[inline]
     pub(crate) fn on_stop(&self, attempt: u32, failure: Option<&Failure>, reason: StopReason) {
         #[cfg(feature = "metrics")]
-        if !self.silent {
-            meters::stop(self.label.as_ref(), reason);
-        }
+        meters::stop(self.label.as_ref(), reason);
         #[cfg(feature = "tracing")]
-        if !self.silent {
-            events::stop(attempt, failure, reason);
-        }
+        events::stop(attempt, failure, reason);
         let _ = (attempt, failure, reason);
     }
 }

@@ -37,6 +37,7 @@ impl fmt::Display for Seen<'_> {
     }
 }
 
+#[cold]
 pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
     let (source, delay) = hint(failure);
     tracing::info!(
@@ -55,6 +56,7 @@ pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
     );
 }
 
+#[cold]
 pub(super) fn stop(attempt: u32, failure: Option<&Failure>, reason: StopReason) {
     let (source, delay) = failure.map_or((None, None), hint);
     let kind = failure.map(|failure| failure.kind.name());

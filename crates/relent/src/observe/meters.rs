@@ -144,10 +144,12 @@ fn key(label: Option<&Label>, metric: &'static str, key: &'static str, value: &'
     )
 }
 
+#[cold]
 pub(super) fn failure(label: Option<&Label>, failure: &Failure) {
     count(&key(label, FAILURES, KIND, failure.kind.name()));
 }
 
+#[cold]
 pub(super) fn wait(label: Option<&Label>, failure: &Failure, wait: Duration) {
     let hint = match failure.hint.delay() {
         Some(_) => failure.hint.source.name(),
@@ -161,6 +163,7 @@ pub(super) fn wait(label: Option<&Label>, failure: &Failure, wait: Duration) {
     });
 }
 
+#[cold]
 pub(super) fn stop(label: Option<&Label>, reason: StopReason) {
     count(&key(label, STOPS, REASON, reason.name()));
 }
