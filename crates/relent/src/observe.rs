@@ -17,7 +17,8 @@
 //! address or the text of an error: both may carry what is secret.
 //!
 //! # Metrics
-//! Requests are attempts without the retries: `relent_attempts_total - relent_retries_total`. The
+//! Requests are attempts without the retries and hedges: `relent_attempts_total -
+//! relent_retries_total - relent_hedges_total`. The
 //! looks of a [`poll`](crate::poll) are attempts, and a job that is not done is a failure of the kind
 //! `ambiguous`. The ticks of a [`Ticker`](crate::Ticker) are not told of. A session whose future is
 //! dropped is no give-up.
@@ -37,8 +38,10 @@ pub const TARGET: &str = "relent";
 
 /// Counter: attempts that were started.
 pub const ATTEMPTS: &str = "relent_attempts_total";
-/// Counter: attempts after the first that were started.
+/// Counter: attempts after the first that were started when one had failed.
 pub const RETRIES: &str = "relent_retries_total";
+/// Counter: hedges that were started.
+pub const HEDGES: &str = "relent_hedges_total";
 /// Counter: attempts that failed, by [`KIND`].
 pub const FAILURES: &str = "relent_failures_total";
 /// Histogram: waits before retries in seconds, by [`HINT`].
@@ -83,6 +86,21 @@ impl Observer {
         let _ = number;
     }
 
+    /// A hedge starts.
+    #[inline]
+    pub(crate) fn on_hedge(&self) {
+        #[cfg(feature = "metrics")]
+        meters::hedge(self.label.as_ref());
+    }
+
+    /// This attempt failed, while others that run at once go on.
+    #[inline]
+    pub(crate) fn on_failure(&self, failure: &Failure) {
+        #[cfg(feature = "metrics")]
+        meters::failure(self.label.as_ref(), failure);
+        let _ = failure;
+    }
+
     /// A budget was used: the one place that hears of it.
     #[inline]
     pub(crate) fn on_budget(&self, budget: &Budget) {
@@ -94,8 +112,7 @@ impl Observer {
     /// This attempt failed, and this was decided.
     #[inline]
     pub(crate) fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
-        #[cfg(feature = "metrics")]
-        meters::failure(self.label.as_ref(), failure);
+        self.on_failure(failure);
         match decision {
             Decision::Retry { after } => {
                 #[cfg(feature = "metrics")]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use collector::{Collector, Measured, measure};
 use relent::observe::{self, Label};
 use relent::{
-    Backoff, Budget, BudgetConfig, Cause, Driver, Failure, Hint, HintSource, Jitter, Policy,
-    PolicyBuilder, StopReason, Ticker, VirtualClock, blocking,
+    Backoff, Budget, BudgetConfig, Cause, Driver, Failure, Hedge, HedgeConfig, Hint, HintSource,
+    Jitter, Policy, PolicyBuilder, StopReason, Ticker, VirtualClock, blocking, retry_with,
 };
 use tracing::Level;
 
@@ -242,6 +242,31 @@ fn nothing_is_told_to_one_who_does_not_listen() {
     assert!(measured.is_empty());
 }
 
+/// A hedge that fails while the first attempt runs is a failure without a wait.
+#[tokio::test(start_paused = true)]
+async fn a_hedge_is_an_attempt_and_no_retry() {
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let policy = policy().build().unwrap();
+    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(10))).unwrap();
+    let asked = retry_with(&policy, |attempt| async move {
+        if attempt.number == 2 {
+            return Err("down");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok(())
+    });
+    asked.hedge(&hedge).await.unwrap();
+    assert_eq!(
+        collector::measured(&recorder.snapshotter()),
+        measures([
+            ("relent_attempts_total", &[2.0]),
+            ("relent_hedges_total", &[1.0]),
+            ("relent_failures_total{kind=\"ambiguous\"}", &[1.0]),
+        ])
+    );
+}
+
 /// The names are an interface: dashboards are made of them.
 #[test]
 fn the_page_on_observability_has_every_name() {
@@ -249,6 +274,7 @@ fn the_page_on_observability_has_every_name() {
     let metrics = [
         observe::ATTEMPTS,
         observe::RETRIES,
+        observe::HEDGES,
         observe::FAILURES,
         observe::WAIT,
         observe::STOPS,

@@ -72,6 +72,10 @@ where
         let now = self.now();
         let (number, taken) = self.session.on_hedge();
         race.on_hedge(now);
+        self.observer.on_hedge();
+        if let Some(budget) = &self.budget {
+            self.observer.on_budget(budget);
+        }
         let limit = self.session.attempt_limit(&self.policy, now);
         Racer {
             attempt: Attempt {
@@ -120,6 +124,7 @@ where
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, budget);
         match raced {
             Raced::GoesOn { .. } => {
+                self.observer.on_failure(failure);
                 self.record_racer(racer, Some(failure.cause), Some(*failure), None);
             }
             Raced::Over { latest, .. } => {

@@ -8,7 +8,8 @@ use metrics::{Key, Level, Metadata, SharedString, Unit, with_recorder};
 use relent_core::{Budget, Failure, StopReason};
 
 use super::{
-    ATTEMPTS, BUDGET_LEFT, DESTINATION, FAILURES, HINT, KIND, REASON, RETRIES, STOPS, TARGET, WAIT,
+    ATTEMPTS, BUDGET_LEFT, DESTINATION, FAILURES, HEDGES, HINT, KIND, REASON, RETRIES, STOPS,
+    TARGET, WAIT,
 };
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
@@ -17,6 +18,7 @@ static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(mod
 static UNNAMED: Keys = Keys {
     attempts: Key::from_static_name(ATTEMPTS),
     retries: Key::from_static_name(RETRIES),
+    hedges: Key::from_static_name(HEDGES),
     budget_left: Key::from_static_name(BUDGET_LEFT),
 };
 
@@ -45,6 +47,7 @@ struct Named {
 struct Keys {
     attempts: Key,
     retries: Key,
+    hedges: Key,
     budget_left: Key,
 }
 
@@ -60,6 +63,7 @@ impl Label {
         let keys = Keys {
             attempts: key(ATTEMPTS),
             retries: key(RETRIES),
+            hedges: key(HEDGES),
             budget_left: key(BUDGET_LEFT),
         };
         Self(Arc::new(Named { name, keys }))
@@ -87,7 +91,8 @@ pub fn describe() {
         });
     };
     counter(ATTEMPTS, "Attempts that were started.");
-    counter(RETRIES, "Attempts after the first that were started.");
+    counter(RETRIES, "Attempts that were started when one had failed.");
+    counter(HEDGES, "Hedges that were started.");
     counter(FAILURES, "Attempts that failed, by kind.");
     counter(STOPS, "Give-ups, by reason.");
     with_recorder(|recorder| {
@@ -119,6 +124,12 @@ pub(super) fn attempt(label: Option<&Label>, number: u32) {
     if number > 1 {
         count(&keys.retries);
     }
+}
+
+pub(super) fn hedge(label: Option<&Label>) {
+    let keys = keys(label);
+    count(&keys.attempts);
+    count(&keys.hedges);
 }
 
 #[inline]
