@@ -6,6 +6,7 @@ mod future;
 mod grpc;
 mod head;
 mod overrides;
+mod race;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use http::{Request, Response, Uri};
 use http_body::Body;
 use relent::{Clock, Driver, GaveUp, SessionRandom, Sleeper, Summary, TokioClock};
-use relent_core::{Budget, Policy, StopReason};
+use relent_core::{Budget, Hedge, Policy, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -101,6 +102,7 @@ type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 struct Config<K, M, N> {
     policy: Arc<Policy>,
     budget: Option<Arc<Budget>>,
+    hedge: Option<Arc<Hedge>>,
     hints: HintOptions,
     traced: bool,
     named: Named,
@@ -123,6 +125,7 @@ impl RetryLayer {
             config: Config {
                 budget: policy.new_budget().map(Arc::new),
                 policy,
+                hedge: None,
                 hints: HintOptions::default(),
                 traced: false,
                 named: Named::default(),
@@ -143,6 +146,40 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub fn budget(mut self, budget: Arc<Budget>) -> Self {
         self.config.budget = Some(budget);
+        self
+    }
+
+    /// Sends a second attempt when the first takes long, and takes the answer that is there first.
+    /// The hedge is shared by the clones of the layer and the services that it makes: have one for
+    /// each destination, as for the budget.
+    ///
+    /// Only requests that are repeatable are hedged, and whose content is known when the hedge is due:
+    /// by itself, or because the running attempt has sent it to its end and it was kept ([`Replay`]).
+    /// A hedge counts among the retries of the policy and is taken from the same budget; it goes out
+    /// when the service is ready for it, and is given back if the race is over before. An attempt is
+    /// over with the head of its response; see [`Race`](relent_core::Race) for what a failure means.
+    /// A 404 or 410 to a `DELETE` that is running twice waits for the other attempt, which may have
+    /// deleted it.
+    ///
+    /// The loser is dropped. In HTTP/2 that resets its stream, and the connection goes on. In
+    /// HTTP/1.1 its connection is closed, so that each hedge costs a new connection: allow for that
+    /// in the delay, or prefer HTTP/2. The server may go on with what it has begun.
+    ///
+    /// Costs a box for each attempt of a request that may be hedged.
+    ///
+    /// ```
+    /// use relent::{Hedge, HedgeConfig, Policy};
+    /// use relent_http::RetryLayer;
+    ///
+    /// // The slowest twentieth is sent twice, once enough is known of how long they take.
+    /// let hedge = Hedge::new(&HedgeConfig::percentile(0.95))?;
+    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).hedge(hedge);
+    /// # drop(layer);
+    /// # Ok::<(), relent::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn hedge(mut self, hedge: impl Into<Arc<Hedge>>) -> Self {
+        self.config.hedge = Some(hedge.into());
         self
     }
 
@@ -212,6 +249,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
             config: Config {
                 policy: self.config.policy,
                 budget: self.config.budget,
+                hedge: self.config.hedge,
                 hints: self.config.hints,
                 traced: self.config.traced,
                 named: self.config.named,
@@ -237,6 +275,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
             config: Config {
                 policy: self.config.policy,
                 budget: self.config.budget,
+                hedge: self.config.hedge,
                 hints: self.config.hints,
                 traced: self.config.traced,
                 named: self.config.named,
@@ -262,6 +301,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
             config: Config {
                 policy: self.config.policy,
                 budget: self.config.budget,
+                hedge: self.config.hedge,
                 hints: self.config.hints,
                 traced: self.config.traced,
                 named: self.config.named,
@@ -280,12 +320,9 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// The driver of one call, with all that is shared by the callers of the destination.
     #[inline]
     fn driver(&self, facts: RequestFacts, overrides: Option<&Override>) -> CallDriver<K> {
-        let mut policy = &self.policy;
-        let mut repeatable = facts.repeatable;
-        if let Some(overrides) = overrides {
-            policy = overrides.policy.as_ref().unwrap_or(policy);
-            repeatable = overrides.repeatable.unwrap_or(repeatable);
-        }
+        let policy = overrides.and_then(|overrides| overrides.policy.as_ref());
+        let policy = policy.unwrap_or(&self.policy);
+        let repeatable = repeatable(facts, overrides);
         let mut driver = Driver::shared(policy.clone(), self.budget.clone(), self.clock.clone())
             .repeatable(repeatable);
         if let Some(random) = &self.random {
@@ -297,6 +334,22 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         self.named.name(driver).start()
     }
 
+    /// What hedges this request, if anything may.
+    #[inline]
+    fn hedge_for(
+        &self,
+        facts: RequestFacts,
+        overrides: Option<&Override>,
+        policy: &Policy,
+    ) -> Option<Arc<Hedge>> {
+        let hedge = match overrides.and_then(|overrides| overrides.hedge.as_ref()) {
+            Some(hedge) => hedge.as_ref(),
+            None => self.hedge.as_ref(),
+        }?;
+        let may = repeatable(facts, overrides) || policy.assume_repeatable();
+        may.then(|| hedge.clone())
+    }
+
     /// Lets the caller choose where the attempt goes.
     #[inline]
     fn route<T>(&self, request: &mut Request<T>, attempt: u32) {
@@ -304,6 +357,13 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
             reroute(attempt, request.uri_mut());
         }
     }
+}
+
+/// Whether the request may run twice without harm.
+#[inline]
+fn repeatable(facts: RequestFacts, overrides: Option<&Override>) -> bool {
+    let said = overrides.and_then(|overrides| overrides.repeatable);
+    said.unwrap_or(facts.repeatable)
 }
 
 impl<S, K, M, N> Layer<S> for RetryLayer<K, M, N>

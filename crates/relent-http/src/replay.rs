@@ -5,6 +5,7 @@
 //! freed, the body goes on unharmed, and it cannot be sent again.
 
 mod content;
+mod kept;
 mod known;
 mod stream;
 
@@ -19,6 +20,7 @@ use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
 pub use content::Content;
+use kept::Kept;
 pub use known::{ByType, Reopen};
 use stream::Stream;
 
@@ -68,20 +70,19 @@ enum Turn<B> {
         turn: u32,
     },
     Streamed(Arc<Mutex<Stream<B>>>, u32),
+    /// All that an attempt beside this one has read.
+    Kept(Kept, Arc<Progress>),
 }
 
 /// Whether the body of an attempt has been read to its end, for one who has given the body away.
-#[cfg(feature = "grpc")]
 pub(crate) struct Progressed<B>(Reading<B>);
 
-#[cfg(feature = "grpc")]
 enum Reading<B> {
     Whole,
     Known(Arc<Progress>, u32),
     Streamed(Arc<Mutex<Stream<B>>>),
 }
 
-#[cfg(feature = "grpc")]
 impl<B> Progressed<B>
 where
     B: Body,
@@ -223,6 +224,25 @@ where
         })
     }
 
+    /// The body for an attempt beside the one that runs, which keeps its own: for a hedge.
+    ///
+    /// # Errors
+    /// When the content is not known: neither to `reopen`, nor because the running attempt has read
+    /// it to its end and all of it was kept.
+    pub fn beside(&mut self, reopen: &impl Reopen<B>) -> Result<ReplayBody<B>, NotReplayable> {
+        Ok(match &mut self.0 {
+            Source::Empty => ReplayBody(Turn::Empty),
+            Source::Known { content, .. } => {
+                let body = reopen.reopen(content).ok_or(NotReplayable)?;
+                ReplayBody::known(body, Arc::default(), 0)
+            }
+            Source::Streamed(stream, _) => {
+                let kept = lock(stream).kept().ok_or(NotReplayable)?;
+                ReplayBody(Turn::Kept(kept, Arc::default()))
+            }
+        })
+    }
+
     /// Whether the body of the last attempt was read to its end. If it was not and there is an
     /// answer, the connection is still busy with it.
     #[must_use]
@@ -253,11 +273,11 @@ fn lock<B>(stream: &Mutex<Stream<B>>) -> std::sync::MutexGuard<'_, Stream<B>> {
 }
 
 impl<B> ReplayBody<B> {
-    #[cfg(feature = "grpc")]
     pub(crate) fn progressed(&self) -> Progressed<B> {
         Progressed(match &self.0 {
             Turn::Empty => Reading::Whole,
             Turn::Known { progress, turn, .. } => Reading::Known(progress.clone(), *turn),
+            Turn::Kept(_, progress) => Reading::Known(progress.clone(), 0),
             Turn::Streamed(stream, _) => Reading::Streamed(stream.clone()),
         })
     }
@@ -307,6 +327,13 @@ where
                 Poll::Ready(frame.map(|frame| frame.map(in_bytes).map_err(Into::into)))
             }
             Turn::Streamed(stream, turn) => lock(stream).poll(*turn, context),
+            Turn::Kept(kept, progress) => {
+                let frame = kept.next();
+                if kept.is_end() {
+                    progress.whole.store(1, Ordering::Release);
+                }
+                Poll::Ready(frame.map(Ok))
+            }
         }
     }
 
@@ -318,6 +345,7 @@ where
                 body.is_end_stream()
             }
             Turn::Streamed(stream, turn) => lock(stream).is_end(*turn),
+            Turn::Kept(kept, _) => kept.is_end(),
         }
     }
 
@@ -329,6 +357,7 @@ where
                 body.size_hint()
             }
             Turn::Streamed(stream, turn) => lock(stream).size_hint(*turn),
+            Turn::Kept(kept, _) => SizeHint::with_exact(kept.len()),
         }
     }
 }
@@ -349,6 +378,7 @@ impl<B> fmt::Debug for ReplayBody<B> {
             Turn::Empty => "ReplayBody(empty)",
             Turn::Known { .. } => "ReplayBody(known)",
             Turn::Streamed(..) => "ReplayBody(streamed)",
+            Turn::Kept(..) => "ReplayBody(kept)",
         })
     }
 }

@@ -487,3 +487,57 @@ async fn a_call_that_gives_up_says_why() {
     assert_eq!(seen, ["grpc unavailable"; 4]);
     assert_eq!(server.calls(), 4);
 }
+
+/// A client by a configuration that hedges `Get` and `Put`, of which only `Get` may run twice.
+fn hedging(channel: Channel) -> Retried<relent::TokioClock> {
+    let policy = r#"{ "maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": [14] }"#;
+    let config = format!(
+        r#"{{ "methodConfig": [{{ "name": [{{ "service": "test.Echo" }}], "hedgingPolicy": {policy} }}] }}"#
+    );
+    let config = ServiceConfig::from_json(&config).unwrap();
+    let layer = layer(preset()).grpc(config.repeatable(["test.Echo/Get"]));
+    Grpc::new(layer.layer(channel))
+}
+
+#[tokio::test]
+async fn a_hedging_policy_sends_a_slow_call_again_with_its_message() {
+    let (server, channel) =
+        Scripted::answering([Answer::Stall, Answer::Say(vec!["the hedge"])]).await;
+    let request = Request::new(Bytes::from_static(b"question"));
+    let response = unary(&mut hedging(channel), GET, request).await.unwrap();
+    assert_eq!(response.into_inner(), "the hedge");
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    for (call, previous) in seen.iter().zip([None, Some("1")]) {
+        assert_eq!(call.message, "question");
+        assert_eq!(call.header("grpc-previous-rpc-attempts"), previous);
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_is_not_fatal_sends_the_next_call_at_once() {
+    let refused = Answer::Refuse(Status::unavailable("not here"));
+    let (server, channel) = Scripted::answering([refused, Answer::Say(vec!["here"])]).await;
+    let response = unary(&mut hedging(channel), GET, Request::new(Bytes::new())).await;
+    assert_eq!(response.unwrap().into_inner(), "here");
+    assert_eq!(server.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_fatal_status_ends_all_calls_of_a_race() {
+    let refused = Answer::Refuse(Status::invalid_argument("no"));
+    let (server, channel) = Scripted::answering([Answer::Stall, refused]).await;
+    let status = unary(&mut hedging(channel), GET, Request::new(Bytes::new())).await;
+    assert_eq!(status.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(server.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_declared_repeatable_is_not_hedged() {
+    let (server, channel) = Scripted::answering([Answer::Stall]).await;
+    let mut request = Request::new(Bytes::new());
+    request.set_timeout(Duration::from_millis(300));
+    let status = unary(&mut hedging(channel), "/test.Echo/Put", request).await;
+    assert_eq!(status.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(server.calls(), 1);
+}

@@ -217,7 +217,11 @@ where
                         this.running.join(this.driver, start);
                         continue;
                     }
-                    RaceEvent::Ended(racer, outcome) => (racer, outcome),
+                    RaceEvent::Ended(racer, outcome) => (racer, Some(outcome)),
+                    RaceEvent::CutOff(racer, attempt) => {
+                        drop(attempt);
+                        (racer, None)
+                    }
                 },
             };
 

@@ -31,7 +31,9 @@ use crate::driver::{Driver, Racer};
 ///     loop {
 ///         match std::task::ready!(running.poll_next(&mut driver, context)) {
 ///             RaceEvent::Due => running.join(&mut driver, |_| ask(0)),
-///             RaceEvent::Ended(racer, _) => return std::task::Poll::Ready(racer.attempt().number),
+///             RaceEvent::Ended(racer, _) | RaceEvent::CutOff(racer, _) => {
+///                 return std::task::Poll::Ready(racer.attempt().number);
+///             }
 ///         }
 ///     }
 /// })
@@ -50,13 +52,14 @@ pub struct Running<F, K: Sleeper> {
 }
 
 /// What happens in a race.
-#[derive(Debug)]
-pub enum RaceEvent<O> {
+pub enum RaceEvent<F: Future> {
     /// A hedge is due and granted: have it [join](Running::join), or [call it
     /// off](Running::call_off).
     Due,
-    /// An attempt is over, with its outcome; `None` if it was cut off by its limit.
-    Ended(Racer, Option<O>),
+    /// An attempt is over, with its outcome.
+    Ended(Racer, F::Output),
+    /// An attempt has reached its limit, and is to be dropped.
+    CutOff(Racer, Pin<Box<F>>),
 }
 
 impl<F: Future, K: Sleeper> Default for Running<F, K> {
@@ -94,6 +97,12 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         self.granted = false;
         self.racers.clear();
         self.racers.push((racer, Box::pin(start(&racer))));
+    }
+
+    /// Whether no attempt runs.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.racers.is_empty()
     }
 
     /// Whether a hedge has been granted that has not joined.
@@ -138,7 +147,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         &mut self,
         driver: &mut Driver<'_, K, R, P, B>,
         context: &mut Context<'_>,
-    ) -> Poll<RaceEvent<F::Output>>
+    ) -> Poll<RaceEvent<F>>
     where
         R: Random,
         P: Deref<Target = Policy>,
@@ -148,7 +157,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
             for index in 0..self.racers.len() {
                 if let Poll::Ready(outcome) = self.racers[index].1.as_mut().poll(context) {
                     let (racer, _) = self.racers.remove(index);
-                    return Poll::Ready(RaceEvent::Ended(racer, Some(outcome)));
+                    return Poll::Ready(RaceEvent::Ended(racer, outcome));
                 }
             }
             let Some(race) = &mut self.race else {
@@ -182,8 +191,8 @@ impl<F: Future, K: Sleeper> Running<F, K> {
             // It is then, whatever the clock says: a timer that is early must not be set forever.
             let cut_off = |racer: &Racer| racer.ends().is_some_and(|ends| ends <= next);
             if let Some(index) = self.racers.iter().position(|(racer, _)| cut_off(racer)) {
-                let (racer, _) = self.racers.remove(index);
-                return Poll::Ready(RaceEvent::Ended(racer, None));
+                let (racer, attempt) = self.racers.remove(index);
+                return Poll::Ready(RaceEvent::CutOff(racer, attempt));
             }
             if driver.grant_hedge(race) {
                 self.granted = true;
@@ -261,5 +270,15 @@ impl<F, K: Sleeper> fmt::Debug for Running<F, K> {
         f.debug_struct("Running")
             .field("race", &self.race)
             .finish_non_exhaustive()
+    }
+}
+
+impl<F: Future> fmt::Debug for RaceEvent<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Due => f.write_str("Due"),
+            Self::Ended(racer, _) => f.debug_tuple("Ended").field(racer).finish(),
+            Self::CutOff(racer, _) => f.debug_tuple("CutOff").field(racer).finish(),
+        }
     }
 }

@@ -7,7 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent_core::{Backoff, Budget, BudgetConfig, GrpcCode, HintMode, Jitter, Pattern, Policy};
+use relent_core::{
+    Backoff, Budget, BudgetConfig, GrpcCode, Hedge, HedgeConfig, HintMode, Jitter, MAX_HEDGES,
+    Pattern, Policy,
+};
 
 use json::Node;
 
@@ -25,7 +28,7 @@ const MAX_ATTEMPTS: u32 = 5;
 /// | `initialBackoff`, `maxBackoff`, `backoffMultiplier` | backoff and `max_delay`, with a jitter of ±20 % |
 /// | `retryableStatusCodes` | `retry_on`, by name or number. `UNAVAILABLE` includes failures of the network and `DEADLINE_EXCEEDED` an attempt timeout, which gRPC reports so |
 /// | a pushback | `hint = "exact"` |
-/// | `hedgingPolicy` | [`MethodConfig::hedging`]. Relent sends no hedges, and does not retry such a method |
+/// | `hedgingPolicy` | [`MethodConfig::hedge`], with a policy that retries after `nonFatalStatusCodes`, at once, up to `maxAttempts`. After a pushback there are no more hedges; if all fail, it is waited for |
 /// | `timeout` | `deadline` |
 /// | `retryThrottling` | [`budget`](Self::budget), for one server name |
 ///
@@ -68,10 +71,11 @@ pub struct ServiceConfig {
 }
 
 /// What a service configuration says of one method.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct MethodConfig {
     policy: Arc<Policy>,
     hedging: Option<Hedging>,
+    hedge: Option<Arc<Hedge>>,
 }
 
 impl MethodConfig {
@@ -81,15 +85,20 @@ impl MethodConfig {
         &self.policy
     }
 
-    /// How the method is hedged, if it is.
+    /// How the method is hedged, if it is, as it was read.
     #[must_use]
     pub const fn hedging(&self) -> Option<&Hedging> {
         self.hedging.as_ref()
     }
+
+    /// The same as a hedge, shared by all callers of the method.
+    #[must_use]
+    pub const fn hedge(&self) -> Option<&Arc<Hedge>> {
+        self.hedge.as_ref()
+    }
 }
 
-/// `hedgingPolicy`: the call is sent again before it has failed. Relent reads it, for a caller that
-/// hedges itself.
+/// `hedgingPolicy`: the call is sent again before it has failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hedging {
     /// The most calls, the first included; from 2 to 5.
@@ -98,6 +107,14 @@ pub struct Hedging {
     pub delay: Duration,
     /// The statuses after which the others may still succeed.
     pub non_fatal: Vec<GrpcCode>,
+}
+
+impl Hedging {
+    /// `None` if the limit on `maxAttempts` leaves no room for one.
+    fn hedge(&self) -> Option<Hedge> {
+        let hedges = (self.max_attempts - 1).min(MAX_HEDGES);
+        Hedge::new(&HedgeConfig::after(self.delay).max_hedges(hedges)).ok()
+    }
 }
 
 /// Why a text is no service configuration. The message names the place and says what is accepted.
@@ -208,22 +225,25 @@ impl ServiceConfig {
         if let (Some(_), Some(hedging)) = (&retry, &hedging) {
             return Err(hedging.error("a method has a retryPolicy or a hedgingPolicy, not both"));
         }
-        let mut policy = match retry {
-            Some(retry) => retry_policy(&retry, max_attempts)?,
-            None => Policy::builder(Backoff::None).max_retries(0),
+        let hedging = hedging
+            .map(|hedging| hedging_policy(&hedging, max_attempts))
+            .transpose()?;
+        let mut policy = match (retry, &hedging) {
+            (Some(retry), _) => retry_policy(&retry, max_attempts)?,
+            (None, Some(hedging)) => after_hedges(hedging),
+            (None, None) => Policy::builder(Backoff::None).max_retries(0),
         };
         if let Some(timeout) = &timeout {
             policy = policy.deadline(timeout.duration_above_zero()?);
         }
-        let hedging = hedging
-            .map(|hedging| hedging_policy(&hedging, max_attempts))
-            .transpose()?;
+        let hedge = hedging.as_ref().and_then(Hedging::hedge);
         let policy = policy
             .build()
             .map_err(|error| entry.error(error.to_string()))?;
         let method = MethodConfig {
             policy: Arc::new(policy),
             hedging,
+            hedge: hedge.map(Arc::new),
         };
         let Some(names) = entry.get("name")? else {
             return Ok(());
@@ -308,6 +328,14 @@ fn hedging_policy(node: &Node<'_>, max_attempts: u32) -> Result<Hedging, Service
         delay: delay.map_or(Ok(Duration::ZERO), |delay| delay.duration())?,
         non_fatal: non_fatal.map_or(Ok(Vec::new()), |listed| codes(&listed))?,
     })
+}
+
+/// When all that ran have failed: the next at once, in their place.
+fn after_hedges(hedging: &Hedging) -> relent_core::PolicyBuilder {
+    Policy::builder(Backoff::None)
+        .max_retries(hedging.max_attempts - 1)
+        .hint(HintMode::Exact)
+        .retry_on(hedging.non_fatal.iter().copied().flat_map(patterns))
 }
 
 fn budget(node: &Node<'_>) -> Result<BudgetConfig, ServiceConfigError> {

@@ -13,17 +13,18 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use relent::{Attempt, Clock, GaveUp, Sleeper, Summary};
-use relent_core::{Cause, Decision, Failure, Instant, Kind, StopReason};
+use relent_core::{Cause, Decision, Failure, Hedge, Instant, Kind, StopReason};
 use tower_service::Service;
 
 use super::head::Head;
-use super::{CallDriver, Config, FreshConnection, MapBody, Override, ServiceError};
+use super::race::{Call, Ended, Finish, Racing};
+use super::{CallDriver, Config, MapBody, Override, ServiceError};
 use crate::drain::{self, Drain};
 use crate::headers::GRPC_STATUS;
 use crate::network;
 use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, NotReplayable, Reopen, Replay};
+use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
 
 /// A service that fails at once, again and again, without a wait, lets other tasks run after this
 /// many attempts.
@@ -50,8 +51,10 @@ pin_project! {
         timer: Option<Pin<Box<K::Sleep>>>,
         // The next attempt should have a new connection.
         fresh: bool,
+        // What joins attempts that take long.
+        hedge: Option<Arc<Hedge>>,
         #[pin]
-        state: State<S::Future, R>,
+        state: State<S::Future, B, R, K>,
     }
 }
 
@@ -67,12 +70,16 @@ enum Limit {
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F, R> {
+    enum State<F, B, R, K: Sleeper> {
         Running {
             #[pin]
             attempt: F,
             limit: Limit,
             span: AttemptSpan,
+        },
+        // Until one of several attempts has succeeded, or all have failed.
+        Racing {
+            racing: Box<Racing<F, B, R, K>>,
         },
         // Until the wait is over; `left` of it when the timer, if set, has run out.
         Waiting {
@@ -93,7 +100,7 @@ pin_project! {
 }
 
 /// How an attempt ended.
-enum Outcome<R> {
+pub(super) enum Outcome<R> {
     Response(Response<R>),
     Error(ServiceError),
 }
@@ -126,7 +133,14 @@ where
         let facts = RequestFacts::of(request.method(), request.headers());
         let mut driver = config.driver(facts, overrides.as_ref());
         let once = driver.policy().max_retries() == Some(0)
-            || overrides.is_some_and(|overrides| overrides.no_retry);
+            || overrides
+                .as_ref()
+                .is_some_and(|overrides| overrides.no_retry);
+        let hedge = if once {
+            None
+        } else {
+            config.hedge_for(facts, overrides.as_ref(), driver.policy())
+        };
         let head = (!once).then(|| Head::of(&request));
         let (parts, body) = request.into_parts();
         let cap = if once { 0 } else { config.cap };
@@ -136,11 +150,27 @@ where
         {
             replay.announce(length);
         }
+        let sent = hedge.is_some().then(|| body.progressed());
         let mut request = Request::from_parts(parts, config.map.map_body(body));
         config.route(&mut request, 1);
-        let (_, limit) = begin(&mut driver);
         let span = span_of(&request, 1);
-        let attempt = span.in_scope(|| service.call(request));
+        let state = match (&hedge, sent) {
+            (Some(hedge), Some(sent)) => {
+                let send = || service.call(request);
+                State::Racing {
+                    racing: Racing::first(hedge.clone(), &mut driver, sent, span, send),
+                }
+            }
+            _ => {
+                let (_, limit) = begin(&mut driver);
+                let attempt = span.in_scope(|| service.call(request));
+                State::Running {
+                    attempt,
+                    limit,
+                    span,
+                }
+            }
+        };
         Self {
             config: config.clone(),
             service: service.clone(),
@@ -150,18 +180,15 @@ where
             driver,
             timer: None,
             fresh: false,
-            state: State::Running {
-                attempt,
-                limit,
-                span,
-            },
+            hedge,
+            state,
         }
     }
 
     fn poll_output(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Output<R>> {
         let mut this = self.project();
         loop {
-            let (outcome, failure) = match this.state.as_mut().project() {
+            let (outcome, failure, busy) = match this.state.as_mut().project() {
                 StateProjection::Done => return Poll::Pending,
                 StateProjection::Running {
                     attempt,
@@ -183,7 +210,8 @@ where
                             }
                             Some(failure) => {
                                 span.answered(response.status(), Some(&failure));
-                                (Outcome::Response(response), failure)
+                                let busy = !this.replay.is_whole();
+                                (Outcome::Response(response), failure, busy)
                             }
                         }
                     }
@@ -191,15 +219,40 @@ where
                         let error = error.into();
                         let failure = of_error(&*error);
                         span.failed(&failure);
-                        (Outcome::Error(ServiceError::Service(error)), failure)
+                        (Outcome::Error(ServiceError::Service(error)), failure, false)
                     }
                     Poll::Pending => {
                         let given = ready!(poll_limit(limit, this.driver, this.timer, context));
                         let failure = Failure::ambiguous().cause(Cause::Timeout);
                         span.failed(&failure);
-                        (Outcome::Error(ServiceError::Timeout(given)), failure)
+                        (Outcome::Error(ServiceError::Timeout(given)), failure, false)
                     }
                 },
+                StateProjection::Racing { racing } => {
+                    let Some(head) = this.head.as_ref() else {
+                        return Poll::Pending;
+                    };
+                    let call = Call {
+                        service: this.service,
+                        head,
+                        config: this.config,
+                        fresh: *this.fresh,
+                    };
+                    let (driver, facts) = (&mut *this.driver, *this.facts);
+                    match ready!(racing.poll_finish(driver, call, this.replay, facts, context)) {
+                        Finish::Won(response) => {
+                            this.state.set(State::Done);
+                            if this.driver.attempts() > 1 || this.config.traced {
+                                let summary = this.driver.summary(None);
+                                return Poll::Ready(Ok(with(summary, response)));
+                            }
+                            return Poll::Ready(Ok(response));
+                        }
+                        Finish::Failed(Ended { outcome, busy }, failure) => {
+                            (outcome, failure, busy)
+                        }
+                    }
+                }
                 StateProjection::Waiting {
                     mut drain,
                     left,
@@ -237,21 +290,32 @@ where
                     let (error, stop) = match this.service.poll_ready(context) {
                         Poll::Ready(Ok(())) => {
                             let failure = *failure;
-                            match again(
-                                this.head.as_ref(),
-                                this.replay,
-                                this.config,
-                                this.driver,
-                                *this.fresh,
-                            ) {
-                                Ok((request, limit)) => {
-                                    let span = span_of(&request, this.driver.attempts());
-                                    let attempt = span.in_scope(|| this.service.call(request));
-                                    this.state.set(State::Running {
-                                        attempt,
-                                        limit,
-                                        span,
-                                    });
+                            match again(this.head.as_ref(), this.replay, this.config) {
+                                Ok((head, body)) => {
+                                    let (config, fresh) = (&**this.config, *this.fresh);
+                                    let state = if let Some(hedge) = this.hedge {
+                                        let call = Call {
+                                            service: this.service,
+                                            head,
+                                            config,
+                                            fresh,
+                                        };
+                                        let hedge = hedge.clone();
+                                        let racing = Racing::again(hedge, this.driver, call, body);
+                                        State::Racing { racing }
+                                    } else {
+                                        let body = config.map.map_body(body);
+                                        let (attempt, limit) = begin(this.driver);
+                                        let request = head.attempt(body, attempt, fresh, config);
+                                        let span = span_of(&request, attempt.number);
+                                        let attempt = span.in_scope(|| this.service.call(request));
+                                        State::Running {
+                                            attempt,
+                                            limit,
+                                            span,
+                                        }
+                                    };
+                                    this.state.set(state);
                                     continue;
                                 }
                                 Err(error) => {
@@ -286,7 +350,6 @@ where
             };
 
             let answered = matches!(outcome, Outcome::Response(_));
-            let busy = answered && !this.replay.is_whole();
             *this.fresh = busy || failure.cause == Cause::Status(421);
             let (head, replay) = (this.head.as_ref(), &mut *this.replay);
             let unable = || match head {
@@ -345,35 +408,23 @@ fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
 
 /// The span of the attempt that sends this.
 #[inline]
-fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
+pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
     AttemptSpan::start(request.method(), request.uri(), request.headers(), attempt)
 }
 
-/// The request of an attempt after the first, which starts.
-fn again<B, K, M, N>(
-    head: Option<&Head>,
+/// What an attempt after the first sends.
+fn again<'h, B, K, M, N>(
+    head: Option<&'h Head>,
     replay: &mut Replay<B>,
     config: &Config<K, M, N>,
-    driver: &mut CallDriver<K>,
-    fresh: bool,
-) -> Result<(Request<M::Body>, Limit), NotReplayable>
+) -> Result<(&'h Head, ReplayBody<B>), NotReplayable>
 where
     B: Body,
     B::Error: Into<BoxError>,
-    K: Clock + Clone,
-    M: MapBody<B>,
     N: Reopen<B>,
 {
     let head = head.ok_or(NotReplayable)?;
-    let body = replay.again(&config.reopen)?;
-    let mut request = head.request(config.map.map_body(body));
-    if fresh {
-        request.extensions_mut().insert(FreshConnection);
-    }
-    let (attempt, limit) = begin(driver);
-    request.extensions_mut().insert(attempt);
-    config.route(&mut request, attempt.number);
-    Ok((request, limit))
+    Ok((head, replay.again(&config.reopen)?))
 }
 
 /// Ready when a running attempt is to be cut off, with the time that it was given.
@@ -410,7 +461,7 @@ fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
 
 /// The failure that a response is, if it is one.
 #[inline]
-fn judge<R, K: Clock, M, N>(
+pub(super) fn judge<R, K: Clock, M, N>(
     response: &Response<R>,
     facts: RequestFacts,
     config: &Config<K, M, N>,
@@ -437,7 +488,7 @@ fn judge<R, K: Clock, M, N>(
     Some(failure)
 }
 
-fn of_error(error: network::Source<'_>) -> Failure {
+pub(super) fn of_error(error: network::Source<'_>) -> Failure {
     if network::chain(error).any(<dyn Error>::is::<GaveUp<ServiceError>>) {
         return Failure::overloaded();
     }

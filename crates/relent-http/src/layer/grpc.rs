@@ -15,7 +15,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{Config, MapBody, Override, Retry, RetryLayer, ServiceError, Unchanged};
-use crate::grpc::{Peeked, ServiceConfig, timeout};
+use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
 use crate::replay::{BoxError, ByType, Reopen};
 
 pub use attempts::Attempts;
@@ -34,6 +34,9 @@ pub use call::CallFuture;
 /// - A method that is repeatable is declared so, by [`ServiceConfig::repeatable`], an [`Override`] or
 ///   an `idempotency-key` in the metadata.
 /// - The policy of a method is that of the [`ServiceConfig`], or that of the layer where it has none.
+/// - A method with a `hedgingPolicy` is hedged by it if it is declared repeatable; an attempt is over
+///   with its first message or its trailers. A message of the caller is known, and so can be sent
+///   beside, once the running attempt has sent it to its end.
 /// - The `grpc-timeout` of a call is the deadline of all its attempts together, and each is sent with
 ///   what is left of it. A call that runs out of it ends with `DEADLINE_EXCEEDED`.
 /// - Attempts after the first carry `grpc-previous-rpc-attempts`.
@@ -82,6 +85,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
                 config: Config {
                     policy: self.config.policy,
                     budget: budget.or(self.config.budget),
+                    hedge: self.config.hedge,
                     hints: self.config.hints,
                     traced: self.config.traced,
                     named: self.config.named,
@@ -170,6 +174,11 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
         }
         if overrides.repeatable.is_none() && declared {
             overrides.repeatable = Some(true);
+        }
+        if overrides.hedge.is_none()
+            && let Some(hedge) = method.and_then(MethodConfig::hedge)
+        {
+            overrides.hedge = Some(Some(hedge.clone()));
         }
         let policy = overrides.policy.as_ref();
         let policy = policy.unwrap_or(&self.retry.config.policy);

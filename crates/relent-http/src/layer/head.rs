@@ -1,6 +1,9 @@
 //! What is kept of the head of a request.
 
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
+use relent::{Attempt, Clock};
+
+use super::{Config, FreshConnection};
 
 /// The head of a request, for the attempts after the first.
 pub(super) struct Head {
@@ -35,8 +38,29 @@ impl Head {
         }
     }
 
+    pub(super) const fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// The request of an attempt after the first.
+    pub(super) fn attempt<T, K: Clock + Clone, M, N>(
+        &self,
+        body: T,
+        attempt: Attempt,
+        fresh: bool,
+        config: &Config<K, M, N>,
+    ) -> Request<T> {
+        let mut request = self.request(body);
+        if fresh {
+            request.extensions_mut().insert(FreshConnection);
+        }
+        request.extensions_mut().insert(attempt);
+        config.route(&mut request, attempt.number);
+        request
+    }
+
     /// A request with this head.
-    pub(super) fn request<T>(&self, body: T) -> Request<T> {
+    fn request<T>(&self, body: T) -> Request<T> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.version_mut() = self.version;

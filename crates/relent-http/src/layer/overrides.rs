@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relent_core::Policy;
+use relent_core::{Hedge, Policy};
 
 /// How one request is retried, in place of what the layer says: put it into the extensions of the
 /// request. It is not passed on.
@@ -19,6 +19,8 @@ pub struct Override {
     pub(super) policy: Option<Arc<Policy>>,
     pub(super) repeatable: Option<bool>,
     pub(super) no_retry: bool,
+    /// `Some(None)`: by none.
+    pub(super) hedge: Option<Option<Arc<Hedge>>>,
 }
 
 impl Override {
@@ -31,7 +33,7 @@ impl Override {
     /// Whether it changes nothing.
     #[cfg(feature = "grpc")]
     pub(super) const fn is_empty(&self) -> bool {
-        self.policy.is_none() && self.repeatable.is_none() && !self.no_retry
+        self.policy.is_none() && self.repeatable.is_none() && !self.no_retry && self.hedge.is_none()
     }
 
     /// By this policy. The budget remains that of the layer.
@@ -45,6 +47,20 @@ impl Override {
     #[must_use]
     pub const fn repeatable(mut self, repeatable: bool) -> Self {
         self.repeatable = Some(repeatable);
+        self
+    }
+
+    /// Hedged by this; see [`RetryLayer::hedge`](super::RetryLayer::hedge).
+    #[must_use]
+    pub fn hedge(mut self, hedge: impl Into<Arc<Hedge>>) -> Self {
+        self.hedge = Some(Some(hedge.into()));
+        self
+    }
+
+    /// Not hedged.
+    #[must_use]
+    pub fn no_hedge(mut self) -> Self {
+        self.hedge = Some(None);
         self
     }
 

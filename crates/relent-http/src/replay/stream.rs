@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, SizeHint};
 
+use super::kept::Kept;
 use super::{BoxError, NotReplayable, Polled, Superseded, in_bytes};
 
 /// The state that the bodies of all attempts share. At any time one of them has the turn, and has
@@ -17,7 +18,7 @@ pub(super) struct Stream<B> {
     source: Pin<Box<B>>,
     /// The task that waits for the source.
     waker: Option<Waker>,
-    kept: Kept,
+    kept: Keeping,
     /// The next of the kept parts that the body with the turn reads.
     next: usize,
     trailers: Option<HeaderMap>,
@@ -39,7 +40,7 @@ enum State {
 
 /// Copies of what was read. Not the frames themselves: each could hold on to a buffer of any size,
 /// and a frame of one byte would cost more than the byte.
-struct Kept {
+struct Keeping {
     /// What earlier attempts have read.
     parts: Vec<Bytes>,
     /// What the current one has.
@@ -52,7 +53,7 @@ struct Kept {
     lost: bool,
 }
 
-impl Kept {
+impl Keeping {
     fn keep(&mut self, data: &[u8]) {
         if self.keeping && data.len() <= self.room {
             self.room -= data.len();
@@ -99,7 +100,7 @@ where
             turn: 0,
             source: Box::pin(body),
             waker: None,
-            kept: Kept {
+            kept: Keeping {
                 parts: Vec::new(),
                 tail: BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0)),
                 room: cap,
@@ -211,6 +212,19 @@ where
             State::Ended => true,
             State::Failed => false,
         }
+    }
+
+    /// All of it, once it has been read to its end, if it was kept. The turn remains where it is.
+    pub(super) fn kept(&mut self) -> Option<Kept> {
+        if self.state == State::Failed || self.kept.lost || !self.is_whole() {
+            return None;
+        }
+        if !self.kept.tail.is_empty() {
+            // Whoever has the turn has read what it has just had from the source.
+            self.kept.parts.push(self.kept.tail.split().freeze());
+            self.next = self.kept.parts.len();
+        }
+        Some(Kept::new(self.kept.parts.clone(), self.trailers.clone()))
     }
 
     /// Gives the turn to the next attempt, from the beginning. Returns who waits for the source.

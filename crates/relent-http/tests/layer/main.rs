@@ -8,6 +8,7 @@
 )]
 
 mod bodies;
+mod hedge;
 mod mock;
 mod time;
 

@@ -6,6 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, Response, Uri};
@@ -22,6 +23,8 @@ pub(crate) enum Answer {
     /// The same without reading the request.
     Early(u16),
     Fail(io::ErrorKind),
+    /// This status after this time.
+    Late(Duration, u16),
     Hang,
 }
 
@@ -89,8 +92,9 @@ struct Shared {
     answers: VecDeque<Answer>,
     arrived: Vec<Arrived>,
     calls: usize,
-    /// Calls whose future has not been dropped.
+    /// Calls whose future has not been dropped, and the most at once.
     running: usize,
+    most: usize,
     /// The readiness of this many acquisitions, from the second on, never comes.
     never_ready_again: bool,
 }
@@ -126,6 +130,10 @@ impl Mock {
 
     pub(crate) fn running(&self) -> usize {
         self.shared.lock().unwrap().running
+    }
+
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.shared.lock().unwrap().most
     }
 
     pub(crate) fn arrived(&self) -> Vec<Arrived> {
@@ -177,6 +185,7 @@ where
             let mut shared = self.shared.lock().unwrap();
             shared.calls += 1;
             shared.running += 1;
+            shared.most = shared.most.max(shared.running);
             match shared.answers.len() {
                 1 => shared.answers[0].clone(),
                 _ => shared.answers.pop_front().unwrap(),
@@ -202,6 +211,10 @@ where
             let (status, fields, reply) = match answer {
                 Answer::Status(status, fields, reply) => (status, fields, reply),
                 Answer::Early(status) => (status, [].as_slice(), Reply::default()),
+                Answer::Late(time, status) => {
+                    tokio::time::sleep(time).await;
+                    (status, [].as_slice(), Reply::default())
+                }
                 Answer::Fail(kind) => return Err(io::Error::from(kind).into()),
                 Answer::Hang => std::future::pending().await,
             };

@@ -177,7 +177,7 @@ fn throttling_becomes_a_budget_that_stops_at_half() {
 }
 
 #[test]
-fn a_hedged_method_is_read_and_not_retried() {
+fn a_hedged_method_is_hedged_and_retried_at_once_after_what_is_not_fatal() {
     let hedging = json!({ "maxAttempts": 9, "hedgingDelay": "0.5s", "nonFatalStatusCodes": [14] });
     let config = read(&method(&json!({ "hedgingPolicy": hedging }))).unwrap();
     let method = config.method("/shop.Orders/Get").unwrap();
@@ -189,7 +189,26 @@ fn a_hedged_method_is_read_and_not_retried() {
             non_fatal: vec![GrpcCode::Unavailable],
         })
     );
-    assert_eq!(method.policy().max_retries(), Some(0));
+    let hedge = method.hedge().unwrap();
+    let expected = (Some(Duration::from_millis(500)), 4);
+    assert_eq!((hedge.delay(), hedge.max_hedges()), expected);
+    assert_eq!(method.policy().max_retries(), Some(4));
+    assert_eq!(waits(method.policy(), unavailable(), 0.5), [0.0; 4]);
+    let fatal = Failure::ambiguous().cause(GrpcCode::Internal.into());
+    assert!(waits(method.policy(), fatal, 0.5).is_empty());
+}
+
+#[test]
+fn without_a_list_every_status_is_fatal() {
+    let hedging = json!({ "maxAttempts": 2 });
+    let config = read(&method(&json!({ "hedgingPolicy": hedging }))).unwrap();
+    let method = config.method("/shop.Orders/Get").unwrap();
+    assert!(waits(method.policy(), unavailable(), 0.5).is_empty());
+    assert_eq!(method.hedge().unwrap().delay(), Some(Duration::ZERO));
+    // A limit of one attempt leaves no room for a hedge.
+    let text = self::method(&json!({ "hedgingPolicy": hedging })).to_string();
+    let config = ServiceConfig::from_json_up_to(&text, 1).unwrap();
+    assert!(config.method("/shop.Orders/Get").unwrap().hedge().is_none());
 }
 
 #[test]

@@ -1,0 +1,249 @@
+//! Requests that are joined by another when they take long, in tokio's paused time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, Request};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use proptest::prelude::*;
+use relent::{Attempt, Budget, BudgetConfig, Hedge, HedgeConfig, StopReason};
+use relent_http::{Override, RetryLayer};
+use tower::{Layer, ServiceExt};
+
+use super::mock::{Answer, Mock, status};
+use super::{ending, get, policy, post, request};
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn hedge() -> Hedge {
+    Hedge::new(&HedgeConfig::after(MILLI * 50)).unwrap()
+}
+
+fn budget() -> Arc<Budget> {
+    let config = BudgetConfig {
+        ratio: 0.0,
+        reserve: 3.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    Arc::new(Budget::new(&config).unwrap())
+}
+
+fn hedged() -> RetryLayer {
+    RetryLayer::new(policy().build().unwrap()).hedge(hedge())
+}
+
+fn late(millis: u32, status: u16) -> Answer {
+    Answer::Late(MILLI * millis, status)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
+    let (mock, budget) = (Mock::new([Answer::Hang, late(5, 200)]), budget());
+    let layer = hedged().budget(budget.clone());
+    let begin = tokio::time::Instant::now();
+    let result = layer.layer(mock.clone()).oneshot(get()).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+    assert_eq!(begin.elapsed(), MILLI * 55);
+    assert_eq!((mock.calls(), mock.running()), (2, 0));
+    let arrived = mock.arrived();
+    let attempt = arrived[1].extensions.get::<Attempt>();
+    assert_eq!(attempt.map(|attempt| attempt.number), Some(2));
+    assert_eq!(budget.balance(), 2.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_answered_in_time_is_not() {
+    let (mock, budget) = (Mock::new([late(49, 200)]), budget());
+    let layer = hedged().budget(budget.clone());
+    let response = layer.layer(mock.clone()).oneshot(get()).await.unwrap();
+    assert!(response.extensions().is_empty());
+    assert_eq!((mock.calls(), budget.balance()), (1, 3.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
+    for (keyed, overrides, calls) in [
+        (false, None, 1),
+        (true, None, 2),
+        (false, Some(Override::new().repeatable(true)), 2),
+        (true, Some(Override::new().repeatable(false)), 1),
+        (true, Some(Override::new().no_hedge()), 1),
+        (true, Some(Override::new().no_retry()), 1),
+    ] {
+        let mut post = match keyed {
+            true => request(Method::POST, &[("idempotency-key", "k")]),
+            false => post(),
+        };
+        if let Some(overrides) = &overrides {
+            post.extensions_mut().insert(overrides.clone());
+        }
+        let mock = Mock::new([late(80, 200)]);
+        hedged().layer(mock.clone()).oneshot(post).await.unwrap();
+        assert_eq!(mock.calls(), calls, "{keyed} {overrides:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_can_be_hedged_by_another_rule() {
+    let mut get = get();
+    let sooner = Hedge::new(&HedgeConfig::after(MILLI * 10)).unwrap();
+    get.extensions_mut().insert(Override::new().hedge(sooner));
+    let mock = Mock::new([Answer::Hang, late(5, 200)]);
+    let begin = tokio::time::Instant::now();
+    let layer = RetryLayer::new(policy().build().unwrap());
+    layer.layer(mock).oneshot(get).await.unwrap();
+    assert_eq!(begin.elapsed(), MILLI * 15);
+}
+
+fn streamed(pieces: usize) -> Request<impl http_body::Body<Data = Bytes, Error = std::io::Error>> {
+    let piece = || Ok(Frame::data(Bytes::from_static(b"0123456789")));
+    let body = StreamBody::new(stream::iter((0..pieces).map(move |_| piece())));
+    Request::put("http://service/").body(body).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_sent_to_its_end_is_sent_beside() {
+    let mock = Mock::new([late(500, 200), late(300, 200)]);
+    let result = hedged()
+        .layer(mock.clone())
+        .oneshot(boxed(streamed(3)))
+        .await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+    for arrived in mock.arrived() {
+        assert_eq!(arrived.body, "0123456789".repeat(3));
+    }
+}
+
+fn boxed<B>(
+    request: Request<B>,
+) -> Request<http_body_util::combinators::UnsyncBoxBody<Bytes, B::Error>>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    request.map(http_body_util::BodyExt::boxed_unsync)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_not_kept_is_not() {
+    let (mock, budget) = (Mock::new([late(500, 200)]), budget());
+    let layer = hedged().body_cap(20).budget(budget.clone());
+    let result = layer.layer(mock.clone()).oneshot(boxed(streamed(3))).await;
+    assert_eq!(ending(&result), (Some(200), 1, None));
+    assert_eq!(mock.arrived()[0].body, "0123456789".repeat(3));
+    assert_eq!(budget.balance(), 3.0, "what was granted came back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_retried_after_a_race_is_whole_again() {
+    let mock = Mock::new([late(80, 503), late(80, 503), late(80, 503), late(10, 200)]);
+    let layer = hedged().budget(budget());
+    let result = layer.layer(mock.clone()).oneshot(boxed(streamed(2))).await;
+    // A race of two, and after the wait another.
+    assert_eq!(ending(&result), (Some(200), 4, None));
+    assert!(mock.arrived().len() >= 3);
+    for arrived in mock.arrived() {
+        assert_eq!(arrived.body, "0123456789".repeat(2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hedge_that_the_service_has_no_room_for_is_given_back() {
+    let mock = Mock::new([late(500, 200)]).never_ready_again();
+    let budget = budget();
+    let layer = hedged().budget(budget.clone());
+    let result = layer.layer(mock.clone()).oneshot(get()).await;
+    assert_eq!(ending(&result), (Some(200), 1, None));
+    assert_eq!((mock.calls(), budget.balance()), (1, 3.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
+    let (mock, budget) = (Mock::new([Answer::Hang]), budget());
+    let layer = hedged().budget(budget.clone());
+    let call = layer.layer(mock.clone()).oneshot(get());
+    assert!(tokio::time::timeout(MILLI * 70, call).await.is_err());
+    assert_eq!((mock.calls(), mock.running()), (2, 0));
+    assert_eq!(budget.balance(), 2.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_hedge_leaves_the_first_attempt_alone() {
+    let several = Hedge::new(&HedgeConfig::after(MILLI * 50).max_hedges(3)).unwrap();
+    let mock = Mock::new([late(500, 200), status(429)]);
+    let layer = hedged().hedge(several);
+    let result = layer.layer(mock.clone()).oneshot(get()).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_attempt_has_deleted_is_not_an_error() {
+    for gone in [404, 410] {
+        let mock = Mock::new([late(90, 204), late(10, gone)]);
+        let delete = request(Method::DELETE, &[]);
+        let result = hedged().layer(mock).oneshot(delete).await;
+        assert_eq!(ending(&result), (Some(204), 2, None));
+    }
+    // A read that finds nothing has found nothing.
+    let mock = Mock::new([late(90, 200), late(10, 404)]);
+    let result = hedged().layer(mock).oneshot(get()).await;
+    assert_eq!(ending(&result).0, Some(404));
+    // If the other one is lost, nobody knows.
+    let lost = Answer::Late(MILLI * 90, 502);
+    let mock = Mock::new([lost, late(10, 404)]);
+    let delete = request(Method::DELETE, &[]);
+    let result = hedged().layer(mock).oneshot(delete).await;
+    assert_eq!(
+        ending(&result),
+        (Some(404), 2, Some(StopReason::OutcomeUnknown))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_precondition_that_failed_because_the_other_attempt_was_done_is_not_an_error() {
+    let mock = Mock::new([late(90, 200), late(10, 412)]);
+    let put = request(Method::PUT, &[("if-match", "\"v1\"")]);
+    let result = hedged().layer(mock).oneshot(put).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// What may not run twice is sent once, whatever the answers are and whenever they come; what may
+    /// is never sent more often than the policy and the budget allow.
+    #[test]
+    fn no_order_of_answers_sends_what_may_not_run_twice(
+        answers in proptest::collection::vec((0..200_u32, prop_oneof![
+            Just(200_u16), Just(404), Just(412), Just(500), Just(502), Just(503), Just(504),
+        ]), 6),
+        delay in 0..150_u32,
+        hedges in 1..=4_u32,
+        repeatable in any::<bool>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let config = HedgeConfig::after(MILLI * delay).max_hedges(hedges);
+        let budget = budget();
+        let layer = hedged().hedge(Hedge::new(&config).unwrap()).budget(budget.clone());
+        let mock = Mock::new(answers.iter().map(|(after, status)| late(*after, *status)));
+        let request = if repeatable { get() } else { post() };
+        let result = runtime.block_on(layer.layer(mock.clone()).oneshot(request));
+        prop_assert!(result.is_ok());
+        prop_assert_eq!(mock.running(), 0);
+        prop_assert!(mock.most_at_once() <= 1 + hedges as usize);
+        let calls = mock.calls();
+        if repeatable {
+            prop_assert!(calls <= 4);
+            prop_assert_eq!(budget.balance(), 3.0 - (calls - 1) as f64);
+        } else {
+            prop_assert_eq!(calls, 1);
+        }
+    }
+}
