@@ -163,7 +163,40 @@ fn attempt(entry: &TraceEntry, origin: Instant) -> AttemptJson {
 
 #[cfg(test)]
 mod tests {
+    use relent_core::{Cause, Failure, Stop, StopReason};
+
     use super::*;
+
+    #[test]
+    fn a_race_tells_who_failed_who_was_dropped_and_who_won() {
+        let entry = |number, seen, failure, decision| TraceEntry {
+            attempt: number,
+            started: Instant::ORIGIN,
+            ended: Instant::ORIGIN,
+            seen,
+            failure,
+            decision,
+        };
+        let failure = Failure::ambiguous().cause(Cause::Status(502));
+        let dropped = Decision::Stop(Stop {
+            reason: StopReason::Cancelled,
+            retry_at: None,
+        });
+        let told = [
+            entry(2, Some(failure.cause), Some(failure), None),
+            entry(1, None, None, Some(dropped)),
+            entry(3, None, None, None),
+        ]
+        .map(|entry| attempt(&entry, Instant::ORIGIN))
+        .map(|told| (told.outcome, told.kind, told.decision));
+        let expected = [
+            ("status 502", Some("ambiguous"), "race"),
+            ("cancelled", None, "stop"),
+            ("success", None, "success"),
+        ]
+        .map(|(outcome, kind, decision)| (outcome.to_owned(), kind, decision));
+        assert_eq!(told, expected);
+    }
 
     #[test]
     fn instants_are_written_for_people() {
