@@ -27,6 +27,8 @@ pub enum HintSource {
     GrpcPushback,
     /// `google.rpc.RetryInfo` in `grpc-status-details-bin`.
     GrpcRetryInfo,
+    /// `relent-mark`.
+    RelentMark,
 }
 
 impl HintSource {
@@ -44,6 +46,7 @@ impl HintSource {
             Self::StripeShouldRetry => "stripe-should-retry",
             Self::GrpcPushback => "grpc-retry-pushback-ms",
             Self::GrpcRetryInfo => "grpc-status-details-bin",
+            Self::RelentMark => "relent-mark",
         }
     }
 }

@@ -7,6 +7,7 @@ use relent_core::{Advice, Cause, Failure, Hint, HintSource, Kind};
 
 use crate::grpc;
 use crate::hint::{HintOptions, hint};
+use crate::mark::marked;
 use crate::repeatable::RequestFacts;
 
 /// Classifies a response; `None` if it is not a failure.
@@ -21,6 +22,7 @@ use crate::repeatable::RequestFacts;
 /// | 412 | permanent; to a write under a precondition, [as if an earlier attempt had taken effect](Failure::as_if_done) |
 /// | 501, 505, 511, every other 4xx | permanent |
 /// | every other 5xx, 600 and above | ambiguous |
+/// | any of these [marked](crate::Mark) `overloaded` | overloaded |
 ///
 /// A delay is one that the response asks for itself, not the reset of a rate limit, which stands
 /// on any response. Not processed or not, the hint is in the failure; a
@@ -61,17 +63,17 @@ pub fn classify(
         let hint = hint(headers, now, options);
         let kind = kind(status, &hint, request);
         let unmet = request.conditional && status == StatusCode::PRECONDITION_FAILED;
-        return Some(
-            Failure::new(kind)
-                .cause(Cause::Status(status.as_u16()))
-                .hint(hint)
-                .as_if_done(unmet),
-        );
+        let failure = Failure::new(kind)
+            .cause(Cause::Status(status.as_u16()))
+            .hint(hint)
+            .as_if_done(unmet);
+        return Some(marked(failure, headers));
     }
     if !grpc::is_grpc(headers) {
         return None;
     }
-    grpc::failure(grpc::code(headers)?, || hint(headers, now, options))
+    let failure = grpc::failure(grpc::code(headers)?, || hint(headers, now, options))?;
+    Some(marked(failure, headers))
 }
 
 /// The kind of a status of 400 or above.
@@ -259,6 +261,31 @@ mod tests {
         assert_eq!(failure.hint.source, HintSource::RetryAfter);
         let refused = of(500, PLAIN, &[("x-should-retry", "false")]).unwrap();
         assert_eq!(refused.hint.advice, Advice::DoNotRetry);
+    }
+
+    #[test]
+    fn a_marked_failure_is_not_retried_and_overloaded_is_a_kind() {
+        for status in [429, 500, 503, 599] {
+            let unmarked = kind_of(status, REPEATABLE, &[]);
+            let exhausted = of(status, REPEATABLE, &[("relent-mark", "exhausted")]).unwrap();
+            assert_eq!(
+                (exhausted.kind, exhausted.hint.advice),
+                (unmarked, Advice::DoNotRetry)
+            );
+            assert_eq!(exhausted.hint.source, HintSource::RelentMark);
+            let fields = [("relent-mark", "overloaded"), ("retry-after", "5")];
+            let overloaded = of(status, REPEATABLE, &fields).unwrap();
+            assert_eq!(overloaded.kind, Kind::Overloaded);
+            assert_eq!(overloaded.cause, Cause::Status(status));
+            assert_eq!(overloaded.hint.delay(), Some(Duration::from_secs(5)));
+        }
+        assert_eq!(of(200, REPEATABLE, &[("relent-mark", "exhausted")]), None);
+        let unreadable = of(503, REPEATABLE, &[("relent-mark", "tired")]).unwrap();
+        assert_eq!(
+            (unreadable.kind, unreadable.hint.advice),
+            (Kind::Ambiguous, Advice::None)
+        );
+        assert_eq!(unreadable.hint.malformed, Some(HintSource::RelentMark));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use relent::GaveUp;
 use relent_core::{Budget, Decision, Pattern, Policy};
 use reqwest::IntoUrl;
 
+use crate::cross_layer::CrossLayer;
 use crate::dns::Resolver;
 use crate::hint::HintOptions;
 use crate::idempotency_key::KeyForm;
@@ -160,6 +161,28 @@ impl Client {
         self
     }
 
+    /// Tells the server which attempt a request is (from the second on), how much time is left until
+    /// the deadline, and from time to time how many attempts the calls of this client and its clones
+    /// take: see [`Caller`](crate::Caller), which reads it, and `docs/headers.md`. Off by default,
+    /// since it is for services that know each other.
+    ///
+    /// A request that brings a deadline along in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)
+    /// has no more time than that for all its attempts together.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::Client;
+    ///
+    /// let client = Client::new(Policy::STANDARD.clone())?.cross_layer();
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn cross_layer(mut self) -> Self {
+        self.manner.cross = Some(CrossLayer::new());
+        self
+    }
+
     /// How the keys of [`RequestBuilder::idempotency_key`] are written: in quotes, unless said
     /// otherwise.
     #[must_use]
@@ -277,7 +300,8 @@ impl Client {
     /// [`Error::GaveUp`] when the last attempt brought no response.
     pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
         let manner = self.manner_of(request.method(), request.uri());
-        self.exchange(request, &manner.settled()).await
+        let manner = manner.settled(request.headers());
+        self.exchange(request, &manner).await
     }
 
     /// How a request to this address is retried, unless it says otherwise itself.
@@ -301,10 +325,14 @@ impl Client {
     ) -> Result<Response, Error> {
         let mut driver = manner.driver(RequestFacts::of(request.method(), request.headers()));
         let mut connection = Connection::Pooled;
+        let mut telling = manner.telling();
         loop {
-            let until = Until::after(driver.on_attempt().limit);
-            let number = driver.attempts();
-            let outcome = self.attempt(request, manner.timeout, connection, until, number);
+            let begun = driver.on_attempt();
+            let until = Until::after(begun.limit);
+            let number = begun.number;
+            let mut headers = request.headers().clone();
+            telling.tell(&begun, &mut headers);
+            let outcome = self.attempt(request, headers, manner.timeout, connection, until, number);
             let failed = match manner.judge(number.saturating_sub(1), outcome.await) {
                 Ok(response) => {
                     driver.on_success_with(cause(response.status()));

@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `grpc-retry-pushback-ms` | the wait in milliseconds; negative or unreadable: do not retry |
 //! | `google.rpc.RetryInfo` in `grpc-status-details-bin` | a wait (with the feature `grpc`) |
+//! | `relent-mark` beside the status | do not retry; see [`Mark`](crate::Mark) |
 //!
 //! # Features
 //! - `grpc`: reads [`RetryInfo`](retry_delay) and the [`Status`]; looks at the beginning of a body
@@ -46,6 +47,7 @@ use crate::classify::{self, asks_for_delay};
 use crate::field::{digits, trim};
 use crate::headers::{CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_STATUS};
 use crate::hint::{HintOptions, hint};
+use crate::mark::marked;
 
 #[cfg(feature = "grpc")]
 pub(crate) use details::delay;
@@ -149,7 +151,8 @@ pub fn classify_head(
     options: &HintOptions,
 ) -> Head {
     if let Some(code) = code(headers) {
-        return Head::Over(failure(code, || hint(headers, now, options)));
+        let failure = failure(code, || hint(headers, now, options));
+        return Head::Over(failure.map(|failure| marked(failure, headers)));
     }
     if status == StatusCode::OK && is_grpc(headers) {
         return Head::Open;
@@ -160,7 +163,8 @@ pub fn classify_head(
         GrpcCode::Unavailable => classify::kind(status, &hint, RequestFacts::default()),
         code => kind(code.number(), &hint),
     };
-    Head::Over(Some(Failure::new(kind).cause(code.into()).hint(hint)))
+    let failure = Failure::new(kind).cause(code.into()).hint(hint);
+    Head::Over(Some(marked(failure, headers)))
 }
 
 /// Classifies the trailers of the response to a gRPC call; `None` if it succeeded. Trailers without
@@ -173,7 +177,10 @@ pub fn classify_trailers(
     options: &HintOptions,
 ) -> Option<Failure> {
     match code(trailers) {
-        Some(code) => failure(code, || hint(trailers, now, options)),
+        Some(code) => {
+            let failure = failure(code, || hint(trailers, now, options))?;
+            Some(marked(failure, trailers))
+        }
         None => Some(Failure::network(Network::Truncated)),
     }
 }

@@ -1,4 +1,5 @@
-//! Every header name that Relent reads, in one place.
+//! Every header name that Relent reads or sends, in one place. Those of its own begin with
+//! `relent-`; who sends and who understands them is told in `docs/headers.md`.
 
 use http::HeaderName;
 
@@ -49,3 +50,25 @@ pub const GRPC_PREVIOUS_RPC_ATTEMPTS: HeaderName =
 
 /// Request: the time that the caller gives to a gRPC call, such as `5S` or `300m`.
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// Request: which attempt this is, `1*DIGIT`; absent on the first. A client sends it from attempt 2
+/// on if told to ([`Caller`](crate::Caller) reads it).
+///
+/// It speaks of one hop: a client replaces or removes one that a forwarded request has brought along.
+pub const RELENT_ATTEMPT: HeaderName = HeaderName::from_static("relent-attempt");
+
+/// Request: the time left until the deadline of the whole call, in milliseconds rounded down,
+/// `1*DIGIT`. The time that the request is under way is not in it.
+///
+/// On a request that is about to be sent it is the deadline of all its attempts together, if the
+/// policy has none that is nearer.
+pub const RELENT_DEADLINE_MS: HeaderName = HeaderName::from_static("relent-deadline-ms");
+
+/// Request: how many of this client's calls in the last two minutes took 1, 2, …, 7, and 8 or more
+/// attempts; [`histogram`](crate::histogram) has its grammar. It speaks of one hop, as
+/// [`RELENT_ATTEMPT`] does.
+pub const RELENT_HISTOGRAM: HeaderName = HeaderName::from_static("relent-histogram");
+
+/// Response: do not retry this, and why: a list of `exhausted` (retries were exhausted below) and
+/// `overloaded`, in any capitals. See [`Mark`](crate::Mark).
+pub const RELENT_MARK: HeaderName = HeaderName::from_static("relent-mark");

@@ -10,6 +10,7 @@ use crate::headers::{
     GRPC_RETRY_PUSHBACK_MS, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_MS_RETRY_AFTER_MS,
     X_SHOULD_RETRY,
 };
+use crate::mark::{self, Mark};
 use crate::rate_limit::{XRateLimitReset, rate_limit, x_rate_limit_reset};
 use crate::retry_after;
 
@@ -29,6 +30,7 @@ pub struct HintOptions {
 ///
 /// | header | read as |
 /// |---|---|
+/// | `relent-mark` | `exhausted`: do not retry; `overloaded` is a kind, which [`classify`](crate::classify) gives (see [`Mark`](crate::Mark)) |
 /// | `x-should-retry`, `Stripe-Should-Retry` | `true` or `false` in any capitals; of several, one `false` decides |
 /// | `grpc-retry-pushback-ms` | int32 milliseconds; negative, unreadable or repeated: do not retry (gRFC A6) |
 /// | `grpc-status-details-bin` | the delay of a `google.rpc.RetryInfo`, with the feature `grpc` |
@@ -73,6 +75,7 @@ pub(crate) fn hint_with_details(
         headers,
         hint: Hint::NONE,
     };
+    read.mark();
     read.advice(&X_SHOULD_RETRY, HintSource::XShouldRetry);
     read.advice(&STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry);
     read.pushback();
@@ -106,6 +109,15 @@ impl Reading<'_> {
         let malformed = self.hint.malformed;
         self.hint = Hint::do_not_retry().from_source(source);
         self.hint.malformed = malformed;
+    }
+
+    fn mark(&mut self) {
+        if mark::is_malformed(self.headers) {
+            self.malformed(HintSource::RelentMark);
+        }
+        if Mark::read(self.headers) == Some(Mark::Exhausted) {
+            self.refuse(HintSource::RelentMark);
+        }
     }
 
     fn advice(&mut self, name: &HeaderName, source: HintSource) {
@@ -172,7 +184,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
-    use crate::headers::{RATELIMIT, RETRY_AFTER, X_RATELIMIT_RESET};
+    use crate::headers::{RATELIMIT, RELENT_MARK, RETRY_AFTER, X_RATELIMIT_RESET};
 
     const OPTIONS: HintOptions = HintOptions {
         x_rate_limit_reset: XRateLimitReset::DelaySeconds,
@@ -245,6 +257,7 @@ mod tests {
                 HintSource::StripeShouldRetry,
             ),
             ((GRPC_RETRY_PUSHBACK_MS, "-1"), HintSource::GrpcPushback),
+            ((RELENT_MARK, "exhausted"), HintSource::RelentMark),
         ] {
             for (name, value, _) in delays().into_iter().skip(1) {
                 let fields = [(name, value), refusal.clone()];
@@ -266,6 +279,8 @@ mod tests {
             [(X_SHOULD_RETRY, "true"), (STRIPE_SHOULD_RETRY, "false")],
             [(X_SHOULD_RETRY, "true"), (GRPC_RETRY_PUSHBACK_MS, "-1")],
             [(X_SHOULD_RETRY, "false"), (GRPC_RETRY_PUSHBACK_MS, "5")],
+            [(X_SHOULD_RETRY, "true"), (RELENT_MARK, "exhausted")],
+            [(GRPC_RETRY_PUSHBACK_MS, "5"), (RELENT_MARK, "exhausted")],
         ] {
             assert_eq!(of(&fields).advice, Advice::DoNotRetry, "{fields:?}");
             assert_eq!(of(&fields).delay(), None, "{fields:?}");
@@ -287,6 +302,7 @@ mod tests {
     #[test]
     fn a_malformed_header_is_ignored_noted_and_the_next_is_read() {
         for (name, source) in [
+            (RELENT_MARK, HintSource::RelentMark),
             (X_SHOULD_RETRY, HintSource::XShouldRetry),
             (STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry),
             (RETRY_AFTER_MS, HintSource::RetryAfterMs),

@@ -5,6 +5,11 @@
 //! about time, and [`RequestFacts`] tells whether a request may run twice. None of them reads a
 //! clock.
 //!
+//! # Across layers
+//! A client can tell the server which attempt a request is, how much time is left, and how many
+//! attempts its calls take ([`Caller`] reads it); a service can [`Mark`] its response, so that nobody
+//! above retries what was given up below. All of it is in `docs/headers.md`.
+//!
 //! # Features
 //! - `grpc`: the parts of the module [`grpc`] that read protobuf and look at bodies.
 //! - `tower`: [`RetryLayer`], which retries the calls of any service of HTTP requests: hyper-util's
@@ -23,9 +28,14 @@
 //!
 //! Coming from another library: `fetch_retry` has every option side by side.
 
+mod caller;
 mod classify;
 #[cfg(feature = "reqwest")]
 pub mod client;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod cross_layer;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod deadline;
 #[cfg(feature = "reqwest")]
 pub mod dns;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
@@ -37,10 +47,12 @@ mod field;
 pub mod grpc;
 pub mod headers;
 mod hint;
+pub mod histogram;
 mod http_date;
 mod idempotency_key;
 #[cfg(feature = "tower")]
 mod layer;
+mod mark;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 pub mod network;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
@@ -54,6 +66,7 @@ mod server_clock;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 mod unchanged;
 
+pub use caller::Caller;
 pub use classify::classify;
 #[cfg(feature = "middleware")]
 pub use client::RetryMiddleware;
@@ -70,6 +83,9 @@ pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 pub use layer::{
     FreshConnection, MapBody, Override, ResponseFuture, Retry, RetryLayer, ServiceError, Unchanged,
 };
+pub use mark::Mark;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+pub use mark::mark_response;
 pub use rate_limit::XRateLimitReset;
 pub use repeatable::RequestFacts;
 #[cfg(feature = "tower")]

@@ -13,7 +13,7 @@ use grpc_support::{Answer, Raw, Scripted, channel};
 use http::uri::PathAndQuery;
 use relent::{NamedPolicy, Policy, SessionRandom, StopReason, Summary, VirtualClock};
 use relent_http::grpc::ServiceConfig;
-use relent_http::{GrpcRetry, Override, ReplayBody, RetryLayer};
+use relent_http::{GrpcRetry, Mark, Override, ReplayBody, RetryLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 
 const GET: &str = "/test.Echo/Get";
 
@@ -540,4 +540,59 @@ async fn a_method_that_is_not_declared_repeatable_is_not_hedged() {
     let status = unary(&mut hedging(channel), "/test.Echo/Put", request).await;
     assert_eq!(status.unwrap_err().code(), Code::DeadlineExceeded);
     assert_eq!(server.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_marked_status_is_not_retried_wherever_it_stands() {
+    for mark in ["exhausted", "overloaded"] {
+        let mut status = unavailable();
+        let value = MetadataValue::from_static(mark);
+        status.metadata_mut().insert("relent-mark", value);
+        for answer in both(&status) {
+            let (server, channel) = Scripted::answering([answer, say("late")]).await;
+            let (mut client, _) = client(channel);
+            client.ready().await.unwrap();
+            let path = PathAndQuery::from_static(GET);
+            let refused = client.unary(hello(), path, Raw).await;
+            assert_eq!(refused.unwrap_err().code(), Code::Unavailable, "{mark}");
+            assert_eq!(server.calls(), 1, "{mark}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_mark_in_the_headers_speaks_of_the_status_in_the_trailers() {
+    let answers = [Answer::Break(Vec::new(), unavailable()), say("late")];
+    let (server, channel) = Scripted::answering(answers).await;
+    let marked = ServiceBuilder::new().map_response(|mut response: http::Response<_>| {
+        Mark::Overloaded.set(response.headers_mut());
+        response
+    });
+    let layer = layer(preset()).clock(VirtualClock::new()).grpc(methods());
+    let mut client = Grpc::new(layer.layer(marked.service(channel)));
+    client.ready().await.unwrap();
+    let path = PathAndQuery::from_static(GET);
+    let refused = client.unary(hello(), path, Raw).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(server.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_call_tells_its_attempt_and_its_deadline_if_asked_to() {
+    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable()), say("done")]).await;
+    let policy = preset().into_builder().deadline(Duration::from_secs(20));
+    let layer = layer(policy.build().unwrap());
+    let mut client = Grpc::new(layer.cross_layer().grpc(methods()).layer(channel));
+    unary(&mut client, GET, hello()).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen[0].header("relent-attempt"), None);
+    assert_eq!(seen[1].header("relent-attempt"), Some("2"));
+    let left = |call: usize| {
+        seen[call]
+            .header("relent-deadline-ms")
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    assert!(left(1) < left(0), "{} of {}", left(1), left(0));
 }

@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use proptest::prelude::*;
 use proptest::sample::select;
-use relent_core::Advice;
-use relent_http::{HintOptions, RequestFacts, XRateLimitReset, classify, headers, hint};
+use relent_core::{Advice, Kind};
+use relent_http::{
+    Caller, HintOptions, Mark, RequestFacts, XRateLimitReset, classify, headers, hint,
+};
 
 fn names() -> Vec<HeaderName> {
     vec![
@@ -25,6 +27,10 @@ fn names() -> Vec<HeaderName> {
         headers::GRPC_STATUS_DETAILS_BIN,
         headers::CONTENT_TYPE,
         headers::IDEMPOTENCY_KEY,
+        headers::RELENT_ATTEMPT,
+        headers::RELENT_DEADLINE_MS,
+        headers::RELENT_HISTOGRAM,
+        headers::RELENT_MARK,
         headers::IF_MATCH,
         headers::IF_NONE_MATCH,
     ]
@@ -43,6 +49,8 @@ fn value() -> impl Strategy<Value = HeaderValue> {
         select(vec![
             "true",
             "false",
+            "exhausted",
+            "overloaded",
             "*",
             "application/grpc",
             "\"tag\"",
@@ -96,6 +104,9 @@ proptest! {
         let failure = classify(status, &headers, request, now, &options);
         let hint = hint(&headers, now, &options);
         prop_assert!(failure.is_none_or(|failure| failure.hint == hint));
+        let overloaded = Mark::read(&headers) == Some(Mark::Overloaded);
+        prop_assert!(failure.is_none_or(|failure| overloaded == (failure.kind == Kind::Overloaded)));
+        prop_assert!(Caller::of(&request_headers).attempt >= 1);
         prop_assert!(failure.is_some() || status.as_u16() < 400);
     }
 

@@ -234,3 +234,23 @@ async fn two_of_them_in_one_stack_do_not_multiply_what_was_given_up() {
     client.get(server.url("/")).send().await.unwrap_err();
     assert_eq!(server.count(), 2);
 }
+
+#[tokio::test]
+async fn it_tells_attempt_and_deadline_and_stops_at_a_mark() {
+    let marked = response(503, &[("relent-mark", "exhausted")], "no");
+    let server = Server::script([status(503), Step::Answer(marked), ok()]);
+    let policy = quick().deadline(Duration::from_secs(20)).build().unwrap();
+    let client = stack(RetryMiddleware::new(policy).cross_layer()).build();
+    let response = client.get(server.url("/")).send().await.unwrap();
+    assert_eq!(summary(&response), (503, Some(StopReason::DoNotRetry), 2));
+    let seen = server.seen();
+    let attempts: Vec<_> = seen
+        .iter()
+        .map(|seen| seen.header("relent-attempt"))
+        .collect();
+    assert_eq!(attempts, [None, Some("2")]);
+    assert!(
+        seen.iter()
+            .all(|seen| seen.header("relent-deadline-ms").is_some())
+    );
+}

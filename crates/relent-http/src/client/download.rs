@@ -4,8 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use relent::{GaveUp, Summary};
+use http::{HeaderMap, Request, Response, StatusCode};
+use relent::{Attempt, GaveUp, Summary, TokioClock};
 use relent_core::{Cause, Decision, StopReason};
 use reqwest::ResponseBuilderExt;
 
@@ -15,6 +15,7 @@ use super::body::Body;
 use super::manner::Manner;
 use super::resume::Representation;
 use super::sending::{Connection, wait};
+use crate::cross_layer::Telling;
 use crate::repeatable::RequestFacts;
 
 /// Where the body of a response goes.
@@ -68,6 +69,9 @@ pub struct Download<'c> {
     partial: Option<Partial>,
     connection: Connection,
     until: Until,
+    telling: Telling<TokioClock>,
+    /// The running attempt.
+    begun: Attempt,
 }
 
 /// What has arrived of a representation that can be resumed.
@@ -82,7 +86,8 @@ impl<'c> Download<'c> {
     #[must_use]
     pub fn new(client: &'c Client, request: Request<Body>) -> Self {
         let manner = client.manner_of(request.method(), request.uri());
-        Self::with(client, request, manner.settled())
+        let manner = manner.settled(request.headers());
+        Self::with(client, request, manner)
     }
 
     pub(crate) fn with(client: &'c Client, request: Request<Body>, manner: Manner) -> Self {
@@ -90,11 +95,17 @@ impl<'c> Download<'c> {
             client,
             facts: RequestFacts::of(request.method(), request.headers()),
             request,
+            telling: manner.telling(),
             manner,
             attempts: 0,
             partial: None,
             connection: Connection::Pooled,
             until: Until::after(None),
+            begun: Attempt {
+                number: 1,
+                remaining: None,
+                limit: None,
+            },
         }
     }
 
@@ -113,7 +124,21 @@ impl<'c> Download<'c> {
         limit: Option<Duration>,
         sink: &mut S,
     ) -> Result<Response<()>, Failed> {
-        self.until = Until::after(limit);
+        let begun = Attempt {
+            number: self.attempts.saturating_add(1),
+            remaining: None,
+            limit,
+        };
+        self.attempt_as(begun, sink).await
+    }
+
+    async fn attempt_as<S: Sink>(
+        &mut self,
+        begun: Attempt,
+        sink: &mut S,
+    ) -> Result<Response<()>, Failed> {
+        self.until = Until::after(begun.limit);
+        self.begun = begun;
         let result = self.run(sink).await;
         let attempt = self.attempts;
         self.attempts = attempt.saturating_add(1);
@@ -147,17 +172,17 @@ impl<'c> Download<'c> {
     async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Failed> {
         let begun = self.partial.take().filter(|partial| partial.received > 0);
         let Some(mut partial) = begun else {
-            let outcome = self.send(&self.request).await;
+            let outcome = self.send(self.request.headers().clone()).await;
             let response = self.judge(outcome)?;
             return Ok(self.read_anew(response, sink).await?);
         };
-        let mut request = self.request.clone();
+        let mut headers = self.request.headers().clone();
         let Partial {
             representation,
             received,
         } = &mut partial;
-        representation.ask_for_rest(*received, request.headers_mut());
-        let response = match self.send(&request).await {
+        representation.ask_for_rest(*received, &mut headers);
+        let response = match self.send(headers).await {
             Ok(response) => self.judge(Ok(response))?,
             Err(Failed {
                 last: Last::Refused(response),
@@ -193,12 +218,18 @@ impl<'c> Download<'c> {
         Ok(head)
     }
 
-    async fn send(&self, request: &Request<Body>) -> Result<reqwest::Response, Failed> {
+    async fn send(&mut self, mut headers: HeaderMap) -> Result<reqwest::Response, Failed> {
+        self.telling.tell(&self.begun, &mut headers);
         let (timeout, connection) = (self.manner.timeout, self.connection);
-        let number = self.attempts.saturating_add(1);
-        let attempt = self
-            .client
-            .attempt(request, timeout, connection, self.until, number);
+        let number = self.begun.number;
+        let attempt = self.client.attempt(
+            &self.request,
+            headers,
+            timeout,
+            connection,
+            self.until,
+            number,
+        );
         attempt.await
     }
 
@@ -305,7 +336,8 @@ impl Client {
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let manner = self.manner_of(request.method(), request.uri());
-        self.receive(request, manner.settled(), sink).await
+        let manner = manner.settled(request.headers());
+        self.receive(request, manner, sink).await
     }
 
     pub(crate) async fn receive<S: Sink>(
@@ -317,8 +349,8 @@ impl Client {
         let mut download = Download::with(self, request, manner.clone());
         let mut driver = manner.driver(download.facts());
         loop {
-            let limit = driver.on_attempt().limit;
-            let failed = match download.attempt(limit, sink).await {
+            let begun = driver.on_attempt();
+            let failed = match download.attempt_as(begun, sink).await {
                 Ok(head) => {
                     driver.on_success_with(Cause::Status(head.status().as_u16()));
                     return Ok((head, driver.summary(None)));

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use relent::{Clock, Driver, TokioClock};
 use relent_core::{Budget, Cause, Decision, Failure, Kind, Pattern, Policy, Random, StopReason};
 
 use super::attempt::{AttemptError, Failed, Last};
+use crate::cross_layer::{CrossLayer, Telling};
 use crate::observe::Named;
 use crate::repeatable::RequestFacts;
 
@@ -30,6 +31,8 @@ pub(crate) struct Manner {
     pub(crate) timeout: Option<Duration>,
     pub(crate) traced: bool,
     pub(crate) named: Named,
+    /// What is told to the server, if anything.
+    pub(crate) cross: Option<CrossLayer>,
 }
 
 impl Manner {
@@ -43,6 +46,7 @@ impl Manner {
             timeout: None,
             traced: false,
             named: Named::default(),
+            cross: None,
         }
     }
 
@@ -125,8 +129,18 @@ impl Manner {
         }
     }
 
-    /// With every list of the policy out of the way of the caller's own judgement.
-    pub(crate) fn settled(mut self) -> Self {
+    /// What a call tells the server.
+    pub(crate) fn telling(&self) -> Telling<TokioClock> {
+        Telling::of(self.cross.as_ref(), || TokioClock)
+    }
+
+    /// For a request with these headers: under the deadline that it brings along, and with every list
+    /// of the policy out of the way of the caller's own judgement.
+    pub(crate) fn settled(mut self, headers: &HeaderMap) -> Self {
+        let cross = self.cross.as_ref();
+        if let Some(sooner) = cross.and_then(|_| CrossLayer::policy(&self.policy, headers)) {
+            self.policy = sooner;
+        }
         if self.when.is_some() && self.policy.retry_on().is_some() {
             self.change_policy(|policy| policy.retrying([Pattern::Any]));
         }

@@ -13,6 +13,7 @@ use reqwest_middleware::{Error, Middleware, Next, Result};
 use super::attempt::{AttemptError, Failed, Last, Until};
 use super::manner::{Manner, cause};
 use super::sending::{sleep, wait};
+use crate::cross_layer::CrossLayer;
 use crate::hint::HintOptions;
 use crate::repeatable::RequestFacts;
 use crate::{classify, network};
@@ -107,6 +108,19 @@ impl RetryMiddleware {
         self
     }
 
+    /// Tells the server which attempt a request is (from the second on), how much time is left until
+    /// the deadline, and from time to time how many attempts the calls of this middleware and its clones
+    /// take: see [`Caller`](crate::Caller), which reads it, and `docs/headers.md`. Off by default,
+    /// since it is for services that know each other.
+    ///
+    /// A request that brings a deadline along in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)
+    /// has no more time than that for all its attempts together.
+    #[must_use]
+    pub fn cross_layer(mut self) -> Self {
+        self.manner.cross = Some(CrossLayer::new());
+        self
+    }
+
     /// One attempt; an error is how it failed, and what there is to show of it.
     async fn attempt(
         &self,
@@ -193,11 +207,15 @@ impl Middleware for RetryMiddleware {
         if let Some(policy) = extensions.get::<Arc<Policy>>() {
             manner.policy = policy.clone();
         }
+        let manner = manner.settled(request.headers());
+        let mut telling = manner.telling();
         let mut driver = manner.driver(RequestFacts::of(request.method(), request.headers()));
         let given = extensions.clone();
         loop {
-            let until = Until::after(driver.on_attempt().limit);
+            let begun = driver.on_attempt();
+            let until = Until::after(begun.limit);
             let again = request.try_clone();
+            telling.tell(&begun, request.headers_mut());
             extensions.clone_from(&given);
             let attempt = self.attempt(until, request, extensions, next.clone());
             let (failure, outcome) = match attempt.await {

@@ -303,10 +303,11 @@ impl RequestBuilder {
         for change in self.changes {
             change(&mut manner);
         }
+        let manner = manner.settled(request.headers());
         Ok(Prepared {
             client: self.client,
             request,
-            manner: manner.settled(),
+            manner,
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::header::CONTENT_LENGTH;
-use http::{Method, Request};
+use http::{HeaderMap, Method, Request};
 use relent_core::{Cause, Failure, Kind, StopReason};
 
 use super::Client;
@@ -34,18 +34,20 @@ impl Connection {
 }
 
 impl Client {
-    /// The attempt of this number, until the head of a response that is no failure.
+    /// The attempt of this number, with these headers in place of the request's, until the head of a
+    /// response that is no failure.
     pub(crate) async fn attempt(
         &self,
         request: &Request<Body>,
+        headers: HeaderMap,
         timeout: Option<Duration>,
         connection: Connection,
         until: Until,
         number: u32,
     ) -> Result<reqwest::Response, Failed> {
         let (method, uri) = (request.method(), request.uri());
-        let mut span = AttemptSpan::start(method, uri, request.headers(), number);
-        let sending = self.transmit(request, timeout, connection, until);
+        let mut span = AttemptSpan::start(method, uri, &headers, number);
+        let sending = self.transmit(request, headers, timeout, connection, until);
         let sent = span.around(sending).await;
         match &sent {
             Ok(response) => span.answered(response.status(), None),
@@ -68,6 +70,7 @@ impl Client {
     async fn transmit(
         &self,
         request: &Request<Body>,
+        headers: HeaderMap,
         timeout: Option<Duration>,
         connection: Connection,
         until: Until,
@@ -83,7 +86,7 @@ impl Client {
         let mut attempt = http
             .request(request.method().clone(), request.uri().to_string())
             .version(request.version())
-            .headers(request.headers().clone());
+            .headers(headers);
         if let Some(timeout) = timeout {
             attempt = attempt.timeout(timeout);
         }

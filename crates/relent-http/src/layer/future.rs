@@ -19,6 +19,7 @@ use tower_service::Service;
 use super::head::Head;
 use super::race::{Call, Ended, Finish, Racing};
 use super::{CallDriver, Config, MapBody, Override, ServiceError};
+use crate::cross_layer::Telling;
 use crate::drain::{self, Drain};
 use crate::headers::GRPC_STATUS;
 use crate::network;
@@ -47,6 +48,8 @@ pin_project! {
         replay: Replay<B>,
         facts: RequestFacts,
         driver: CallDriver<K>,
+        // What the attempts tell the server.
+        telling: Telling<K>,
         // One timer for waits and limits, made when it is first needed and reused.
         timer: Option<Pin<Box<K::Sleep>>>,
         // The next attempt should have a new connection.
@@ -125,11 +128,12 @@ where
         config: &Arc<Config<K, M, N>>,
         mut request: Request<B>,
     ) -> Self {
-        let overrides: Option<Override> = if request.extensions().is_empty() {
+        let mut overrides: Option<Override> = if request.extensions().is_empty() {
             None
         } else {
             request.extensions_mut().remove()
         };
+        config.obey_deadline(&request, &mut overrides);
         let facts = RequestFacts::of(request.method(), request.headers());
         let mut driver = config.driver(facts, overrides.as_ref());
         let once = driver.policy().max_retries() == Some(0)
@@ -153,16 +157,21 @@ where
         let sent = hedge.is_some().then(|| body.progressed());
         let mut request = Request::from_parts(parts, config.map.map_body(body));
         config.route(&mut request, 1);
+        let mut telling = config.telling();
         let span = span_of(&request, 1);
         let state = match (&hedge, sent) {
             (Some(hedge), Some(sent)) => {
-                let send = || service.call(request);
+                let send = |attempt| {
+                    telling.tell(&attempt, request.headers_mut());
+                    service.call(request)
+                };
                 State::Racing {
                     racing: Racing::first(hedge.clone(), &mut driver, sent, span, send),
                 }
             }
             _ => {
-                let (_, limit) = begin(&mut driver);
+                let (first, limit) = begin(&mut driver);
+                telling.tell(&first, request.headers_mut());
                 let attempt = span.in_scope(|| service.call(request));
                 State::Running {
                     attempt,
@@ -178,6 +187,7 @@ where
             replay,
             facts,
             driver,
+            telling,
             timer: None,
             fresh: false,
             hedge,
@@ -237,6 +247,7 @@ where
                         head,
                         config: this.config,
                         fresh: *this.fresh,
+                        telling: this.telling,
                     };
                     let (driver, facts) = (&mut *this.driver, *this.facts);
                     match ready!(racing.poll_finish(driver, call, this.replay, facts, context)) {
@@ -299,6 +310,7 @@ where
                                             head,
                                             config,
                                             fresh,
+                                            telling: this.telling,
                                         };
                                         let hedge = hedge.clone();
                                         let racing = Racing::again(hedge, this.driver, call, body);
@@ -306,7 +318,9 @@ where
                                     } else {
                                         let body = config.map.map_body(body);
                                         let (attempt, limit) = begin(this.driver);
-                                        let request = head.attempt(body, attempt, fresh, config);
+                                        let mut request =
+                                            head.attempt(body, attempt, fresh, config);
+                                        this.telling.tell(&attempt, request.headers_mut());
                                         let span = span_of(&request, attempt.number);
                                         let attempt = span.in_scope(|| this.service.call(request));
                                         State::Running {

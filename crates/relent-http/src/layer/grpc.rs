@@ -15,6 +15,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{Config, MapBody, Override, Retry, RetryLayer, ServiceError, Unchanged};
+use crate::deadline::within;
 use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
 use crate::replay::{BoxError, ByType, Reopen};
 
@@ -92,6 +93,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
                     cap: self.config.cap,
                     reroute: self.config.reroute,
                     random: self.config.random,
+                    cross: self.config.cross,
                     clock,
                     // An attempt maps the body when it has seen it.
                     map: Unchanged,
@@ -190,16 +192,6 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
         }
         deadline
     }
-}
-
-/// The same policy with this deadline; `None` if it has a nearer one already, or cannot have this.
-fn within(policy: &relent_core::Policy, timeout: Duration) -> Option<Arc<relent_core::Policy>> {
-    if policy.deadline().is_some_and(|nearer| nearer <= timeout) {
-        return None;
-    }
-    let sooner = policy.clone().into_builder().deadline(timeout).build();
-    // No time at all, or none but the room of an attempt: the server will say so.
-    sooner.ok().map(Arc::new)
 }
 
 impl<K: Clone, M: Clone, N: Clone> Clone for GrpcLayer<K, M, N> {

@@ -8,13 +8,14 @@ use std::task::{Context, Poll, ready};
 use http::{Method, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Clock, RaceEvent, Racer, Running, Sleeper};
+use relent::{Attempt, Clock, RaceEvent, Racer, Running, Sleeper};
 use relent_core::{Cause, Failure, Hedge, Raced};
 use tower_service::Service;
 
 use super::future::{Outcome, judge, of_error, span_of};
 use super::head::Head;
 use super::{CallDriver, Config, MapBody, ServiceError};
+use crate::cross_layer::Telling;
 use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, Progressed, Reopen, Replay, ReplayBody};
@@ -73,14 +74,15 @@ pub(super) enum Finish<R> {
 }
 
 /// What an attempt is made of, beside its body.
-pub(super) struct Call<'a, S, K, M, N> {
+pub(super) struct Call<'a, S, K: Clock, M, N> {
     pub(super) service: &'a mut S,
     pub(super) head: &'a Head,
     pub(super) config: &'a Config<K, M, N>,
     pub(super) fresh: bool,
+    pub(super) telling: &'a mut Telling<K>,
 }
 
-impl<S, K, M, N> Call<'_, S, K, M, N> {
+impl<S, K: Clock, M, N> Call<'_, S, K, M, N> {
     /// Sends an attempt after the first. The service is ready.
     fn send<B, R>(&mut self, body: ReplayBody<B>, racer: &Racer) -> Sent<S::Future, B>
     where
@@ -91,7 +93,8 @@ impl<S, K, M, N> Call<'_, S, K, M, N> {
         let sent = body.progressed();
         let body = self.config.map.map_body(body);
         let attempt = racer.attempt();
-        let request = self.head.attempt(body, attempt, self.fresh, self.config);
+        let mut request = self.head.attempt(body, attempt, self.fresh, self.config);
+        self.telling.tell(&attempt, request.headers_mut());
         let span = span_of(&request, attempt.number);
         Sent {
             call: span.in_scope(|| self.service.call(request)),
@@ -123,12 +126,12 @@ where
         driver: &mut CallDriver<K>,
         sent: Progressed<B>,
         span: AttemptSpan,
-        send: impl FnOnce() -> F,
+        send: impl FnOnce(Attempt) -> F,
     ) -> Box<Self> {
         let mut racing = Self::new(hedge);
         let hedge = racing.hedge.clone();
-        let start = |_: &Racer| Sent {
-            call: span.in_scope(send),
+        let start = |racer: &Racer| Sent {
+            call: span.in_scope(|| send(racer.attempt())),
             sent,
             span: Some(span),
         };

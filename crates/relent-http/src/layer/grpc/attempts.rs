@@ -18,6 +18,7 @@ use crate::grpc::{
 };
 use crate::hint::HintOptions;
 use crate::layer::MapBody;
+use crate::mark::marked;
 use crate::replay::{BoxError, Progressed, ReplayBody};
 
 /// What a gRPC response has turned out to be, for the layer around: in its extensions.
@@ -177,6 +178,7 @@ where
                     let Some(mut head) = head.take() else {
                         return Poll::Pending;
                     };
+                    let failure = failure.map(|failure| marked(failure, &head.headers));
                     head.extensions.insert(Verdict(failure));
                     return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }

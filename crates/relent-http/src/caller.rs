@@ -1,0 +1,175 @@
+//! What a server learns of the client that calls it.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use relent_core::BUCKETS;
+
+use crate::field::{digits, single};
+use crate::headers::{RELENT_ATTEMPT, RELENT_DEADLINE_MS, RELENT_HISTOGRAM};
+use crate::histogram;
+
+/// What the client of a request tells about itself, if it tells anything (design rule 8, R4.7).
+///
+/// A field that is malformed is as one that is not there. All of it is only what the client says:
+/// good enough to shed a retry before a first attempt, or not to work for a caller that has gone.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent_http::Caller;
+///
+/// let request = http::Request::get("/")
+///     .header("relent-attempt", "2")
+///     .header("relent-deadline-ms", "1500")
+///     .header("relent-histogram", "60, 3")
+///     .body(())?;
+/// let caller = Caller::of(request.headers());
+/// assert_eq!(caller.attempt, 2);
+/// assert_eq!(caller.remaining, Some(Duration::from_millis(1500)));
+/// assert_eq!(caller.histogram, Some([60, 3, 0, 0, 0, 0, 0, 0]));
+/// # Ok::<(), http::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Which attempt the request is: what [`Arrival::attempt`](relent_core::Arrival::attempt) wants.
+    /// 1 unless told otherwise.
+    pub attempt: u32,
+    /// The time left until the caller's deadline when it sent the request, in whole milliseconds;
+    /// `None` if it told none.
+    pub remaining: Option<Duration>,
+    /// How many of the client's calls took 1, 2, …, 7, and 8 or more attempts: what
+    /// [`Arrival::histogram`](relent_core::Arrival::histogram) wants. A client sends it from time to
+    /// time.
+    pub histogram: Option<[u32; BUCKETS]>,
+}
+
+impl Caller {
+    /// Reads it from the headers of a request.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        let number = |name: &HeaderName| single(headers, name, digits).ok().flatten();
+        let attempt = number(&RELENT_ATTEMPT).map_or(1, |attempt| attempt.max(1));
+        let histogram = single(headers, &RELENT_HISTOGRAM, histogram::parse);
+        Self {
+            attempt: u32::try_from(attempt).unwrap_or(u32::MAX),
+            remaining: remaining(headers),
+            histogram: histogram.ok().flatten(),
+        }
+    }
+
+    /// Hands what is left of the deadline down, on a request that is made for the caller's `elapsed`
+    /// after the caller's arrived. A nearer deadline that the request has stays.
+    ///
+    /// A client with `cross_layer` then spends no more than that on all its attempts.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent_http::Caller;
+    ///
+    /// let above = http::Request::get("/").header("relent-deadline-ms", "1500").body(())?;
+    /// let caller = Caller::of(above.headers());
+    /// let mut below = http::Request::get("/").body(())?;
+    /// caller.pass_on(Duration::from_millis(200), below.headers_mut());
+    /// assert_eq!(below.headers()["relent-deadline-ms"], "1300");
+    /// # Ok::<(), http::Error>(())
+    /// ```
+    pub fn pass_on(&self, elapsed: Duration, headers: &mut HeaderMap) {
+        let Some(remaining) = self.remaining else {
+            return;
+        };
+        let left = remaining.saturating_sub(elapsed);
+        let nearer = crate::caller::remaining(headers).is_some_and(|nearer| nearer <= left);
+        if !nearer {
+            set_remaining(headers, left);
+        }
+    }
+}
+
+/// The deadline in the headers of a request. Of several that contradict each other none counts.
+pub(crate) fn remaining(headers: &HeaderMap) -> Option<Duration> {
+    let millis = single(headers, &RELENT_DEADLINE_MS, digits);
+    millis.ok().flatten().map(Duration::from_millis)
+}
+
+/// Writes the deadline, rounded down.
+pub(crate) fn set_remaining(headers: &mut HeaderMap, remaining: Duration) {
+    let millis = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+    headers.insert(RELENT_DEADLINE_MS, HeaderValue::from(millis));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Caller = Caller {
+        attempt: 1,
+        remaining: None,
+        histogram: None,
+    };
+
+    fn of(fields: &[(HeaderName, &str)]) -> Caller {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name, value.parse().unwrap());
+        }
+        Caller::of(&headers)
+    }
+
+    #[test]
+    fn a_malformed_field_is_as_one_that_is_not_there() {
+        assert_eq!(of(&[]), NOTHING);
+        for value in ["", "x", "-1", "+1", "1.5", "1 2", "1;2", "\u{b2}"] {
+            for name in [RELENT_ATTEMPT, RELENT_DEADLINE_MS, RELENT_HISTOGRAM] {
+                assert_eq!(of(&[(name.clone(), value)]), NOTHING, "{name}: {value}");
+            }
+        }
+        for name in [RELENT_ATTEMPT, RELENT_DEADLINE_MS, RELENT_HISTOGRAM] {
+            assert_eq!(of(&[(name.clone(), "3"), (name, "4")]), NOTHING);
+        }
+    }
+
+    #[test]
+    fn one_malformed_field_does_not_spoil_the_others() {
+        let caller = of(&[(RELENT_ATTEMPT, "3"), (RELENT_DEADLINE_MS, "soon")]);
+        assert_eq!(
+            caller,
+            Caller {
+                attempt: 3,
+                ..NOTHING
+            }
+        );
+    }
+
+    #[test]
+    fn numbers_saturate_and_the_first_attempt_is_1() {
+        assert_eq!(of(&[(RELENT_ATTEMPT, "0")]).attempt, 1);
+        assert_eq!(
+            of(&[(RELENT_ATTEMPT, "99999999999999999999")]).attempt,
+            u32::MAX
+        );
+        let latest = of(&[(RELENT_DEADLINE_MS, "99999999999999999999")]).remaining;
+        assert_eq!(latest, Some(Duration::from_millis(u64::MAX)));
+    }
+
+    #[test]
+    fn the_nearer_deadline_is_passed_on_and_never_less_than_none() {
+        let passed = |own: Option<&str>, elapsed| {
+            let mut headers = HeaderMap::new();
+            if let Some(own) = own {
+                headers.insert(RELENT_DEADLINE_MS, own.parse().unwrap());
+            }
+            let caller = of(&[(RELENT_DEADLINE_MS, "1000")]);
+            caller.pass_on(Duration::from_micros(elapsed), &mut headers);
+            headers[RELENT_DEADLINE_MS].to_str().unwrap().to_owned()
+        };
+        assert_eq!(passed(None, 0), "1000");
+        assert_eq!(passed(None, 1), "999", "rounded down");
+        assert_eq!(passed(None, 2_000_000), "0");
+        assert_eq!(passed(Some("500"), 100_000), "500");
+        assert_eq!(passed(Some("950"), 100_000), "900");
+        assert_eq!(passed(Some("soon"), 0), "1000");
+        let mut headers = HeaderMap::new();
+        NOTHING.pass_on(Duration::ZERO, &mut headers);
+        assert!(headers.is_empty());
+    }
+}

@@ -1,0 +1,142 @@
+//! What a client tells the servers that it calls: its attempts, its deadline, and its histogram.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use relent::{Attempt, Clock};
+use relent_core::{Histogram, Policy};
+
+use crate::caller::{remaining, set_remaining};
+use crate::deadline::within;
+use crate::headers::{RELENT_ATTEMPT, RELENT_HISTOGRAM};
+use crate::histogram;
+
+/// Over how long calls are counted: the two minutes over which servers do ("Handling Overload", Site
+/// Reliability Engineering).
+const WINDOW: Duration = Duration::from_secs(120);
+/// Every so many calls carry the histogram.
+const EVERY: u64 = 64;
+
+/// A client that tells; its clones share the histogram.
+#[derive(Clone)]
+pub(crate) struct CrossLayer(Arc<Shared>);
+
+struct Shared {
+    histogram: Mutex<Histogram>,
+    calls: AtomicU64,
+}
+
+impl CrossLayer {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Shared {
+            histogram: Mutex::new(Histogram::new(WINDOW)),
+            calls: AtomicU64::new(0),
+        }))
+    }
+
+    /// The policy under the deadline that a request brings along; `None` if nothing changes.
+    pub(crate) fn policy(policy: &Policy, headers: &HeaderMap) -> Option<Arc<Policy>> {
+        within(policy, remaining(headers)?)
+    }
+}
+
+impl Shared {
+    fn with_histogram<T>(&self, with: impl FnOnce(&mut Histogram) -> T) -> T {
+        with(
+            &mut self
+                .histogram
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+}
+
+/// One call of a client that may tell of it. It counts among the client's calls when it is dropped:
+/// answered, given up or cancelled.
+pub(crate) struct Telling<K: Clock>(Option<Told<K>>);
+
+struct Told<K: Clock> {
+    shared: Arc<Shared>,
+    clock: K,
+    attempts: u32,
+    /// Whether its requests carry the histogram.
+    carries: bool,
+}
+
+impl<K: Clock> Telling<K> {
+    /// A call of this client; one that is `None` tells nothing.
+    #[inline]
+    pub(crate) fn of(client: Option<&CrossLayer>, clock: impl FnOnce() -> K) -> Self {
+        Self(client.map(|client| Told::new(client, clock())))
+    }
+
+    /// Writes what this attempt tells into the headers of its request.
+    #[inline]
+    pub(crate) fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
+        if let Some(told) = &mut self.0 {
+            told.tell(attempt, headers);
+        }
+    }
+}
+
+impl<K: Clock> Told<K> {
+    fn new(client: &CrossLayer, clock: K) -> Self {
+        // Only a count: it orders nothing.
+        let before = client.0.calls.fetch_add(1, Ordering::Relaxed);
+        Self {
+            shared: client.0.clone(),
+            clock,
+            attempts: 0,
+            carries: before % EVERY == EVERY - 1,
+        }
+    }
+
+    fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
+        self.attempts = self.attempts.max(attempt.number);
+        // What a forwarded request has brought along speaks of another hop.
+        headers.remove(RELENT_ATTEMPT);
+        headers.remove(RELENT_HISTOGRAM);
+        if attempt.number > 1 {
+            headers.insert(RELENT_ATTEMPT, HeaderValue::from(attempt.number));
+        }
+        if let Some(left) = attempt.remaining
+            && remaining(headers).is_none_or(|given| given > left)
+        {
+            set_remaining(headers, left);
+        }
+        if self.carries {
+            let now = self.clock.now();
+            let counts = self
+                .shared
+                .with_histogram(|histogram| histogram.counts(now));
+            if let Some(value) = histogram::format(&counts) {
+                headers.insert(RELENT_HISTOGRAM, value);
+            }
+        }
+    }
+}
+
+impl<K: Clock> Drop for Told<K> {
+    fn drop(&mut self) {
+        if self.attempts > 0 {
+            let (now, attempts) = (self.clock.now(), self.attempts);
+            self.shared
+                .with_histogram(|histogram| histogram.record(now, attempts));
+        }
+    }
+}
+
+impl fmt::Debug for CrossLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CrossLayer").finish_non_exhaustive()
+    }
+}
+
+impl<K: Clock> fmt::Debug for Telling<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telling").finish_non_exhaustive()
+    }
+}
