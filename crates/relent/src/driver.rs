@@ -362,7 +362,18 @@ where
     /// The attempt failed: retry after a wait, or stop?
     #[inline]
     pub fn on_failure(&mut self, failure: &Failure) -> Decision {
-        self.on_failure_unless(failure, || None)
+        if self.extras.is_some() {
+            return self.on_failure_with_extras(failure);
+        }
+        // The short path: it goes into the caller's own loop.
+        let now = self.now();
+        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let random = &mut self.random;
+        let decision = self
+            .session
+            .on_failure(policy, now, failure, random, budget);
+        self.tell(failure, &decision);
+        decision
     }
 
     /// The same where the driver's own caller may be unable to make use of a retry, for a reason that
@@ -379,21 +390,13 @@ where
     /// let stop = driver.on_failure_unless(&Failure::ambiguous(), unable).stop();
     /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotReplayable));
     /// ```
-    #[inline]
     pub fn on_failure_unless(
         &mut self,
         failure: &Failure,
         unable: impl FnOnce() -> Option<StopReason>,
     ) -> Decision {
         let now = self.now();
-        let mut decision = if self.extras.is_some() {
-            self.decide_with_extras(now, failure)
-        } else {
-            let (policy, budget) = (&*self.policy, self.budget.as_deref());
-            let random = &mut self.random;
-            self.session
-                .on_failure(policy, now, failure, random, budget)
-        };
+        let mut decision = self.decide(now, failure);
         if let Decision::Retry { .. } = decision
             && let Some(reason) = unable()
         {
@@ -415,7 +418,17 @@ where
     }
 
     #[cold]
-    fn decide_with_extras(&mut self, now: Instant, failure: &Failure) -> Decision {
+    #[inline(never)]
+    fn on_failure_with_extras(&mut self, failure: &Failure) -> Decision {
+        let now = self.now();
+        let decision = self.decide(now, failure);
+        self.decided(now, failure, decision);
+        decision
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decide(&mut self, now: Instant, failure: &Failure) -> Decision {
         let waits = self
             .extras
             .as_mut()
@@ -438,16 +451,18 @@ where
     }
 
     /// Writes a decision down, and tells of it.
-    #[inline]
     fn decided(&mut self, now: Instant, failure: &Failure, decision: Decision) {
-        if self.extras.is_some() {
-            self.record(now, Some(*failure), Some(decision));
-        }
+        self.record(now, Some(*failure), Some(decision));
+        self.tell(failure, &decision);
+    }
+
+    #[inline]
+    fn tell(&self, failure: &Failure, decision: &Decision) {
         if self.silent {
             return;
         }
         self.observer
-            .on_decision(self.session.attempts(), failure, &decision);
+            .on_decision(self.session.attempts(), failure, decision);
         if let Some(budget) = &self.budget {
             self.observer.on_budget(budget);
         }
