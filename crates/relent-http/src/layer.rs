@@ -1,5 +1,6 @@
 //! A tower layer that retries HTTP requests (design rules 1–9).
 
+mod cross_layer;
 mod error;
 mod future;
 #[cfg(feature = "grpc")]
@@ -20,7 +21,7 @@ use relent_core::{Budget, Hedge, Policy, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::cross_layer::{CrossLayer, Telling};
+use crate::cross_layer::CrossLayer;
 use crate::hint::HintOptions;
 use crate::observe::Named;
 use crate::repeatable::RequestFacts;
@@ -244,27 +245,6 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
-    /// Tells the server which attempt a request is (from the second on), how much time is left until
-    /// the deadline, and from time to time how many attempts the calls of this layer take: see
-    /// [`Caller`](crate::Caller), which reads it, and `docs/headers.md`. Off by default, since it is
-    /// for services that know each other.
-    ///
-    /// A request that brings a deadline along in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)
-    /// has no more time than that for all its attempts together.
-    ///
-    /// ```
-    /// use relent::Policy;
-    /// use relent_http::RetryLayer;
-    ///
-    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).cross_layer();
-    /// # drop(layer);
-    /// ```
-    #[must_use]
-    pub fn cross_layer(mut self) -> Self {
-        self.config.cross = Some(CrossLayer::new());
-        self
-    }
-
     /// Reads this clock and waits by it; tokio's unless said otherwise.
     #[must_use]
     pub fn clock<K2: Sleeper>(self, clock: K2) -> RetryLayer<K2, M, N> {
@@ -344,26 +324,6 @@ impl<K, M, N> RetryLayer<K, M, N> {
 }
 
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
-    /// What a call tells the server.
-    #[inline]
-    fn telling(&self) -> Telling<K> {
-        Telling::of(self.cross.as_ref(), || self.clock.clone())
-    }
-
-    /// Puts the deadline that the request brings along, if it is the nearer one, into how it is
-    /// retried.
-    #[inline]
-    fn obey_deadline<T>(&self, request: &Request<T>, overrides: &mut Option<Override>) {
-        if self.cross.is_none() || request.headers().is_empty() {
-            return;
-        }
-        let own = overrides.as_ref().and_then(|own| own.policy.as_ref());
-        let sooner = CrossLayer::policy(own.unwrap_or(&self.policy), request.headers());
-        if let Some(sooner) = sooner {
-            overrides.get_or_insert_default().policy = Some(sooner);
-        }
-    }
-
     /// The driver of one call, with all that is shared by the callers of the destination.
     #[inline]
     fn driver(&self, facts: RequestFacts, overrides: Option<&Override>) -> CallDriver<K> {

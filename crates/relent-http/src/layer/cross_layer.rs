@@ -1,0 +1,52 @@
+//! What the layer tells the server, and the deadline that a request brings along.
+
+use http::Request;
+use relent::Clock;
+
+use super::{Config, Override, RetryLayer};
+use crate::cross_layer::{CrossLayer, Telling};
+
+impl<K, M, N> RetryLayer<K, M, N> {
+    /// Tells the server which attempt a request is (from the second on), how much time is left until
+    /// the deadline, and from time to time how many attempts the calls of this layer take: see
+    /// [`Caller`](crate::Caller), which reads it, and `docs/headers.md`. Off by default, since it is
+    /// for services that know each other.
+    ///
+    /// A request that brings a deadline along in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)
+    /// has no more time than that for all its attempts together.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).cross_layer();
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub fn cross_layer(mut self) -> Self {
+        self.config.cross = Some(CrossLayer::new());
+        self
+    }
+}
+
+impl<K: Clock + Clone, M, N> Config<K, M, N> {
+    /// What a call tells the server.
+    #[inline]
+    pub(super) fn telling(&self) -> Telling<K> {
+        Telling::of(self.cross.as_ref(), || self.clock.clone())
+    }
+
+    /// Puts the deadline that the request brings along, if it is the nearer one, into how it is
+    /// retried.
+    #[inline]
+    pub(super) fn obey_deadline<T>(&self, request: &Request<T>, overrides: &mut Option<Override>) {
+        if self.cross.is_none() || request.headers().is_empty() {
+            return;
+        }
+        let own = overrides.as_ref().and_then(|own| own.policy.as_ref());
+        let sooner = CrossLayer::policy(own.unwrap_or(&self.policy), request.headers());
+        if let Some(sooner) = sooner {
+            overrides.get_or_insert_default().policy = Some(sooner);
+        }
+    }
+}
