@@ -29,7 +29,6 @@ use scripted::{Server, Step, cut, response};
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 use tracing::Level;
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::SubscriberExt;
 
 const WAIT: Duration = Duration::from_millis(1);
 
@@ -380,11 +379,7 @@ async fn the_span_of_a_grpc_call_has_its_status() {
 #[tokio::test]
 async fn nothing_is_told_below_the_level_that_is_listened_to() {
     for (level, lines) in [(LevelFilter::OFF, 0), (LevelFilter::WARN, 1)] {
-        let collector = Collector::default();
-        let subscriber = tracing_subscriber::registry()
-            .with(level)
-            .with(collector.clone());
-        let _guard = tracing::subscriber::set_default(subscriber);
+        let (collector, _guard) = Collector::start_at(level);
         let retried = layer(policy()).layer(service(|_| answer(503, &[])));
         retried.oneshot(request("http://host/")).await.unwrap();
         assert_eq!(collector.lines().len(), lines);

@@ -7,13 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Subscriber};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, Event, Level, Subscriber};
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -54,9 +56,23 @@ impl Visit for Texts<'_> {
 impl Collector {
     /// Collects on this thread until the guard is dropped.
     #[must_use]
-    pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+    pub fn start() -> (Self, DefaultGuard) {
+        Self::start_at(LevelFilter::TRACE)
+    }
+
+    /// The same for one who listens from this level on.
+    #[must_use]
+    pub fn start_at(level: LevelFilter) -> (Self, DefaultGuard) {
+        // While there is only one subscriber, tracing asks that of the thread on which an event first
+        // happens whether anybody wants it. In a test beside this one that is none, and the answer
+        // is kept. With two that stay, all are asked.
+        static OTHERS: LazyLock<[Dispatch; 2]> =
+            LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
+        LazyLock::force(&OTHERS);
         let collector = Self::default();
-        let subscriber = tracing_subscriber::registry().with(collector.clone());
+        let subscriber = tracing_subscriber::registry()
+            .with(level)
+            .with(collector.clone());
         (collector, tracing::subscriber::set_default(subscriber))
     }
 
