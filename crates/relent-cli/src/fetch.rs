@@ -14,8 +14,8 @@ use http::Response;
 use http::header::LOCATION;
 use nix::sys::signal::Signal;
 use relent::{
-    Cause, Decision, Driver, Failure, Pattern, Policy, Random, Stop, StopReason, TokioClock,
-    TraceJson,
+    Cause, Decision, Destination, Driver, Failure, Pattern, Policy, Random, Stop, StopReason,
+    TokioClock, TraceJson,
 };
 use relent_http::client::recipe;
 use relent_http::{AttemptError, Client, Download, Failed, Last};
@@ -193,15 +193,14 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         follow: args.location,
     };
 
-    let budget = policy.new_budget();
+    // One caller: of what a destination shares, it has the budget.
+    let there = Destination::new(&policy);
     let mut driver = Driver::builder(&policy, TokioClock)
         .repeatable(fetch.download.facts().repeatable)
         .random(args.options.random())
-        .traced();
-    if let Some(budget) = &budget {
-        driver = driver.budget(budget);
-    }
-    let mut driver = driver.start();
+        .traced()
+        .destination(&there)
+        .start();
     let (ending, stop) = fetch.attempts(&mut driver).await;
     let summary = driver.summary(stop);
     ending.say(fetch.live, &summary, &prepared, &fetch.output);

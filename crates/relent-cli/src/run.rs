@@ -13,7 +13,8 @@ use std::ffi::OsString;
 use clap::Args;
 use regex::bytes::Regex;
 use relent::{
-    Cause, Decision, Driver, Failure, Pattern, Policy, Random, Stop, StopReason, TokioClock,
+    Cause, Decision, Destination, Driver, Failure, Pattern, Policy, Random, Stop, StopReason,
+    TokioClock,
 };
 
 use crate::console::{complain, say};
@@ -149,14 +150,13 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         stop_on_exit: args.stop_on_exit,
         live: Live::new(args.options.quiet),
     };
-    let budget = run.policy.new_budget();
+    // One caller: of what a destination shares, it has the budget.
+    let there = Destination::new(&run.policy);
     let mut driver = Driver::builder(&run.policy, TokioClock)
         .random(args.options.random())
-        .traced();
-    if let Some(budget) = &budget {
-        driver = driver.budget(budget);
-    }
-    let mut driver = driver.start();
+        .traced()
+        .destination(&there)
+        .start();
 
     let end = run.attempts(&mut driver).await;
     let stop = match &end {

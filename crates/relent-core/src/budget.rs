@@ -147,7 +147,10 @@ pub struct Budget {
     balance: Alone<AtomicU64>,
     /// When time last made a deposit, in nanoseconds.
     refilled: AtomicU64,
-    ratio: u64,
+    /// Retries are paced by a gate and cost nothing: 1, else 0.
+    waived: AtomicU64,
+    ratio: AtomicU64,
+    least_ratio: u64,
     success: u64,
     capacity: u64,
     cost: u32,
@@ -191,7 +194,9 @@ impl Budget {
         Self {
             balance: Alone(AtomicU64::new(milli(config.reserve))),
             refilled: AtomicU64::new(NEVER),
-            ratio: milli(config.ratio),
+            waived: AtomicU64::new(0),
+            ratio: AtomicU64::new(milli(config.ratio)),
+            least_ratio: milli(config.ratio),
             success: milli(config.success),
             capacity: milli(config.capacity),
             // At most a million tokens, by the check.
@@ -211,7 +216,26 @@ impl Budget {
     /// A logical request goes out for the first time: deposits the ratio.
     #[inline]
     pub fn on_request(&self) {
-        self.deposit(self.ratio);
+        self.deposit(self.ratio.load(Ordering::Relaxed));
+    }
+
+    /// Requests deposit this ratio from now on, or the configured one if that is more: what a
+    /// [`Gate`](crate::Gate) says while failures do not depend on load (design rule 7).
+    pub fn widen(&self, ratio: f64) {
+        let ratio = ((ratio * MILLI) as u64).max(self.least_ratio);
+        // Seldom changed, often read.
+        if self.ratio.load(Ordering::Relaxed) != ratio {
+            self.ratio.store(ratio, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether retries cost nothing from now on, because a [`Gate`](crate::Gate) that is not open
+    /// paces them.
+    pub fn waive(&self, waived: bool) {
+        let waived = u64::from(waived);
+        if self.waived.load(Ordering::Relaxed) != waived {
+            self.waived.store(waived, Ordering::Relaxed);
+        }
     }
 
     /// A logical request succeeded; `last` is what its last retry took.
@@ -240,6 +264,9 @@ impl Budget {
     #[inline]
     pub fn withdraw(&self, now: Instant, kind: Kind) -> Option<Taken> {
         self.refill(now);
+        if self.waived.load(Ordering::Relaxed) != 0 {
+            return Some(Taken(0));
+        }
         if self.charge_failures {
             // Paid when it failed; A6 asks for strictly more than the floor.
             return (self.balance.0.load(Ordering::Relaxed) > self.floor).then_some(Taken(0));

@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::backoff::{Backoff, Phase};
 use crate::budget::BudgetConfig;
+use crate::gate::GateConfig;
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
 use value::{
@@ -67,6 +68,7 @@ table!(PolicyForm {
     backoff: BackoffForm,
     rules: Vec<RuleForm>,
     budget: BudgetForm,
+    gate: GateForm,
 });
 
 table!(RuleForm {
@@ -94,6 +96,12 @@ table!(BudgetForm {
     floor: f64,
     refund_on_success: bool,
     charge_failures: bool,
+});
+
+table!(GateForm {
+    first_probe: Span,
+    max_probe: Span,
+    patience: Span,
 });
 
 table!(ConstantForm { delay: Span });
@@ -197,6 +205,7 @@ impl PolicyForm {
             rules: (!policy.rules.is_empty())
                 .then(|| policy.rules.iter().map(RuleForm::of).collect()),
             budget: policy.budget.as_ref().map(BudgetForm::of),
+            gate: policy.gate.as_ref().map(GateForm::of),
         }
     }
 
@@ -266,6 +275,9 @@ impl PolicyForm {
         if let Some(budget) = self.budget {
             builder = builder.budget(budget.into_config());
         }
+        if let Some(gate) = self.gate {
+            builder = builder.gate(gate.into_config());
+        }
         builder.build().map_err(|error| error.to_string())
     }
 }
@@ -324,6 +336,26 @@ impl BudgetForm {
             floor: self.floor.unwrap_or(default.floor),
             refund_on_success: self.refund_on_success.unwrap_or(default.refund_on_success),
             charge_failures: self.charge_failures.unwrap_or(default.charge_failures),
+        }
+    }
+}
+
+impl GateForm {
+    fn of(config: &GateConfig) -> Self {
+        let default = GateConfig::DEFAULT;
+        Self {
+            first_probe: unless(config.first_probe, &default.first_probe).map(Span),
+            max_probe: unless(config.max_probe, &default.max_probe).map(Span),
+            patience: unless(config.patience, &default.patience).map(Span),
+        }
+    }
+
+    fn into_config(self) -> GateConfig {
+        let default = GateConfig::DEFAULT;
+        GateConfig {
+            first_probe: self.first_probe.map_or(default.first_probe, |span| span.0),
+            max_probe: self.max_probe.map_or(default.max_probe, |span| span.0),
+            patience: self.patience.map_or(default.patience, |span| span.0),
         }
     }
 }

@@ -24,12 +24,14 @@ extern crate alloc;
 
 mod backoff;
 mod budget;
+mod cooldown;
 mod decision;
 mod duration;
 mod error;
 mod failure;
 #[cfg(feature = "serde")]
 mod form;
+mod gate;
 mod grpc;
 mod hedge;
 mod hint;
@@ -56,10 +58,12 @@ mod window;
 
 pub use backoff::{Backoff, Phase};
 pub use budget::{Budget, BudgetConfig, Taken};
+pub use cooldown::Cooldown;
 pub use decision::{Decision, Stop, StopReason};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use error::PolicyError;
 pub use failure::{Cause, Failure, Kind, Network};
+pub use gate::{Caller, Ended, Gate, GateConfig, Pass};
 pub use grpc::{GrpcCode, GrpcCodeError};
 pub use hedge::{Hedge, HedgeConfig, HedgeDelay, MAX_HEDGES};
 pub use hint::{Advice, Audience, Hint, HintMode, HintSource};

@@ -7,6 +7,7 @@ use crate::backoff::Backoff;
 use crate::budget::{Budget, BudgetConfig};
 use crate::error::{Found, PolicyError};
 use crate::failure::Failure;
+use crate::gate::{Gate, GateConfig};
 use crate::hint::{Hint, HintMode};
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
@@ -116,6 +117,7 @@ pub struct Policy {
     pub(crate) stop_on: Vec<Pattern>,
     pub(crate) not_processed: Vec<Pattern>,
     pub(crate) budget: Option<BudgetConfig>,
+    pub(crate) gate: Option<GateConfig>,
     pub(crate) assume_repeatable: bool,
     pub(crate) retries_off: bool,
     /// Whether a session has to know the time before its first failure.
@@ -166,6 +168,7 @@ impl Policy {
             stop_on: Vec::new(),
             not_processed: Vec::new(),
             budget: None,
+            gate: None,
             assume_repeatable: false,
             retries_off: false,
             timed: false,
@@ -296,10 +299,29 @@ impl Policy {
         &self.not_processed
     }
 
+    /// Whether an operator has turned retries off (design rule 14): then nothing is parked either.
+    #[inline]
+    #[must_use]
+    pub const fn is_off(&self) -> bool {
+        self.retries_off
+    }
+
     /// What the budget of a destination is made of, if the policy has one.
     #[must_use]
     pub const fn budget(&self) -> Option<&BudgetConfig> {
         self.budget.as_ref()
+    }
+
+    /// How the gate of a destination probes, if the policy has one.
+    #[must_use]
+    pub const fn gate(&self) -> Option<&GateConfig> {
+        self.gate.as_ref()
+    }
+
+    /// A new gate for one destination, if the policy has one. Share it among all callers.
+    #[must_use]
+    pub fn new_gate(&self) -> Option<Gate> {
+        self.gate.as_ref().map(Gate::from_checked)
     }
 
     /// A new budget for one destination, if the policy has one. Share it among all callers.
@@ -491,6 +513,18 @@ impl PolicyBuilder {
         self
     }
 
+    /// The shared judgement of whether a destination is up.
+    pub const fn gate(mut self, config: GateConfig) -> Self {
+        self.policy.gate = Some(config);
+        self
+    }
+
+    /// No shared judgement.
+    pub const fn no_gate(mut self) -> Self {
+        self.policy.gate = None;
+        self
+    }
+
     /// Takes every operation to be repeatable. You promise that a duplicate does no harm.
     pub const fn assume_repeatable(mut self, repeatable: bool) -> Self {
         self.policy.assume_repeatable = repeatable;
@@ -592,6 +626,11 @@ const fn check(policy: &Policy) -> Result<(), PolicyError> {
             return Err(error);
         }
         index += 1;
+    }
+    if let Some(gate) = &policy.gate
+        && let Err(error) = gate.check()
+    {
+        return Err(error);
     }
     match &policy.budget {
         Some(budget) => budget.check(),

@@ -4,12 +4,14 @@ use core::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::budget::BudgetConfig;
+use crate::gate::GateConfig;
 use crate::policy::Policy;
 
 static STANDARD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
     .max_delay(Duration::from_secs(20))
-    .max_retries(2)
+    .max_retries(7)
     .budget(BudgetConfig::DEFAULT)
+    .gate(GateConfig::DEFAULT)
     .build_const();
 
 static PATIENT: Policy = Policy::builder(Backoff::exponential(Duration::from_secs(1)))
@@ -18,9 +20,10 @@ static PATIENT: Policy = Policy::builder(Backoff::exponential(Duration::from_sec
     .build_const();
 
 impl Policy {
-    /// The preset `standard`, the default for clients that share a destination: 3 attempts quickly
-    /// (full jitter from 100 ms, ceiling 20 s), hints as a floor, and a budget of 10 % with a
-    /// reserve of 10. The budget acts where it is shared: see [`Policy::new_budget`].
+    /// The preset `standard`, the default for clients that share a destination: 8 attempts (full
+    /// jitter from 100 ms, ceiling 20 s, about six seconds of waits), hints as a floor, a budget of
+    /// 10 % with a reserve of 10, and a gate. The last two act where they are shared: see
+    /// [`Policy::new_budget`] and [`Policy::new_gate`].
     pub const STANDARD: &'static Self = &STANDARD;
 
     /// The preset `patient`, the default of `relent run` and `relent fetch`: one caller that would

@@ -179,6 +179,19 @@ impl Session {
         }
     }
 
+    /// The last instant at which an attempt may start, by `max_elapsed` and the deadline:
+    /// [`Instant::MAX`] without either.
+    #[must_use]
+    pub fn last_start(&self, policy: &Policy) -> Instant {
+        policy.last_start(self.started)
+    }
+
+    /// Why an attempt may not start at `at`, after [`last_start`](Self::last_start).
+    #[must_use]
+    pub fn limit_at(&self, policy: &Policy, at: Instant) -> StopReason {
+        self.limit_reached(policy, at, 0)
+    }
+
     /// The time left until the deadline, zero if it has passed; `None` without a deadline.
     #[must_use]
     pub fn remaining(&self, policy: &Policy, now: Instant) -> Option<Duration> {
@@ -311,12 +324,12 @@ impl Session {
             return stop(self.limit_reached(policy, now, wait));
         }
 
+        self.taken = Taken::NOTHING;
         if let Some(budget) = budget {
             // Exempt are tickets, which the server has set aside, and attempts that a live
             // connection provably never saw, once.
             let exempt =
                 once == Some(UNSENT) || failure.hint.audience != Audience::Shared && hint.is_some();
-            self.taken = Taken::NOTHING;
             if !exempt {
                 match budget.withdraw(now, kind) {
                     Some(taken) => self.taken = taken,

@@ -207,7 +207,7 @@ fn what_is_written_leaves_out_every_default() {
     let written = serde_json::to_string(&Policy::STANDARD).unwrap();
     assert_eq!(
         written,
-        r#"{"max_retries":2,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{}}"#
+        r#"{"max_retries":7,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{},"gate":{}}"#
     );
 }
 

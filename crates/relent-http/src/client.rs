@@ -19,11 +19,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, Request, Uri};
-use relent::GaveUp;
-use relent_core::{Budget, Decision, Pattern, Policy};
+use relent::{Destination, Destinations, GaveUp};
+use relent_core::{Decision, Pattern, Policy};
 use reqwest::IntoUrl;
 
 use crate::cross_layer::CrossLayer;
+use crate::destinations::There;
 use crate::dns::Resolver;
 use crate::hint::HintOptions;
 use crate::idempotency_key::KeyForm;
@@ -44,8 +45,8 @@ use sending::{Connection, wait};
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///
-/// A clone shares connections, policy and budget, so have one client for each destination that
-/// fails by itself: the budget of a policy is that of a destination. An attempt that is cut off by the attempt timeout
+/// A clone shares connections, policy and destinations: each host that it calls has a budget, a gate and
+/// a cooldown of its own, which all requests to it share ([`Destinations`]). An attempt that is cut off by the attempt timeout
 /// or the deadline of the policy may have taken effect.
 ///
 /// ```no_run
@@ -77,7 +78,7 @@ pub struct Client {
 #[derive(Clone)]
 struct Routed {
     policy: Arc<Policy>,
-    budget: Option<Arc<Budget>>,
+    destinations: Option<There>,
 }
 
 type Recipe = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
@@ -131,11 +132,18 @@ impl Client {
         }
     }
 
-    /// Takes the retries out of this budget in place of one of its own, to share it among several
-    /// clients of a destination.
+    /// Takes all that it calls for this one destination, in place of one for each host: to share its
+    /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
-    pub fn budget(mut self, budget: Arc<Budget>) -> Self {
-        self.manner.budget = Some(budget);
+    pub fn destination(mut self, destination: Arc<Destination>) -> Self {
+        self.manner.destinations = There::One(destination);
+        self
+    }
+
+    /// Finds the destination of each host here, to share them with other clients.
+    #[must_use]
+    pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
+        self.manner.destinations = There::ByHost(destinations);
         self
     }
 
@@ -194,7 +202,8 @@ impl Client {
     /// Retries the requests of this route by this policy (R2.4). The first route that matches
     /// decides; what a request says itself goes before it.
     ///
-    /// A policy with a budget has it for this route; without one, the route shares the client's.
+    /// A policy with a budget or a gate has them for this route, for each host; without, the route
+    /// shares the client's.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -211,8 +220,13 @@ impl Client {
     #[must_use]
     pub fn route(mut self, route: Route, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
-        let budget = policy.new_budget().map(Arc::new);
-        Arc::make_mut(&mut self.routes).push((route, Routed { policy, budget }));
+        let own = policy.budget().is_some() || policy.gate().is_some();
+        let destinations = own.then(|| There::by_host(&policy));
+        let routed = Routed {
+            policy,
+            destinations,
+        };
+        Arc::make_mut(&mut self.routes).push((route, routed));
         self
     }
 
@@ -313,7 +327,9 @@ impl Client {
             .find(|(route, _)| route.matches(method, uri));
         if let Some((_, routed)) = routed {
             manner.policy = routed.policy.clone();
-            manner.budget = routed.budget.clone().or(manner.budget);
+            if let Some(own) = &routed.destinations {
+                manner.destinations = own.clone();
+            }
         }
         manner
     }
@@ -323,10 +339,15 @@ impl Client {
         request: &Request<Body>,
         manner: &Manner,
     ) -> Result<Response, Error> {
-        let mut driver = manner.driver(RequestFacts::of(request.method(), request.headers()));
+        let facts = RequestFacts::of(request.method(), request.headers());
+        let mut driver = manner.driver(host(request.uri()), facts);
+        let mut last = None;
         let mut connection = Connection::Pooled;
         let mut telling = manner.telling();
         loop {
+            if let Err(stop) = driver.entered().await {
+                return Err(GaveUp::new(last, driver.summary(Some(stop))).into());
+            }
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
             let number = begun.number;
@@ -343,7 +364,7 @@ impl Client {
             match manner.decide(&mut driver, &failed) {
                 Decision::Retry { after } => {
                     connection = Connection::after(&failed.failure);
-                    wait(after, failed).await;
+                    last = wait(after, failed).await;
                 }
                 Decision::Stop(stop) => {
                     let summary = driver.summary(Some(stop));
@@ -369,6 +390,11 @@ impl Client {
             .as_ref()
             .unwrap_or(&self.http)
     }
+}
+
+/// What tells destinations apart: host and port, as the address says them.
+pub(crate) fn host(uri: &Uri) -> &str {
+    uri.authority().map_or("", http::uri::Authority::as_str)
 }
 
 impl fmt::Debug for Client {

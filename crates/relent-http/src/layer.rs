@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use http::{Request, Response, Uri};
 use http_body::Body;
-use relent::{Clock, Driver, GaveUp, SessionRandom, Sleeper, Summary, TokioClock};
-use relent_core::{Budget, Hedge, Policy, StopReason};
+use relent::{Clock, Destination, Driver, GaveUp, SessionRandom, Sleeper, Summary, TokioClock};
+use relent_core::{Hedge, Policy, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::cross_layer::CrossLayer;
+use crate::destinations::There;
 use crate::hint::HintOptions;
 use crate::observe::Named;
 use crate::repeatable::RequestFacts;
@@ -103,7 +104,7 @@ type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 #[derive(Clone)]
 struct Config<K, M, N> {
     policy: Arc<Policy>,
-    budget: Option<Arc<Budget>>,
+    destinations: There,
     hedge: Option<Arc<Hedge>>,
     hints: HintOptions,
     traced: bool,
@@ -118,15 +119,15 @@ struct Config<K, M, N> {
 }
 
 /// The driver of a call, which may not borrow.
-type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>>;
+type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Destination>>;
 
 impl RetryLayer {
-    /// Retries by this policy, with a budget of its own if the policy has one.
+    /// Retries by this policy; each host has a budget and a gate of its own if the policy has them.
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
         Self {
             config: Config {
-                budget: policy.new_budget().map(Arc::new),
+                destinations: There::by_host(&policy),
                 policy,
                 hedge: None,
                 hints: HintOptions::default(),
@@ -145,11 +146,11 @@ impl RetryLayer {
 }
 
 impl<K, M, N> RetryLayer<K, M, N> {
-    /// Takes the retries out of this budget in place of one of its own, to share it among several
-    /// layers of a destination.
+    /// Takes all that it calls for this one destination, in place of one for each host: to share its
+    /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
-    pub fn budget(mut self, budget: Arc<Budget>) -> Self {
-        self.config.budget = Some(budget);
+    pub fn destination(mut self, destination: Arc<Destination>) -> Self {
+        self.config.destinations = There::One(destination);
         self
     }
 
@@ -252,7 +253,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
         RetryLayer {
             config: Config {
                 policy: self.config.policy,
-                budget: self.config.budget,
+                destinations: self.config.destinations,
                 hedge: self.config.hedge,
                 hints: self.config.hints,
                 traced: self.config.traced,
@@ -279,7 +280,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
         RetryLayer {
             config: Config {
                 policy: self.config.policy,
-                budget: self.config.budget,
+                destinations: self.config.destinations,
                 hedge: self.config.hedge,
                 hints: self.config.hints,
                 traced: self.config.traced,
@@ -306,7 +307,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
         RetryLayer {
             config: Config {
                 policy: self.config.policy,
-                budget: self.config.budget,
+                destinations: self.config.destinations,
                 hedge: self.config.hedge,
                 hints: self.config.hints,
                 traced: self.config.traced,
@@ -326,12 +327,19 @@ impl<K, M, N> RetryLayer<K, M, N> {
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// The driver of one call, with all that is shared by the callers of the destination.
     #[inline]
-    fn driver(&self, facts: RequestFacts, overrides: Option<&Override>) -> CallDriver<K> {
+    fn driver(
+        &self,
+        uri: &Uri,
+        facts: RequestFacts,
+        overrides: Option<&Override>,
+    ) -> CallDriver<K> {
         let policy = overrides.and_then(|overrides| overrides.policy.as_ref());
         let policy = policy.unwrap_or(&self.policy);
         let repeatable = repeatable(facts, overrides);
-        let mut driver = Driver::shared(policy.clone(), self.budget.clone(), self.clock.clone())
-            .repeatable(repeatable);
+        let host = uri.authority().map_or("", http::uri::Authority::as_str);
+        let destination = Some(self.destinations.of(host));
+        let mut driver =
+            Driver::shared(policy.clone(), destination, self.clock.clone()).repeatable(repeatable);
         if let Some(random) = &self.random {
             driver = driver.random(random());
         }

@@ -36,6 +36,8 @@ pub mod client;
 mod cross_layer;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 mod deadline;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod destinations;
 #[cfg(feature = "reqwest")]
 pub mod dns;
 #[cfg(any(feature = "reqwest", feature = "tower"))]

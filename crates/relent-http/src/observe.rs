@@ -12,8 +12,8 @@ mod span;
 #[cfg(feature = "tracing")]
 mod url;
 
-use relent::DriverBuilder;
-use relent_core::{Budget, Policy, Random};
+use relent::{Destination, DriverBuilder};
+use relent_core::{Policy, Random};
 use std::ops::Deref;
 
 #[cfg(not(feature = "tracing"))]
@@ -47,7 +47,7 @@ impl Named {
         K: relent::Clock,
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        B: Deref<Target = Destination>,
     {
         #[cfg(feature = "metrics")]
         if let Some(label) = &self.label {

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Request, Response};
 use relent::{
-    Backoff, Budget, BudgetConfig, GaveUp, Jitter, Policy, PolicyBuilder, StopReason, Summary,
+    Backoff, Budget, BudgetConfig, Destination, GaveUp, Jitter, Policy, PolicyBuilder, StopReason,
+    Summary,
 };
 use relent_http::client::recipe;
 use relent_http::{AttemptError, Body, Client, Error, Sink};
@@ -298,7 +299,9 @@ async fn an_exhausted_budget_returns_the_last_real_outcome() {
         ..BudgetConfig::DEFAULT
     };
     let of_policy = client(quick().budget(one));
-    let given = client(quick()).budget(Arc::new(Budget::new(&one).unwrap()));
+    let there = Destination::new(&quick().build().unwrap());
+    let there = there.with_budget(Budget::new(&one).unwrap());
+    let given = client(quick()).destination(Arc::new(there));
     for client in [of_policy, given] {
         let (_, first) = client
             .send(&get(&server.url("/")))

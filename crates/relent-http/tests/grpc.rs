@@ -358,7 +358,11 @@ async fn a_call_out_of_time_ends_with_deadline_exceeded() {
     let mut client = Grpc::new(layer.grpc(methods()).layer(channel));
     let status = unary(&mut client, GET, hello()).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
-    assert!(status.message().contains("50ms"), "{status:?}");
+    // What is left of the 50 ms when the attempt starts.
+    assert!(
+        status.message().contains("no answer after 49."),
+        "{status:?}"
+    );
     assert!(server.calls() <= 1);
 }
 

@@ -18,7 +18,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use relent::{Budget, BudgetConfig, Hedge, HedgeConfig, Policy};
+use relent::{Budget, BudgetConfig, Destination, Hedge, HedgeConfig, Policy};
 use relent_http::{ReplayBody, RetryLayer};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceExt};
@@ -127,8 +127,9 @@ async fn the_tail_gets_shorter_and_the_budget_bounds_what_that_costs() {
             per_second: 0.0,
             ..BudgetConfig::DEFAULT
         };
-        let budget = Arc::new(Budget::new(&config).unwrap());
-        let layer = layer().hedge(hedge()).budget(budget);
+        let budget = Budget::new(&config).unwrap();
+        let there = Arc::new(Destination::new(Policy::PATIENT).with_budget(budget));
+        let layer = layer().hedge(hedge()).destination(there);
         let hedged = times(&layer, client(version), Method::PUT, &url).await;
         assert!(p97(&hedged) < SLOW, "{version:?}: {:?}", p97(&hedged));
         let extra = counts.requests.load(Ordering::Relaxed) - REQUESTS;
@@ -151,11 +152,12 @@ async fn a_budget_that_is_used_up_leaves_the_requests_as_they_are() {
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    let budget = Arc::new(Budget::new(&none).unwrap());
-    let layer = layer().hedge(hedge()).budget(budget.clone());
+    let budget = Budget::new(&none).unwrap();
+    let there = Arc::new(Destination::new(Policy::PATIENT).with_budget(budget));
+    let layer = layer().hedge(hedge()).destination(there.clone());
     times(&layer, client(Version::HTTP_11), Method::GET, &url).await;
     assert_eq!(counts.requests.load(Ordering::Relaxed), REQUESTS + 3);
-    assert_eq!(budget.balance(), 0.0);
+    assert_eq!(there.budget().unwrap().balance(), 0.0);
 }
 
 #[tokio::test]

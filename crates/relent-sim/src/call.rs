@@ -1,6 +1,6 @@
 //! A call and what can happen to it: what a client costs in memory.
 
-use relent_core::Session;
+use relent_core::{Pass, Session};
 
 use crate::server::Who;
 use crate::stream::Stream;
@@ -30,6 +30,8 @@ pub(crate) enum Event {
     Answer(Who, Reply),
     /// An attempt, or the wait for one, has lasted as long as it may.
     Limit(Who),
+    /// A gate may let somebody go who is parked.
+    Release(u32),
 }
 
 /// How an attempt ended.
@@ -63,6 +65,9 @@ pub(crate) struct Call {
     pub(crate) child: u32,
     pub(crate) budget: u32,
     pub(crate) layer: u8,
+    /// What the gate gave for the running attempt.
+    pub(crate) pass: Option<Pass>,
+    pub(crate) parked: bool,
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! A policy is a promise about a crowd. This crate keeps it to that promise before production does:
 //! a discrete-event simulator in virtual time whose clients decide by the very
-//! [`Session`](relent_core::Session) and [`Budget`](relent_core::Budget) that run in production.
+//! [`Session`](relent_core::Session), [`Budget`](relent_core::Budget) and
+//! [`Gate`](relent_core::Gate) that run in production.
 //! Time is in integer nanoseconds, every stream is seeded, and a run is the same on every machine.
 //!
 //! - [`Scenario`]: a crowd, a network and a service, as data; [`scenarios`] are those that come along.
@@ -20,6 +21,7 @@
 
 mod arrivals;
 mod call;
+mod gates;
 mod latency;
 mod limiter;
 pub mod measure;

@@ -3,11 +3,13 @@
 use std::fmt;
 
 use relent_core::{
-    Admission, Advice, Budget, Cause, Decision, Failure, Hint, Instant, Policy, Session,
+    Admission, Advice, Budget, Caller, Cause, Decision, Ended, Failure, Hint, Instant, Policy,
+    Session,
 };
 
 use crate::arrivals;
 use crate::call::{Call, Event, NOBODY, Reply};
+use crate::gates::{Entry, Gates};
 use crate::limiter::Verdict;
 use crate::medium::{self, Cable};
 use crate::metrics::{Metrics, Recorder};
@@ -26,6 +28,7 @@ const LUCK: u64 = 5;
 const JOBS: u64 = 6;
 const LOSS: u64 = 7;
 const BACKLOG: u64 = 8;
+const GATES: u64 = 9;
 /// One for each process.
 const CLOCKS: u64 = 1 << 31;
 pub(crate) const SESSIONS: u64 = 1 << 32;
@@ -49,7 +52,8 @@ impl fmt::Display for TooManyEvents {
 impl std::error::Error for TooManyEvents {}
 
 /// Runs `policy` through `scenario` in virtual time: the same seed gives the same result, bit for
-/// bit, on every machine. Decisions are those of [`Session`] and [`Budget`] themselves.
+/// bit, on every machine. Decisions are those of [`Session`], [`Budget`] and
+/// [`Gate`](relent_core::Gate) themselves.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -110,6 +114,9 @@ struct World<'a> {
     stamps: Vec<u32>,
     free: Vec<u32>,
     budgets: Vec<Budget>,
+    gates: Gates,
+    /// How long a request may be parked.
+    patience: u64,
     recorder: Recorder,
     /// Calls made so far, of all layers.
     made: u64,
@@ -137,6 +144,10 @@ impl<'a> World<'a> {
                 .filter_map(|_| policy.new_budget())
                 .collect(),
             recorder,
+            patience: policy.gate().map_or(u64::MAX, |gate| {
+                u64::try_from(gate.patience.as_nanos()).unwrap_or(u64::MAX)
+            }),
+            gates: Gates::new(policy, populations, stream(GATES)),
             made: 0,
             arrivals: stream(ARRIVALS),
             population: stream(POPULATION),
@@ -197,7 +208,8 @@ impl<'a> World<'a> {
                 self.server.set_outage(effect);
                 self.serve(now);
             }
-            Event::Attempt(who) if self.is_current(who) => self.attempt(now, who.call),
+            Event::Attempt(who) if self.is_current(who) => self.ask(now, who.call),
+            Event::Release(gate) => self.release(now, gate),
             Event::Reach(who) => self.reach(now, who),
             Event::Write(who) => self.write(now, who),
             Event::Served(who) => {
@@ -224,7 +236,7 @@ impl<'a> World<'a> {
         let call = self.call(now, 0, parent);
         self.recorder.on_request(now, self.process(call));
         self.recorder.on_call(call);
-        self.attempt(now, call);
+        self.ask(now, call);
     }
 
     /// The process that makes the call.
@@ -277,9 +289,12 @@ impl<'a> World<'a> {
             child: NOBODY,
             budget: u32::from(layer) * processes + process,
             layer,
+            pass: None,
+            parked: false,
         };
         self.made += 1;
         self.recorder.on_call_in(layer);
+        self.gates.on_request(call.budget, now);
         if let Some(budget) = self.budgets.get(call.budget as usize) {
             budget.on_request();
         }
@@ -304,6 +319,73 @@ impl<'a> World<'a> {
         Who {
             call: index,
             stamp: *stamp,
+        }
+    }
+
+    /// Starts an attempt if the gate lets it, or parks the call.
+    fn ask(&mut self, now: u64, index: u32) {
+        let caller = self.caller(index);
+        let number = self.calls[index as usize].budget;
+        match self.gates.admit(number, now, caller) {
+            Entry::Go(pass) => {
+                self.calls[index as usize].pass = pass;
+                self.attempt(now, index);
+            }
+            Entry::Parked => {
+                self.calls[index as usize].parked = true;
+                let who = self.restamp(index);
+                self.queue.push(caller.until.as_nanos(), Event::Limit(who));
+                self.plan(now, number);
+            }
+        }
+    }
+
+    fn caller(&self, index: u32) -> Caller {
+        let call = &self.calls[index as usize];
+        Caller {
+            until: Instant::from_nanos(
+                call.made + self.patience.min(self.scenario.clients.deadline),
+            ),
+            since: Instant::from_nanos(call.made),
+            id: u64::from(index),
+            fresh: call.session.attempts() == 0,
+        }
+    }
+
+    /// Lets those go who are parked and may.
+    fn release(&mut self, now: u64, number: u32) {
+        if !self.gates.is_time(number, now) {
+            return;
+        }
+        while let Some((caller, pass)) = self.gates.release(number, now) {
+            let index = caller.id as u32;
+            let call = &mut self.calls[index as usize];
+            call.pass = Some(pass);
+            call.parked = false;
+            self.attempt(now, index);
+        }
+        self.plan(now, number);
+    }
+
+    /// Sees to it that the gate is asked in time.
+    fn plan(&mut self, now: u64, number: u32) {
+        if let Some(at) = self.gates.plan(number, now) {
+            self.queue.push(at, Event::Release(number));
+        }
+    }
+
+    /// The gate hears how the running attempt ended, or that a parked call goes away.
+    fn ended(&mut self, now: u64, index: u32, ended: Ended) {
+        let caller = self.caller(index);
+        let call = &mut self.calls[index as usize];
+        let number = call.budget;
+        if std::mem::take(&mut call.parked) {
+            self.gates.forget(number, &caller);
+        }
+        if let Some(pass) = call.pass.take() {
+            let budget = self.budgets.get(number as usize);
+            self.gates.on_end(number, now, pass, ended, budget);
+            self.plan(now, number);
         }
     }
 
@@ -433,7 +515,7 @@ impl<'a> World<'a> {
     fn limit(&mut self, now: u64, index: u32) {
         self.abandon(index);
         let call = &self.calls[index as usize];
-        if now >= call.made + self.scenario.clients.deadline {
+        if call.parked || now >= call.made + self.scenario.clients.deadline {
             self.end(now, index, Some(Reply::Failure));
         } else {
             self.decide(now, index, Failure::ambiguous().cause(Cause::Timeout));
@@ -463,6 +545,7 @@ impl<'a> World<'a> {
         let status = Cause::Status(self.scenario.service.status);
         let failure = match reply {
             Reply::Success => {
+                self.ended(now, index, Ended::Answered);
                 let call = &mut self.calls[index as usize];
                 let budget = self.budgets.get(call.budget as usize);
                 call.session.on_success(budget);
@@ -495,6 +578,7 @@ impl<'a> World<'a> {
 
     /// Lets the session decide what follows a failure.
     fn decide(&mut self, now: u64, index: u32, failure: Failure) {
+        self.ended(now, index, Ended::of(&failure));
         let call = &mut self.calls[index as usize];
         let budget = self.budgets.get(call.budget as usize);
         let instant = Instant::from_nanos(now);
@@ -523,6 +607,7 @@ impl<'a> World<'a> {
 
     /// The call ends with this result, or with nobody to hear of it.
     fn end(&mut self, now: u64, index: u32, reply: Option<Reply>) {
+        self.ended(now, index, Ended::Unknown);
         self.restamp(index);
         let call = &mut self.calls[index as usize];
         call.child = NOBODY;

@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use relent_core::{Policy, Random};
+use relent_core::{Policy, Random, Stop};
 
 use crate::classify::Classify;
 use crate::clock::{BlockingSleeper, Clock, StdClock};
-use crate::driver::Attempt;
+use crate::driver::{Attempt, Driver, Entry};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::operation::Blocking;
@@ -88,6 +88,9 @@ where
         let mut driver = driver.start();
         let mut last = None;
         loop {
+            if let Err(stop) = enter(&mut driver) {
+                return Err(GaveUp::new(last, driver.summary(Some(stop))));
+            }
             let attempt = driver.on_attempt();
             let outcome = Some(operation(attempt));
             match settle(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
@@ -106,6 +109,23 @@ where
                     return Err(GaveUp::new(last, driver.summary(Some(stop))));
                 }
             }
+        }
+    }
+}
+
+/// A thread that is parked by a gate looks again after this long: it cannot be woken.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Waits until the destination lets the next attempt start.
+fn enter<K: BlockingSleeper, R: Random>(driver: &mut Driver<'_, K, R>) -> Result<(), Stop> {
+    loop {
+        let wait = match driver.enter(None) {
+            Entry::Go => return Ok(()),
+            Entry::Stop(stop) => return Err(stop),
+            Entry::Wait(wait) => wait.map_or(LOOK, |wait| wait.min(LOOK)),
+        };
+        if !driver.clock().block(wait) {
+            return Err(driver.on_cancel());
         }
     }
 }

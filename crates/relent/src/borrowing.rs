@@ -50,6 +50,9 @@ where
             last: None,
         };
         loop {
+            if let Err(gave_up) = attempts.enter().await {
+                return Err(gave_up);
+            }
             let attempt = attempts.driver.on_attempt();
             if let Some(result) = attempts.run(operation(attempt), attempt).await {
                 return result;
@@ -92,6 +95,9 @@ where
             last: None,
         };
         loop {
+            if let Err(gave_up) = attempts.enter().await {
+                return Err(gave_up);
+            }
             let attempt = attempts.driver.on_attempt();
             if let Some(result) = attempts.run(operation(state, attempt), attempt).await {
                 return result;
@@ -117,6 +123,26 @@ where
     R: Random,
     X: Interrupt,
 {
+    /// Waits until the destination lets the next attempt start.
+    async fn enter(&mut self) -> Result<(), GaveUp<C::Last>> {
+        let mut timer = None;
+        let Self {
+            driver, interrupt, ..
+        } = self;
+        let entered = poll_fn(|context| {
+            while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
+                match interruption {
+                    Interruption::Cancel => return Poll::Ready(Err(driver.on_cancel())),
+                    Interruption::Reset => driver.reset(),
+                }
+            }
+            driver.poll_enter(context, &mut timer)
+        });
+        entered
+            .await
+            .map_err(|stop| GaveUp::new(self.last.take(), self.driver.summary(Some(stop))))
+    }
+
     /// Runs one attempt and the wait after it; `None` if another is to follow.
     async fn run(
         &mut self,

@@ -1,21 +1,24 @@
-//! A session with its clock, randomness, budget and trace: what every loop of attempts stands on.
+//! A session with its clock, randomness, destination and trace: what every loop of attempts stands on.
 
 mod race;
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Budget, Cause, Decision, Failure, Instant, Policy, Random, Session, Stop, StopReason, Trace,
-    TraceEntry,
+    Budget, Caller, Cause, Decision, Ended, Failure, Instant, Pass, Policy, Random, Session, Stop,
+    StopReason, Trace, TraceEntry,
 };
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Sleeper};
+use crate::destination::{Destination, Turn};
 use crate::observe::Observer;
 use crate::random::SessionRandom;
 use crate::seldom::Seldom;
+use crate::timer::{poll_timer, set_timer};
 
 pub use race::Racer;
 
@@ -47,7 +50,7 @@ pub struct Summary {
     pub trace: Option<Trace>,
 }
 
-/// Drives a [`Session`] with a real clock, a random source, a budget and a trace.
+/// Drives a [`Session`] with a real clock, a random source, a destination and a trace.
 ///
 /// Every loop of Relent stands on this: [`retry`](crate::retry), the blocking form, the HTTP client
 /// and the command. Use it to write a loop of your own. A driver that is dropped while it waits
@@ -65,18 +68,18 @@ pub struct Summary {
 /// }
 /// ```
 ///
-/// Policy and budget are borrowed unless it is built by [`shared`](Self::shared), which holds an
+/// Policy and destination are borrowed unless it is built by [`shared`](Self::shared), which holds an
 /// `Arc` of each: for futures that may not borrow, such as those of a tower service.
-pub struct Driver<'p, K, R = SessionRandom, P = &'p Policy, B = &'p Budget>
+pub struct Driver<'p, K, R = SessionRandom, P = &'p Policy, D = &'p Destination>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    B: Deref<Target = Budget>,
+    D: Deref<Target = Destination>,
 {
     policy: P,
-    budget: Option<B>,
-    /// Whether an attempt that succeeds has anything to tell: to a clock, a budget or a trace.
+    destination: Option<D>,
+    /// Whether an attempt that succeeds has anything to tell: to a clock, a destination or a trace.
     /// The rest pays for one comparison (design rule 10).
     attended: bool,
     silent: bool,
@@ -84,8 +87,42 @@ where
     random: R,
     /// Begins at [`NOT_YET`], and anew when the clock is first read.
     session: Session,
+    /// Where the session stands with its destination, once it has been there.
+    visit: Option<Visit>,
     extras: Seldom<Box<Extras<'p>>>,
     observer: Observer,
+}
+
+/// A session at its destination.
+#[derive(Clone, Copy)]
+struct Visit {
+    /// Its name there.
+    id: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    /// The next attempt has yet to ask.
+    Outside,
+    /// Held back by the cooldown until then.
+    Held(Instant),
+    Parked,
+    /// With what the gate gave for the attempt.
+    Inside(Option<Pass>),
+    /// It is not to be attempted.
+    Refused,
+}
+
+/// What a destination says to an attempt that would start: see [`Driver::enter`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// Start it.
+    Go,
+    /// Ask again after this; `None` for when the waker is woken.
+    Wait(Option<Duration>),
+    /// Give up.
+    Stop(Stop),
 }
 
 /// When a session begins whose clock has not been read.
@@ -105,9 +142,9 @@ struct Extras<'p> {
 
 /// What a [`Driver`] is made of; [`start`](Self::start) makes it.
 #[must_use = "a builder does nothing until `start`"]
-pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, B = &'p Budget> {
+pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, D = &'p Destination> {
     policy: P,
-    budget: Option<B>,
+    destination: Option<D>,
     clock: K,
     random: R,
     repeatable: bool,
@@ -116,16 +153,16 @@ pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, B = &'p Budge
     observer: Observer,
 }
 
-impl<'p, K, R, P, B> DriverBuilder<'p, K, R, P, B>
+impl<'p, K, R, P, D> DriverBuilder<'p, K, R, P, D>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    B: Deref<Target = Budget>,
+    D: Deref<Target = Destination>,
 {
-    /// Takes the retries out of this shared budget.
-    pub fn budget(mut self, budget: B) -> Self {
-        self.budget = Some(budget);
+    /// Goes to this destination: takes the retries out of its budget, minds its cooldown and its gate.
+    pub fn destination(mut self, destination: D) -> Self {
+        self.destination = Some(destination);
         self
     }
 
@@ -162,10 +199,10 @@ where
     }
 
     /// Draws from this random source.
-    pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, B> {
+    pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, D> {
         let Self {
             policy,
-            budget,
+            destination,
             clock,
             random: _,
             repeatable,
@@ -175,7 +212,7 @@ where
         } = self;
         DriverBuilder {
             policy,
-            budget,
+            destination,
             clock,
             random,
             repeatable,
@@ -186,10 +223,10 @@ where
     }
 
     /// Reads this clock.
-    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R, P, B> {
+    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R, P, D> {
         let Self {
             policy,
-            budget,
+            destination,
             clock: _,
             random,
             repeatable,
@@ -199,7 +236,7 @@ where
         } = self;
         DriverBuilder {
             policy,
-            budget,
+            destination,
             clock,
             random,
             repeatable,
@@ -211,11 +248,14 @@ where
 
     /// The driver, before its first attempt.
     #[inline]
-    pub fn start(self) -> Driver<'p, K, R, P, B> {
+    pub fn start(self) -> Driver<'p, K, R, P, D> {
         Driver {
-            attended: self.policy.needs_time() || self.budget.is_some() || self.extras.is_some(),
+            attended: self.policy.needs_time()
+                || self.destination.is_some()
+                || self.extras.is_some(),
             policy: self.policy,
-            budget: self.budget,
+            destination: self.destination,
+            visit: None,
             clock: self.clock,
             random: self.random,
             session: Session::new(NOT_YET, self.repeatable),
@@ -232,7 +272,7 @@ impl<'p, K: Clock> Driver<'p, K> {
     pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
         DriverBuilder {
             policy,
-            budget: None,
+            destination: None,
             clock,
             random: SessionRandom::new(),
             repeatable: true,
@@ -243,28 +283,33 @@ impl<'p, K: Clock> Driver<'p, K> {
     }
 }
 
-impl<K: Clock> Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>> {
-    /// The same as [`builder`](Driver::builder), with shares in policy and budget in place of
+impl<'p, K, P, D> Driver<'p, K, SessionRandom, P, D>
+where
+    K: Clock,
+    P: Deref<Target = Policy>,
+    D: Deref<Target = Destination>,
+{
+    /// The same as [`builder`](Driver::builder), with shares in policy and destination in place of
     /// borrowing them.
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use relent::{Driver, Policy, StdClock};
+    /// use relent::{Destination, Driver, Policy, StdClock};
     ///
     /// let policy = Arc::new(Policy::STANDARD.clone());
-    /// let budget = policy.new_budget().map(Arc::new);
-    /// let mut driver = Driver::shared(policy, budget, StdClock).start();
+    /// let there = Some(Arc::new(Destination::new(&policy)));
+    /// let mut driver = Driver::shared(policy, there, StdClock).start();
     /// assert_eq!(driver.on_attempt().number, 1);
     /// ```
     #[inline]
     pub const fn shared(
-        policy: Arc<Policy>,
-        budget: Option<Arc<Budget>>,
+        policy: P,
+        destination: Option<D>,
         clock: K,
-    ) -> DriverBuilder<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>> {
+    ) -> DriverBuilder<'p, K, SessionRandom, P, D> {
         DriverBuilder {
             policy,
-            budget,
+            destination,
             clock,
             random: SessionRandom::new(),
             repeatable: true,
@@ -275,13 +320,197 @@ impl<K: Clock> Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Budget>> {
     }
 }
 
-impl<K, R, P, B> Driver<'_, K, R, P, B>
+impl<K, R, P, D> Driver<'_, K, R, P, D>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    B: Deref<Target = Budget>,
+    D: Deref<Target = Destination>,
 {
+    /// Asks the destination whether the next attempt may start now. Without one, it may.
+    ///
+    /// A loop asks before each attempt, and again after the wait that it is told. `waker` is woken if
+    /// the answer changes before; without one, what changes is noticed when it is asked again.
+    #[inline]
+    pub fn enter(&mut self, waker: Option<&Waker>) -> Entry {
+        if self.destination.is_none() || self.policy.is_off() {
+            return Entry::Go;
+        }
+        self.enter_there(waker)
+    }
+
+    #[inline(never)]
+    fn enter_there(&mut self, waker: Option<&Waker>) -> Entry {
+        let now = self.now();
+        if self.visit.is_none() {
+            self.visit();
+        }
+        let last_start = self.session.last_start(&self.policy);
+        let stop = |reason| {
+            Entry::Stop(Stop {
+                reason,
+                retry_at: None,
+            })
+        };
+        let caller = self.caller();
+        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
+        else {
+            return Entry::Go;
+        };
+        match visit.stage {
+            Stage::Refused => return stop(StopReason::Overloaded),
+            Stage::Inside(_) => return Entry::Go,
+            Stage::Parked if now >= caller.until => {
+                destination.forget(now, &caller);
+                visit.stage = Stage::Outside;
+                return stop(StopReason::Gate);
+            }
+            Stage::Parked => match destination.turn(now, &caller, waker) {
+                Turn::Go(pass) => {
+                    visit.stage = Stage::Inside(Some(pass));
+                    return Entry::Go;
+                }
+                Turn::Wait(next) => return wait_until(now, next, caller.until),
+            },
+            Stage::Held(until) if now < until => {
+                return Entry::Wait(Some(until.saturating_since(now)));
+            }
+            Stage::Held(_) => {}
+            Stage::Outside => {
+                let room = last_start.saturating_since(now);
+                let wait = destination.cooldown().wait(now, room, &mut self.random);
+                if wait > room {
+                    return Entry::Stop(Stop {
+                        reason: StopReason::RetryLater,
+                        retry_at: Some(now.saturating_add(destination.cooldown().left(now))),
+                    });
+                }
+                if !wait.is_zero() {
+                    visit.stage = Stage::Held(now.saturating_add(wait));
+                    return Entry::Wait(Some(wait));
+                }
+            }
+        }
+        match destination.admit(now, caller) {
+            Some(pass) => {
+                visit.stage = Stage::Inside(pass);
+                Entry::Go
+            }
+            None => {
+                visit.stage = Stage::Parked;
+                self.enter_there(waker)
+            }
+        }
+    }
+
+    /// The session as its destination knows it.
+    fn caller(&self) -> Caller {
+        let since = self.session.started();
+        let patience = self.destination.as_deref();
+        let patience = patience.map_or(Instant::MAX, |there| there.patience(since));
+        Caller {
+            until: self.session.last_start(&self.policy).min(patience),
+            since,
+            id: self.visit.map_or(0, |visit| visit.id),
+            fresh: self.session.attempts() == 0,
+        }
+    }
+
+    /// Asks, and waits as long as it takes with this timer.
+    ///
+    /// # Errors
+    /// When the session is to give up.
+    pub fn poll_enter(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: &mut Option<Pin<Box<K::Sleep>>>,
+    ) -> Poll<Result<(), Stop>>
+    where
+        K: Sleeper,
+    {
+        loop {
+            match self.enter(Some(context.waker())) {
+                Entry::Go => return Poll::Ready(Ok(())),
+                Entry::Stop(stop) => return Poll::Ready(Err(stop)),
+                Entry::Wait(None) => return Poll::Pending,
+                Entry::Wait(Some(wait)) => {
+                    set_timer(timer, &self.clock, wait);
+                    ready!(poll_timer(timer, context));
+                }
+            }
+        }
+    }
+
+    /// The same as [`poll_enter`](Self::poll_enter), to be awaited.
+    ///
+    /// # Errors
+    /// When the session is to give up.
+    pub async fn entered(&mut self) -> Result<(), Stop>
+    where
+        K: Sleeper,
+    {
+        let mut timer = None;
+        std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
+    }
+
+    /// The session comes to its destination for the first time.
+    fn visit(&mut self) {
+        let now = self.now();
+        if let Some(destination) = self.destination.as_deref() {
+            let id = destination.on_request(now);
+            if let Some(budget) = destination.budget()
+                && !self.silent
+            {
+                self.observer.on_budget(budget);
+            }
+            self.visit = Some(Visit {
+                id: id.unwrap_or(0),
+                stage: match id {
+                    Some(_) => Stage::Outside,
+                    None => Stage::Refused,
+                },
+            });
+        }
+    }
+
+    /// The destination answered, whatever is made of it.
+    #[inline]
+    pub(crate) fn on_answered(&mut self) {
+        if self.destination.is_some() {
+            self.end_visit(Ended::Answered);
+        }
+    }
+
+    /// The running attempt is over, or the session goes away.
+    #[inline(never)]
+    fn end_visit(&mut self, ended: Ended) {
+        let caller = self.caller();
+        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
+        else {
+            return;
+        };
+        match visit.stage {
+            Stage::Refused => return,
+            Stage::Parked => destination.forget(self.clock.now(), &caller),
+            Stage::Inside(pass) => destination.on_end(|| self.clock.now(), pass, ended),
+            Stage::Outside | Stage::Held(_) => {}
+        }
+        visit.stage = Stage::Outside;
+    }
+
+    fn failed_there(&mut self, now: Instant, failure: &Failure) {
+        if let Some(destination) = self.destination.as_deref() {
+            destination.on_failure(now, failure);
+        }
+        self.end_visit(Ended::of(failure));
+    }
+
+    #[inline(never)]
+    fn leave(&mut self) {
+        self.end_visit(Ended::Unknown);
+        self.session.on_cancel(budget(&self.destination));
+    }
+
     /// An attempt starts. Reads the clock only if the policy or a trace needs it (design rule 10).
     #[inline]
     pub fn on_attempt(&mut self) -> Attempt {
@@ -296,11 +525,8 @@ where
             self.observer.on_attempt(number);
         }
         if self.attended {
-            if let Some(budget) = &self.budget
-                && number == 1
-            {
-                budget.on_request();
-                self.observer.on_budget(budget);
+            if self.destination.is_some() && self.visit.is_none() {
+                self.visit();
             }
             if self.policy.needs_time() || self.extras.is_some() {
                 return self.begin_timed(number);
@@ -316,7 +542,14 @@ where
 
     #[inline(never)]
     fn begin_timed(&mut self, number: u32) -> (Attempt, Option<Instant>) {
-        let now = self.now();
+        let now = match self.visit {
+            // It has just been looked at.
+            Some(Visit {
+                stage: Stage::Inside(Some(pass)),
+                ..
+            }) => pass.started(),
+            _ => self.now(),
+        };
         if let Some(extras) = &mut *self.extras {
             extras.attempt = self.session.attempts();
             extras.attempt_started = now;
@@ -334,7 +567,10 @@ where
     #[inline]
     pub fn on_success(&mut self) {
         if self.attended {
-            self.session.on_success(self.budget.as_deref());
+            self.session.on_success(budget(&self.destination));
+            if self.destination.is_some() {
+                self.end_visit(Ended::Answered);
+            }
             if self.extras.is_some() {
                 self.record_success();
             }
@@ -367,7 +603,7 @@ where
         }
         // The short path: it goes into the caller's own loop.
         let now = self.now();
-        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let (policy, budget) = (&*self.policy, budget(&self.destination));
         let random = &mut self.random;
         let decision = self
             .session
@@ -396,11 +632,14 @@ where
         unable: impl FnOnce() -> Option<StopReason>,
     ) -> Decision {
         let now = self.now();
+        if self.destination.is_some() {
+            self.failed_there(now, failure);
+        }
         let mut decision = self.decide(now, failure);
         if let Decision::Retry { .. } = decision
             && let Some(reason) = unable()
         {
-            self.session.on_cancel(self.budget.as_deref());
+            self.session.on_cancel(budget(&self.destination));
             decision = Decision::Stop(stop_after(now, failure, reason));
         }
         self.decided(now, failure, decision);
@@ -412,6 +651,7 @@ where
     /// policy apply as ever.
     pub fn on_failure_with(&mut self, failure: &Failure, own: Option<Duration>) -> Decision {
         let now = self.now();
+        self.failed_there(now, failure);
         let decision = self.decide_with(now, failure, own);
         self.decided(now, failure, decision);
         decision
@@ -437,14 +677,14 @@ where
             let own = waits.next();
             return self.decide_with(now, failure, own);
         }
-        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let (policy, budget) = (&*self.policy, budget(&self.destination));
         let random = &mut self.random;
         self.session
             .on_failure(policy, now, failure, random, budget)
     }
 
     fn decide_with(&mut self, now: Instant, failure: &Failure, own: Option<Duration>) -> Decision {
-        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let (policy, budget) = (&*self.policy, budget(&self.destination));
         let random = &mut self.random;
         self.session
             .on_failure_with(policy, now, failure, own, random, budget)
@@ -463,7 +703,7 @@ where
         }
         self.observer
             .on_decision(self.session.attempts(), failure, decision);
-        if let Some(budget) = &self.budget {
+        if let Some(budget) = budget(&self.destination) {
             self.observer.on_budget(budget);
         }
     }
@@ -472,6 +712,7 @@ where
     /// cannot know, such as [`StopReason::NotReplayable`].
     pub fn on_stop(&mut self, failure: &Failure, reason: StopReason) -> Stop {
         let now = self.now();
+        self.failed_there(now, failure);
         let stop = stop_after(now, failure, reason);
         self.decided(now, failure, Decision::Stop(stop));
         stop
@@ -507,11 +748,12 @@ where
     }
 
     fn give_back(&mut self, failure: Option<&Failure>, stop: Stop) -> Stop {
-        self.session.on_cancel(self.budget.as_deref());
+        self.end_visit(Ended::Unknown);
+        self.session.on_cancel(budget(&self.destination));
         if !self.silent {
             let attempts = self.session.attempts();
             self.observer.on_stop(attempts, failure, stop.reason);
-            if let Some(budget) = &self.budget {
+            if let Some(budget) = budget(&self.destination) {
                 self.observer.on_budget(budget);
             }
         }
@@ -624,27 +866,39 @@ fn stop_after(now: Instant, failure: &Failure, reason: StopReason) -> Stop {
     Stop { reason, retry_at }
 }
 
-impl<K, R, P, B> Drop for Driver<'_, K, R, P, B>
+/// The budget of the destination.
+#[inline]
+fn budget<D: Deref<Target = Destination>>(destination: &Option<D>) -> Option<&Budget> {
+    destination.as_deref().and_then(Destination::budget)
+}
+
+/// The wait until one of these, if there is one.
+fn wait_until(now: Instant, next: Option<Instant>, until: Instant) -> Entry {
+    let at = next.map_or(until, |next| next.min(until));
+    Entry::Wait((at < Instant::MAX).then(|| at.saturating_since(now)))
+}
+
+impl<K, R, P, D> Drop for Driver<'_, K, R, P, D>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    B: Deref<Target = Budget>,
+    D: Deref<Target = Destination>,
 {
     #[inline]
     fn drop(&mut self) {
-        if let Some(budget) = self.budget.as_deref() {
-            self.session.on_cancel(Some(budget));
+        if self.destination.is_some() {
+            self.leave();
         }
     }
 }
 
-impl<K, R, P, B> fmt::Debug for Driver<'_, K, R, P, B>
+impl<K, R, P, D> fmt::Debug for Driver<'_, K, R, P, D>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    B: Deref<Target = Budget>,
+    D: Deref<Target = Destination>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver")
@@ -653,7 +907,7 @@ where
     }
 }
 
-impl<K, R, P, B> fmt::Debug for DriverBuilder<'_, K, R, P, B>
+impl<K, R, P, D> fmt::Debug for DriverBuilder<'_, K, R, P, D>
 where
     P: Deref<Target = Policy>,
 {

@@ -19,6 +19,7 @@ use crate::operation::AsyncOperation;
 use crate::retry::Retry;
 use crate::seldom::Seldom;
 use crate::settle::{Settled, settle};
+use crate::timer::{poll_timer, set_timer};
 
 /// An operation that fails at once, again and again, without a wait, lets other tasks run after
 /// this many attempts.
@@ -173,6 +174,10 @@ where
                 }
             }
             if let StateProjection::Ready = this.state.as_mut().project() {
+                if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
+                    this.state.set(State::Done);
+                    return Poll::Ready((Err(this.last.take()), Some(stop)));
+                }
                 let (attempt, limit) = this.driver.begin_attempt();
                 let limit = limit.map_or(Limit::Never, Limit::At);
                 let attempt = this.operation.start(attempt);
@@ -231,24 +236,6 @@ where
                 }
             }
         }
-    }
-}
-
-fn set_timer<K: Sleeper>(timer: &mut Option<Pin<Box<K::Sleep>>>, clock: &K, duration: Duration) {
-    let sleep = clock.sleep(duration);
-    match timer {
-        Some(timer) => timer.as_mut().set(sleep),
-        None => *timer = Some(Box::pin(sleep)),
-    }
-}
-
-fn poll_timer<S: Future<Output = ()>>(
-    timer: &mut Option<Pin<Box<S>>>,
-    context: &mut Context<'_>,
-) -> Poll<()> {
-    match timer {
-        Some(timer) => timer.as_mut().poll(context),
-        None => Poll::Ready(()),
     }
 }
 

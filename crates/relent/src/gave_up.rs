@@ -20,9 +20,9 @@ use crate::driver::Summary;
 ///     .clock(&clock)
 ///     .run()
 ///     .unwrap_err();
-/// assert_eq!(gave_up.attempts(), 3);
+/// assert_eq!(gave_up.attempts(), 8);
 /// assert_eq!(gave_up.error(), Some(&"refused"));
-/// assert!(gave_up.to_string().starts_with("gave up after 3 attempts"));
+/// assert!(gave_up.to_string().starts_with("gave up after 8 attempts"));
 /// ```
 pub struct GaveUp<L> {
     last: Option<L>,

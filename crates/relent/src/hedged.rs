@@ -39,7 +39,7 @@ where
     ///
     /// `hedge` says when, and is shared by all callers of a destination, as the budget is. A hedge
     /// is an attempt: it counts among the policy's retries, is taken from the same
-    /// [`budget`](Self::budget), and has the same limits of time. A policy that allows no retries
+    /// [`destination`](Self::destination)'s budget, and has the same limits of time. A policy that allows no retries
     /// sends no hedges. When all that run have failed, the policy decides once about a retry, which
     /// may be hedged in its turn. See [`Race`](relent_core::Race).
     ///
@@ -204,6 +204,12 @@ where
                     continue;
                 }
                 State::Ready => {
+                    if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
+                        *this.state = State::Done;
+                        let last = this.kept.take().or(this.last.take());
+                        return Poll::Ready((Err(last), Some(stop)));
+                    }
+                    *this.timer = None;
                     let operation = &mut *this.operation;
                     let start = |racer: &Racer| operation.start(racer.attempt());
                     this.running.begin(this.driver, this.hedge, start);
@@ -236,6 +242,7 @@ where
                     if progress {
                         this.driver.reset();
                     }
+                    this.driver.on_answered();
                     (Failure::ambiguous(), None)
                 }
                 None => (Failure::ambiguous().cause(Cause::Timeout), None),

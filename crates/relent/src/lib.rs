@@ -75,6 +75,8 @@ pub mod cenkalti {}
 mod borrowing;
 mod classify;
 mod clock;
+mod destination;
+mod destinations;
 mod driver;
 mod future;
 mod gave_up;
@@ -94,6 +96,7 @@ mod retry;
 mod seldom;
 mod settle;
 mod ticker;
+mod timer;
 #[cfg(feature = "serde")]
 mod trace_json;
 mod update;
@@ -102,7 +105,9 @@ pub use classify::{AnyError, ByError, ByMark, ByOutcome, Classify, Judged, Marke
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
 pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
-pub use driver::{Attempt, Driver, DriverBuilder, Racer, Summary};
+pub use destination::Destination;
+pub use destinations::Destinations;
+pub use driver::{Attempt, Driver, DriverBuilder, Entry, Racer, Summary};
 pub use future::RetryFuture;
 pub use gave_up::GaveUp;
 pub use hedged::{Hedged, HedgedFuture};
@@ -123,9 +128,10 @@ pub use trace_json::{TraceJson, rfc3339};
 pub use update::{ByWritten, Written, update};
 
 pub use relent_core::{
-    Advice, Audience, Backoff, Budget, BudgetConfig, Cause, Ceiling, Decision, Draw, DurationError,
-    Failure, GrpcCode, GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource,
-    Histogram, Instant, Jitter, JitterError, Kind, Latencies, MAX_HEDGES, Network, Pattern,
-    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Race, Raced, Random, Rule, Session,
-    Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
+    Advice, Audience, Backoff, Budget, BudgetConfig, Caller, Cause, Ceiling, Cooldown, Decision,
+    Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode, GrpcCodeError, Hedge,
+    HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Instant, Jitter, JitterError,
+    Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern, PatternError, Phase, Policy,
+    PolicyBuilder, PolicyError, Race, Raced, Random, Rule, Session, Stop, StopReason, Taken,
+    Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
 };

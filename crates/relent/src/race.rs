@@ -5,10 +5,11 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use relent_core::{Budget, Hedge, Instant, Policy, Race, Raced, Random};
 use relent_core::{Cause, Failure};
+use relent_core::{Hedge, Instant, Policy, Race, Raced, Random};
 
 use crate::clock::Sleeper;
+use crate::destination::Destination;
 use crate::driver::{Driver, Racer};
 
 /// The attempts of a [`Race`] as futures, for a loop of your own that hedges.
@@ -82,15 +83,15 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// Begins a race with its first attempt, which is made by `start`.
-    pub fn begin<R, P, B>(
+    pub fn begin<R, P, D>(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, B>,
+        driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
         start: impl FnOnce(&Racer) -> F,
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        D: Deref<Target = Destination>,
     {
         let (race, racer) = driver.begin_race(hedge);
         self.race = Some(race);
@@ -112,14 +113,14 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// The hedge that is due joins, made by `start`.
-    pub fn join<R, P, B>(
+    pub fn join<R, P, D>(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, B>,
+        driver: &mut Driver<'_, K, R, P, D>,
         start: impl FnOnce(&Racer) -> F,
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        D: Deref<Target = Destination>,
     {
         if let Some(race) = &mut self.race
             && std::mem::take(&mut self.granted)
@@ -130,11 +131,11 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// The hedge that is due cannot be sent: gives it back. No other joins.
-    pub fn call_off<R, P, B>(&mut self, driver: &mut Driver<'_, K, R, P, B>)
+    pub fn call_off<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        D: Deref<Target = Destination>,
     {
         if let Some(race) = &mut self.race {
             driver.call_off_hedge(race);
@@ -143,15 +144,15 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// The next thing that happens.
-    pub fn poll_next<R, P, B>(
+    pub fn poll_next<R, P, D>(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, B>,
+        driver: &mut Driver<'_, K, R, P, D>,
         context: &mut Context<'_>,
     ) -> Poll<RaceEvent<F>>
     where
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        D: Deref<Target = Destination>,
     {
         loop {
             for index in 0..self.racers.len() {
@@ -202,16 +203,16 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// This attempt, which is over, won: drops the others. `seen`: what the trace says of it.
-    pub fn won<R, P, B>(
+    pub fn won<R, P, D>(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, B>,
+        driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
         racer: &Racer,
         seen: Option<Cause>,
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        D: Deref<Target = Destination>,
     {
         self.lose(driver);
         if let Some(mut race) = self.race.take() {
@@ -221,9 +222,9 @@ impl<F: Future, K: Sleeper> Running<F, K> {
 
     /// This attempt, which is over, failed. If that ends the race, the others are dropped, and
     /// [`Driver::on_failure`] with the failure that decides comes next.
-    pub fn failed<R, P, B>(
+    pub fn failed<R, P, D>(
         &mut self,
-        driver: &mut Driver<'_, K, R, P, B>,
+        driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
         racer: &Racer,
         failure: &Failure,
@@ -231,7 +232,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        D: Deref<Target = Destination>,
     {
         let Some(race) = &mut self.race else {
             return Raced::Over {
@@ -250,11 +251,11 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     }
 
     /// Drops those that run.
-    fn lose<R, P, B>(&mut self, driver: &mut Driver<'_, K, R, P, B>)
+    fn lose<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Budget>,
+        D: Deref<Target = Destination>,
     {
         self.granted = false;
         self.set_for = None;

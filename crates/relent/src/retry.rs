@@ -4,10 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use relent_core::{Budget, Failure, Policy, Random};
+use relent_core::{Failure, Policy, Random};
 
 use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify};
 use crate::clock::Clock;
+use crate::destination::Destination;
 use crate::driver::{Attempt, Driver, DriverBuilder};
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
@@ -321,7 +322,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     ///     .notify(|notice| lines.push(notice.to_string()))
     ///     .clock(VirtualClock::new())
     ///     .run();
-    /// assert_eq!(lines.len(), 2);
+    /// assert_eq!(lines.len(), 7);
     /// assert!(lines[0].starts_with("attempt 1 failed: refused; next in "));
     /// ```
     #[inline]
@@ -356,17 +357,21 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
         }
     }
 
-    /// Takes the retries out of this budget, which all callers of a destination share.
+    /// Goes to this destination, which all its callers share: retries come out of its budget, its
+    /// cooldown is waited for, and while it is down requests are parked, fresh ones as well
+    /// ([`Gate`](crate::Gate)). A request whose limits end while it is parked gives up with
+    /// [`StopReason::Gate`](crate::StopReason::Gate); if it was never attempted, there is no last
+    /// error.
     ///
     /// ```
-    /// use relent::{Policy, StopReason, VirtualClock, blocking};
+    /// use relent::{Destination, Policy, StopReason, VirtualClock, blocking};
     ///
-    /// let policy = Policy::STANDARD;
-    /// let budget = policy.new_budget().expect("standard has a budget");
+    /// let policy = Policy::STANDARD.clone().into_builder().no_gate().build()?;
+    /// let there = Destination::new(&policy);
     /// let reasons: Vec<_> = (0..10)
     ///     .map(|_| {
-    ///         blocking::retry(policy, || Err::<(), _>("down"))
-    ///             .budget(&budget)
+    ///         blocking::retry(&policy, || Err::<(), _>("down"))
+    ///             .destination(&there)
     ///             .clock(VirtualClock::new())
     ///             .run()
     ///             .unwrap_err()
@@ -375,10 +380,11 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     ///     .collect();
     /// assert_eq!(reasons[0], StopReason::RetriesExhausted);
     /// assert_eq!(reasons[9], StopReason::Budget);
+    /// # Ok::<(), relent::PolicyError>(())
     /// ```
     #[inline]
-    pub fn budget(mut self, budget: &'p Budget) -> Self {
-        self.driver = self.driver.budget(budget);
+    pub fn destination(mut self, destination: &'p Destination) -> Self {
+        self.driver = self.driver.destination(destination);
         self
     }
 

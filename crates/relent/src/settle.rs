@@ -46,6 +46,8 @@ where
             if progress {
                 driver.reset();
             }
+            // Not yet is an answer.
+            driver.on_answered();
             (Failure::ambiguous(), None)
         }
         None => (Failure::ambiguous().cause(Cause::Timeout), None),

@@ -23,7 +23,7 @@ use crate::retry::DefaultClock;
 /// while ticker.tick().await.is_some() {
 ///     ticks += 1;
 /// }
-/// assert_eq!(ticks, 3);
+/// assert_eq!(ticks, 8);
 /// # }
 /// ```
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl<K: Sleeper, R: Random> Ticker<'_, K, R> {
 /// use relent::{Policy, VirtualClock, blocking};
 ///
 /// let ticks: Vec<u32> = blocking::Ticker::with_clock(Policy::STANDARD, VirtualClock::new()).collect();
-/// assert_eq!(ticks, [1, 2, 3]);
+/// assert_eq!(ticks, [1, 2, 3, 4, 5, 6, 7, 8]);
 /// ```
 #[derive(Debug)]
 pub struct BlockingTicker<'p, K: Clock = StdClock, R: Random = SessionRandom> {

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relent::{
-    Backoff, Budget, BudgetConfig, Decision, Driver, Failure, Policy, StopReason, VirtualClock,
+    Backoff, Budget, BudgetConfig, Decision, Destination, Driver, Failure, Policy, StopReason,
+    VirtualClock,
 };
 
-fn budget() -> Arc<Budget> {
+fn there() -> Arc<Destination> {
     let config = BudgetConfig {
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    Arc::new(Budget::new(&config).unwrap())
+    Arc::new(Destination::new(&policy()).with_budget(Budget::new(&config).unwrap()))
 }
 
 fn policy() -> Arc<Policy> {
@@ -23,8 +24,9 @@ fn policy() -> Arc<Policy> {
 
 #[test]
 fn a_driver_with_shares_of_its_own_can_be_returned_and_gives_back_when_dropped() {
-    let budget = budget();
-    let mut driver = Driver::shared(policy(), Some(budget.clone()), VirtualClock::new()).start();
+    let there = there();
+    let budget = there.budget().unwrap();
+    let mut driver = Driver::shared(policy(), Some(there.clone()), VirtualClock::new()).start();
     driver.on_attempt();
     let start = budget.balance();
     let granted = driver.on_failure(&Failure::ambiguous());
@@ -36,9 +38,10 @@ fn a_driver_with_shares_of_its_own_can_be_returned_and_gives_back_when_dropped()
 
 #[test]
 fn a_retry_that_is_declined_goes_back_to_the_budget_and_is_a_stop_in_the_trace() {
-    let (budget, policy) = (budget(), policy());
+    let (there, policy) = (there(), policy());
+    let budget = there.budget().unwrap();
     let mut driver = Driver::builder(&policy, VirtualClock::new())
-        .budget(&budget)
+        .destination(&there)
         .traced()
         .start();
     driver.on_attempt();

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use relent::{
-    Backoff, Budget, BudgetConfig, Decision, Failure, Hedge, HedgeConfig, Hint, Jitter, Policy,
-    PolicyBuilder, StopReason, Summary, retry, retry_with,
+    Backoff, Budget, BudgetConfig, Decision, Destination, Failure, Hedge, HedgeConfig, Hint,
+    Jitter, Policy, PolicyBuilder, StopReason, Summary, retry, retry_with,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -25,14 +25,15 @@ fn hedge_after(millis: u32) -> Hedge {
     Hedge::new(&HedgeConfig::after(MILLI * millis)).unwrap()
 }
 
-fn budget(tokens: f64) -> Budget {
-    Budget::new(&BudgetConfig {
+fn there(tokens: f64) -> Destination {
+    let budget = Budget::new(&BudgetConfig {
         ratio: 0.0,
         reserve: tokens,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
-    })
-    .unwrap()
+    });
+    let policy = Policy::builder(Backoff::None).build().unwrap();
+    Destination::new(&policy).with_budget(budget.unwrap())
 }
 
 /// What an attempt does: after so many milliseconds, this.
@@ -93,7 +94,7 @@ struct Seen {
     took: u128,
 }
 
-async fn run(policy: PolicyBuilder, hedge: &Hedge, budget: &Budget, script: &[Does]) -> Seen {
+async fn run(policy: PolicyBuilder, hedge: &Hedge, there: &Destination, script: &[Does]) -> Seen {
     let log = Log::default();
     let policy = policy.build().unwrap();
     let begin = tokio::time::Instant::now();
@@ -101,7 +102,7 @@ async fn run(policy: PolicyBuilder, hedge: &Hedge, budget: &Budget, script: &[Do
         log.attempt(begin, attempt.number, script)
     })
     .classify(|(_, failure): &(u32, Failure)| *failure)
-    .budget(budget)
+    .destination(there)
     .traced()
     .hedge(hedge)
     .with_summary()
@@ -119,22 +120,22 @@ async fn run(policy: PolicyBuilder, hedge: &Hedge, budget: &Budget, script: &[Do
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_quick_is_not_hedged() {
-    let budget = budget(3.0);
-    let seen = run(policy(), &hedge_after(50), &budget, &[Does::Answer(49)]).await;
+    let there = there(3.0);
+    let seen = run(policy(), &hedge_after(50), &there, &[Does::Answer(49)]).await;
     assert_eq!((seen.result, seen.started.len()), (Ok(1), 1));
-    assert_eq!(budget.balance(), 3.0);
+    assert_eq!(there.budget().unwrap().balance(), 3.0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_attempt_is_joined_by_another_and_the_loser_is_dropped() {
-    let budget = budget(3.0);
+    let there = there(3.0);
     let script = [Does::Answer(10_000), Does::Answer(7)];
-    let seen = run(policy(), &hedge_after(50), &budget, &script).await;
+    let seen = run(policy(), &hedge_after(50), &there, &script).await;
     assert_eq!(
         (seen.result, seen.started, seen.took),
         (Ok(2), vec![0, 50], 57)
     );
-    assert_eq!(budget.balance(), 2.0);
+    assert_eq!(there.budget().unwrap().balance(), 2.0);
     // What became of the loser is told as well.
     let trace = seen.summary.trace.unwrap();
     let ends: Vec<_> = trace.entries().map(|e| (e.attempt, e.decision)).collect();
@@ -146,61 +147,65 @@ async fn a_slow_attempt_is_joined_by_another_and_the_loser_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_attempt_may_still_win() {
-    let budget = budget(3.0);
+    let there = there(3.0);
     let script = [Does::Answer(60), Does::Answer(100)];
-    let seen = run(policy(), &hedge_after(50), &budget, &script).await;
+    let seen = run(policy(), &hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(1), 60));
-    assert_eq!(budget.balance(), 2.0, "the hedge was sent");
+    assert_eq!(there.budget().unwrap().balance(), 2.0, "the hedge was sent");
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_budget_left_nothing_is_hedged() {
-    let budget = budget(0.5);
+    let there = there(0.5);
     let script = [Does::Answer(10_000), Does::Answer(7)];
-    let seen = run(policy(), &hedge_after(50), &budget, &script).await;
+    let seen = run(policy(), &hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(1), 10_000));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_while_the_hedge_runs_is_waited_out() {
-    let budget = budget(3.0);
+    let there = there(3.0);
     let script = [Does::Fail(60, Failure::ambiguous()), Does::Answer(100)];
-    let seen = run(policy(), &hedge_after(50), &budget, &script).await;
+    let seen = run(policy(), &hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(2), 150));
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_all_have_failed_the_policy_decides_once() {
-    let budget = budget(10.0);
+    let there = there(10.0);
     let failed = Failure::ambiguous();
     let script = [
         Does::Fail(60, failed),
         Does::Fail(30, failed),
         Does::Answer(5),
     ];
-    let seen = run(policy(), &hedge_after(50), &budget, &script).await;
+    let seen = run(policy(), &hedge_after(50), &there, &script).await;
     assert_eq!(seen.result, Ok(3));
     assert_eq!(seen.started, [0, 50, 1080]);
-    assert_eq!(budget.balance(), 8.0, "a hedge and a retry");
+    assert_eq!(
+        there.budget().unwrap().balance(),
+        8.0,
+        "a hedge and a retry"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn hedges_count_among_the_retries_of_the_policy() {
-    let budget = budget(10.0);
+    let there = there(10.0);
     let script = [Does::Fail(60, Failure::ambiguous())];
-    let seen = run(policy().max_retries(1), &hedge_after(50), &budget, &script).await;
+    let seen = run(policy().max_retries(1), &hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.started), (Err(Some(2)), vec![0, 50]));
     assert_eq!(seen.summary.reason, Some(StopReason::RetriesExhausted));
     let off = policy().max_retries(0);
-    let seen = run(off, &hedge_after(50), &budget, &script).await;
+    let seen = run(off, &hedge_after(50), &there, &script).await;
     assert_eq!(seen.started, [0], "retries are off");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fatal_failure_ends_the_race() {
-    let budget = budget(3.0);
+    let there = there(3.0);
     let script = [Does::Answer(10_000), Does::Fail(10, Failure::permanent())];
-    let seen = run(policy(), &hedge_after(50), &budget, &script).await;
+    let seen = run(policy(), &hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Err(Some(2)), 60));
     assert_eq!(seen.summary.reason, Some(StopReason::Permanent));
 }
@@ -208,7 +213,7 @@ async fn a_fatal_failure_ends_the_race() {
 #[tokio::test(start_paused = true)]
 async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
     let hedge = Hedge::new(&HedgeConfig::after(MILLI * 50).max_hedges(3)).unwrap();
-    let budget = budget(10.0);
+    let there = there(10.0);
     let later = Failure::throttled().hint(Hint::after(MILLI * 5000));
     let script = [
         Does::Fail(200, Failure::ambiguous()),
@@ -216,25 +221,25 @@ async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
         Does::Answer(5),
     ];
     let quick = policy().hint(relent::HintMode::Exact);
-    let seen = run(quick, &hedge, &budget, &script).await;
+    let seen = run(quick, &hedge, &there, &script).await;
     // The delay counts from when it was given, at 60 ms; no hedge joined at 100 ms.
     assert_eq!((seen.result, seen.started), (Ok(3), vec![0, 50, 5060]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_attempt_has_its_own_limit() {
-    let budget = budget(10.0);
+    let there = there(10.0);
     let limited = policy().attempt_timeout(MILLI * 80).max_retries(1);
-    let seen = run(limited, &hedge_after(50), &budget, &[Does::Answer(10_000)]).await;
+    let seen = run(limited, &hedge_after(50), &there, &[Does::Answer(10_000)]).await;
     // Cut off at 80 ms and at 130 ms.
     assert_eq!((seen.result, seen.took), (Err(None), 130));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_cuts_all_of_them_off() {
-    let budget = budget(10.0);
+    let there = there(10.0);
     let limited = policy().deadline(MILLI * 100);
-    let seen = run(limited, &hedge_after(50), &budget, &[Does::Answer(10_000)]).await;
+    let seen = run(limited, &hedge_after(50), &there, &[Does::Answer(10_000)]).await;
     assert_eq!((seen.result, seen.took, seen.most), (Err(None), 100, 2));
     assert_eq!(seen.summary.reason, Some(StopReason::Deadline));
 }
@@ -242,9 +247,9 @@ async fn a_deadline_cuts_all_of_them_off() {
 #[tokio::test(start_paused = true)]
 async fn without_a_delay_all_go_out_at_once() {
     let hedge = Hedge::new(&HedgeConfig::after(Duration::ZERO).max_hedges(2)).unwrap();
-    let budget = budget(10.0);
+    let there = there(10.0);
     let script = [Does::Answer(30), Does::Answer(20), Does::Answer(10)];
-    let seen = run(policy(), &hedge, &budget, &script).await;
+    let seen = run(policy(), &hedge, &there, &script).await;
     assert_eq!((seen.result, seen.started), (Ok(3), vec![0, 0, 0]));
 }
 
@@ -288,22 +293,22 @@ fn dropping_the_future_of_a_race_gives_nothing_back_that_was_sent() {
         .build()
         .unwrap();
     let _inside = runtime.enter();
-    let (budget, hedge) = (budget(3.0), hedge_after(0));
+    let (there, hedge) = (there(3.0), hedge_after(0));
     let policy = policy().build().unwrap();
     {
         let mut future = pin!(
             retry(&policy, || async {
                 std::future::pending::<Result<(), ()>>().await
             })
-            .budget(&budget)
+            .destination(&there)
             .hedge(&hedge)
             .into_future()
         );
         let mut context = Context::from_waker(Waker::noop());
         assert!(future.as_mut().poll(&mut context).is_pending());
-        assert_eq!(budget.balance(), 2.0);
+        assert_eq!(there.budget().unwrap().balance(), 2.0);
     }
-    assert_eq!(budget.balance(), 2.0);
+    assert_eq!(there.budget().unwrap().balance(), 2.0);
 }
 
 /// A hedged future can be spawned if the operation's can.
@@ -348,14 +353,14 @@ proptest! {
             .build()
             .unwrap();
         let config = HedgeConfig::after(MILLI * delay).max_hedges(hedges);
-        let (hedge, budget) = (Hedge::new(&config).unwrap(), budget(f64::from(tokens)));
-        let seen = runtime.block_on(run(policy(), &hedge, &budget, &script));
+        let (hedge, there) = (Hedge::new(&config).unwrap(), there(f64::from(tokens)));
+        let seen = runtime.block_on(run(policy(), &hedge, &there, &script));
         let attempts = seen.started.len() as u32;
         prop_assert_eq!(seen.summary.attempts, attempts);
         prop_assert!(attempts <= 4);
         prop_assert!(seen.most <= 1 + hedges);
         // Each attempt after the first was paid for, and nothing else was.
-        prop_assert_eq!(budget.balance(), f64::from(tokens) - f64::from(attempts - 1));
+        prop_assert_eq!(there.budget().unwrap().balance(), f64::from(tokens) - f64::from(attempts - 1));
         // Every attempt is in the trace, once.
         let trace = seen.summary.trace.unwrap();
         let mut numbers: Vec<_> = trace.entries().map(|entry| entry.attempt).collect();

@@ -8,8 +8,9 @@ use std::time::Duration;
 use collector::{Collector, Measured, measure};
 use relent::observe::{self, Label};
 use relent::{
-    Backoff, Budget, BudgetConfig, Cause, Driver, Failure, Hedge, HedgeConfig, Hint, HintSource,
-    Jitter, Policy, PolicyBuilder, StopReason, Ticker, VirtualClock, blocking, retry_with,
+    Backoff, Budget, BudgetConfig, Cause, Destination, Driver, Failure, Hedge, HedgeConfig, Hint,
+    HintSource, Jitter, Policy, PolicyBuilder, StopReason, Ticker, VirtualClock, blocking,
+    retry_with,
 };
 use tracing::Level;
 
@@ -24,14 +25,18 @@ fn unavailable() -> Failure {
 }
 
 /// Runs an operation that fails like this, in this order, and then succeeds.
-fn run(policy: &Policy, failures: &[Failure], budget: Option<&Budget>) -> Result<(), StopReason> {
+fn run(
+    policy: &Policy,
+    failures: &[Failure],
+    there: Option<&Destination>,
+) -> Result<(), StopReason> {
     let mut coming = failures.iter();
     let operation = || coming.next().map_or(Ok(()), |failure| Err(*failure));
     let mut retry = blocking::retry(policy, operation)
         .classify(|failure: &Failure| *failure)
         .clock(VirtualClock::new());
-    if let Some(budget) = budget {
-        retry = retry.budget(budget);
+    if let Some(there) = there {
+        retry = retry.destination(there);
     }
     retry.run().map_err(|gave_up| gave_up.reason())
 }
@@ -136,9 +141,9 @@ fn the_budget_left_is_told_when_a_request_begins_and_when_a_retry_is_paid_for() 
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    let budget = Budget::new(&config).unwrap();
+    let there = Destination::new(&policy).with_budget(Budget::new(&config).unwrap());
     let left = |failures: &[Failure]| {
-        let (_, measured) = measure(|| run(&policy, failures, Some(&budget)));
+        let (_, measured) = measure(|| run(&policy, failures, Some(&there)));
         measured["relent_budget_left"][0]
     };
     assert_eq!(left(&[]), 10.1);
@@ -176,12 +181,13 @@ fn a_destination_is_a_label_only_if_it_was_given_a_name() {
 #[test]
 fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
     let policy = policy().build().unwrap();
-    let budget = policy_budget();
+    let there = policy_budget();
+    let budget = there.budget().unwrap();
     let before = budget.balance();
     let (collector, _guard) = Collector::start();
     let (_, measured) = measure(|| {
         let mut driver = Driver::builder(&policy, VirtualClock::new())
-            .budget(&budget)
+            .destination(&there)
             .traced()
             .start();
         driver.on_attempt();
@@ -200,13 +206,14 @@ fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
     assert_eq!(stops, &[1.0]);
 }
 
-fn policy_budget() -> Budget {
+fn policy_budget() -> Destination {
     let still = BudgetConfig {
         ratio: 0.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    Budget::new(&still).unwrap()
+    let policy = Policy::builder(Backoff::None).build().unwrap();
+    Destination::new(&policy).with_budget(Budget::new(&still).unwrap())
 }
 
 #[test]

@@ -118,12 +118,17 @@ fn only_the_callers_own_policy_declares_everything_repeatable() {
 fn standard_is_the_constant() {
     let policy = load("standard");
     assert_eq!(&policy, Policy::STANDARD);
-    // random · 100 ms · 2^n, twice.
+    // random · 100 ms · 2^n, seven times.
     pinned(
         &policy,
         status(502),
-        [&[0.0, 0.0], &[50.0, 100.0], &[100.0, 200.0]],
+        [
+            &[0.0; 7],
+            &[50.0, 100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0],
+            &[100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 6400.0],
+        ],
     );
+    assert!(policy.gate().is_some());
     let budget = policy.budget().unwrap();
     assert_eq!((budget.ratio, budget.reserve), (0.1, 10.0));
     assert_eq!(policy.hint(), HintMode::Floor);

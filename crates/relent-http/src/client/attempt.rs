@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::time::Duration;
 
-use relent::{Clock, Driver};
-use relent_core::{Cause, Decision, Failure, Network, Random, StopReason};
+use relent::{Clock, Destination, Driver};
+use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use tokio::time::Instant;
 
 use crate::drain::{BYTES, TIME};
@@ -150,7 +151,13 @@ impl Failed {
     }
 
     /// Lets the driver decide, unless nothing can help.
-    pub fn decide<K: Clock, R: Random>(&self, driver: &mut Driver<'_, K, R>) -> Decision {
+    pub fn decide<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>) -> Decision
+    where
+        K: Clock,
+        R: Random,
+        P: Deref<Target = Policy>,
+        D: Deref<Target = Destination>,
+    {
         match self.stop {
             Some(reason) => Decision::Stop(driver.on_stop(&self.failure, reason)),
             None => driver.on_failure(&self.failure),
@@ -160,15 +167,16 @@ impl Failed {
     /// Reads a refused response to its end, within bounds, so that its connection can be used
     /// again; call it while waiting for the next attempt. A longer or slower one is dropped, which
     /// closes the connection.
-    pub async fn drain(self) {
-        let Last::Refused(mut response) = self.last else {
-            return;
+    pub async fn drain(self) -> Option<AttemptError> {
+        let mut response = match self.last {
+            Last::Refused(response) => response,
+            Last::Error(error) => return Some(error),
         };
         if response
             .content_length()
             .is_some_and(|length| length > BYTES)
         {
-            return;
+            return None;
         }
         let end = async {
             let mut read = 0;
@@ -180,6 +188,7 @@ impl Failed {
             }
         };
         let _ = tokio::time::timeout(TIME, end).await;
+        None
     }
 }
 

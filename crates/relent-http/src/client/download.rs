@@ -347,8 +347,13 @@ impl Client {
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let mut download = Download::with(self, request, manner.clone());
-        let mut driver = manner.driver(download.facts());
+        let host = super::host(download.request.uri());
+        let mut driver = manner.driver(host, download.facts());
+        let mut last = None;
         loop {
+            if let Err(stop) = driver.entered().await {
+                return Err(GaveUp::new(last, driver.summary(Some(stop))));
+            }
             let begun = driver.on_attempt();
             let failed = match download.attempt_as(begun, sink).await {
                 Ok(head) => {
@@ -358,7 +363,7 @@ impl Client {
                 Err(failed) => failed,
             };
             match manner.decide(&mut driver, &failed) {
-                Decision::Retry { after } => wait(after, failed).await,
+                Decision::Retry { after } => last = wait(after, failed).await,
                 Decision::Stop(stop) => {
                     let error = match failed.last {
                         Last::Refused(response) => match download.finish(response, sink).await {

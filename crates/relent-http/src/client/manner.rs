@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use relent::{Clock, Driver, TokioClock};
-use relent_core::{Budget, Cause, Decision, Failure, Kind, Pattern, Policy, Random, StopReason};
+use relent::{Clock, Destination, Driver, SessionRandom, TokioClock};
+use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, Random, StopReason};
 
 use super::attempt::{AttemptError, Failed, Last};
 use crate::cross_layer::{CrossLayer, Telling};
+use crate::destinations::There;
 use crate::observe::Named;
 use crate::repeatable::RequestFacts;
 
@@ -19,10 +20,14 @@ type When = dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bo
 type Delay =
     dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration + Send + Sync;
 
+/// The driver of a request, with a share in its destination.
+pub(crate) type CallDriver<'p> =
+    Driver<'p, TokioClock, SessionRandom, &'p Policy, Arc<Destination>>;
+
 #[derive(Clone)]
 pub(crate) struct Manner {
     pub(crate) policy: Arc<Policy>,
-    pub(crate) budget: Option<Arc<Budget>>,
+    pub(crate) destinations: There,
     pub(crate) when: Option<Arc<When>>,
     pub(crate) delay: Option<Arc<Delay>>,
     /// Whether the request may run twice, if the caller says so.
@@ -38,7 +43,7 @@ pub(crate) struct Manner {
 impl Manner {
     pub(crate) fn new(policy: Arc<Policy>) -> Self {
         Self {
-            budget: policy.new_budget().map(Arc::new),
+            destinations: There::by_host(&policy),
             policy,
             when: None,
             delay: None,
@@ -60,14 +65,13 @@ impl Manner {
         self.policy = Arc::new(change(Policy::clone(&self.policy)));
     }
 
-    /// A driver for one request of which this much is known. The only place that knows what is
-    /// shared among the requests to a destination.
-    pub(crate) fn driver(&self, facts: RequestFacts) -> Driver<'_, TokioClock> {
+    /// A driver for one request to this host of which this much is known. The only place that knows
+    /// what is shared among the requests to a destination.
+    pub(crate) fn driver(&self, host: &str, facts: RequestFacts) -> CallDriver<'_> {
         let repeatable = self.repeatable.unwrap_or(facts.repeatable);
-        let mut driver = Driver::builder(&self.policy, TokioClock).repeatable(repeatable);
-        if let Some(budget) = &self.budget {
-            driver = driver.budget(budget);
-        }
+        let destination = Some(self.destinations.of(host));
+        let mut driver =
+            Driver::shared(&*self.policy, destination, TokioClock).repeatable(repeatable);
         if self.traced {
             driver = driver.traced();
         }
@@ -116,7 +120,7 @@ impl Manner {
     /// Lets the driver decide, with the caller's own wait if there is one.
     pub(crate) fn decide<K: Clock, R: Random>(
         &self,
-        driver: &mut Driver<'_, K, R>,
+        driver: &mut Driver<'_, K, R, &Policy, Arc<Destination>>,
         failed: &Failed,
     ) -> Decision {
         match &self.delay {

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use http::Extensions;
-use relent::{GaveUp, Summary};
-use relent_core::{Budget, Cause, Decision, Failure, Kind, Pattern, Policy, StopReason};
+use relent::{Destination, GaveUp, Summary};
+use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, StopReason};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
@@ -14,6 +14,7 @@ use super::attempt::{AttemptError, Failed, Last, Until};
 use super::manner::{Manner, cause};
 use super::sending::{sleep, wait};
 use crate::cross_layer::CrossLayer;
+use crate::destinations::There;
 use crate::hint::HintOptions;
 use crate::repeatable::RequestFacts;
 use crate::{classify, network};
@@ -71,10 +72,10 @@ impl RetryMiddleware {
         }
     }
 
-    /// Takes the retries out of this budget in place of one of its own.
+    /// Takes all that it calls for this one destination, in place of one for each host.
     #[must_use]
-    pub fn budget(mut self, budget: Arc<Budget>) -> Self {
-        self.manner.budget = Some(budget);
+    pub fn destination(mut self, destination: Arc<Destination>) -> Self {
+        self.manner.destinations = There::One(destination);
         self
     }
 
@@ -175,7 +176,7 @@ impl Outcome {
     async fn wait(self, after: Duration, failure: Failure) {
         match self {
             Self::Refused(response) => {
-                wait(after, Failed::new(failure, Last::Refused(response))).await;
+                let _ = wait(after, Failed::new(failure, Last::Refused(response))).await;
             }
             Self::Error(_) | Self::Cut(_) => sleep(after).await,
         }
@@ -209,9 +210,16 @@ impl Middleware for RetryMiddleware {
         }
         let manner = manner.settled(request.headers());
         let mut telling = manner.telling();
-        let mut driver = manner.driver(RequestFacts::of(request.method(), request.headers()));
+        let facts = RequestFacts::of(request.method(), request.headers());
+        let mut driver = manner.driver(request.url().authority(), facts);
         let given = extensions.clone();
         loop {
+            if let Err(stop) = driver.entered().await {
+                let summary = driver.summary(Some(stop));
+                return Err(Error::middleware(GaveUp::<AttemptError>::new(
+                    None, summary,
+                )));
+            }
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
             let again = request.try_clone();

@@ -116,9 +116,10 @@ impl Client {
     }
 }
 
-/// Waits, and drains what is left of the failed attempt meanwhile.
-pub(crate) async fn wait(after: Duration, failed: Failed) {
-    tokio::join!(sleep(after), failed.drain());
+/// Waits, and drains what is left of the failed attempt meanwhile; its error is given back.
+pub(crate) async fn wait(after: Duration, failed: Failed) -> Option<AttemptError> {
+    let ((), error) = tokio::join!(sleep(after), failed.drain());
+    error
 }
 
 /// Waits.

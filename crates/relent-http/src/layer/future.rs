@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock, GaveUp, Sleeper, Summary};
+use relent::{Attempt, Clock, Entry, GaveUp, Sleeper, Summary};
 use relent_core::{Cause, Decision, Failure, Hedge, Instant, Kind, StopReason};
 use tower_service::Service;
 
@@ -45,6 +45,8 @@ pin_project! {
         service: S,
         // What the next attempt sends; `None` if there is none.
         head: Option<Head>,
+        // The request of the first attempt, while it may not start.
+        first: Option<Box<Request<M::Body>>>,
         replay: Replay<B>,
         facts: RequestFacts,
         driver: CallDriver<K>,
@@ -135,7 +137,7 @@ where
         };
         config.obey_deadline(&request, &mut overrides);
         let facts = RequestFacts::of(request.method(), request.headers());
-        let mut driver = config.driver(facts, overrides.as_ref());
+        let mut driver = config.driver(request.uri(), facts, overrides.as_ref());
         let once = driver.policy().max_retries() == Some(0)
             || overrides
                 .as_ref()
@@ -158,9 +160,19 @@ where
         let mut request = Request::from_parts(parts, config.map.map_body(body));
         config.route(&mut request, 1);
         let mut telling = config.telling();
-        let span = span_of(&request, 1);
-        let state = match (&hedge, sent) {
-            (Some(hedge), Some(sent)) => {
+        let mut first = None;
+        let state = match (driver.enter(None), &hedge, sent) {
+            // The destination wants to be left alone for now: the future waits. What waited is not
+            // hedged.
+            (Entry::Wait(_) | Entry::Stop(_), ..) => {
+                first = Some(Box::new(request));
+                State::Reserving {
+                    timed: false,
+                    failure: Failure::not_processed(),
+                }
+            }
+            (Entry::Go, Some(hedge), Some(sent)) => {
+                let span = span_of(&request, 1);
                 let send = |attempt| {
                     telling.tell(&attempt, request.headers_mut());
                     service.call(request)
@@ -169,7 +181,8 @@ where
                     racing: Racing::first(hedge.clone(), &mut driver, sent, span, send),
                 }
             }
-            _ => {
+            (Entry::Go, ..) => {
+                let span = span_of(&request, 1);
                 let (first, limit) = begin(&mut driver);
                 telling.tell(&first, request.headers_mut());
                 let attempt = span.in_scope(|| service.call(request));
@@ -184,6 +197,7 @@ where
             config: config.clone(),
             service: service.clone(),
             head,
+            first,
             replay,
             facts,
             driver,
@@ -298,9 +312,26 @@ where
                     continue;
                 }
                 StateProjection::Reserving { timed, failure } => {
+                    if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
+                        this.state.set(State::Done);
+                        let summary = this.driver.summary(Some(stop));
+                        return Poll::Ready(Err(GaveUp::new(None, summary)));
+                    }
                     let (error, stop) = match this.service.poll_ready(context) {
                         Poll::Ready(Ok(())) => {
                             let failure = *failure;
+                            if let Some(mut request) = this.first.take() {
+                                let (attempt, limit) = begin(this.driver);
+                                this.telling.tell(&attempt, request.headers_mut());
+                                let span = span_of(&request, 1);
+                                let attempt = span.in_scope(|| this.service.call(*request));
+                                this.state.set(State::Running {
+                                    attempt,
+                                    limit,
+                                    span,
+                                });
+                                continue;
+                            }
                             match again(this.head.as_ref(), this.replay, this.config) {
                                 Ok((head, body)) => {
                                     let (config, fresh) = (&**this.config, *this.fresh);

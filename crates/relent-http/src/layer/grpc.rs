@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::{GaveUp, Sleeper, TokioClock};
+use relent::{Destination, GaveUp, Sleeper, TokioClock};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{Config, MapBody, Override, Retry, RetryLayer, ServiceError, Unchanged};
 use crate::deadline::within;
+use crate::destinations::There;
 use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
 use crate::replay::{BoxError, ByType, Reopen};
 
@@ -57,7 +58,8 @@ pub struct GrpcRetry<S, K = TokioClock, M = Unchanged, N = ByType> {
 impl<K, M, N> RetryLayer<K, M, N> {
     /// The same for gRPC: see [`GrpcLayer`].
     ///
-    /// The throttling of the configuration, if it has one, takes the place of the layer's budget.
+    /// The throttling of the configuration, if it has one, takes the place of the layer's budget;
+    /// it counts for all that the layer calls, as one server name.
     ///
     /// ```
     /// use relent::NamedPolicy;
@@ -77,7 +79,13 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// ```
     #[must_use]
     pub fn grpc(self, methods: ServiceConfig) -> GrpcLayer<K, M, N> {
-        let budget = methods.new_budget().map(Arc::new);
+        let destinations = match methods.new_budget() {
+            Some(budget) => {
+                let there = Destination::new(&self.config.policy).with_budget(budget);
+                There::One(Arc::new(there))
+            }
+            None => self.config.destinations,
+        };
         let Config {
             clock, map, reopen, ..
         } = self.config;
@@ -85,7 +93,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
             retry: RetryLayer {
                 config: Config {
                     policy: self.config.policy,
-                    budget: budget.or(self.config.budget),
+                    destinations,
                     hedge: self.config.hedge,
                     hints: self.config.hints,
                     traced: self.config.traced,

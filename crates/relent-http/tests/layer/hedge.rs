@@ -9,7 +9,7 @@ use http::{Method, Request};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use proptest::prelude::*;
-use relent::{Attempt, Budget, BudgetConfig, Hedge, HedgeConfig, StopReason};
+use relent::{Attempt, Budget, BudgetConfig, Destination, Hedge, HedgeConfig, StopReason};
 use relent_http::{Override, RetryLayer};
 use tower::{Layer, ServiceExt};
 
@@ -22,14 +22,15 @@ fn hedge() -> Hedge {
     Hedge::new(&HedgeConfig::after(MILLI * 50)).unwrap()
 }
 
-fn budget() -> Arc<Budget> {
+fn there() -> Arc<Destination> {
     let config = BudgetConfig {
         ratio: 0.0,
         reserve: 3.0,
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    Arc::new(Budget::new(&config).unwrap())
+    let there = Destination::new(&super::policy().build().unwrap());
+    Arc::new(there.with_budget(Budget::new(&config).unwrap()))
 }
 
 fn hedged() -> RetryLayer {
@@ -42,8 +43,8 @@ fn late(millis: u32, status: u16) -> Answer {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
-    let (mock, budget) = (Mock::new([Answer::Hang, late(5, 200)]), budget());
-    let layer = hedged().budget(budget.clone());
+    let (mock, there) = (Mock::new([Answer::Hang, late(5, 200)]), there());
+    let layer = hedged().destination(there.clone());
     let begin = tokio::time::Instant::now();
     let result = layer.layer(mock.clone()).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(200), 2, None));
@@ -52,16 +53,16 @@ async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
     let arrived = mock.arrived();
     let attempt = arrived[1].extensions.get::<Attempt>();
     assert_eq!(attempt.map(|attempt| attempt.number), Some(2));
-    assert_eq!(budget.balance(), 2.0);
+    assert_eq!(there.budget().unwrap().balance(), 2.0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_answered_in_time_is_not() {
-    let (mock, budget) = (Mock::new([late(49, 200)]), budget());
-    let layer = hedged().budget(budget.clone());
+    let (mock, there) = (Mock::new([late(49, 200)]), there());
+    let layer = hedged().destination(there.clone());
     let response = layer.layer(mock.clone()).oneshot(get()).await.unwrap();
     assert!(response.extensions().is_empty());
-    assert_eq!((mock.calls(), budget.balance()), (1, 3.0));
+    assert_eq!((mock.calls(), there.budget().unwrap().balance()), (1, 3.0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,18 +130,22 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_not_kept_is_not() {
-    let (mock, budget) = (Mock::new([late(500, 200)]), budget());
-    let layer = hedged().body_cap(20).budget(budget.clone());
+    let (mock, there) = (Mock::new([late(500, 200)]), there());
+    let layer = hedged().body_cap(20).destination(there.clone());
     let result = layer.layer(mock.clone()).oneshot(boxed(streamed(3))).await;
     assert_eq!(ending(&result), (Some(200), 1, None));
     assert_eq!(mock.arrived()[0].body, "0123456789".repeat(3));
-    assert_eq!(budget.balance(), 3.0, "what was granted came back");
+    assert_eq!(
+        there.budget().unwrap().balance(),
+        3.0,
+        "what was granted came back"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_retried_after_a_race_is_whole_again() {
     let mock = Mock::new([late(80, 503), late(80, 503), late(80, 503), late(10, 200)]);
-    let layer = hedged().budget(budget());
+    let layer = hedged().destination(there());
     let result = layer.layer(mock.clone()).oneshot(boxed(streamed(2))).await;
     // A race of two, and after the wait another.
     assert_eq!(ending(&result), (Some(200), 4, None));
@@ -153,21 +158,21 @@ async fn a_stream_that_is_retried_after_a_race_is_whole_again() {
 #[tokio::test(start_paused = true)]
 async fn a_hedge_that_the_service_has_no_room_for_is_given_back() {
     let mock = Mock::new([late(500, 200)]).never_ready_again();
-    let budget = budget();
-    let layer = hedged().budget(budget.clone());
+    let there = there();
+    let layer = hedged().destination(there.clone());
     let result = layer.layer(mock.clone()).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(200), 1, None));
-    assert_eq!((mock.calls(), budget.balance()), (1, 3.0));
+    assert_eq!((mock.calls(), there.budget().unwrap().balance()), (1, 3.0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
-    let (mock, budget) = (Mock::new([Answer::Hang]), budget());
-    let layer = hedged().budget(budget.clone());
+    let (mock, there) = (Mock::new([Answer::Hang]), there());
+    let layer = hedged().destination(there.clone());
     let call = layer.layer(mock.clone()).oneshot(get());
     assert!(tokio::time::timeout(MILLI * 70, call).await.is_err());
     assert_eq!((mock.calls(), mock.running()), (2, 0));
-    assert_eq!(budget.balance(), 2.0);
+    assert_eq!(there.budget().unwrap().balance(), 2.0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,8 +235,8 @@ proptest! {
             .build()
             .unwrap();
         let config = HedgeConfig::after(MILLI * delay).max_hedges(hedges);
-        let budget = budget();
-        let layer = hedged().hedge(Hedge::new(&config).unwrap()).budget(budget.clone());
+        let there = there();
+        let layer = hedged().hedge(Hedge::new(&config).unwrap()).destination(there.clone());
         let mock = Mock::new(answers.iter().map(|(after, status)| late(*after, *status)));
         let request = if repeatable { get() } else { post() };
         let result = runtime.block_on(layer.layer(mock.clone()).oneshot(request));
@@ -241,7 +246,7 @@ proptest! {
         let calls = mock.calls();
         if repeatable {
             prop_assert!(calls <= 4);
-            prop_assert_eq!(budget.balance(), 3.0 - (calls - 1) as f64);
+            prop_assert_eq!(there.budget().unwrap().balance(), 3.0 - (calls - 1) as f64);
         } else {
             prop_assert_eq!(calls, 1);
         }

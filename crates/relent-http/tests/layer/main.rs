@@ -22,8 +22,8 @@ use http::{Method, Request, Response, Uri};
 use http_body_util::{Empty, Full};
 use mock::{Answer, Mock, Reply, status};
 use relent::{
-    Backoff, Budget, BudgetConfig, GaveUp, Jitter, Pattern, Policy, PolicyBuilder, SessionRandom,
-    StopReason, Summary, VirtualClock,
+    Backoff, Budget, BudgetConfig, Destination, GaveUp, Jitter, Pattern, Policy, PolicyBuilder,
+    SessionRandom, StopReason, Summary, VirtualClock,
 };
 use relent_http::{FreshConnection, Override, RetryLayer, ServiceError};
 use tower::{Layer, Service, ServiceExt};
@@ -356,20 +356,21 @@ async fn an_outer_layer_does_not_retry_what_an_inner_one_gave_up() {
     }
 }
 
-fn small_budget() -> Arc<Budget> {
+fn small_budget() -> Arc<Destination> {
     let config = BudgetConfig {
         ratio: 0.0,
         per_second: 0.0,
         reserve: 2.0,
         ..BudgetConfig::DEFAULT
     };
-    Arc::new(Budget::new(&config).unwrap())
+    let there = Destination::new(&policy().build().unwrap());
+    Arc::new(there.with_budget(Budget::new(&config).unwrap()))
 }
 
 #[tokio::test]
 async fn clones_and_services_of_a_layer_share_its_budget() {
     let (layer, _) = layer(policy());
-    let layer = layer.budget(small_budget());
+    let layer = layer.destination(small_budget());
     let (one, other) = (layer.clone(), layer);
     let mock = Mock::new([status(503)]);
     let result = one.layer(mock.clone()).oneshot(get()).await;
@@ -380,8 +381,9 @@ async fn clones_and_services_of_a_layer_share_its_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn tower_budget_is_not_given_back_when_a_call_is_dropped() {
-    let budget = small_budget();
-    let layer = RetryLayer::new(policy().build().unwrap()).budget(budget.clone());
+    let there = small_budget();
+    let budget = there.budget().unwrap();
+    let layer = RetryLayer::new(policy().build().unwrap()).destination(there.clone());
     let mock = Mock::new([status(503)]);
     let waiting = layer.layer(mock.clone()).oneshot(get());
     assert!(tokio::time::timeout(SECOND / 2, waiting).await.is_err());
@@ -403,6 +405,57 @@ async fn tower_budget_is_not_given_back_when_a_call_is_dropped() {
             .is_err()
     );
     assert_eq!(budget.balance(), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_down_parks_requests_before_their_first_attempt_and_no_other_host_does() {
+    let policy = Policy::STANDARD
+        .clone()
+        .into_builder()
+        .deadline(20 * SECOND);
+    let layer = RetryLayer::new(policy.build().unwrap());
+    let to = |host: &str| {
+        let address = format!("http://{host}/");
+        Request::get(address)
+            .body(Full::<Bytes>::default())
+            .unwrap()
+    };
+    let down = Mock::new([status(503)]);
+    let service = layer.layer(down.clone());
+    let calls = (0..20).map(|_| service.clone().oneshot(to("down.example")));
+    let all = futures_util::future::join_all(calls).await;
+    assert!(all.iter().all(|result| ending(result).2.is_some()));
+    // Without a gate each would have made eight attempts.
+    assert!(down.calls() <= 60, "{}", down.calls());
+
+    let up = Mock::new([status(200)]);
+    let service = layer.layer(up.clone());
+    let began = tokio::time::Instant::now();
+    let parked = service.clone().oneshot(to("down.example"));
+    let other = service.oneshot(to("up.example")).await;
+    assert_eq!(ending(&other).0, Some(200));
+    assert_eq!((up.calls(), began.elapsed()), (1, Duration::ZERO));
+    assert_eq!(ending(&parked.await).0, Some(200));
+    assert!(began.elapsed() < 20 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_parked_until_its_deadline_was_never_sent() {
+    let policy = Policy::STANDARD.clone().into_builder().deadline(SECOND / 4);
+    let layer = RetryLayer::new(policy.build().unwrap());
+    let down = Mock::new([status(503)]);
+    let service = layer.layer(down.clone());
+    let mut never_sent = 0;
+    for _ in 0..40 {
+        let before = down.calls();
+        if let Err(gave_up) = service.clone().oneshot(get()).await {
+            assert_eq!(gave_up.reason(), StopReason::Gate);
+            let made = down.calls() - before;
+            assert_eq!(u32::try_from(made).unwrap(), gave_up.attempts());
+            never_sent += usize::from(made == 0);
+        }
+    }
+    assert!(never_sent > 20, "{never_sent}");
 }
 
 #[tokio::test]

@@ -22,8 +22,10 @@ struct Study {
 fn study(name: &'static str, changes: &[(&str, &str)]) -> Study {
     let text = scenarios::get(name).unwrap().text;
     let scenario = Scenario::parse_with(text, changes).unwrap();
-    let off = Policy::STANDARD.clone().into_builder().retries_off(true);
-    let policies = [off.build().unwrap(), Policy::STANDARD.clone()];
+    // A gate spreads its probes by itself.
+    let plain = || Policy::STANDARD.clone().into_builder().no_gate();
+    let off = plain().retries_off(true).build().unwrap();
+    let policies = [off, plain().build().unwrap()];
     let all: Vec<&Policy> = policies.iter().collect();
     let runs = run_all(&scenario, &all, &SEEDS, 2, &|| ());
     let recordings = all

@@ -3,12 +3,13 @@
 use std::ops::Deref;
 
 use relent_core::{
-    Budget, Cause, Decision, Failure, Hedge, Instant, Policy, Race, Raced, Random, Stop,
-    StopReason, Taken, TraceEntry,
+    Cause, Decision, Ended, Failure, Hedge, Instant, Policy, Race, Raced, Random, Stop, StopReason,
+    Taken, TraceEntry,
 };
 
-use super::{Attempt, Driver};
+use super::{Attempt, Driver, budget};
 use crate::clock::Clock;
+use crate::destination::Destination;
 
 /// One of the attempts of a race: what its driver has to know when it is over, since others may have
 /// started meanwhile. Made by [`Driver::begin_race`] and [`Driver::begin_hedge`].
@@ -34,12 +35,12 @@ impl Racer {
     }
 }
 
-impl<K, R, P, B> Driver<'_, K, R, P, B>
+impl<K, R, P, D> Driver<'_, K, R, P, D>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    B: Deref<Target = Budget>,
+    D: Deref<Target = Destination>,
 {
     /// An attempt starts that hedges may join.
     pub fn begin_race(&mut self, hedge: &Hedge) -> (Race, Racer) {
@@ -58,9 +59,12 @@ where
     /// the race ends before [`begin_hedge`](Self::begin_hedge). If it may not, no other joins.
     pub fn grant_hedge(&mut self, race: &mut Race) -> bool {
         let now = self.now();
-        let granted = self
-            .session
-            .grant_hedge(&self.policy, now, self.budget.as_deref());
+        // What is limited or closed is not asked twice.
+        let open = self.destination.as_deref().is_none_or(Destination::is_open);
+        let granted = open
+            && self
+                .session
+                .grant_hedge(&self.policy, now, budget(&self.destination));
         if !granted {
             race.close();
         }
@@ -73,7 +77,7 @@ where
         let (number, taken) = self.session.on_hedge();
         race.on_hedge(now);
         self.observer.on_hedge();
-        if let Some(budget) = &self.budget {
+        if let Some(budget) = budget(&self.destination) {
             self.observer.on_budget(budget);
         }
         let limit = self.session.attempt_limit(&self.policy, now);
@@ -92,7 +96,7 @@ where
     /// The hedge that was granted cannot be sent. It is given back, and no other joins.
     pub fn call_off_hedge(&mut self, race: &mut Race) {
         race.close();
-        self.session.call_off_hedge(self.budget.as_deref());
+        self.session.call_off_hedge(budget(&self.destination));
     }
 
     /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
@@ -105,8 +109,9 @@ where
         seen: Option<Cause>,
     ) {
         let now = self.now();
-        let budget = self.budget.as_deref();
-        race.on_success(hedge, &mut self.session, now, racer.taken, budget);
+        let shared = budget(&self.destination);
+        race.on_success(hedge, &mut self.session, now, racer.taken, shared);
+        self.end_visit(Ended::Answered);
         self.record_racer(racer, seen, None, None);
     }
 
@@ -120,7 +125,7 @@ where
         failure: &Failure,
     ) -> Raced {
         let now = self.now();
-        let (policy, budget) = (&*self.policy, self.budget.as_deref());
+        let (policy, budget) = (&*self.policy, budget(&self.destination));
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, budget);
         match raced {
             Raced::GoesOn { .. } => {

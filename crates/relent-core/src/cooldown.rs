@@ -1,0 +1,162 @@
+//! A destination's hint, applied to all callers of it.
+
+use core::time::Duration;
+
+use crate::failure::{Failure, Kind};
+use crate::hint::Audience;
+use crate::random::{Random, up_to};
+use crate::sync::{AtomicU64, Ordering};
+use crate::time::{Instant, nanos};
+
+/// Until when a destination wants to be left alone: what it said to one caller, kept by all.
+///
+/// A shared hint with a refusal (429, 503 and the like) holds back every attempt to the destination
+/// until then, fresh ones as well. A ticket is its caller's own and starts none (design rule 4). Who
+/// is held back comes at random within as long again, since all would come at once otherwise.
+///
+/// Lock-free; share one per destination.
+///
+/// ```
+/// use core::time::Duration;
+/// use relent_core::{Cooldown, Draw, Failure, Hint, Instant};
+///
+/// let cooldown = Cooldown::new();
+/// let now = Instant::ORIGIN;
+/// let refused = Failure::throttled().hint(Hint::after(Duration::from_secs(4)));
+/// cooldown.on_failure(now, &refused, Duration::from_secs(300));
+/// assert_eq!(cooldown.left(now), Duration::from_secs(4));
+/// let wait = cooldown.wait(now, Duration::MAX, &mut Draw::at(0.5));
+/// assert_eq!(wait, Duration::from_secs(6));
+/// ```
+#[derive(Debug)]
+pub struct Cooldown {
+    /// Its end in nanoseconds; 0 for none.
+    until: AtomicU64,
+    /// How long it was when it began: over as much again its callers are spread.
+    length: AtomicU64,
+}
+
+impl Cooldown {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            until: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+        }
+    }
+
+    /// An attempt failed; if the server said to everybody when to come back, nobody goes there
+    /// before. What is longer than `most` (the policy's `max_hint`) counts as that: one answer does
+    /// not close a destination for hours.
+    pub fn on_failure(&self, now: Instant, failure: &Failure, most: Duration) {
+        let Some(delay) = failure.hint.delay_nanos() else {
+            return;
+        };
+        let refused = matches!(
+            failure.kind,
+            Kind::Throttled | Kind::Overloaded | Kind::NotProcessed
+        );
+        if !refused || failure.hint.audience != Audience::Shared {
+            return;
+        }
+        let delay = delay.min(nanos(most));
+        let until = now.as_nanos().saturating_add(delay);
+        if self.until.fetch_max(until, Ordering::Relaxed) < until {
+            self.length.store(delay, Ordering::Relaxed);
+        }
+    }
+
+    /// How much of it is left; zero if there is none.
+    #[must_use]
+    pub fn left(&self, now: Instant) -> Duration {
+        let until = Instant::from_nanos(self.until.load(Ordering::Relaxed));
+        until.saturating_since(now)
+    }
+
+    /// How long an attempt waits that would start now: what is left, and a spread of at most the
+    /// whole length of the cooldown again, limited to what fits into `room`. Zero if there is none.
+    /// Where even what is left does not fit, that is the answer.
+    pub fn wait(
+        &self,
+        now: Instant,
+        room: Duration,
+        random: &mut (impl Random + ?Sized),
+    ) -> Duration {
+        let left = nanos(self.left(now));
+        if left == 0 {
+            return Duration::ZERO;
+        }
+        let spread = self.length.load(Ordering::Relaxed);
+        let spread = spread.min(nanos(room).saturating_sub(left));
+        Duration::from_nanos(left.saturating_add(up_to(spread, random)))
+    }
+}
+
+impl Default for Cooldown {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::hint::Hint;
+    use crate::random::Draw;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const MOST: Duration = Duration::from_secs(300);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ORIGIN.saturating_add(Duration::from_secs(seconds))
+    }
+
+    fn hinted(failure: Failure, seconds: u64) -> Failure {
+        failure.hint(Hint::after(Duration::from_secs(seconds)))
+    }
+
+    #[test]
+    fn a_shared_hint_holds_back_everybody_until_then() {
+        let cooldown = Cooldown::new();
+        cooldown.on_failure(at(0), &hinted(Failure::throttled(), 10), MOST);
+        assert_eq!(cooldown.left(at(3)), 7 * SECOND);
+        assert_eq!(cooldown.left(at(10)), Duration::ZERO);
+        assert_eq!(
+            cooldown.wait(at(11), MOST, &mut Draw::at(1.0)),
+            Duration::ZERO
+        );
+        // A later, shorter one does not cut it short.
+        cooldown.on_failure(at(4), &hinted(Failure::throttled(), 2), MOST);
+        assert_eq!(cooldown.left(at(4)), 6 * SECOND);
+    }
+
+    #[test]
+    fn a_ticket_starts_none_and_neither_does_what_was_no_refusal() {
+        let cooldown = Cooldown::new();
+        let ticket = Hint::after(SECOND).for_audience(Audience::TicketSeconds);
+        cooldown.on_failure(at(0), &Failure::throttled().hint(ticket), MOST);
+        cooldown.on_failure(at(0), &hinted(Failure::ambiguous(), 10), MOST);
+        cooldown.on_failure(at(0), &hinted(Failure::permanent(), 10), MOST);
+        cooldown.on_failure(at(0), &Failure::throttled(), MOST);
+        assert_eq!(cooldown.left(at(0)), Duration::ZERO);
+    }
+
+    #[test]
+    fn callers_are_spread_behind_it_as_far_as_their_time_allows() {
+        let cooldown = Cooldown::new();
+        cooldown.on_failure(at(0), &hinted(Failure::not_processed(), 10), MOST);
+        let wait = |room, point| cooldown.wait(at(4), room, &mut Draw::at(point));
+        assert_eq!(wait(MOST, 0.0), 6 * SECOND);
+        assert_eq!(wait(MOST, 1.0), 16 * SECOND);
+        assert_eq!(wait(8 * SECOND, 1.0), 8 * SECOND);
+        assert_eq!(wait(5 * SECOND, 1.0), 6 * SECOND, "does not fit");
+    }
+
+    #[test]
+    fn one_answer_does_not_close_a_destination_for_hours() {
+        let cooldown = Cooldown::new();
+        cooldown.on_failure(at(0), &hinted(Failure::throttled(), 86_400), MOST);
+        assert_eq!(cooldown.left(at(0)), MOST);
+    }
+}

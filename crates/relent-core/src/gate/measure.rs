@@ -1,0 +1,173 @@
+//! What a gate knows: the demand, how attempts have ended lately, and how they usually end.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+use crate::window::Window;
+
+/// Requests per second over the last minute.
+#[derive(Debug)]
+pub(super) struct Demand {
+    window: Window<1>,
+    first: Option<Instant>,
+}
+
+/// The window is twelve slots of five seconds, of which the last is running.
+const SLOT: u64 = 5_000_000_000;
+const WHOLE_SLOTS: u64 = 11;
+/// A process that has just begun is not taken to go on like this.
+const YOUNG: u64 = 1_000_000_000;
+
+impl Demand {
+    pub(super) const fn new() -> Self {
+        Self {
+            window: Window::new(Duration::from_secs(60)),
+            first: None,
+        }
+    }
+
+    pub(super) fn add(&mut self, now: Instant) {
+        self.first.get_or_insert(now);
+        self.window.add(now, 0);
+    }
+
+    /// Per second. Never zero after a first request, however long ago.
+    pub(super) fn rate(&mut self, now: Instant) -> f64 {
+        let Some(first) = self.first else { return 0.0 };
+        let [count] = self.window.totals(now);
+        let covered = WHOLE_SLOTS * SLOT + now.as_nanos() % SLOT;
+        let covered = covered.min(now.nanos_since(first)).max(YOUNG);
+        f64::from(count.max(1)) / covered as f64 * 1e9
+    }
+}
+
+/// How attempts ended since the last judgement.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Tally {
+    since: Instant,
+    successes: u32,
+    pub(super) failures: u32,
+    pub(super) overloaded: u32,
+    /// Nanoseconds that the successes took together.
+    took: u64,
+}
+
+/// A judgement needs this many attempts and this much time, or this much time alone.
+const ENOUGH: u32 = 8;
+const SOON: u64 = 500_000_000;
+const LATE: u64 = 10_000_000_000;
+
+impl Tally {
+    pub(super) fn clear(&mut self, now: Instant) {
+        *self = Self {
+            since: now,
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn success(&mut self, took: u64) {
+        self.successes = self.successes.saturating_add(1);
+        self.took = self.took.saturating_add(took);
+    }
+
+    pub(super) fn failure(&mut self, overloaded: bool) {
+        self.failures = self.failures.saturating_add(1);
+        self.overloaded = self.overloaded.saturating_add(u32::from(overloaded));
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let passed = now.nanos_since(self.since);
+        passed >= LATE || passed >= SOON && self.attempts() >= f64::from(ENOUGH)
+    }
+
+    fn attempts(&self) -> f64 {
+        f64::from(self.successes) + f64::from(self.failures)
+    }
+
+    /// The share that failed.
+    pub(super) fn failed(&self) -> f64 {
+        f64::from(self.failures) / self.attempts().max(1.0)
+    }
+
+    /// How much was seen, from 0 to 1.
+    pub(super) fn weight(&self) -> f64 {
+        (self.attempts() / f64::from(ENOUGH)).min(1.0)
+    }
+
+    /// What is left of a rate after more failures than usual; few attempts say little.
+    pub(super) fn kept(&self, usual: &Usual) -> f64 {
+        let beyond = f64::from(self.failures) - usual.failed * self.attempts();
+        1.0 - beyond.max(0.0) / (self.attempts() + 3.0)
+    }
+
+    /// How long a success took, in nanoseconds.
+    pub(super) fn mean(&self) -> Option<f64> {
+        (self.successes > 0).then(|| self.took as f64 / f64::from(self.successes))
+    }
+}
+
+/// How long a success usually takes, in nanoseconds (0 for unknown), and which share of attempts
+/// fails: learned while the gate is open and nothing is slow.
+#[derive(Default, Debug)]
+pub(super) struct Usual {
+    took: f64,
+    failed: f64,
+}
+
+/// A queue is half as long again as usual and ten milliseconds; a long one twice and a fifth of a
+/// second: what is left below a timeout of a second is time to act.
+const SLOW: (f64, f64) = (1.5, 1e7);
+const VERY_SLOW: (f64, f64) = (2.0, 2e8);
+
+impl Usual {
+    /// Learns slowly, and little from what is far above it: a queue that builds up is not usual.
+    pub(super) fn learn(&mut self, tally: &Tally) {
+        let Some(mean) = tally.mean() else { return };
+        self.failed += (tally.failed() - self.failed) / 16.0;
+        if self.took == 0.0 {
+            self.took = mean;
+        } else {
+            self.took += (mean.min(2.0 * self.took) - self.took) / 16.0;
+        }
+    }
+
+    /// Whether more fails than usual.
+    pub(super) fn is_failing(&self, tally: &Tally) -> bool {
+        tally.failed() > 1.5 * self.failed + 0.02
+    }
+
+    pub(super) fn is_slow(&self, tally: &Tally) -> bool {
+        self.is_beyond(SLOW, tally)
+    }
+
+    pub(super) fn is_very_slow(&self, tally: &Tally) -> bool {
+        self.is_beyond(VERY_SLOW, tally)
+    }
+
+    fn is_beyond(&self, (times, more): (f64, f64), tally: &Tally) -> bool {
+        self.took > 0.0
+            && tally
+                .mean()
+                .is_some_and(|mean| mean > times * self.took + more)
+    }
+}
+
+/// The share of attempts that fail, over the last hundred or so.
+#[derive(Default, Debug)]
+pub(super) struct Share {
+    value: f64,
+    count: u32,
+}
+
+const MEMORY: u32 = 100;
+
+impl Share {
+    pub(super) fn add(&mut self, failed: bool) {
+        self.count = (self.count + 1).min(MEMORY);
+        self.value += (f64::from(u8::from(failed)) - self.value) / f64::from(self.count);
+    }
+
+    pub(super) const fn get(&self) -> f64 {
+        self.value
+    }
+}

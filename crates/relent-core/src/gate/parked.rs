@@ -1,0 +1,45 @@
+//! Requests that are held back, in the order in which they were made.
+
+use alloc::collections::BTreeSet;
+
+use super::Caller;
+use crate::time::Instant;
+
+#[derive(Default, Debug)]
+pub(super) struct Parked(BTreeSet<Caller>);
+
+impl Parked {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn add(&mut self, caller: Caller) {
+        self.0.insert(caller);
+    }
+
+    pub(super) fn remove(&mut self, caller: &Caller) {
+        self.0.remove(caller);
+    }
+
+    /// Whether there is anybody who can still be answered at `answered`.
+    pub(super) fn has_any(&self, answered: Instant) -> bool {
+        self.0.last().is_some_and(|last| last.until >= answered)
+    }
+
+    /// Takes the first who can still be answered at `answered`.
+    pub(super) fn take_first(&mut self, answered: Instant) -> Option<Caller> {
+        let least = Caller {
+            until: answered,
+            since: Instant::ORIGIN,
+            id: 0,
+            fresh: false,
+        };
+        let caller = *self.0.range(least..).next()?;
+        self.0.remove(&caller);
+        Some(caller)
+    }
+
+    pub(super) fn take_last(&mut self) -> Option<Caller> {
+        self.0.pop_last()
+    }
+}

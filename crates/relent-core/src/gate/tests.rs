@@ -1,0 +1,413 @@
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::hint::Hint;
+use crate::random::Draw;
+
+const MIDDLE: Draw = Draw::at(0.5);
+
+fn millis(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+fn gate() -> Gate {
+    Gate::new(&GateConfig::DEFAULT).unwrap()
+}
+
+fn caller(id: u64, since: Instant) -> Caller {
+    Caller {
+        until: Instant::MAX,
+        since,
+        id,
+        fresh: true,
+    }
+}
+
+/// Requests at an even pace, each of which ends after `took` milliseconds.
+fn requests(
+    gate: &mut Gate,
+    from: u64,
+    count: u64,
+    every: u64,
+    took: u64,
+    ended: impl Fn(u64) -> Ended,
+) -> u64 {
+    let mut now = from;
+    for id in 0..count {
+        now = from + id * every;
+        gate.on_request(millis(now));
+        if let Some(pass) = gate.admit(millis(now), caller(id, millis(now))) {
+            gate.on_end(millis(now + took), pass, ended(id), &mut MIDDLE.clone());
+        }
+    }
+    now + every
+}
+
+#[test]
+fn a_healthy_destination_is_open_and_widens_nothing() {
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 10_000, 10, 5, |_| Ended::Answered);
+    assert!(gate.is_open());
+    assert_eq!((gate.parked(), gate.ratio(millis(now))), (0, 0.0));
+}
+
+/// Design rule 7: a fixed ratio cannot hide failures of one half.
+#[test]
+fn failures_that_do_not_depend_on_load_widen_the_budget() {
+    for (every, least) in [(10, 0.11), (2, 1.0)] {
+        let mut gate = gate();
+        let failing = |id| match id % every {
+            0 => Ended::Failed,
+            _ => Ended::Answered,
+        };
+        let now = requests(&mut gate, 0, 2000, 25, 5, failing);
+        assert!(gate.is_open(), "one in {every}");
+        let ratio = gate.ratio(millis(now));
+        assert!(
+            ratio >= least && ratio <= least * 1.4,
+            "one in {every}: {ratio}"
+        );
+    }
+}
+
+#[test]
+fn failures_of_slow_destinations_limit_and_bind_the_budget() {
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 400, 25, 5, |_| Ended::Answered);
+    // A third fails, and what succeeds takes half a second.
+    let failing = |id| match id % 3 {
+        0 => Ended::Failed,
+        _ => Ended::Answered,
+    };
+    let now = requests(&mut gate, now, 40, 25, 500, failing);
+    assert!(!gate.is_open() && !gate.is_closed());
+    assert_eq!(gate.ratio(millis(now)), 0.0);
+    assert!(
+        gate.parked() > 0,
+        "fresh requests are held to what succeeds"
+    );
+}
+
+#[test]
+fn a_run_of_failures_closes_at_once_and_a_few_do_when_they_last() {
+    let mut quick = gate();
+    requests(&mut quick, 0, 14, 1, 0, |_| Ended::Failed);
+    assert!(quick.is_open());
+    requests(&mut quick, 14, 1, 1, 0, |_| Ended::Failed);
+    assert!(quick.is_closed());
+
+    let mut seldom = gate();
+    requests(&mut seldom, 0, 3, 400, 0, |_| Ended::Failed);
+    assert!(seldom.is_open());
+    requests(&mut seldom, 1200, 1, 400, 0, |_| Ended::Failed);
+    assert!(seldom.is_closed());
+}
+
+#[test]
+fn a_timeout_during_which_nothing_succeeded_closes() {
+    let mut alone = gate();
+    requests(&mut alone, 0, 1, 1, 1000, |_| Ended::Overloaded);
+    assert!(alone.is_closed());
+
+    // Beside successes, one is one of many.
+    let mut among = gate();
+    let slow = among.admit(millis(0), caller(0, millis(0))).unwrap();
+    requests(&mut among, 0, 100, 10, 5, |_| Ended::Answered);
+    among.on_end(millis(1000), slow, Ended::Overloaded, &mut MIDDLE.clone());
+    assert!(among.is_open());
+}
+
+/// A gate that was closed in the 61st second, with three callers parked.
+fn closed() -> (Gate, u64) {
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 2400, 25, 5, |_| Ended::Answered);
+    requests(&mut gate, now, 15, 1, 0, |_| Ended::Failed);
+    assert!(gate.is_closed());
+    for id in 0..3 {
+        let parked = gate.admit(millis(now + 20), caller(100 + id, millis(now + 20 + id)));
+        assert_eq!(parked, None);
+    }
+    (gate, now + 14)
+}
+
+#[test]
+fn one_probe_at_a_time_further_and_further_apart() {
+    let (mut gate, mut now) = closed();
+    for wait in [500, 750, 1125, 1687, 2531, 3796, 5000, 5000] {
+        assert_eq!(
+            gate.next_release(millis(now)).unwrap().as_nanos() / 1_000_000,
+            now + wait
+        );
+        assert_eq!(gate.release(millis(now + wait - 1)), None);
+        now += wait + 1;
+        let (probe, pass) = gate.release(millis(now)).unwrap();
+        assert_eq!(
+            (probe.id, pass.is_probe()),
+            (102, true),
+            "the one with the most time left"
+        );
+        assert_eq!(gate.release(millis(now)), None);
+        assert_eq!(gate.admit(millis(now), caller(7, millis(now))), None);
+        gate.forget(&caller(7, millis(now)));
+        gate.on_end(millis(now), pass, Ended::Failed, &mut MIDDLE.clone());
+        let again = Caller {
+            fresh: false,
+            ..probe
+        };
+        assert_eq!(gate.admit(millis(now), again), None);
+        gate.forget(&again);
+        gate.admit(millis(now), probe);
+    }
+}
+
+#[test]
+fn a_probe_that_is_called_off_or_never_ends_does_not_keep_the_gate_closed() {
+    let (mut gate, now) = closed();
+    let (_, called_off) = gate.release(millis(now + 500)).unwrap();
+    gate.on_end(
+        millis(now + 600),
+        called_off,
+        Ended::Unknown,
+        &mut MIDDLE.clone(),
+    );
+    assert!(gate.release(millis(now + 600)).is_some());
+    // This one hangs. Twice the most between two probes later there is another.
+    assert!(gate.release(millis(now + 10_599)).is_none());
+    let (_, pass) = gate.release(millis(now + 10_600)).unwrap();
+    gate.on_end(
+        millis(now + 10_601),
+        pass,
+        Ended::Answered,
+        &mut MIDDLE.clone(),
+    );
+    assert!(!gate.is_closed());
+}
+
+#[test]
+fn who_asks_seldom_probes_seldom_but_a_fresh_request_may_be_the_probe() {
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 6, 10_000, 5, |_| Ended::Answered);
+    requests(&mut gate, now, 1, 1, 1000, |_| Ended::Overloaded);
+    let parked = Caller {
+        fresh: false,
+        ..caller(50, millis(now))
+    };
+    assert_eq!(gate.admit(millis(now + 1000), parked), None);
+    // Seven requests in a minute: three would take about 26 s.
+    let next = gate.next_release(millis(now + 1000)).unwrap();
+    assert!(next > millis(now + 20_000) && next <= millis(now + 31_000));
+    let probe = gate
+        .admit(millis(now + 2000), caller(51, millis(now + 2000)))
+        .unwrap();
+    assert!(probe.is_probe());
+    gate.on_end(
+        millis(now + 2005),
+        probe,
+        Ended::Answered,
+        &mut MIDDLE.clone(),
+    );
+    // Open enough for fresh ones, while the parked one still waits for its turn.
+    assert!(
+        gate.admit(millis(now + 2006), caller(52, millis(now + 2006)))
+            .is_some()
+    );
+    assert_eq!(gate.release(millis(now + 2006)), None);
+}
+
+#[test]
+fn what_was_parked_drains_beside_fresh_requests_and_earliest_deadline_first() {
+    let (mut gate, now) = closed();
+    for id in 0..100_u64 {
+        let late = Caller {
+            until: millis(200_000 + 1000 * (id % 10)),
+            ..caller(1000 + id, millis(now + 30))
+        };
+        assert_eq!(gate.admit(millis(now + 30), late), None);
+    }
+    let (_, pass) = gate.release(millis(now + 500)).unwrap();
+    gate.on_end(
+        millis(now + 505),
+        pass,
+        Ended::Answered,
+        &mut MIDDLE.clone(),
+    );
+    let mut released = Vec::new();
+    let mut fresh = 0;
+    let mut at = now + 505;
+    while gate.parked() > 0 {
+        at += 5;
+        if (at - now) % 25 == 0 {
+            gate.on_request(millis(at));
+            let pass = gate.admit(millis(at), caller(at, millis(at))).unwrap();
+            gate.on_end(millis(at + 5), pass, Ended::Answered, &mut MIDDLE.clone());
+            fresh += 1;
+        }
+        while let Some((caller, pass)) = gate.release(millis(at)) {
+            released.push(caller.until);
+            gate.on_end(millis(at + 5), pass, Ended::Answered, &mut MIDDLE.clone());
+        }
+    }
+    assert!(released.is_sorted());
+    assert_eq!(released.len(), 102);
+    // At most three times as many as fresh ones (the factor ends at four), and no slower than a
+    // tenth of them.
+    assert!(fresh * 3 >= 102 && fresh <= 1020, "{fresh}");
+}
+
+#[test]
+fn who_cannot_be_answered_in_time_is_not_let_go() {
+    let (mut gate, now) = closed();
+    let late = Caller {
+        until: millis(now + 506),
+        ..caller(9, millis(now + 30))
+    };
+    assert_eq!(gate.admit(millis(now + 30), late), None);
+    let (_, pass) = gate.release(millis(now + 500)).unwrap();
+    gate.on_end(
+        millis(now + 503),
+        pass,
+        Ended::Answered,
+        &mut MIDDLE.clone(),
+    );
+    // Successes take 5 ms here: 506 is too soon.
+    let mut at = now + 503;
+    while let Some(next) = gate.next_release(millis(at)) {
+        at = at.max(next.as_nanos().div_ceil(1_000_000));
+        let (released, _) = gate.release(millis(at)).unwrap();
+        assert_ne!(released.id, 9);
+    }
+    assert_eq!(gate.parked(), 1);
+    gate.forget(&late);
+    assert_eq!(gate.parked(), 0);
+}
+
+#[test]
+fn who_says_when_to_come_back_and_who_says_no_is_up() {
+    let hinted = Failure::throttled().hint(Hint::after(Duration::from_secs(1)));
+    let cases = [
+        (Failure::permanent(), Ended::Answered),
+        (hinted, Ended::Unknown),
+        (Failure::throttled(), Ended::Overloaded),
+        (Failure::overloaded(), Ended::Overloaded),
+        (
+            Failure::ambiguous().cause(Cause::Timeout),
+            Ended::Overloaded,
+        ),
+        (
+            Failure::ambiguous().cause(Cause::Status(503)),
+            Ended::Failed,
+        ),
+        (Failure::not_processed(), Ended::Failed),
+    ];
+    for (failure, ended) in cases {
+        assert_eq!(Ended::of(&failure), ended, "{failure:?}");
+    }
+}
+
+#[test]
+fn times_that_make_no_sense_are_refused() {
+    let zero = GateConfig {
+        first_probe: Duration::ZERO,
+        ..GateConfig::DEFAULT
+    };
+    assert_eq!(Gate::new(&zero).unwrap_err().key(), "first_probe");
+    let reversed = GateConfig {
+        max_probe: Duration::from_millis(1),
+        ..GateConfig::DEFAULT
+    };
+    assert_eq!(Gate::new(&reversed).unwrap_err().key(), "max_probe");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pass(u64),
+    Ask { fresh: bool, patience: u64 },
+    End { which: usize, ended: Ended },
+    Release,
+    Forget(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ended = prop_oneof![
+        Just(Ended::Answered),
+        Just(Ended::Failed),
+        Just(Ended::Overloaded),
+        Just(Ended::Unknown)
+    ];
+    prop_oneof![
+        (0..3_000_000_000u64).prop_map(Step::Pass),
+        Just(Step::Pass(u64::MAX / 4)),
+        (any::<bool>(), 0..20_000_000_000u64)
+            .prop_map(|(fresh, patience)| Step::Ask { fresh, patience }),
+        (any::<usize>(), ended).prop_map(|(which, ended)| Step::End { which, ended }),
+        Just(Step::Release),
+        any::<usize>().prop_map(Step::Forget),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, in whatever order: nobody is lost, nobody goes twice, an open gate parks
+    /// nobody, and once the destination answers everybody who can still be answered gets through.
+    #[test]
+    fn nobody_is_lost_and_nobody_waits_for_ever(steps in prop::collection::vec(step(), 1..200), draw in 0.0..1.0f64) {
+        let mut random = Draw::at(draw);
+        let mut gate = gate();
+        let mut now = Instant::ORIGIN;
+        let (mut parked, mut running): (Vec<Caller>, Vec<Pass>) = (Vec::new(), Vec::new());
+        for (id, step) in (0..).zip(steps) {
+            match step {
+                Step::Pass(nanos) => now = Instant::from_nanos(now.as_nanos().saturating_add(nanos)),
+                Step::Ask { fresh, patience } => {
+                    gate.on_request(now);
+                    let until = Instant::from_nanos(now.as_nanos().saturating_add(patience));
+                    let caller = Caller { until, since: now, id, fresh };
+                    match gate.admit(now, caller) {
+                        Some(pass) => running.push(pass),
+                        None => { prop_assert!(!gate.is_open()); parked.push(caller) }
+                    }
+                }
+                Step::End { which, ended } if !running.is_empty() => {
+                    let pass = running.swap_remove(which % running.len());
+                    gate.on_end(now, pass, ended, &mut random);
+                }
+                Step::Release => {
+                    if let Some((caller, pass)) = gate.release(now) {
+                        let index = parked.iter().position(|other| *other == caller);
+                        prop_assert!(index.is_some(), "{caller:?} was not parked");
+                        parked.swap_remove(index.unwrap());
+                        running.push(pass);
+                    }
+                }
+                Step::Forget(which) if !parked.is_empty() => {
+                    let caller = parked.swap_remove(which % parked.len());
+                    gate.forget(&caller);
+                }
+                Step::End { .. } | Step::Forget(_) => {}
+            }
+            prop_assert_eq!(gate.parked(), parked.len());
+        }
+        for caller in parked {
+            gate.forget(&caller);
+        }
+        // It is up again, and somebody asks who has all the time in the world.
+        for id in 0..3 {
+            let caller = Caller { until: Instant::MAX, since: now, id, fresh: id == 0 };
+            if let Some(pass) = gate.admit(now, caller) {
+                gate.on_end(now, pass, Ended::Answered, &mut random);
+            }
+        }
+        let mut rounds = 0;
+        while gate.parked() > 0 && now < Instant::MAX {
+            rounds += 1;
+            prop_assert!(rounds < 1000);
+            let next = gate.next_release(now);
+            prop_assert!(next.is_some(), "parked, and never to be released: {gate:?}");
+            now = now.max(next.unwrap());
+            if let Some((_, pass)) = gate.release(now) {
+                gate.on_end(now, pass, Ended::Answered, &mut random);
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What the callers of one destination share: budget, gate and cooldown.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use relent_core::{
+    Budget, Caller, Cooldown, Ended, Failure, Gate, Instant, Pass, Policy, Throttle,
+};
+
+use crate::random::SessionRandom;
+
+/// What the callers of one destination share: the budget, the gate and the cooldown.
+///
+/// Have one for each destination that fails by itself (a host, a database), in an `Arc` or a
+/// `static`, and give it to every session that goes there with
+/// [`Retry::destination`](crate::Retry::destination). Its memory is bounded by the requests that
+/// are parked at the moment.
+///
+/// ```
+/// use relent::{Destination, Policy, retry};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let policy = Policy::STANDARD;
+/// let database = Destination::new(policy);
+/// let answer = retry(policy, || async { Ok::<_, std::io::Error>(42) })
+///     .destination(&database)
+///     .await;
+/// assert_eq!(answer.unwrap(), 42);
+/// assert!(!database.is_closed());
+/// # }
+/// ```
+pub struct Destination {
+    budget: Option<Budget>,
+    cooldown: Cooldown,
+    /// The policy's longest hint: no cooldown lasts longer.
+    longest: Duration,
+    patience: Duration,
+    gate: Option<Mutex<Gated>>,
+    /// Refuses fresh requests that the destination would refuse: off unless asked for.
+    throttle: Option<Mutex<(Throttle, SessionRandom)>>,
+    requests: AtomicU64,
+}
+
+/// The gate, and those who wait at it.
+struct Gated {
+    gate: Gate,
+    random: SessionRandom,
+    waiting: HashMap<u64, Waiting>,
+    /// Who has the timer for the next release.
+    leader: Option<u64>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    waker: Option<Waker>,
+    pass: Option<Pass>,
+}
+
+/// Whether a parked caller may go.
+pub(crate) enum Turn {
+    Go(Pass),
+    /// Not before it is woken, or this instant if it is given.
+    Wait(Option<Instant>),
+}
+
+impl Destination {
+    /// A destination with the budget and the gate of the policy, where it has them.
+    #[must_use]
+    pub fn new(policy: &Policy) -> Self {
+        Self {
+            budget: policy.new_budget(),
+            cooldown: Cooldown::new(),
+            longest: policy.max_hint(),
+            patience: policy.gate().map_or(Duration::MAX, |gate| gate.patience),
+            gate: policy.new_gate().map(|gate| {
+                Mutex::new(Gated {
+                    gate,
+                    random: SessionRandom::new(),
+                    waiting: HashMap::new(),
+                    leader: None,
+                })
+            }),
+            throttle: None,
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes this budget in place of the policy's.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Refuses requests locally that the destination would most likely refuse, by the recent share of
+    /// those it accepted ("Handling Overload", Site Reliability Engineering; R4.7). Such a request
+    /// stops with [`StopReason::Overloaded`](crate::StopReason::Overloaded) before its first attempt.
+    #[must_use]
+    pub fn with_throttle(mut self, throttle: Throttle) -> Self {
+        self.throttle = Some(Mutex::new((throttle, SessionRandom::new())));
+        self
+    }
+
+    /// The budget.
+    #[must_use]
+    pub const fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
+    /// The cooldown.
+    #[must_use]
+    pub const fn cooldown(&self) -> &Cooldown {
+        &self.cooldown
+    }
+
+    /// Whether the destination is judged to be down, so that nothing but probes goes there.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.locked().is_some_and(|gated| gated.gate.is_closed())
+    }
+
+    /// Whether everything goes: see [`Gate::is_open`].
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.locked().is_none_or(|gated| gated.gate.is_open())
+    }
+
+    /// Requests that are parked.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.locked().map_or(0, |gated| gated.gate.parked())
+    }
+
+    fn locked(&self) -> Option<MutexGuard<'_, Gated>> {
+        let gate = self.gate.as_ref()?;
+        Some(gate.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Until when a request that was made at `since` may be parked.
+    pub(crate) const fn patience(&self, since: Instant) -> Instant {
+        since.saturating_add(self.patience)
+    }
+
+    /// A request is made. `None` if it is not to be attempted at all; else its name here.
+    pub(crate) fn on_request(&self, now: Instant) -> Option<u64> {
+        if let Some(throttle) = &self.throttle {
+            let (throttle, random) = &mut *throttle.lock().unwrap_or_else(PoisonError::into_inner);
+            if !throttle.admit(now, random) {
+                return None;
+            }
+        }
+        if let Some(budget) = &self.budget {
+            budget.on_request();
+        }
+        if let Some(mut gated) = self.locked() {
+            gated.gate.on_request(now);
+        }
+        Some(self.requests.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// May the caller make an attempt? `None`: it is parked, and asks for its [turn](Self::turn).
+    pub(crate) fn admit(&self, now: Instant, caller: Caller) -> Option<Option<Pass>> {
+        let Some(mut gated) = self.locked() else {
+            return Some(None);
+        };
+        let pass = gated.gate.admit(now, caller);
+        if pass.is_none() {
+            gated.waiting.insert(caller.id, Waiting::default());
+        }
+        pass.map(Some)
+    }
+
+    /// Whether a parked caller may go now; if not, `waker` is woken when it may.
+    pub(crate) fn turn(&self, now: Instant, caller: &Caller, waker: Option<&Waker>) -> Turn {
+        let Some(mut gated) = self.locked() else {
+            return Turn::Wait(None);
+        };
+        let gated = &mut *gated;
+        gated.release(now);
+        let pass = gated.waiting.get_mut(&caller.id).and_then(|own| {
+            own.waker = waker.cloned();
+            own.pass.take()
+        });
+        if let Some(pass) = pass {
+            gated.leave(caller.id);
+            return Turn::Go(pass);
+        }
+        // One has the timer; the others are woken.
+        let leads = *gated.leader.get_or_insert(caller.id) == caller.id;
+        let next = gated.gate.next_release(now);
+        Turn::Wait(next.filter(|_| leads || waker.is_none()))
+    }
+
+    /// A parked caller goes away.
+    pub(crate) fn forget(&self, now: Instant, caller: &Caller) {
+        let Some(mut gated) = self.locked() else {
+            return;
+        };
+        let gated = &mut *gated;
+        gated.gate.forget(caller);
+        let pass = gated.waiting.get_mut(&caller.id);
+        if let Some(pass) = pass.and_then(|own| own.pass.take()) {
+            gated
+                .gate
+                .on_end(now, pass, Ended::Unknown, &mut gated.random);
+        }
+        gated.leave(caller.id);
+    }
+
+    /// An attempt failed: what the destination said to all is kept.
+    pub(crate) fn on_failure(&self, now: Instant, failure: &Failure) {
+        self.cooldown.on_failure(now, failure, self.longest);
+    }
+
+    /// An attempt is over.
+    pub(crate) fn on_end(&self, now: impl Fn() -> Instant, pass: Option<Pass>, ended: Ended) {
+        if let Some(throttle) = &self.throttle
+            && ended == Ended::Answered
+        {
+            let (throttle, _) = &mut *throttle.lock().unwrap_or_else(PoisonError::into_inner);
+            throttle.on_accept(now());
+        }
+        let (Some(pass), Some(mut gated)) = (pass, self.locked()) else {
+            return;
+        };
+        let now = now();
+        let gated = &mut *gated;
+        gated.gate.on_end(now, pass, ended, &mut gated.random);
+        if let Some(budget) = &self.budget {
+            budget.widen(gated.gate.ratio(now));
+            budget.waive(!gated.gate.is_open());
+        }
+        if !gated.waiting.is_empty() {
+            gated.release(now);
+            // Its timer may be too late now.
+            gated.wake_leader();
+        }
+    }
+}
+
+impl Gated {
+    /// Lets those go who may.
+    fn release(&mut self, now: Instant) {
+        while let Some((caller, pass)) = self.gate.release(now) {
+            match self.waiting.get_mut(&caller.id) {
+                Some(waiting) => {
+                    waiting.pass = Some(pass);
+                    if let Some(waker) = waiting.waker.take() {
+                        waker.wake();
+                    }
+                }
+                None => self
+                    .gate
+                    .on_end(now, pass, Ended::Unknown, &mut self.random),
+            }
+        }
+    }
+
+    /// One who was parked is not any more; somebody else takes the timer.
+    fn leave(&mut self, id: u64) {
+        self.waiting.remove(&id);
+        if self.leader == Some(id) {
+            self.leader = None;
+            let next = self.waiting.values_mut();
+            if let Some(waker) = next.filter_map(|other| other.waker.take()).next() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn wake_leader(&mut self) {
+        let leader = self.leader.and_then(|id| self.waiting.get_mut(&id));
+        if let Some(waker) = leader.and_then(|leader| leader.waker.take()) {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Destination")
+            .field("budget", &self.budget)
+            .field("cooldown", &self.cooldown)
+            .field("closed", &self.is_closed())
+            .field("parked", &self.parked())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! Destinations by name, for a client that calls many.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use relent_core::Policy;
+
+use crate::destination::Destination;
+
+/// The destinations of a client that calls many hosts: one for each name, made when it is first
+/// called, with the budget and the gate of the policy.
+///
+/// At most so many are kept ([`Destinations::MOST`] unless said otherwise). When there are more, those
+/// that have not been called for longest make room; one that is being called never does.
+///
+/// ```
+/// use relent::{Destinations, Policy};
+///
+/// let destinations = Destinations::new(Policy::STANDARD.clone());
+/// let one = destinations.of("one.example");
+/// assert!(std::sync::Arc::ptr_eq(&one, &destinations.of("one.example")));
+/// assert!(!std::sync::Arc::ptr_eq(&one, &destinations.of("two.example")));
+/// ```
+pub struct Destinations {
+    policy: Arc<Policy>,
+    most: usize,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    by_name: HashMap<Box<str>, Entry>,
+    /// Counts calls: when a destination was last called.
+    calls: u64,
+}
+
+struct Entry {
+    destination: Arc<Destination>,
+    called: u64,
+}
+
+impl Destinations {
+    /// How many destinations are kept.
+    pub const MOST: usize = 1024;
+
+    /// None yet.
+    pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
+        Self {
+            policy: policy.into(),
+            most: Self::MOST,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Keeps so many, at least one.
+    #[must_use]
+    pub fn most(mut self, most: usize) -> Self {
+        self.most = most.max(1);
+        self
+    }
+
+    /// The destination of this name, such as the host and port of a URL.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Arc<Destination> {
+        let mut known = self.known();
+        known.calls += 1;
+        let calls = known.calls;
+        if let Some(entry) = known.by_name.get_mut(name) {
+            entry.called = calls;
+            return Arc::clone(&entry.destination);
+        }
+        if known.by_name.len() >= self.most {
+            known.make_room(self.most);
+        }
+        let destination = Arc::new(Destination::new(&self.policy));
+        let entry = Entry {
+            destination: Arc::clone(&destination),
+            called: calls,
+        };
+        known.by_name.insert(name.into(), entry);
+        destination
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known().by_name.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Forgets an eighth of them, so that the search for the oldest is paid for seldom.
+    fn make_room(&mut self, most: usize) {
+        let idle = self.by_name.values().filter(|entry| entry.is_idle());
+        let mut called: Vec<u64> = idle.map(|entry| entry.called).collect();
+        called.sort_unstable();
+        let wanted = self.by_name.len() + most / 8 - most;
+        let Some(&last) = called.get(wanted.min(called.len().saturating_sub(1))) else {
+            return;
+        };
+        self.by_name
+            .retain(|_, entry| !entry.is_idle() || entry.called > last);
+    }
+}
+
+impl Entry {
+    /// Whether nobody calls it.
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.destination) == 1
+    }
+}
+
+impl fmt::Debug for Destinations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Destinations")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_and_the_longest_unused_goes_first() {
+        let destinations = Destinations::new(Policy::STANDARD.clone()).most(64);
+        let held = destinations.of("held");
+        for number in 0..10_000 {
+            let _ = destinations.of(&format!("host-{number}"));
+            let _ = destinations.of("often");
+            assert!(destinations.len() <= 64);
+        }
+        assert!(Arc::ptr_eq(&held, &destinations.of("held")), "in use");
+        let before = destinations.len();
+        let _ = destinations.of("often");
+        assert_eq!(destinations.len(), before, "still known");
+    }
+
+    #[test]
+    fn what_is_being_called_is_never_forgotten() {
+        let destinations = Destinations::new(Policy::STANDARD.clone()).most(4);
+        let held: Vec<_> = (0..9)
+            .map(|number| destinations.of(&number.to_string()))
+            .collect();
+        for (number, one) in held.iter().enumerate() {
+            assert!(Arc::ptr_eq(one, &destinations.of(&number.to_string())));
+        }
+        drop(held);
+        let _ = destinations.of("another");
+        assert!(destinations.len() < 9);
+    }
+}

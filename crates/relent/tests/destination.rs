@@ -1,0 +1,335 @@
+//! What the callers of one destination share: its gate and its cooldown, in every loop.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::cell::Cell;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use relent::{
+    Audience, Backoff, Destination, Failure, Hint, Policy, Polled, StopReason, Throttle,
+    VirtualClock, blocking, poll, retry, retry_mut,
+};
+use tokio::time::{Instant, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn policy() -> Policy {
+    Policy::STANDARD.clone()
+}
+
+/// Fifteen failures in a row: nothing but probes from now on.
+async fn bring_down(there: &Destination) {
+    let once = policy().into_builder().max_retries(0).build().unwrap();
+    for _ in 0..15 {
+        let down = retry(&once, || async { Err::<(), _>("down") });
+        down.destination(there).await.unwrap_err();
+    }
+    assert!(there.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
+    let there = Destination::new(&policy());
+    bring_down(&there).await;
+    let (up_at, attempts) = (Instant::now() + 10 * SECOND, AtomicU32::new(0));
+    let call = || async {
+        attempts.fetch_add(1, Ordering::Relaxed);
+        if Instant::now() < up_at {
+            Err("down")
+        } else {
+            Ok(())
+        }
+    };
+    let policy = policy();
+    let all = futures_util::future::join_all(
+        (0..50).map(|_| retry(&policy, call).destination(&there).into_future()),
+    );
+    let began = Instant::now();
+    for result in all.await {
+        result.unwrap();
+    }
+    // One probe at a time, 0.5, 1.25, … s after closing; fifty successes; and nobody else.
+    let attempts = attempts.load(Ordering::Relaxed);
+    assert!((51..=60).contains(&attempts), "{attempts}");
+    assert!(began.elapsed() >= 10 * SECOND && began.elapsed() <= 40 * SECOND);
+    assert_eq!(there.parked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
+    let (there, policy) = (Destination::new(&policy()), policy());
+    bring_down(&there).await;
+    let mut context = Context::from_waker(Waker::noop());
+    {
+        let mut first = pin!(
+            retry(&policy, || async { Ok::<_, ()>(1) })
+                .destination(&there)
+                .into_future()
+        );
+        let mut second = pin!(
+            retry(&policy, || async { Ok::<_, ()>(2) })
+                .destination(&there)
+                .into_future()
+        );
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        assert_eq!(there.parked(), 2);
+    }
+    assert_eq!(there.parked(), 0);
+    // Neither does a probe that is dropped.
+    {
+        let mut probe = pin!(
+            retry(&policy, pending::<Result<(), ()>>)
+                .destination(&there)
+                .into_future()
+        );
+        assert!(probe.as_mut().poll(&mut context).is_pending());
+        sleep(SECOND).await;
+        assert!(probe.as_mut().poll(&mut context).is_pending());
+        assert_eq!(there.parked(), 0, "it is out");
+    }
+    let answer = retry(&policy, || async { Ok::<_, ()>(3) }).destination(&there);
+    assert_eq!(answer.await.unwrap(), 3);
+}
+
+/// The one who has the timer goes away: another takes it.
+#[tokio::test(start_paused = true)]
+async fn the_timer_of_the_parked_is_handed_on() {
+    let (there, policy) = (Destination::new(&policy()), policy());
+    bring_down(&there).await;
+    let second = {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut first = pin!(
+            retry(&policy, || async { Ok::<_, ()>(1) })
+                .destination(&there)
+                .into_future()
+        );
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        let mut second = Box::pin(
+            retry(&policy, || async { Ok::<_, ()>(2) })
+                .destination(&there)
+                .into_future(),
+        );
+        let waiting = tokio::time::timeout(Duration::from_millis(1), &mut second);
+        waiting.await.unwrap_err();
+        second
+    };
+    assert_eq!(second.await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
+    let (there, policy) = (Destination::new(&policy()), policy());
+    bring_down(&there).await;
+    // Somebody keeps probing in vain, so that the one below never gets its turn.
+    let began = Instant::now();
+    let parked = (0..40).map(|_| {
+        retry(&policy, || async { Err::<(), _>("down") })
+            .destination(&there)
+            .into_future()
+    });
+    for result in futures_util::future::join_all(parked).await {
+        let reason = result.unwrap_err().reason();
+        assert!(
+            matches!(reason, StopReason::Gate | StopReason::RetriesExhausted),
+            "{reason}"
+        );
+    }
+    assert!(began.elapsed() <= 301 * SECOND, "{:?}", began.elapsed());
+    assert_eq!(there.parked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_is_kept_while_parked_and_there_is_no_last_error() {
+    let there = Destination::new(&policy());
+    bring_down(&there).await;
+    let hurried = policy()
+        .into_builder()
+        .deadline(SECOND / 4)
+        .build()
+        .unwrap();
+    let began = Instant::now();
+    let gave_up = retry(&hurried, || async { Ok::<_, ()>(()) })
+        .destination(&there)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (gave_up.reason(), gave_up.attempts()),
+        (StopReason::Gate, 0)
+    );
+    assert!(gave_up.error().is_none());
+    assert!(began.elapsed() <= SECOND / 4 + Duration::from_millis(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_hint_cools_everybody_down_and_a_ticket_only_its_own() {
+    let policy = policy();
+    let refuse = |audience| {
+        move || async move {
+            let hint = Hint::after(4 * SECOND).for_audience(audience);
+            Err::<(), _>(Failure::throttled().hint(hint))
+        }
+    };
+    for (audience, least, most) in [
+        (Audience::Shared, 4 * SECOND, 8 * SECOND),
+        (Audience::TicketSeconds, Duration::ZERO, Duration::ZERO),
+    ] {
+        let there = Destination::new(&policy);
+        let refused = retry(&policy, refuse(audience))
+            .classify(|failure| *failure)
+            .destination(&there);
+        let _ = tokio::time::timeout(SECOND / 100, refused.into_future()).await;
+        let began = Instant::now();
+        let other = retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there);
+        other.await.unwrap();
+        let waited = began.elapsed();
+        assert!(
+            waited + SECOND / 50 >= least && waited <= most,
+            "{audience:?}: {waited:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cooldown_beyond_the_deadline_says_when_to_come_back() {
+    let there = Destination::new(&policy());
+    let policy = policy()
+        .into_builder()
+        .deadline(2 * SECOND)
+        .build()
+        .unwrap();
+    let hint = Failure::throttled().hint(Hint::after(60 * SECOND));
+    let refused = retry(&policy, || async { Err::<(), _>(hint) });
+    let first = refused
+        .classify(|failure| *failure)
+        .destination(&there)
+        .await
+        .unwrap_err();
+    assert_eq!(first.reason(), StopReason::RetryLater);
+    let second = retry(&policy, || async { Ok::<_, ()>(()) }).destination(&there);
+    let second = second.await.unwrap_err();
+    assert_eq!(
+        (second.reason(), second.attempts()),
+        (StopReason::RetryLater, 0)
+    );
+    assert!(second.retry_at().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_borrowing_loop_enters_too_and_can_be_cancelled_while_parked() {
+    let (there, policy) = (Destination::new(&policy()), policy());
+    bring_down(&there).await;
+    let mut attempts = 0;
+    let cancelled = retry_mut(&policy, async |_| {
+        attempts += 1;
+        Ok::<_, ()>(())
+    })
+    .destination(&there)
+    .cancel_on(sleep(SECOND / 10))
+    .run()
+    .await
+    .unwrap_err();
+    assert_eq!((cancelled.reason(), attempts), (StopReason::Cancelled, 0));
+    assert_eq!(there.parked(), 0);
+    let answer = retry_mut(&policy, async |_| Ok::<_, ()>(7)).destination(&there);
+    assert_eq!(answer.run().await.unwrap(), 7);
+}
+
+#[test]
+fn the_blocking_loop_enters_too() {
+    let (there, policy, clock) = (Destination::new(&policy()), policy(), VirtualClock::new());
+    let up_at = 10 * SECOND;
+    let attempts = Cell::new(0);
+    let once = policy
+        .clone()
+        .into_builder()
+        .max_retries(0)
+        .build()
+        .unwrap();
+    for _ in 0..15 {
+        let down = blocking::retry(&once, || Err::<(), _>("down"));
+        down.destination(&there).clock(&clock).run().unwrap_err();
+    }
+    assert!(there.is_closed());
+    let answer = blocking::retry(&policy, || {
+        attempts.set(attempts.get() + 1);
+        if clock.elapsed() < up_at {
+            Err("down")
+        } else {
+            Ok(9)
+        }
+    });
+    assert_eq!(answer.destination(&there).clock(&clock).run().unwrap(), 9);
+    assert!(attempts.get() <= 8, "{}", attempts.get());
+}
+
+#[test]
+fn a_throttled_destination_refuses_before_the_first_attempt() {
+    let (clock, policy) = (
+        VirtualClock::new(),
+        Policy::builder(Backoff::None)
+            .max_retries(0)
+            .build()
+            .unwrap(),
+    );
+    let there = Destination::new(&policy).with_throttle(Throttle::new());
+    let reasons: Vec<_> = (0..200)
+        .map(|_| {
+            blocking::retry(&policy, || Err::<(), _>("down"))
+                .destination(&there)
+                .clock(&clock)
+                .run()
+                .unwrap_err()
+        })
+        .collect();
+    let refused = reasons.iter().filter(|gave_up| gave_up.attempts() == 0);
+    let refused: Vec<_> = refused.collect();
+    assert!(refused.len() > 100, "{}", refused.len());
+    assert!(
+        refused
+            .iter()
+            .all(|gave_up| gave_up.reason() == StopReason::Overloaded)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn polling_for_what_is_not_ready_is_no_failure_of_the_destination() {
+    let (there, began) = (
+        Destination::new(&policy().into_builder().no_budget().build().unwrap()),
+        Instant::now(),
+    );
+    let policy = Policy::builder(Backoff::constant(SECOND / 100))
+        .gate(relent::GateConfig::DEFAULT)
+        .unlimited_retries()
+        .build()
+        .unwrap();
+    let done = poll(&policy, || async {
+        Ok::<_, ()>(match began.elapsed() > 3 * SECOND {
+            true => Polled::Done(()),
+            false => Polled::Pending,
+        })
+    });
+    done.destination(&there).await.unwrap();
+    assert!(!there.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_needs_no_gate_pays_for_none() {
+    let plain = policy()
+        .into_builder()
+        .no_gate()
+        .no_budget()
+        .build()
+        .unwrap();
+    let there = Destination::new(&plain);
+    let answer = retry(&plain, || async { Ok::<_, ()>(1) }).destination(&there);
+    let mut answer = pin!(answer.into_future());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(
+        answer.as_mut().poll(&mut context),
+        Poll::Ready(Ok(1))
+    ));
+}
