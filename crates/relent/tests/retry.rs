@@ -534,7 +534,8 @@ fn the_future_is_small() {
         Ok(1)
     }
     let size = size(&retry(Policy::STANDARD, operation));
-    assert!(size <= 176, "{size}");
+    // With everything that can be observed, which is a word more.
+    assert!(size <= 184, "{size}");
 }
 
 /// Polling a future after it is done must not panic or loop: some combinators do.

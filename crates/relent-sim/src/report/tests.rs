@@ -22,8 +22,11 @@ struct Study {
 fn study(name: &'static str, changes: &[(&str, &str)]) -> Study {
     let text = scenarios::get(name).unwrap().text;
     let scenario = Scenario::parse_with(text, changes).unwrap();
-    // A gate spreads its probes by itself.
-    let plain = || Policy::STANDARD.clone().into_builder().no_gate();
+    // A gate spreads its probes by itself, and the step of a few attempts is seen best.
+    let plain = || {
+        let builder = Policy::STANDARD.clone().into_builder();
+        builder.no_gate().max_retries(2)
+    };
     let off = plain().retries_off(true).build().unwrap();
     let policies = [off, plain().build().unwrap()];
     let all: Vec<&Policy> = policies.iter().collect();
