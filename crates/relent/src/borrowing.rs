@@ -50,9 +50,7 @@ where
             last: None,
         };
         loop {
-            if let Err(gave_up) = attempts.enter().await {
-                return Err(gave_up);
-            }
+            attempts.enter().await?;
             let attempt = attempts.driver.on_attempt();
             if let Some(result) = attempts.run(operation(attempt), attempt).await {
                 return result;
@@ -95,9 +93,7 @@ where
             last: None,
         };
         loop {
-            if let Err(gave_up) = attempts.enter().await {
-                return Err(gave_up);
-            }
+            attempts.enter().await?;
             let attempt = attempts.driver.on_attempt();
             if let Some(result) = attempts.run(operation(state, attempt), attempt).await {
                 return result;
