@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use relent::{
-    Backoff, Budget, BudgetConfig, Clock, Instant, Jitter, Kind, Policy, SessionRandom, StdClock,
-    blocking, retry,
+    Backoff, Budget, BudgetConfig, Clock, Destination, Instant, Jitter, Kind, Policy,
+    SessionRandom, StdClock, blocking, retry,
 };
 
 use crate::work::{Allowance, answer, ask, ask_four_times, fourth_time, poll_once};
@@ -185,17 +185,17 @@ fn async_failures_built(n: u64) {
 }
 
 fn with_budget(n: u64) {
-    let budget = black_box(balanced());
+    let there = black_box(Destination::new(&JITTERED).with_budget(balanced()));
     for call in 0..n {
-        let asked = retry(&JITTERED, || ask(black_box(call))).budget(&budget);
+        let asked = retry(&JITTERED, || ask(black_box(call))).destination(&there);
         let _ = black_box(poll_once(asked));
     }
 }
 
 fn with_budget_and_deadline(n: u64) {
-    let budget = black_box(balanced());
+    let there = black_box(Destination::new(&LIMITED).with_budget(balanced()));
     for call in 0..n {
-        let asked = retry(&LIMITED, || ask(black_box(call))).budget(&budget);
+        let asked = retry(&LIMITED, || ask(black_box(call))).destination(&there);
         let _ = black_box(poll_once(asked));
     }
 }
@@ -264,6 +264,10 @@ pub fn future_size() -> usize {
 
 /// The same with a budget.
 pub fn future_size_with_budget() -> usize {
-    let budget = balanced();
-    size_of_val(&retry(&JITTERED, || ask(1)).budget(&budget).into_future())
+    let there = Destination::new(&JITTERED).with_budget(balanced());
+    size_of_val(
+        &retry(&JITTERED, || ask(1))
+            .destination(&there)
+            .into_future(),
+    )
 }
