@@ -498,6 +498,7 @@ where
         visit.stage = Stage::Outside;
     }
 
+    #[inline(never)]
     fn failed_there(&mut self, now: Instant, failure: &Failure) {
         if let Some(destination) = self.destination.as_deref() {
             destination.on_failure(now, failure);
@@ -603,6 +604,9 @@ where
         }
         // The short path: it goes into the caller's own loop.
         let now = self.now();
+        if self.destination.is_some() {
+            self.failed_there(now, failure);
+        }
         let (policy, budget) = (&*self.policy, budget(&self.destination));
         let random = &mut self.random;
         let decision = self
@@ -661,6 +665,7 @@ where
     #[inline(never)]
     fn on_failure_with_extras(&mut self, failure: &Failure) -> Decision {
         let now = self.now();
+        self.failed_there(now, failure);
         let decision = self.decide(now, failure);
         self.decided(now, failure, decision);
         decision
