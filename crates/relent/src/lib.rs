@@ -27,7 +27,7 @@
 //!
 //! Each gives a [`Retry`], which takes what else there is to say: which errors ([`Retry::when`],
 //! [`Retry::classify`], [`Retry::marked`]) or values ([`Retry::classify_outcome`]) are failures, who
-//! hears of them ([`Retry::notify`]), which [`Budget`] is shared, what cancels it
+//! hears of them ([`Retry::notify`]), which [`Destination`] it goes to, what cancels it
 //! ([`Retry::cancel_on`]), which clock and random source are used. Calling one of them declares that
 //! the operation may run twice without harm; for what may not, [`DriverBuilder::repeatable`].
 //!
