@@ -318,10 +318,12 @@ impl Policy {
         self.gate.as_ref()
     }
 
-    /// A new gate for one destination, if the policy has one. Share it among all callers.
+    /// A new gate for one destination, if the policy has one and retries are not turned off. Share it
+    /// among all callers.
     #[must_use]
     pub fn new_gate(&self) -> Option<Gate> {
-        self.gate.as_ref().map(Gate::from_checked)
+        let gate = self.gate.as_ref().filter(|_| !self.retries_off);
+        gate.map(Gate::from_checked)
     }
 
     /// A new budget for one destination, if the policy has one. Share it among all callers.

@@ -154,6 +154,11 @@ impl NamedPolicy {
 /// floor = 0                 # a retry leaves at least this much
 /// refund_on_success = false # the last cost comes back
 /// charge_failures = false   # every failure pays, instead of every retry
+///
+/// [gate]                    # parks and probes while the destination is down; the defaults
+/// first_probe = "500ms"     # after closing; each later probe is half as long again after the last
+/// max_probe = "5s"          # the most between two probes while requests are made
+/// patience = "5m"           # nobody is parked for longer
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct PolicyFile {
