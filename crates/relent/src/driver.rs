@@ -1,26 +1,26 @@
 //! A session with its clock, randomness, destination and trace: what every loop of attempts stands on.
 
 mod race;
+mod visit;
 
 use std::fmt;
 use std::ops::Deref;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Budget, Caller, Cause, Decision, Ended, Failure, Instant, Pass, Policy, Random, Session, Stop,
-    StopReason, Trace, TraceEntry,
+    Budget, Cause, Decision, Ended, Failure, Instant, Policy, Random, Session, Stop, StopReason,
+    Trace, TraceEntry,
 };
 
-use crate::clock::{Clock, Sleeper};
-use crate::destination::{Destination, Turn};
+use crate::clock::Clock;
+use crate::destination::Destination;
 use crate::observe::Observer;
 use crate::random::SessionRandom;
 use crate::seldom::Seldom;
-use crate::timer::{poll_timer, set_timer};
 
 pub use race::Racer;
+pub use visit::Entry;
+use visit::{Stage, Visit};
 
 /// What an operation may know about the attempt that it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,38 +91,6 @@ where
     visit: Option<Visit>,
     extras: Seldom<Box<Extras<'p>>>,
     observer: Observer,
-}
-
-/// A session at its destination.
-#[derive(Clone, Copy)]
-struct Visit {
-    /// Its name there.
-    id: u64,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy)]
-enum Stage {
-    /// The next attempt has yet to ask.
-    Outside,
-    /// Held back by the cooldown until then.
-    Held(Instant),
-    Parked,
-    /// With what the gate gave for the attempt.
-    Inside(Option<Pass>),
-    /// It is not to be attempted.
-    Refused,
-}
-
-/// What a destination says to an attempt that would start: see [`Driver::enter`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entry {
-    /// Start it.
-    Go,
-    /// Ask again after this; `None` for when the waker is woken.
-    Wait(Option<Duration>),
-    /// Give up.
-    Stop(Stop),
 }
 
 /// When a session begins whose clock has not been read.
@@ -327,191 +295,6 @@ where
     P: Deref<Target = Policy>,
     D: Deref<Target = Destination>,
 {
-    /// Asks the destination whether the next attempt may start now. Without one, it may.
-    ///
-    /// A loop asks before each attempt, and again after the wait that it is told. `waker` is woken if
-    /// the answer changes before; without one, what changes is noticed when it is asked again.
-    #[inline]
-    pub fn enter(&mut self, waker: Option<&Waker>) -> Entry {
-        if self.destination.is_none() || self.policy.is_off() {
-            return Entry::Go;
-        }
-        self.enter_there(waker)
-    }
-
-    #[inline(never)]
-    fn enter_there(&mut self, waker: Option<&Waker>) -> Entry {
-        let now = self.now();
-        if self.visit.is_none() {
-            self.visit();
-        }
-        let last_start = self.session.last_start(&self.policy);
-        let stop = |reason| {
-            Entry::Stop(Stop {
-                reason,
-                retry_at: None,
-            })
-        };
-        let caller = self.caller();
-        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
-        else {
-            return Entry::Go;
-        };
-        match visit.stage {
-            Stage::Refused => return stop(StopReason::Overloaded),
-            Stage::Inside(_) => return Entry::Go,
-            Stage::Parked if now >= caller.until => {
-                destination.forget(now, &caller);
-                visit.stage = Stage::Outside;
-                return stop(StopReason::Gate);
-            }
-            Stage::Parked => match destination.turn(now, &caller, waker) {
-                Turn::Go(pass) => {
-                    visit.stage = Stage::Inside(Some(pass));
-                    return Entry::Go;
-                }
-                Turn::Wait(next) => return wait_until(now, next, caller.until),
-            },
-            Stage::Held(until) if now < until => {
-                return Entry::Wait(Some(until.saturating_since(now)));
-            }
-            Stage::Held(_) => {}
-            Stage::Outside => {
-                let room = last_start.saturating_since(now);
-                let wait = destination.cooldown().wait(now, room, &mut self.random);
-                if wait > room {
-                    return Entry::Stop(Stop {
-                        reason: StopReason::RetryLater,
-                        retry_at: Some(now.saturating_add(destination.cooldown().left(now))),
-                    });
-                }
-                if !wait.is_zero() {
-                    visit.stage = Stage::Held(now.saturating_add(wait));
-                    return Entry::Wait(Some(wait));
-                }
-            }
-        }
-        match destination.admit(now, caller) {
-            Some(pass) => {
-                visit.stage = Stage::Inside(pass);
-                Entry::Go
-            }
-            None => {
-                visit.stage = Stage::Parked;
-                self.enter_there(waker)
-            }
-        }
-    }
-
-    /// The session as its destination knows it.
-    fn caller(&self) -> Caller {
-        let since = self.session.started();
-        let patience = self.destination.as_deref();
-        let patience = patience.map_or(Instant::MAX, |there| there.patience(since));
-        Caller {
-            until: self.session.last_start(&self.policy).min(patience),
-            since,
-            id: self.visit.map_or(0, |visit| visit.id),
-            fresh: self.session.attempts() == 0,
-        }
-    }
-
-    /// Asks, and waits as long as it takes with this timer.
-    ///
-    /// # Errors
-    /// When the session is to give up.
-    pub fn poll_enter(
-        &mut self,
-        context: &mut Context<'_>,
-        timer: &mut Option<Pin<Box<K::Sleep>>>,
-    ) -> Poll<Result<(), Stop>>
-    where
-        K: Sleeper,
-    {
-        loop {
-            match self.enter(Some(context.waker())) {
-                Entry::Go => return Poll::Ready(Ok(())),
-                Entry::Stop(stop) => return Poll::Ready(Err(stop)),
-                Entry::Wait(None) => return Poll::Pending,
-                Entry::Wait(Some(wait)) => {
-                    set_timer(timer, &self.clock, wait);
-                    ready!(poll_timer(timer, context));
-                }
-            }
-        }
-    }
-
-    /// The same as [`poll_enter`](Self::poll_enter), to be awaited.
-    ///
-    /// # Errors
-    /// When the session is to give up.
-    pub async fn entered(&mut self) -> Result<(), Stop>
-    where
-        K: Sleeper,
-    {
-        let mut timer = None;
-        std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
-    }
-
-    /// The session comes to its destination for the first time.
-    fn visit(&mut self) {
-        let now = self.now();
-        if let Some(destination) = self.destination.as_deref() {
-            let id = destination.on_request(now);
-            if let Some(budget) = destination.budget()
-                && !self.silent
-            {
-                self.observer.on_budget(budget);
-            }
-            self.visit = Some(Visit {
-                id: id.unwrap_or(0),
-                stage: match id {
-                    Some(_) => Stage::Outside,
-                    None => Stage::Refused,
-                },
-            });
-        }
-    }
-
-    /// The destination answered, whatever is made of it.
-    #[inline]
-    pub(crate) fn on_answered(&mut self) {
-        if self.destination.is_some() {
-            self.end_visit(Ended::Answered);
-        }
-    }
-
-    /// The running attempt is over, or the session goes away.
-    #[inline(never)]
-    fn end_visit(&mut self, ended: Ended) {
-        let caller = self.caller();
-        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
-        else {
-            return;
-        };
-        match visit.stage {
-            Stage::Refused => return,
-            Stage::Parked => destination.forget(self.clock.now(), &caller),
-            Stage::Inside(pass) => destination.on_end(|| self.clock.now(), pass, ended),
-            Stage::Outside | Stage::Held(_) => {}
-        }
-        visit.stage = Stage::Outside;
-    }
-
-    #[inline(never)]
-    fn failed_there(&mut self, now: Instant, failure: &Failure) {
-        if let Some(destination) = self.destination.as_deref() {
-            destination.on_failure(now, failure);
-        }
-        self.end_visit(Ended::of(failure));
-    }
-
-    #[inline(never)]
-    fn leave(&mut self) {
-        self.end_visit(Ended::Unknown);
-        self.session.on_cancel(budget(&self.destination));
-    }
-
     /// An attempt starts. Reads the clock only if the policy or a trace needs it (design rule 10).
     #[inline]
     pub fn on_attempt(&mut self) -> Attempt {
@@ -875,12 +658,6 @@ fn stop_after(now: Instant, failure: &Failure, reason: StopReason) -> Stop {
 #[inline]
 fn budget<D: Deref<Target = Destination>>(destination: &Option<D>) -> Option<&Budget> {
     destination.as_deref().and_then(Destination::budget)
-}
-
-/// The wait until one of these, if there is one.
-fn wait_until(now: Instant, next: Option<Instant>, until: Instant) -> Entry {
-    let at = next.map_or(until, |next| next.min(until));
-    Entry::Wait((at < Instant::MAX).then(|| at.saturating_since(now)))
 }
 
 impl<K, R, P, D> Drop for Driver<'_, K, R, P, D>
