@@ -24,7 +24,7 @@ use relent_core::{Decision, Pattern, Policy};
 use reqwest::IntoUrl;
 
 use crate::cross_layer::CrossLayer;
-use crate::destinations::There;
+use crate::destinations::{There, host};
 use crate::dns::Resolver;
 use crate::hint::HintOptions;
 use crate::idempotency_key::KeyForm;
@@ -390,11 +390,6 @@ impl Client {
             .as_ref()
             .unwrap_or(&self.http)
     }
-}
-
-/// What tells destinations apart: host and port, as the address says them.
-pub(crate) fn host(uri: &Uri) -> &str {
-    uri.authority().map_or("", http::uri::Authority::as_str)
 }
 
 impl fmt::Debug for Client {

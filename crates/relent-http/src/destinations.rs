@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use http::Uri;
+use http::uri::Authority;
 use relent::{Destination, Destinations};
 use relent_core::Policy;
 
@@ -17,11 +19,16 @@ impl There {
         Self::ByHost(Arc::new(Destinations::new(Arc::clone(policy))))
     }
 
-    /// The destination at this host, with its port: what the address says, as it says it.
+    /// The destination at this host, with its port.
     pub(crate) fn of(&self, host: &str) -> Arc<Destination> {
         match self {
             Self::ByHost(destinations) => destinations.of(host),
             Self::One(destination) => Arc::clone(destination),
         }
     }
+}
+
+/// What tells destinations apart: host and port, as the address says them.
+pub(crate) fn host(uri: &Uri) -> &str {
+    uri.authority().map_or("", Authority::as_str)
 }

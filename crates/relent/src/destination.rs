@@ -208,6 +208,8 @@ impl Destination {
             gated
                 .gate
                 .on_end(now, pass, Ended::Unknown, &mut gated.random);
+            // The probe that it was to be may be somebody else's now.
+            gated.wake_leader();
         }
         gated.leave(caller.id);
     }

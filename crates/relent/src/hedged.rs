@@ -17,6 +17,7 @@ use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
 use crate::race::{RaceEvent, Running};
 use crate::retry::Retry;
+use crate::timer::{poll_timer, set_timer};
 
 /// An operation whose slow attempts are joined by another. Made by [`Retry::hedge`]; awaited.
 #[must_use = "nothing is attempted until it is awaited"]
@@ -188,7 +189,7 @@ where
                     if let State::Waiting { hinted: false } = this.state
                         && let Some(first) = this.driver.first_wait()
                     {
-                        *this.timer = Some(Box::pin(this.driver.clock().sleep(first)));
+                        set_timer(this.timer, this.driver.clock(), first);
                     }
                     continue;
                 }
@@ -196,9 +197,7 @@ where
             let (racer, outcome) = match this.state {
                 State::Done => return Poll::Pending,
                 State::Waiting { .. } => {
-                    if let Some(timer) = this.timer {
-                        ready!(timer.as_mut().poll(context));
-                    }
+                    ready!(poll_timer(this.timer, context));
                     *this.timer = None;
                     *this.state = State::Ready;
                     continue;
@@ -291,7 +290,7 @@ where
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
-                    *this.timer = Some(Box::pin(this.driver.clock().sleep(after)));
+                    set_timer(this.timer, this.driver.clock(), after);
                     let hinted = failure.hint.delay().is_some();
                     *this.state = State::Waiting { hinted };
                 }

@@ -16,6 +16,7 @@ use super::manner::Manner;
 use super::resume::Representation;
 use super::sending::{Connection, wait};
 use crate::cross_layer::Telling;
+use crate::destinations::host;
 use crate::repeatable::RequestFacts;
 
 /// Where the body of a response goes.
@@ -347,8 +348,7 @@ impl Client {
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let mut download = Download::with(self, request, manner.clone());
-        let host = super::host(download.request.uri());
-        let mut driver = manner.driver(host, download.facts());
+        let mut driver = manner.driver(host(download.request.uri()), download.facts());
         let mut last = None;
         loop {
             if let Err(stop) = driver.entered().await {
