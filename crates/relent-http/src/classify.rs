@@ -76,6 +76,13 @@ pub fn classify(
     Some(marked(failure, headers))
 }
 
+/// Whether a response is no failure whatever the time is: most are, and need no clock.
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+#[inline]
+pub(crate) fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
+    status.as_u16() < 400 && !grpc::is_grpc(headers)
+}
+
 /// The kind of a status of 400 or above.
 pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestFacts) -> Kind {
     match status.as_u16() {

@@ -7,6 +7,7 @@ mod error;
 mod manner;
 #[cfg(feature = "middleware")]
 mod middleware;
+mod outgoing;
 mod request;
 mod response;
 mod resume;
@@ -24,11 +25,10 @@ use relent_core::{Decision, Pattern, Policy};
 use reqwest::IntoUrl;
 
 use crate::cross_layer::CrossLayer;
-use crate::destinations::{There, host};
+use crate::destinations::There;
 use crate::dns::Resolver;
 use crate::hint::HintOptions;
 use crate::idempotency_key::KeyForm;
-use crate::repeatable::RequestFacts;
 
 use attempt::Until;
 pub use attempt::{AttemptError, Failed, Last};
@@ -38,6 +38,7 @@ pub use error::Error;
 use manner::{Manner, cause};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
+use outgoing::Outgoing;
 pub use request::RequestBuilder;
 pub use response::Response;
 pub use route::{InvalidRoute, Route};
@@ -313,22 +314,27 @@ impl Client {
     /// # Errors
     /// [`Error::GaveUp`] when the last attempt brought no response.
     pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
-        let manner = self.manner_of(request.method(), request.uri());
+        let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
-        self.exchange(request, &manner).await
+        let outgoing = Outgoing::of(request.clone(), &self.http);
+        self.exchange(&outgoing, &manner).await
     }
 
     /// How a request to this address is retried, unless it says otherwise itself.
-    pub(crate) fn manner_of(&self, method: &Method, uri: &Uri) -> Manner {
+    pub(crate) fn manner_of(&self, method: &Method, uri: impl FnOnce() -> Option<Uri>) -> Manner {
         let mut manner = self.manner.clone();
-        let routed = self
-            .routes
-            .iter()
-            .find(|(route, _)| route.matches(method, uri));
-        if let Some((_, routed)) = routed {
-            manner.policy = routed.policy.clone();
-            if let Some(own) = &routed.destinations {
-                manner.destinations = own.clone();
+        if !self.routes.is_empty()
+            && let Some(uri) = uri()
+        {
+            let routed = self
+                .routes
+                .iter()
+                .find(|(route, _)| route.matches(method, &uri));
+            if let Some((_, routed)) = routed {
+                manner.policy = routed.policy.clone();
+                if let Some(own) = &routed.destinations {
+                    manner.destinations = own.clone();
+                }
             }
         }
         manner
@@ -336,11 +342,10 @@ impl Client {
 
     pub(crate) async fn exchange(
         &self,
-        request: &Request<Body>,
+        request: &Outgoing,
         manner: &Manner,
     ) -> Result<Response, Error> {
-        let facts = RequestFacts::of(request.method(), request.headers());
-        let mut driver = manner.driver(host(request.uri()), facts);
+        let mut driver = manner.driver(request.host(), request.facts());
         let mut last = None;
         let mut connection = Connection::Pooled;
         let mut telling = manner.telling();
@@ -351,9 +356,7 @@ impl Client {
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
             let number = begun.number;
-            let mut headers = request.headers().clone();
-            telling.tell(&begun, &mut headers);
-            let outcome = self.attempt(request, headers, manner.timeout, connection, until, number);
+            let outcome = self.attempt(request, connection, until, &begun, &mut telling);
             let failed = match manner.judge(number.saturating_sub(1), outcome.await) {
                 Ok(response) => {
                     driver.on_success_with(cause(response.status()));
@@ -364,7 +367,8 @@ impl Client {
             match manner.decide(&mut driver, &failed) {
                 Decision::Retry { after } => {
                     connection = Connection::after(&failed.failure);
-                    last = wait(after, failed).await;
+                    // Apart, since most calls never wait.
+                    last = Box::pin(wait(after, failed)).await;
                 }
                 Decision::Stop(stop) => {
                     let summary = driver.summary(Some(stop));

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use relent::{Attempt, GaveUp, Summary, TokioClock};
 use relent_core::{Cause, Decision, StopReason};
 use reqwest::ResponseBuilderExt;
@@ -13,10 +13,10 @@ use super::Client;
 use super::attempt::{AttemptError, Broken, Failed, Last, Until};
 use super::body::Body;
 use super::manner::Manner;
+use super::outgoing::Outgoing;
 use super::resume::Representation;
 use super::sending::{Connection, wait};
 use crate::cross_layer::Telling;
-use crate::destinations::host;
 use crate::repeatable::RequestFacts;
 
 /// Where the body of a response goes.
@@ -62,8 +62,7 @@ impl Sink for Vec<u8> {
 #[derive(Debug)]
 pub struct Download<'c> {
     client: &'c Client,
-    request: Request<Body>,
-    facts: RequestFacts,
+    request: Outgoing,
     manner: Manner,
     /// Attempts that have ended.
     attempts: u32,
@@ -86,15 +85,15 @@ impl<'c> Download<'c> {
     /// A download that has not begun.
     #[must_use]
     pub fn new(client: &'c Client, request: Request<Body>) -> Self {
-        let manner = client.manner_of(request.method(), request.uri());
+        let manner = client.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
+        let request = Outgoing::of(request, &client.http);
         Self::with(client, request, manner)
     }
 
-    pub(crate) fn with(client: &'c Client, request: Request<Body>, manner: Manner) -> Self {
+    pub(crate) fn with(client: &'c Client, request: Outgoing, manner: Manner) -> Self {
         Self {
             client,
-            facts: RequestFacts::of(request.method(), request.headers()),
             request,
             telling: manner.telling(),
             manner,
@@ -113,7 +112,7 @@ impl<'c> Download<'c> {
     /// Whether the request may run twice.
     #[must_use]
     pub const fn facts(&self) -> RequestFacts {
-        self.facts
+        self.request.facts()
     }
 
     /// One attempt, which ends when the whole body is in `sink` or the `limit` is over.
@@ -173,17 +172,18 @@ impl<'c> Download<'c> {
     async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Failed> {
         let begun = self.partial.take().filter(|partial| partial.received > 0);
         let Some(mut partial) = begun else {
-            let outcome = self.send(self.request.headers().clone()).await;
+            let outcome = self.send(None).await;
             let response = self.judge(outcome)?;
             return Ok(self.read_anew(response, sink).await?);
         };
-        let mut headers = self.request.headers().clone();
         let Partial {
             representation,
             received,
         } = &mut partial;
-        representation.ask_for_rest(*received, &mut headers);
-        let response = match self.send(headers).await {
+        let request = self
+            .request
+            .with(|head| representation.ask_for_rest(*received, head.headers_mut()));
+        let response = match self.send(Some(&request)).await {
             Ok(response) => self.judge(Ok(response))?,
             Err(Failed {
                 last: Last::Refused(response),
@@ -219,18 +219,13 @@ impl<'c> Download<'c> {
         Ok(head)
     }
 
-    async fn send(&mut self, mut headers: HeaderMap) -> Result<reqwest::Response, Failed> {
-        self.telling.tell(&self.begun, &mut headers);
-        let (timeout, connection) = (self.manner.timeout, self.connection);
-        let number = self.begun.number;
-        let attempt = self.client.attempt(
-            &self.request,
-            headers,
-            timeout,
-            connection,
-            self.until,
-            number,
-        );
+    /// Asks for the whole, or with this request for the rest.
+    async fn send(&mut self, rest: Option<&Outgoing>) -> Result<reqwest::Response, Failed> {
+        let request = rest.unwrap_or(&self.request);
+        let (begun, telling) = (&self.begun, &mut self.telling);
+        let attempt = self
+            .client
+            .attempt(request, self.connection, self.until, begun, telling);
         attempt.await
     }
 
@@ -259,8 +254,9 @@ impl<'c> Download<'c> {
                 ..Broken::not_the_rest("this response begins anew, and a part of another has left")
             });
         }
-        let (method, headers) = (self.request.method(), self.request.headers());
-        let representation = Representation::of(method, headers, &head);
+        let asked = self.request.head();
+        let representation =
+            asked.and_then(|asked| Representation::of(asked.method(), asked.headers(), &head));
         sink.start(&head, representation.is_some())
             .map_err(refused_by_sink)?;
         self.partial = representation.map(|representation| Partial {
@@ -336,19 +332,20 @@ impl Client {
         request: Request<Body>,
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
-        let manner = self.manner_of(request.method(), request.uri());
+        let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
+        let request = Outgoing::of(request, &self.http);
         self.receive(request, manner, sink).await
     }
 
     pub(crate) async fn receive<S: Sink>(
         &self,
-        request: Request<Body>,
+        request: Outgoing,
         manner: Manner,
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let mut download = Download::with(self, request, manner.clone());
-        let mut driver = manner.driver(host(download.request.uri()), download.facts());
+        let mut driver = manner.driver(download.request.host(), download.facts());
         let mut last = None;
         loop {
             if let Err(stop) = driver.entered().await {

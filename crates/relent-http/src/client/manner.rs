@@ -32,8 +32,6 @@ pub(crate) struct Manner {
     pub(crate) delay: Option<Arc<Delay>>,
     /// Whether the request may run twice, if the caller says so.
     pub(crate) repeatable: Option<bool>,
-    /// The limit of an attempt and its response's body, set on the request.
-    pub(crate) timeout: Option<Duration>,
     pub(crate) traced: bool,
     pub(crate) named: Named,
     /// What is told to the server, if anything.
@@ -48,7 +46,6 @@ impl Manner {
             when: None,
             delay: None,
             repeatable: None,
-            timeout: None,
             traced: false,
             named: Named::default(),
             cross: None,
@@ -81,6 +78,7 @@ impl Manner {
     /// The caller's own judgement of a response, which goes before that of the status. `attempt`
     /// counts from 0.
     #[allow(clippy::result_large_err, reason = "a response is as large")]
+    #[inline]
     pub(crate) fn judge(
         &self,
         attempt: u32,

@@ -14,9 +14,10 @@ use super::body::Body;
 use super::download::Sink;
 use super::error::Error;
 use super::manner::Manner;
+use super::outgoing::Outgoing;
 use super::response::Response;
 use super::{Client, whole};
-use crate::idempotency_key::IdempotencyKey;
+use crate::idempotency_key::{IdempotencyKey, KeyForm};
 
 /// A request in the making: reqwest's builder, and how this one is retried.
 ///
@@ -236,7 +237,18 @@ impl RequestBuilder {
     /// # Errors
     /// [`Error::Request`] when a part of it makes no sense.
     pub fn build(self) -> Result<Request<Body>, Error> {
-        self.prepare().map(|prepared| prepared.request)
+        if let Some(wrong) = self.wrong {
+            return Err(Error::Request(wrong));
+        }
+        let key = self.key.map(|key| (key, self.client.key_form));
+        let (mut head, body) = parts(self.http, self.body, key)?;
+        let uri = head.url().as_str().parse::<http::Uri>();
+        let mut request = Request::new(body);
+        *request.uri_mut() = uri.map_err(|error| Error::Request(error.into()))?;
+        *request.method_mut() = head.method().clone();
+        *request.version_mut() = head.version();
+        *request.headers_mut() = std::mem::take(head.headers_mut());
+        Ok(request)
     }
 
     /// Attempts until the head of a response has arrived that is no failure, or the policy stops;
@@ -248,17 +260,28 @@ impl RequestBuilder {
     /// # Errors
     /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
     /// no response.
-    pub async fn send(self) -> Result<Response, Error> {
+    pub fn send(self) -> impl Future<Output = Result<Response, Error>> + Send {
+        // Out of the future, which would hold the builder beside what is made of it.
         let whole_body = self.whole_body;
-        let Prepared {
-            client,
-            request,
-            manner,
-        } = self.prepare()?;
-        if whole_body {
-            whole::receive(&client, request, manner).await
-        } else {
-            client.exchange(&request, &manner).await
+        let prepared = self.prepare();
+        async move {
+            let prepared = prepared?;
+            if whole_body {
+                let Prepared {
+                    client,
+                    request,
+                    manner,
+                } = prepared;
+                let received = whole::receive(&client, request, manner);
+                // Apart, since every other call would be as large, and is moved.
+                return Box::pin(received).await;
+            }
+            let Prepared {
+                client,
+                request,
+                manner,
+            } = &prepared;
+            client.exchange(request, manner).await
         }
     }
 
@@ -276,46 +299,53 @@ impl RequestBuilder {
         Ok(client.receive(request, manner, sink).await?)
     }
 
+    #[inline]
     fn prepare(self) -> Result<Prepared, Error> {
         if let Some(wrong) = self.wrong {
             return Err(Error::Request(wrong));
         }
-        let mut http = self
-            .http
-            .build()
-            .map_err(|error| Error::Request(error.into()))?;
-        let uri = http.url().as_str().parse::<http::Uri>();
-        let mut request = Request::new(Body::empty());
-        *request.uri_mut() = uri.map_err(|error| Error::Request(error.into()))?;
-        *request.method_mut() = http.method().clone();
-        *request.version_mut() = http.version();
-        *request.headers_mut() = std::mem::take(http.headers_mut());
-        *request.body_mut() = match (self.body, http.body_mut().take()) {
-            (Some(body), _) => body,
-            (None, Some(body)) => body.into(),
-            (None, None) => Body::empty(),
-        };
-        if let Some(key) = &self.key {
-            key.attach(self.client.key_form, request.headers_mut());
-        }
-        let mut manner = self.client.manner_of(request.method(), request.uri());
-        manner.timeout = http.timeout().copied();
+        let key = self.key.map(|key| (key, self.client.key_form));
+        let (head, body) = parts(self.http, self.body, key)?;
+        let uri = || head.url().as_str().parse().ok();
+        let mut manner = self.client.manner_of(head.method(), uri);
         for change in self.changes {
             change(&mut manner);
         }
-        let manner = manner.settled(request.headers());
+        let manner = manner.settled(head.headers());
         Ok(Prepared {
             client: self.client,
-            request,
+            request: Outgoing::new(head, body),
             manner,
         })
     }
 }
 
+/// The request without its body, and the body.
+#[inline]
+fn parts(
+    http: reqwest::RequestBuilder,
+    body: Option<Body>,
+    key: Option<(IdempotencyKey, KeyForm)>,
+) -> Result<(reqwest::Request, Body), Error> {
+    let mut head = match http.build() {
+        Ok(head) => head,
+        Err(error) => return Err(Error::Request(error.into())),
+    };
+    let body = match (body, head.body_mut().take()) {
+        (Some(body), _) => body,
+        (None, Some(body)) => body.into(),
+        (None, None) => Body::empty(),
+    };
+    if let Some((key, form)) = key {
+        key.attach(form, head.headers_mut());
+    }
+    Ok((head, body))
+}
+
 /// A request that can be sent, and how it is retried.
 struct Prepared {
     client: Client,
-    request: Request<Body>,
+    request: Outgoing,
     manner: Manner,
 }
 

@@ -3,13 +3,13 @@
 use std::io;
 
 use bytes::Bytes;
-use http::{Request, Response as Head};
+use http::Response as Head;
 
 use super::Client;
-use super::body::Body;
 use super::download::Sink;
 use super::error::Error;
 use super::manner::Manner;
+use super::outgoing::Outgoing;
 use super::response::Response;
 
 /// A body in memory, under the head with which it began.
@@ -34,7 +34,7 @@ impl Sink for Whole {
 
 pub(crate) async fn receive(
     client: &Client,
-    request: Request<Body>,
+    request: Outgoing,
     manner: Manner,
 ) -> Result<Response, Error> {
     let mut whole = Whole::default();

@@ -19,9 +19,9 @@ use tower_service::Service;
 use super::head::Head;
 use super::race::{Call, Ended, Finish, Racing};
 use super::{CallDriver, Config, MapBody, Override, ServiceError};
+use crate::classify::cannot_fail;
 use crate::cross_layer::Telling;
 use crate::drain::{self, Drain};
-use crate::headers::GRPC_STATUS;
 use crate::network;
 use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
@@ -512,13 +512,11 @@ pub(super) fn judge<R, K: Clock, M, N>(
     config: &Config<K, M, N>,
     driver: &CallDriver<K>,
 ) -> Option<Failure> {
-    let plain = response.status().as_u16() < 400 && !response.headers().contains_key(GRPC_STATUS);
-    if plain && verdict(response).is_none() {
-        // No failure, whatever the time is.
+    let (status, headers) = (response.status(), response.headers());
+    if cannot_fail(status, headers) && verdict(response).is_none() {
         return None;
     }
     let now = driver.clock().wall();
-    let (status, headers) = (response.status(), response.headers());
     let mut failure = match verdict(response) {
         Some(verdict) => verdict?,
         None => crate::classify(status, headers, facts, now, &config.hints)?,

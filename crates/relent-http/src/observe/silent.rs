@@ -1,6 +1,8 @@
 //! No spans.
 
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::StatusCode;
+#[cfg(feature = "tower")]
+use http::{HeaderMap, Method, Uri};
 use relent_core::Failure;
 
 /// What the span of an attempt is without the feature `tracing`: nothing.
@@ -8,8 +10,15 @@ use relent_core::Failure;
 pub(crate) struct AttemptSpan;
 
 impl AttemptSpan {
+    #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn start(_: &Method, _: &Uri, _: &HeaderMap, _: u32) -> Self {
+        Self
+    }
+
+    #[cfg(feature = "reqwest")]
+    #[inline]
+    pub(crate) fn of(_: Option<&reqwest::Request>, _: u32) -> Self {
         Self
     }
 

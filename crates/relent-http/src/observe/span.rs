@@ -20,6 +20,7 @@ pub(crate) struct AttemptSpan {
 
 impl AttemptSpan {
     /// The attempt of this number starts; the first is 1.
+    #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn start(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Self {
         // Without a subscriber this is one comparison.
@@ -27,6 +28,22 @@ impl AttemptSpan {
             begin(method, uri, headers, number)
         } else {
             Span::none()
+        };
+        Self { span, ended: false }
+    }
+
+    /// The same for a request of reqwest, whose address is parsed only if somebody listens. There is
+    /// none for one that reqwest refuses, since nothing goes out.
+    #[cfg(feature = "reqwest")]
+    #[inline]
+    pub(crate) fn of(request: Option<&reqwest::Request>, number: u32) -> Self {
+        let span = match request {
+            Some(request) if tracing::level_enabled!(tracing::Level::INFO) => {
+                let uri = request.url().as_str().parse();
+                let span = |uri: Uri| begin(request.method(), &uri, request.headers(), number);
+                uri.map_or_else(|_| Span::none(), span)
+            }
+            _ => Span::none(),
         };
         Self { span, ended: false }
     }
