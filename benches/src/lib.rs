@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+pub mod loopback;
 pub mod subjects;
 pub mod work;
 
@@ -30,11 +31,13 @@ pub enum Scenario {
     HttpSuccess,
     /// The same with three header fields, which have to be kept for a retry.
     HttpSuccessFields,
+    /// A GET through reqwest that is answered at once, without fields or a body.
+    ReqwestSuccess,
 }
 
 impl Scenario {
     /// Every scenario, in the order of the tables.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::AsyncSuccess,
         Self::SyncSuccess,
         Self::TenDelays,
@@ -44,6 +47,7 @@ impl Scenario {
         Self::BudgetPair,
         Self::HttpSuccess,
         Self::HttpSuccessFields,
+        Self::ReqwestSuccess,
     ];
 
     /// Its name on the command line.
@@ -59,6 +63,7 @@ impl Scenario {
             Self::BudgetPair => "budget-pair",
             Self::HttpSuccess => "http-success",
             Self::HttpSuccessFields => "http-success-fields",
+            Self::ReqwestSuccess => "reqwest-success",
         }
     }
 }

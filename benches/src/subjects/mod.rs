@@ -8,13 +8,14 @@ pub mod bare;
 pub mod governor;
 pub mod http;
 pub mod relent;
+pub mod reqwest;
 pub mod retry_policies;
 pub mod tokio_retry;
 pub mod tokio_retry2;
 pub mod tower;
 
 /// Every subject's rows.
-pub const ROWS: [&[Row]; 10] = [
+pub const ROWS: [&[Row]; 11] = [
     bare::ROWS,
     relent::ROWS,
     backon::ROWS,
@@ -25,6 +26,7 @@ pub const ROWS: [&[Row]; 10] = [
     retry_policies::ROWS,
     governor::ROWS,
     http::ROWS,
+    reqwest::ROWS,
 ];
 
 /// Makes a future and tells its size in bytes.
