@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt};
 
 /// Batches of which the median counts.
-const BATCHES: usize = 41;
+const BATCHES: usize = 101;
 /// Requests in one.
 const REQUESTS: usize = 320;
 /// Requests under way at once.
@@ -42,12 +42,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         let bare = bare();
         for (subject, send) in clients() {
             let (mut one, mut many) = (Vec::new(), Vec::new());
-            for _ in 0..BATCHES {
-                one.push((latency(&bare, &url).await?, latency(&send, &url).await?));
-                many.push((
-                    throughput(&bare, &url).await?,
-                    throughput(&send, &url).await?,
-                ));
+            for batch in 0..BATCHES {
+                // Who comes first has no part in it.
+                let (first, second) = match batch % 2 {
+                    0 => (&bare, &send),
+                    _ => (&send, &bare),
+                };
+                let waits = (latency(first, &url).await?, latency(second, &url).await?);
+                let rates = (
+                    throughput(first, &url).await?,
+                    throughput(second, &url).await?,
+                );
+                let in_order = |pair: (f64, f64)| match batch % 2 {
+                    0 => pair,
+                    _ => (pair.1, pair.0),
+                };
+                one.push(in_order(waits));
+                many.push(in_order(rates));
             }
             let (micros, slower) = medians(&one);
             let (rate, faster) = medians(&many);

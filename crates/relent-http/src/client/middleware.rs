@@ -12,7 +12,9 @@ use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::attempt::{AttemptError, Failed, Last, Until};
 use super::manner::{Manner, cause};
+use super::outgoing::copy;
 use super::sending::{sleep, wait};
+use crate::classify::cannot_fail;
 use crate::cross_layer::CrossLayer;
 use crate::destinations::There;
 use crate::hint::HintOptions;
@@ -134,8 +136,11 @@ impl RetryMiddleware {
         let outcome = until.timeout(next.run(request, extensions)).await;
         match outcome.map_err(|cut| (cut.failure, Outcome::Cut(cut.error)))? {
             Ok(response) => {
-                let now = SystemTime::now();
                 let (status, headers) = (response.status(), response.headers());
+                if cannot_fail(status, headers) {
+                    return Ok(response);
+                }
+                let now = SystemTime::now();
                 match classify(status, headers, facts, now, &self.hints) {
                     None => Ok(response),
                     Some(failure) => Err((failure, Outcome::Refused(response))),
@@ -222,7 +227,10 @@ impl Middleware for RetryMiddleware {
             }
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
-            let again = request.try_clone();
+            let again = match request.body() {
+                None => Some(copy(&request)),
+                Some(_) => request.try_clone(),
+            };
             telling.tell(&begun, request.headers_mut());
             extensions.clone_from(&given);
             let attempt = self.attempt(until, request, extensions, next.clone());

@@ -123,7 +123,7 @@ impl Outgoing {
 /// A copy of a request without a body. What is as in a new one is not touched: reqwest's own clone
 /// makes a map for a timeout that is not there.
 #[inline]
-fn copy(head: &reqwest::Request) -> reqwest::Request {
+pub(crate) fn copy(head: &reqwest::Request) -> reqwest::Request {
     let mut copy = reqwest::Request::new(head.method().clone(), head.url().clone());
     if !head.headers().is_empty() {
         *copy.headers_mut() = head.headers().clone();
