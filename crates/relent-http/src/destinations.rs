@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::Uri;
-use http::uri::Authority;
+#[cfg(feature = "tower")]
+use http::{Uri, uri::Authority};
 use relent::{Destination, Destinations};
 use relent_core::Policy;
 
@@ -29,6 +29,7 @@ impl There {
 }
 
 /// What tells destinations apart: host and port, as the address says them.
+#[cfg(feature = "tower")]
 pub(crate) fn host(uri: &Uri) -> &str {
     uri.authority().map_or("", Authority::as_str)
 }
