@@ -67,6 +67,24 @@ impl Cooldown {
         }
     }
 
+    /// Whether there is one that has not been [forgotten](Self::forget_past): without, nobody needs to
+    /// know the time.
+    #[inline]
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.until.load(Ordering::Relaxed) != 0
+    }
+
+    /// Forgets one that is over. Does nothing about one that has begun meanwhile.
+    pub fn forget_past(&self, now: Instant) {
+        let until = self.until.load(Ordering::Relaxed);
+        if until != 0 && until <= now.as_nanos() {
+            let _ = self
+                .until
+                .compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// How much of it is left; zero if there is none.
     #[must_use]
     pub fn left(&self, now: Instant) -> Duration {
@@ -114,6 +132,19 @@ mod tests {
 
     fn hinted(failure: Failure, seconds: u64) -> Failure {
         failure.hint(Hint::after(Duration::from_secs(seconds)))
+    }
+
+    #[test]
+    fn only_what_is_over_is_forgotten() {
+        let cooldown = Cooldown::new();
+        assert!(!cooldown.has_begun());
+        cooldown.on_failure(at(10), &hinted(Failure::throttled(), 4), MOST);
+        cooldown.forget_past(at(13));
+        assert!(cooldown.has_begun());
+        cooldown.forget_past(at(14));
+        assert!(!cooldown.has_begun());
+        cooldown.on_failure(at(14), &hinted(Failure::throttled(), 2), MOST);
+        assert_eq!(cooldown.left(at(15)), SECOND);
     }
 
     #[test]

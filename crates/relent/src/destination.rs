@@ -136,6 +136,13 @@ impl Destination {
         self.locked().map_or(0, |gated| gated.gate.parked())
     }
 
+    /// Whether nobody has to ask before an attempt, nor tell how it ended: then no clock is read for
+    /// it (design rule 10).
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.gate.is_none() && self.throttle.is_none() && !self.cooldown.has_begun()
+    }
+
     fn locked(&self) -> Option<MutexGuard<'_, Gated>> {
         let gate = self.gate.as_ref()?;
         Some(gate.lock().unwrap_or_else(PoisonError::into_inner))
@@ -148,6 +155,7 @@ impl Destination {
 
     /// A request is made. `None` if it is not to be attempted at all; else its name here.
     pub(crate) fn on_request(&self, now: Instant) -> Option<u64> {
+        self.cooldown.forget_past(now);
         if let Some(throttle) = &self.throttle {
             let (throttle, random) = &mut *throttle.lock().unwrap_or_else(PoisonError::into_inner);
             if !throttle.admit(now, random) {

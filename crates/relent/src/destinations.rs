@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use relent_core::Policy;
@@ -30,14 +31,18 @@ pub struct Destinations {
 
 #[derive(Default)]
 struct Known {
-    by_name: HashMap<Box<str>, Entry>,
+    by_name: HashMap<Arc<str>, Arc<Entry>>,
+    /// The one that was last called, since the next call most often goes there too: to compare a name
+    /// costs a fraction of its hash.
+    last: Option<(Arc<str>, Arc<Entry>)>,
     /// Counts calls: when a destination was last called.
     calls: u64,
 }
 
 struct Entry {
     destination: Arc<Destination>,
-    called: u64,
+    /// Only written under the lock.
+    called: AtomicU64,
 }
 
 impl Destinations {
@@ -65,21 +70,12 @@ impl Destinations {
     pub fn of(&self, name: &str) -> Arc<Destination> {
         let mut known = self.known();
         known.calls += 1;
-        let calls = known.calls;
-        if let Some(entry) = known.by_name.get_mut(name) {
-            entry.called = calls;
-            return Arc::clone(&entry.destination);
+        if let Some((last, entry)) = &known.last
+            && **last == *name
+        {
+            return entry.call(known.calls);
         }
-        if known.by_name.len() >= self.most {
-            known.make_room(self.most);
-        }
-        let destination = Arc::new(Destination::new(&self.policy));
-        let entry = Entry {
-            destination: Arc::clone(&destination),
-            called: calls,
-        };
-        known.by_name.insert(name.into(), entry);
-        destination
+        known.of(name, &self.policy, self.most)
     }
 
     /// How many there are.
@@ -100,21 +96,55 @@ impl Destinations {
 }
 
 impl Known {
+    #[inline(never)]
+    fn of(&mut self, name: &str, policy: &Policy, most: usize) -> Arc<Destination> {
+        let known = self.by_name.get_key_value(name);
+        let (name, entry) = match known.map(|(name, entry)| (name.clone(), entry.clone())) {
+            Some(known) => known,
+            None => {
+                if self.by_name.len() >= most {
+                    self.make_room(most);
+                }
+                let entry = Arc::new(Entry {
+                    destination: Arc::new(Destination::new(policy)),
+                    called: AtomicU64::new(self.calls),
+                });
+                let name = Arc::from(name);
+                self.by_name.insert(Arc::clone(&name), Arc::clone(&entry));
+                (name, entry)
+            }
+        };
+        let destination = entry.call(self.calls);
+        self.last = Some((name, entry));
+        destination
+    }
+
     /// Forgets an eighth of them, so that the search for the oldest is paid for seldom.
     fn make_room(&mut self, most: usize) {
+        self.last = None;
         let idle = self.by_name.values().filter(|entry| entry.is_idle());
-        let mut called: Vec<u64> = idle.map(|entry| entry.called).collect();
+        let mut called: Vec<u64> = idle.map(|entry| entry.called()).collect();
         called.sort_unstable();
         let wanted = self.by_name.len() + most / 8 - most;
         let Some(&last) = called.get(wanted.min(called.len().saturating_sub(1))) else {
             return;
         };
         self.by_name
-            .retain(|_, entry| !entry.is_idle() || entry.called > last);
+            .retain(|_, entry| !entry.is_idle() || entry.called() > last);
     }
 }
 
 impl Entry {
+    #[inline]
+    fn call(&self, calls: u64) -> Arc<Destination> {
+        self.called.store(calls, Ordering::Relaxed);
+        Arc::clone(&self.destination)
+    }
+
+    fn called(&self) -> u64 {
+        self.called.load(Ordering::Relaxed)
+    }
+
     /// Whether nobody calls it.
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.destination) == 1

@@ -310,7 +310,7 @@ where
         }
         if self.attended {
             if self.destination.is_some() && self.visit.is_none() {
-                self.visit();
+                self.visit_unasked();
             }
             if self.policy.needs_time() || self.extras.is_some() {
                 return self.begin_timed(number);
@@ -352,9 +352,7 @@ where
     pub fn on_success(&mut self) {
         if self.attended {
             self.session.on_success(budget(&self.destination));
-            if self.destination.is_some() {
-                self.end_visit(Ended::Answered);
-            }
+            self.end_visit(Ended::Answered);
             if self.extras.is_some() {
                 self.record_success();
             }

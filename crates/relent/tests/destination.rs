@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use relent::{
-    Audience, Backoff, Destination, Failure, Hint, Policy, Polled, StopReason, Throttle,
-    VirtualClock, blocking, poll, retry, retry_mut,
+    Audience, Backoff, BudgetConfig, Clock, Destination, Driver, Entry, Failure, Hint, Policy,
+    Polled, StopReason, Throttle, VirtualClock, blocking, poll, retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
 
@@ -332,4 +332,47 @@ async fn who_needs_no_gate_pays_for_none() {
         answer.as_mut().poll(&mut context),
         Poll::Ready(Ok(1))
     ));
+}
+
+/// Counts how often it is read; it stands still.
+struct Counted(relent::Instant, Cell<u32>);
+
+impl Clock for &Counted {
+    fn now(&self) -> relent::Instant {
+        self.1.set(self.1.get() + 1);
+        self.0
+    }
+}
+
+#[test]
+fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
+    let budget_alone = Policy::builder(Backoff::exponential(SECOND))
+        .budget(BudgetConfig::DEFAULT)
+        .build()
+        .unwrap();
+    let began = relent::Instant::ORIGIN;
+    let reads = |policy: &Policy, there: &Destination, now| {
+        let clock = Counted(now, Cell::new(0));
+        let mut driver = Driver::builder(policy, &clock).destination(there).start();
+        let entry = driver.enter(None);
+        if entry == Entry::Go {
+            driver.on_attempt();
+            driver.on_success();
+        }
+        drop(driver);
+        (entry == Entry::Go, clock.1.get())
+    };
+    let there = Destination::new(&budget_alone);
+    assert_eq!(reads(&budget_alone, &there, began), (true, 0));
+    // How long a success takes is what a gate knows overload by.
+    let gated = Destination::new(&policy());
+    assert_eq!(reads(&policy(), &gated, began), (true, 2));
+
+    // A cooldown has an end, which one caller sees for all.
+    let refused = Failure::throttled().hint(Hint::after(SECOND));
+    there.cooldown().on_failure(began, &refused, SECOND);
+    assert_eq!(reads(&budget_alone, &there, began), (false, 1));
+    let over = began.saturating_add(SECOND);
+    assert_eq!(reads(&budget_alone, &there, over), (true, 1));
+    assert_eq!(reads(&budget_alone, &there, over), (true, 0));
 }

@@ -22,6 +22,8 @@ pub(super) struct Visit {
 
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
+    /// Nobody had to ask so far (design rule 10).
+    Unasked,
     /// The next attempt has yet to ask.
     Outside,
     /// Held back by the cooldown until then.
@@ -57,7 +59,17 @@ where
     /// the answer changes before; without one, what changes is noticed when it is asked again.
     #[inline]
     pub fn enter(&mut self, waker: Option<&Waker>) -> Entry {
-        if self.destination.is_none() || self.policy.is_off() {
+        let Some(destination) = self.destination.as_deref() else {
+            return Entry::Go;
+        };
+        let unasked = matches!(
+            self.visit,
+            None | Some(Visit {
+                stage: Stage::Unasked,
+                ..
+            })
+        );
+        if self.policy.is_off() || unasked && destination.is_quiet() {
             return Entry::Go;
         }
         self.enter_there(waker)
@@ -67,7 +79,7 @@ where
     fn enter_there(&mut self, waker: Option<&Waker>) -> Entry {
         let now = self.now();
         if self.visit.is_none() {
-            self.visit();
+            self.visit(now);
         }
         let last_start = self.session.last_start(&self.policy);
         let stop = |reason| {
@@ -100,7 +112,7 @@ where
                 return Entry::Wait(Some(until.saturating_since(now)));
             }
             Stage::Held(_) => {}
-            Stage::Outside => {
+            Stage::Outside | Stage::Unasked => {
                 let room = last_start.saturating_since(now);
                 let wait = destination.cooldown().wait(now, room, &mut self.random);
                 if wait > room {
@@ -177,9 +189,31 @@ where
         std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
     }
 
+    /// The session comes to its destination for the first time, without having asked.
+    #[inline]
+    pub(super) fn visit_unasked(&mut self) {
+        if !self
+            .destination
+            .as_deref()
+            .is_some_and(Destination::is_quiet)
+        {
+            let now = self.now();
+            return self.visit(now);
+        }
+        if let Some(budget) = budget(&self.destination) {
+            budget.on_request();
+            if !self.silent {
+                self.observer.on_budget(budget);
+            }
+        }
+        self.visit = Some(Visit {
+            id: 0,
+            stage: Stage::Unasked,
+        });
+    }
+
     /// The session comes to its destination for the first time.
-    pub(super) fn visit(&mut self) {
-        let now = self.now();
+    fn visit(&mut self, now: Instant) {
         if let Some(destination) = self.destination.as_deref() {
             let id = destination.on_request(now);
             if let Some(budget) = destination.budget()
@@ -200,14 +234,24 @@ where
     /// The destination answered, whatever is made of it.
     #[inline]
     pub(crate) fn on_answered(&mut self) {
-        if self.destination.is_some() {
-            self.end_visit(Ended::Answered);
-        }
+        self.end_visit(Ended::Answered);
     }
 
     /// The running attempt is over, or the session goes away.
-    #[inline(never)]
+    #[inline]
     pub(super) fn end_visit(&mut self, ended: Ended) {
+        match self.visit {
+            None
+            | Some(Visit {
+                stage: Stage::Unasked,
+                ..
+            }) => {}
+            Some(_) => self.end_visit_there(ended),
+        }
+    }
+
+    #[inline(never)]
+    fn end_visit_there(&mut self, ended: Ended) {
         let caller = self.caller();
         let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
         else {
@@ -217,7 +261,7 @@ where
             Stage::Refused => return,
             Stage::Parked => destination.forget(self.clock.now(), &caller),
             Stage::Inside(pass) => destination.on_end(|| self.clock.now(), pass, ended),
-            Stage::Outside | Stage::Held(_) => {}
+            Stage::Outside | Stage::Unasked | Stage::Held(_) => {}
         }
         visit.stage = Stage::Outside;
     }
@@ -230,7 +274,7 @@ where
         self.end_visit(Ended::of(failure));
     }
 
-    #[inline(never)]
+    #[inline]
     pub(super) fn leave(&mut self) {
         self.end_visit(Ended::Unknown);
         self.session.on_cancel(budget(&self.destination));
