@@ -7,6 +7,7 @@
 )]
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -96,6 +97,7 @@ type Script = dyn Fn(usize, &Seen) -> Step + Send + Sync;
 pub struct Server {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
+    silent: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -119,8 +121,12 @@ impl Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let (script, all): (Arc<Script>, _) = (Arc::new(script), seen.clone());
+        let (seen, silent) = (
+            Arc::new(Mutex::new(Vec::new())),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let script: Arc<Script> = Arc::new(script);
+        let (all, stalled) = (seen.clone(), Arc::clone(&silent));
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -130,15 +136,19 @@ impl Server {
                 let listener = TcpListener::from_std(listener).unwrap();
                 for connection in 1.. {
                     let (stream, _) = listener.accept().await.unwrap();
-                    let (script, all) = (script.clone(), all.clone());
+                    let (script, all, stalled) = (script.clone(), all.clone(), stalled.clone());
                     tokio::spawn(async move {
                         // The client may go away at any time.
-                        let _ = serve(stream, connection, early, &*script, &all).await;
+                        let _ = serve(stream, connection, early, &*script, &all, &stalled).await;
                     });
                 }
             });
         });
-        Self { address, seen }
+        Self {
+            address,
+            seen,
+            silent,
+        }
     }
 
     /// The address of a resource.
@@ -149,6 +159,11 @@ impl Server {
     /// Every request so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
+    }
+
+    /// How many requests have met a silence: all that comes before it has been sent.
+    pub fn silences(&self) -> usize {
+        self.silent.load(Ordering::Acquire)
     }
 
     /// How many requests have arrived.
@@ -163,6 +178,7 @@ async fn serve(
     early: bool,
     script: &Script,
     all: &Mutex<Vec<Seen>>,
+    silent: &AtomicUsize,
 ) -> std::io::Result<()> {
     let mut buffer = Vec::new();
     loop {
@@ -228,6 +244,7 @@ async fn serve(
             }
             Step::Stall(bytes) => {
                 stream.write_all(&bytes).await?;
+                silent.fetch_add(1, Ordering::Release);
                 while stream.read_buf(&mut buffer).await? > 0 {}
                 return Ok(());
             }
