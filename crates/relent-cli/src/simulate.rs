@@ -31,7 +31,10 @@ Examples:
   Which policy is best for an outage like this one:
       relent simulate blackout --policies off,standard,envoy,./mine.toml#reports
 
-  The same with a service of one's own:
+  The same with a service of one's own, from a scenario that comes along; its format is TOML, and
+  --format prints every key and its default:
+      relent simulate --show blackout > service.toml
+      relent simulate --format
       relent simulate ./service.toml --set clients.processes=200 --seeds 10
 
   To look at: all charts and numbers in one file for a browser, or one picture:
@@ -69,6 +72,9 @@ numbers on every machine.
 Exit status: 0; 1 if a run is given up or the result cannot be written; 2 if the options, a policy or
 a scenario are wrong.";
 
+/// Where a person finds out what a scenario may hold.
+const SEE_FORMAT: &str = "see `relent simulate --format` for every key and its default, and \
+    `relent simulate --show blackout` for a scenario to start from";
 /// The most that is read of a scenario: 1 MiB.
 const MOST: u64 = 1 << 20;
 /// The most seeds: more say no more.
@@ -77,7 +83,7 @@ const MOST_SEEDS: u64 = 10_000;
 /// What `relent simulate` is given.
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
-    /// Scenarios that come along, or files [default: all that come along]
+    /// Scenarios that come along, or files in TOML (see --format) [default: all that come along]
     #[arg(value_name = "SCENARIO|FILE")]
     scenarios: Vec<String>,
 
@@ -115,8 +121,16 @@ pub(crate) struct SimulateArgs {
     plot: Option<PathBuf>,
 
     /// List the scenarios that come along
-    #[arg(long, conflicts_with_all = ["scenarios", "set", "json", "report", "plot"])]
+    #[arg(long, conflicts_with_all = ["scenarios", "set", "json", "report", "plot", "show", "format"])]
     list: bool,
+
+    /// Print the file of a scenario that comes along, to start one's own from
+    #[arg(long, value_name = "SCENARIO", conflicts_with_all = ["scenarios", "set", "json", "report", "plot", "format"])]
+    show: Option<String>,
+
+    /// Print the format of a scenario: every key and its default
+    #[arg(long, conflicts_with_all = ["scenarios", "set", "json", "report", "plot"])]
+    format: bool,
 }
 
 fn seeds(text: &str) -> Result<u64, String> {
@@ -148,6 +162,12 @@ struct Named<T> {
 pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     if args.list {
         return list();
+    }
+    if let Some(name) = &args.show {
+        return show(name);
+    }
+    if args.format {
+        return print(scenarios::FORMAT).map_err(Quit::failed);
     }
     let names = match args.scenarios.as_slice() {
         [] => scenarios::names().into_iter().map(str::to_owned).collect(),
@@ -209,6 +229,16 @@ fn list() -> Result<(), Quit> {
     print(&text).map_err(Quit::failed)
 }
 
+fn show(name: &str) -> Result<(), Quit> {
+    match scenarios::get(name) {
+        Some(builtin) => print(builtin.text).map_err(Quit::failed),
+        None => Err(Quit::usage(format!(
+            "no scenario {name:?}: those that come along are {}",
+            scenarios::names().join(", ")
+        ))),
+    }
+}
+
 /// A scenario that comes along, or a file.
 fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, String), Quit> {
     let text = match scenarios::get(name) {
@@ -221,7 +251,7 @@ fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, Strin
         .collect();
     match Scenario::parse_with(&text, &changes) {
         Ok(scenario) => Ok((scenario, text)),
-        Err(error) => Err(Quit::usage(format!("{name}: {error}"))),
+        Err(error) => Err(Quit::usage(format!("{name}: {error}\n{SEE_FORMAT}"))),
     }
 }
 
@@ -233,7 +263,7 @@ fn read(path: &str) -> Result<String, String> {
         }
         Ok(_) => String::from_utf8(bytes).map_err(|_| format!("{path}: is not UTF-8 text")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
-            "no scenario {path:?}: there is no file of that name, and those that come along are {}",
+            "no scenario {path:?}: there is no file of that name, and those that come along are {}\n{SEE_FORMAT}",
             scenarios::names().join(", ")
         )),
         Err(error) => Err(format!("{path}: cannot be read: {error}")),

@@ -116,6 +116,50 @@ fn a_scenario_of_ones_own_is_a_file() {
 }
 
 #[test]
+fn an_installed_command_shows_the_format_and_a_scenario_to_start_from() {
+    let format = run(&["simulate", "--format"]);
+    assert_eq!(format.status, 0, "{}", format.stderr);
+    assert_eq!(format.stdout, relent_sim::scenarios::FORMAT);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    for scenario in relent_sim::scenarios::all() {
+        let shown = run(&["simulate", "--show", scenario.name]);
+        assert_eq!(shown.status, 0, "{}", shown.stderr);
+        assert_eq!(shown.stdout, scenario.text, "comments and all");
+    }
+    std::fs::write(&file, run(&["simulate", "--show", "herd"]).stdout).unwrap();
+    let args = ["--seeds", "1", "--policies", "off", "--json"];
+    let ran = run(&[&["simulate", file.to_str().unwrap()], &args[..]].concat());
+    let line: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let builtin = run(&[&["simulate", "herd"], &args[..]].concat());
+    let other: Value = serde_json::from_str(&builtin.stdout).unwrap();
+    assert_eq!(line["runs"], other["runs"]);
+}
+
+#[test]
+fn whoever_gets_a_scenario_wrong_is_told_where_the_format_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    std::fs::write(&file, "[clients]\narivals.herd = { clients = 3 }\n").unwrap();
+    let path = file.to_str().unwrap();
+    for args in [
+        vec!["simulate", path],
+        vec!["simulate", "no-such"],
+        vec!["simulate", "herd", "--set", "service.modl=row"],
+    ] {
+        let ran = run(&args);
+        assert_eq!(ran.status, 2, "{args:?}");
+        let told = ran.stderr.contains("`relent simulate --format`");
+        assert!(told, "{args:?}: {}", ran.stderr);
+    }
+    let help = run(&["simulate", "--help"]).stdout;
+    for part in ["--format", "--show", "TOML"] {
+        assert!(help.contains(part), "{part}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_before_anything_runs() {
     for (args, part) in [
         (vec!["simulate", "no-such"], "random-failures"),
@@ -134,6 +178,9 @@ fn what_is_wrong_is_said_before_anything_runs() {
         (vec!["simulate", "herd", "--seeds", "0"], "from 1 to 10000"),
         (vec!["simulate", "herd", "--seed", "-1"], "whole number"),
         (vec!["simulate", "--list", "--json"], "cannot be used"),
+        (vec!["simulate", "--format", "--list"], "cannot be used"),
+        (vec!["simulate", "--show", "no-such"], "random-failures"),
+        (vec!["simulate", "herd", "--show", "herd"], "cannot be used"),
     ] {
         let ran = run(&args);
         assert_eq!(ran.status, 2, "{args:?}");

@@ -19,6 +19,13 @@ pub struct Builtin {
     pub text: &'static str,
 }
 
+/// The format of a scenario, with every key and its default (Markdown).
+///
+/// ```
+/// assert!(relent_sim::scenarios::FORMAT.contains("[clients]"));
+/// ```
+pub const FORMAT: &str = include_str!("../scenarios/FORMAT.md");
+
 impl Builtin {
     /// Reads the file.
     ///
