@@ -210,8 +210,8 @@ fn a_browser_shows_every_chart_on_desks_and_phones_in_light_and_dark() {
         let paper = browser.value("getComputedStyle(document.body).backgroundColor");
         let line = browser.value("getComputedStyle(document.querySelector('.s7')).stroke");
         let expected = match dark {
-            true => ["rgb(21, 24, 29)", "rgb(102, 181, 255)"],
-            false => ["rgb(255, 255, 255)", "rgb(11, 98, 176)"],
+            true => ["rgb(21, 24, 29)", "rgb(179, 218, 255)"],
+            false => ["rgb(255, 255, 255)", "rgb(8, 61, 119)"],
         };
         assert_eq!(
             [paper, line].map(|found| found.as_str().unwrap().to_owned()),

@@ -21,6 +21,9 @@ pub struct Measure {
 /// The number that tells when the service is well again: where it is missing, it never was.
 const TTR: &str = "ttr";
 
+/// What only some scenarios have.
+const OPTIONAL: [&str; 2] = ["drops", "eff."];
+
 /// All numbers, in the order of the tables.
 pub const ALL: [Measure; 12] = [
     Measure {
@@ -109,6 +112,17 @@ pub const ALL: [Measure; 12] = [
     },
 ];
 
+/// All numbers but those that only some scenarios have and none of these runs does: a column that
+/// would be empty is left out. A row has the runs of one policy.
+#[must_use]
+pub fn shown(rows: &[Vec<&Metrics>]) -> Vec<&'static Measure> {
+    let exists = |measure: &&Measure| {
+        let any = |runs: &Vec<&Metrics>| measure.estimate(runs).is_some();
+        !OPTIONAL.contains(&measure.name) || rows.iter().any(any)
+    };
+    ALL.iter().filter(exists).collect()
+}
+
 impl Measure {
     /// Its name and its unit.
     #[must_use]
@@ -146,10 +160,14 @@ impl Measure {
     pub fn cell(&self, runs: &[&Metrics], outage: bool) -> String {
         let values = self.values(runs);
         let missing = runs.len() - values.len();
-        let places = self.places;
         let Some(estimate) = Estimate::of(&values) else {
             let never = self.name == TTR && outage && missing > 0;
             return if never { "never" } else { "-" }.to_owned();
+        };
+        // Places after a thousand say nothing.
+        let places = match estimate.mean.abs() >= 1000.0 {
+            true => 0,
+            false => self.places,
         };
         let mean = format!("{:.places$}", estimate.mean);
         let cell = match estimate.half_width.map(|half| format!("{half:.places$}")) {

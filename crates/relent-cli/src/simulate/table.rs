@@ -3,18 +3,12 @@
 use std::fmt::Write;
 
 use relent_sim::Metrics;
-use relent_sim::measure::{self, Measure};
-
-/// What only some scenarios have: a column that would be empty is left out.
-const OPTIONAL: [&str; 2] = ["drops", "eff."];
+use relent_sim::measure;
 
 /// The table, every line ended. `outage`: is there something to recover from?
 pub(super) fn table(rows: &[(&str, Vec<&Metrics>)], outage: bool) -> String {
-    let exists = |measure: &&Measure| {
-        let any = |(_, runs): &(_, Vec<&Metrics>)| measure.estimate(runs).is_some();
-        !OPTIONAL.contains(&measure.name) || rows.iter().any(any)
-    };
-    let columns: Vec<&Measure> = measure::ALL.iter().filter(exists).collect();
+    let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
+    let columns = measure::shown(&runs);
     let mut lines: Vec<Vec<String>> = vec![
         std::iter::once("policy".to_owned())
             .chain(columns.iter().map(|measure| measure.head()))

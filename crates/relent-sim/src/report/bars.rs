@@ -58,7 +58,7 @@ pub(super) fn chart(
             let top = (EDGE as i32 + ROW as i32 * index as i32) * FINE;
             let (high, low) = (top + 4 * FINE, top + (ROW as i32 - 4) * FINE);
             let middle = i32::midpoint(high, low);
-            let label = style(Ink::Text, SMALL + 1, HPos::Right, VPos::Center);
+            let label = style(Ink::Text, SMALL, HPos::Right, VPos::Center);
             area.draw(&Text::new(short(name), ((NAMES - 8) * FINE, middle), label))?;
             let mut end = x(0.0);
             if let Some(estimate) = estimate {
@@ -78,7 +78,7 @@ pub(super) fn chart(
                     }
                 }
             }
-            let label = style(Ink::Text, SMALL + 1, HPos::Left, VPos::Center);
+            let label = style(Ink::Text, SMALL, HPos::Left, VPos::Center);
             let words = words(measure, runs);
             area.draw(&Text::new(words, (end + 8 * FINE, middle), label))?;
         }

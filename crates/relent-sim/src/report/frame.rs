@@ -13,7 +13,7 @@ use super::canvas::{Area, Canvas, DrawError, FINE};
 use super::ink::Ink;
 
 /// The sizes of texts, in our pixels.
-pub(super) const SMALL: i32 = 11;
+pub(super) const SMALL: i32 = 12;
 pub(super) const TITLE: i32 = 14;
 /// The room for the labels at the left and below.
 const LEFT: i32 = 54;

@@ -86,8 +86,8 @@ impl Ink {
             Self::Outage => ["#f6dcd6", "#4a2a24"],
             Self::Capacity => ["#1c2128", "#e8ebef"],
             Self::Requests => ["#57606a", "#aab2bd"],
-            Self::Attempts | Self::Mark => POLICIES[1],
-            Self::Successes | Self::Done => POLICIES[0],
+            Self::Attempts | Self::Mark => ["#c24e00", "#e07b2e"],
+            Self::Successes | Self::Done => ["#083d77", "#b3daff"],
             Self::Served => ["#d7e8f8", "#173350"],
             Self::Policy(number) => POLICIES[number % POLICIES.len()],
         }
@@ -202,6 +202,15 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn attempts_and_successes_are_told_apart_without_colour() {
+        for form in [0, 1] {
+            let [one, other] = [Ink::Attempts, Ink::Successes].map(|ink| ink.colors()[form]);
+            let found = contrast(one, other);
+            assert!(found >= 1.8, "form {form}: {found}");
         }
     }
 

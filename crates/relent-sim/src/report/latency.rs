@@ -67,8 +67,9 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
         let nanos = 10_u64.saturating_pow(power.max(0).unsigned_abs());
         ticks.push((f64::from(power), time(nanos)));
     }
+    // A little room, so that the lowest label and the first keep off each other.
     let y = Axis {
-        range: bottom..top,
+        range: bottom - 0.04 * (top - bottom)..top,
         ticks,
     };
     let ticks = SHARES

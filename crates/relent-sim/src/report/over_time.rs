@@ -12,13 +12,14 @@ use crate::recording::{Bin, Recording, Series};
 use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario};
 
 /// The size of a panel.
-pub(super) const PANEL: Size = (560, 230);
+pub(super) const PANEL: Size = (480, 230);
 /// A panel has about as many bins.
 const BINS: u64 = 240;
 /// Of a herd fewer: it is soon over, and a rate of a few attempts in a millisecond says little.
 const HERD_BINS: u64 = 60;
-/// Of what happens, this share is shown; the rest is a tail that would squeeze it.
+/// Of what happens, this share is shown; the rest is a tail that would squeeze it, unless it is short.
 const SHOWN: f64 = 0.998;
+const SHORT_TAIL: f64 = 1.1;
 /// An axis reaches to so many times what can be served or is asked for: what is beyond is cut off,
 /// or a policy that traps would flatten all others.
 const CUT: f64 = 3.0;
@@ -108,7 +109,12 @@ fn shown_until(series: &Series) -> u64 {
         seen += bin.attempts;
         seen >= enough
     });
-    last.map_or(0, |bin| (bin as u64 + 1) * series.width)
+    let most = last.map_or(0, |bin| (bin as u64 + 1) * series.width);
+    let all = series.bins.len() as u64 * series.width;
+    match all as f64 <= most as f64 * SHORT_TAIL {
+        true => all,
+        false => most,
+    }
 }
 
 /// At least this, 1, 2 or 5 times a power of ten, and a multiple of the width of every series.
@@ -177,7 +183,7 @@ pub(super) fn draw(
     scale: &Scale,
 ) -> Result<(), DrawError> {
     let (size, unit) = unit(scale.end());
-    let x = Axis::from_zero(scale.end() as f64 / size, 8, |value| {
+    let x = Axis::from_zero(scale.end() as f64 / size, 6, |value| {
         format!("{} {unit}", number(value))
     });
     let y = Axis::from_zero(scale.top, 5, number);

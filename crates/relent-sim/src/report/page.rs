@@ -6,7 +6,7 @@ use super::canvas::DrawError;
 use super::chart::{Chart, Table};
 use super::ink::{Ink, page_css};
 use super::{Entry, Section, bars, latency, over_time, raster};
-use crate::measure;
+use crate::measure::{self, Measure};
 use crate::metrics::Metrics;
 use crate::recording::Recording;
 use crate::study::verdict;
@@ -51,7 +51,7 @@ pub(super) fn page(sections: &[Section<'_>]) -> Result<String, DrawError> {
                 }
                 main #main tabindex="-1" {
                     @for body in &bodies { (body) }
-                    (glossary())
+                    (glossary(sections))
                 }
                 footer { p { "Made by relent simulate " (env!("CARGO_PKG_VERSION")) "." } }
             }
@@ -103,11 +103,15 @@ fn seeds(seeds: &[u64]) -> String {
     }
 }
 
-/// A sample of the line that stands for something.
+/// A sample of the line that stands for something, or of the mark.
 fn sample(ink: Ink) -> Markup {
+    let path = match ink {
+        Ink::Mark | Ink::Done => "M140 0v80",
+        _ => "M5 40h270",
+    };
     html! {
         svg.sample viewBox="0 0 280 80" aria-hidden="true" {
-            path class=(ink.line_class()) d="M5 40h270" {}
+            path class=(ink.line_class()) d=(path) {}
         }
     }
 }
@@ -132,20 +136,21 @@ fn ended<'a>(entry: &Entry<'a>) -> Vec<&'a Metrics> {
 /// The numbers of all policies.
 fn numbers(section: &Section<'_>, id: &str) -> Markup {
     let outage = section.scenario.outages_end().is_some();
+    let measures = shown(std::slice::from_ref(section));
     html! {
         h3 id={ (id) "-n" } { "Numbers" }
         div.scroll tabindex="0" role="region" aria-labelledby={ (id) "-n" } {
             table {
                 thead { tr {
                     th scope="col" { "policy" }
-                    @for measure in &measure::ALL {
+                    @for measure in &measures {
                         th scope="col" { (measure.head()) }
                     }
                 } }
                 tbody { @for entry in &section.entries {
                     tr {
                         th scope="row" { (entry.name) }
-                        @for measure in &measure::ALL {
+                        @for measure in &measures {
                             td { (measure.cell(&ended(entry), outage)) }
                         }
                     }
@@ -155,12 +160,19 @@ fn numbers(section: &Section<'_>, id: &str) -> Markup {
     }
 }
 
+/// The numbers that any of these scenarios has.
+fn shown(sections: &[Section<'_>]) -> Vec<&'static Measure> {
+    let entries = sections.iter().flat_map(|section| &section.entries);
+    let runs: Vec<Vec<&Metrics>> = entries.map(ended).collect();
+    measure::shown(&runs)
+}
+
 /// What the heads of the tables mean, once.
-fn glossary() -> Markup {
+fn glossary(sections: &[Section<'_>]) -> Markup {
     html! {
         section aria-labelledby="words" {
             h2 #words { "What the numbers mean" }
-            dl { @for measure in &measure::ALL {
+            dl { @for measure in shown(sections) {
                 dt { (measure.head()) }
                 dd { (measure.meaning) }
             } }

@@ -17,6 +17,8 @@ use crate::recording::Recording;
 /// The room for the title and the legend, and between panels.
 const HEAD: u32 = 64;
 const GAP: u32 = 12;
+/// The room for a letter of the title, on average.
+const TITLE_LETTER: u32 = 7;
 /// The room for the name above a panel.
 const NAME: u32 = 24;
 /// Pixels of a PNG for each of ours, so that it is sharp on today's screens.
@@ -45,14 +47,16 @@ pub(super) fn svg(section: &Section<'_>) -> Result<String, DrawError> {
     let across = |panel: &Panel<'_>| panel.column + 1;
     let columns = panels.iter().map(across).max().unwrap_or(1);
     let rows = panels.iter().map(|panel| panel.row + 1).max().unwrap_or(1);
+    let title = title(section);
+    let words = (title.chars().count() as u32 * TITLE_LETTER).min(2 * panel.0);
     let size = (
-        columns * panel.0 + (columns + 1) * GAP,
+        (columns * panel.0 + (columns + 1) * GAP).max(words + 2 * GAP),
         HEAD + rows * (panel.1 + NAME + GAP),
     );
     let recordings: Vec<&Recording> = panels.iter().filter_map(|panel| panel.run).collect();
     let scale = over_time::Scale::of(section.scenario, &recordings);
     let body = super::canvas::draw(size, |area| {
-        head(area, section, herd)?;
+        head(area, section, &title, herd)?;
         for one in &panels {
             let left = (GAP + one.column * (panel.0 + GAP)) as i32 * FINE;
             let top = (HEAD + one.row * (panel.1 + NAME + GAP)) as i32 * FINE;
@@ -118,15 +122,18 @@ fn panels<'a>(section: &Section<'a>, herd: bool) -> Vec<Panel<'a>> {
     panels
 }
 
-/// The title and the legend.
-fn head(area: &Area<'_>, section: &Section<'_>, herd: bool) -> Result<(), DrawError> {
-    let title = match section.scenario.description.as_str() {
+fn title(section: &Section<'_>) -> String {
+    match section.scenario.description.as_str() {
         "" => section.name.to_owned(),
         description => format!("{}: {description}", section.name),
-    };
+    }
+}
+
+/// The title, the legend, and the seed at the right.
+fn head(area: &Area<'_>, section: &Section<'_>, title: &str, herd: bool) -> Result<(), DrawError> {
     let left = GAP as i32 * FINE;
     let words = style(Ink::Text, TITLE, HPos::Left, VPos::Center);
-    area.draw_text(&title, &words, (left, 18 * FINE))?;
+    area.draw_text(title, &words, (left, 18 * FINE))?;
     let legend: &[(Ink, &str)] = if herd {
         &raster::MARKS
     } else {
@@ -135,13 +142,18 @@ fn head(area: &Area<'_>, section: &Section<'_>, herd: bool) -> Result<(), DrawEr
     let (mut x, y) = (left, 44 * FINE);
     let words = style(Ink::Muted, SMALL, HPos::Left, VPos::Center);
     for (ink, label) in legend {
-        let sample = [(x, y), (x + 24 * FINE, y)];
+        let sample = match herd {
+            true => [(x + 12 * FINE, y - 5 * FINE), (x + 12 * FINE, y + 5 * FINE)],
+            false => [(x, y), (x + 24 * FINE, y)],
+        };
         area.draw(&PathElement::new(sample, line(*ink)))?;
         area.draw_text(label, &words, (x + 30 * FINE, y))?;
-        x += (48 + 6 * label.len() as i32) * FINE;
+        x += (48 + 7 * label.len() as i32) * FINE;
     }
     let seed = section.seeds.first().copied().unwrap_or_default();
-    area.draw_text(&format!("seed {seed}"), &words, (x, y))
+    let words = style(Ink::Muted, SMALL, HPos::Right, VPos::Center);
+    let right = area.dim_in_pixel().0 as i32 - left;
+    area.draw_text(&format!("seed {seed}"), &words, (right, y))
 }
 
 /// Makes the PNG of an SVG picture; its text is in a font of our own.

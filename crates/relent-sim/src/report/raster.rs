@@ -4,17 +4,17 @@ use plotters::element::PathElement;
 
 use super::canvas::{Area, DrawError};
 use super::chart::{Chart, Size, Table};
-use super::frame::{Axis, frame, line, number, time, unit};
+use super::frame::{Axis, frame, line, number, round_step, time, unit};
 use super::ink::Ink;
 use crate::recording::{Recording, Row};
 
-pub(super) const SIZE: Size = (560, 380);
+pub(super) const SIZE: Size = (480, 360);
 
 /// One of two that are compared is shown for at most so many times the time of the other.
 const LONGER: f64 = 2.5;
 
-/// What is drawn, by ink: the attempts above the ends that they have.
-pub(super) const MARKS: [(Ink, &str); 2] = [(Ink::Done, "done"), (Ink::Mark, "attempt")];
+/// What is drawn, by ink, in the order of drawing: an end lies above the attempt that it has.
+pub(super) const MARKS: [(Ink, &str); 2] = [(Ink::Mark, "attempt"), (Ink::Done, "done")];
 
 /// When the last of what is kept happened.
 fn last(recording: &Recording) -> u64 {
@@ -41,14 +41,16 @@ pub(super) fn draw(area: &Area<'_>, recording: &Recording, end: u64) -> Result<(
     // A little room, so that the first and the last are seen.
     let whole = end as f64 * 1.02;
     let (size, unit) = unit(end);
-    let x = Axis::from_zero(whole / size, 8, |value| format!("{} {unit}", number(value)));
+    let x = Axis::from_zero(whole / size, 6, |value| format!("{} {unit}", number(value)));
     let count = rows.len() as f64;
-    let every = rows.len().div_ceil(4).max(1);
-    let labels = rows.iter().enumerate().step_by(every);
+    // The first, and round numbers after it.
+    let every = round_step(count / 5.0).max(1.0) as usize;
+    let labels = rows.iter().enumerate();
+    let labels = labels.filter(|(index, _)| *index == 0 || (index + 1).is_multiple_of(every));
     let y = Axis {
         range: 0.0..count.max(1.0),
         ticks: labels
-            .map(|(index, row)| (index as f64, number(f64::from(row.client) + 1.0)))
+            .map(|(index, row)| (index as f64 + 0.5, number(f64::from(row.client) + 1.0)))
             .collect(),
     };
     let longest = last(recording);

@@ -222,7 +222,7 @@ fn a_picture_is_a_png_whose_text_needs_no_font_of_the_machine() {
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
     // Two panels beside each other, and two pixels for one.
-    assert_eq!((size(16), size(20)), (2 * 1156, 2 * 330));
+    assert_eq!((size(16), size(20)), (2 * 996, 2 * 330));
 }
 
 #[test]
