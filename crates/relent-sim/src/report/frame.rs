@@ -16,7 +16,7 @@ use super::ink::Ink;
 pub(super) const SMALL: i32 = 12;
 pub(super) const TITLE: i32 = 14;
 /// The room for the labels at the left and below.
-const LEFT: i32 = 54;
+const LEFT: i32 = 60;
 const BELOW: i32 = 24;
 /// The room above, for what is said about the whole chart.
 const ABOVE: i32 = 26;

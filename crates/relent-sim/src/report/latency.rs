@@ -5,11 +5,12 @@ use plotters::style::Color;
 
 use super::canvas::{Area, DrawError, FINE};
 use super::chart::{Chart, Size, Table};
-use super::frame::{Axis, frame, line, time};
+use super::frame::{Axis, frame, line, number, time};
 use super::ink::Ink;
 use crate::recording::Recording;
+use crate::scenario::SECOND;
 
-pub(super) const SIZE: Size = (760, 320);
+pub(super) const SIZE: Size = (560, 300);
 
 /// The shares that have a tick.
 const SHARES: [(f64, &str); 6] = [
@@ -65,7 +66,12 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
     let mut ticks = Vec::new();
     for power in bottom as i32..=top as i32 {
         let nanos = 10_u64.saturating_pow(power.max(0).unsigned_abs());
-        ticks.push((f64::from(power), time(nanos)));
+        // Powers of ten are read best in seconds, also where a minute is longer.
+        let label = match power {
+            ..9 => time(nanos),
+            _ => format!("{} s", number(nanos as f64 / SECOND as f64)),
+        };
+        ticks.push((f64::from(power), label));
     }
     // A little room, so that the lowest label and the first keep off each other.
     let y = Axis {
@@ -74,7 +80,7 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
     };
     let ticks = SHARES
         .iter()
-        .map(|(share, label)| (place(*share), (*label).to_owned()));
+        .map(|(share, _)| (place(*share), format!("{} %", share * 100.0)));
     let x = Axis {
         range: 0.0..end,
         ticks: ticks.filter(|(place, _)| *place <= end + 1e-9).collect(),

@@ -106,7 +106,7 @@ fn seeds(seeds: &[u64]) -> String {
 /// A sample of the line that stands for something, or of the mark.
 fn sample(ink: Ink) -> Markup {
     let path = match ink {
-        Ink::Mark | Ink::Done => "M140 0v80",
+        Ink::Mark | Ink::Done => "M140 -20v120",
         _ => "M5 40h270",
     };
     html! {
