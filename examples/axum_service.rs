@@ -1,0 +1,225 @@
+//! An axum service that calls another: one client in its state, the deadline of its caller handed
+//! down, an order that is booked once, and "retries were exhausted below" handed up.
+//!
+//! It brings a caller and a flaky warehouse with it, on free ports, makes three calls and ends.
+#![allow(clippy::print_stdout)]
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use relent::{Policy, PolicyError};
+use relent_http::{Caller, Client, Error, IdempotencyKey, Mark};
+use tokio::net::TcpListener;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let warehouse = serve(warehouse()).await?;
+    let shop = serve(shop(warehouse)?).await?;
+
+    let client = Client::new(policy(Duration::from_secs(2))?)?.cross_layer();
+    let calls = [
+        client.get(format!("{shop}/price/tea")),
+        client.get(format!("{shop}/price/gone")),
+        // After a doubtful failure it is sent again, with the same key.
+        client
+            .post(format!("{shop}/orders"))
+            .body("2 tea")
+            .idempotency_key(IdempotencyKey::new()),
+    ];
+    for call in calls {
+        let response = call.send().await?;
+        let (status, attempts) = (response.status(), response.summary().attempts);
+        let mark = Mark::read(response.headers()).map_or("none", Mark::name);
+        let body = response.text().await?;
+        println!("caller: {status}, {body:?}; attempts: {attempts}, mark: {mark}");
+    }
+    Ok(())
+}
+
+fn policy(deadline: Duration) -> Result<Policy, PolicyError> {
+    let standard = Policy::STANDARD.clone().into_builder();
+    standard.max_retries(3).deadline(deadline).build()
+}
+
+async fn serve(router: Router) -> std::io::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    tokio::spawn(axum::serve(listener, router).into_future());
+    Ok(url)
+}
+
+// The service. Its client is made once: its clones share connections, and the budget, the gate and the
+// cooldown of each host.
+
+#[derive(Clone)]
+struct Shop {
+    client: Client,
+    warehouse: String,
+}
+
+fn shop(warehouse: String) -> Result<Router, Box<dyn std::error::Error>> {
+    // Nobody waits for longer than this, and less if the caller says so.
+    let client = Client::new(policy(Duration::from_secs(10))?)?.cross_layer();
+    let routes = Router::new()
+        .route("/price/{item}", get(price))
+        .route("/orders", post(order));
+    Ok(routes.with_state(Shop { client, warehouse }))
+}
+
+async fn price(
+    State(shop): State<Shop>,
+    above: Above,
+    Path(item): Path<String>,
+) -> Result<String, Failed> {
+    let url = format!("{}/price/{item}", shop.warehouse);
+    let request = shop.client.get(url).headers(above.pass_on());
+    Ok(succeeded(request.send().await)?.text().await?)
+}
+
+async fn order(State(shop): State<Shop>, above: Above, order: String) -> Result<String, Failed> {
+    let request = shop.client.post(format!("{}/orders", shop.warehouse));
+    // The caller's key, so that its order stays one order when the caller repeats it.
+    let key = above.key.clone().unwrap_or_else(IdempotencyKey::new);
+    let request = request.idempotency_key(key).headers(above.pass_on());
+    Ok(succeeded(request.body(order).send().await)?.text().await?)
+}
+
+/// What the request says of its caller, and when it came.
+struct Above {
+    caller: Caller,
+    key: Option<IdempotencyKey>,
+    arrived: Instant,
+}
+
+impl<S: Sync> FromRequestParts<S> for Above {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self {
+            caller: Caller::of(&parts.headers),
+            key: IdempotencyKey::of(&parts.headers),
+            arrived: Instant::now(),
+        })
+    }
+}
+
+impl Above {
+    /// The headers of a request that is made for this one: what is left of its time.
+    fn pass_on(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        self.caller.pass_on(self.arrived.elapsed(), &mut headers);
+        headers
+    }
+}
+
+/// A call that the warehouse did not do.
+struct Failed(StatusCode, Option<Mark>);
+
+fn succeeded(
+    outcome: Result<relent_http::Response, Error>,
+) -> Result<relent_http::Response, Failed> {
+    let response = outcome?;
+    match response.summary().reason {
+        None => Ok(response),
+        Some(reason) => Err(Failed(response.status(), Mark::of(reason))),
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let reason = error.summary().and_then(|summary| summary.reason);
+        Self(StatusCode::BAD_GATEWAY, reason.and_then(Mark::of))
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        let mut response = (self.0, "the warehouse does not answer").into_response();
+        if let Some(mark) = self.1 {
+            mark.set(response.headers_mut());
+        }
+        response
+    }
+}
+
+// The service below, which fails.
+
+#[derive(Clone, Default)]
+struct Warehouse {
+    asked: Arc<Mutex<HashMap<String, u32>>>,
+    booked: Arc<Mutex<Vec<String>>>,
+}
+
+fn warehouse() -> Router {
+    let routes = Router::new()
+        .route("/price/{item}", get(stocked))
+        .route("/orders", post(book));
+    routes.with_state(Warehouse::default())
+}
+
+/// Unavailable when asked for the first time, and for what is gone always.
+async fn stocked(
+    State(warehouse): State<Warehouse>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let path = uri.path();
+    let first = warehouse.is_first(path);
+    let status = match first || path.ends_with("gone") {
+        true => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::OK,
+    };
+    tell(&method, path, &headers, status);
+    (status, "4 euros").into_response()
+}
+
+/// Books an order once for each key, and loses its first answer.
+async fn book(State(warehouse): State<Warehouse>, headers: HeaderMap) -> Response {
+    let key = IdempotencyKey::of(&headers).unwrap_or_else(IdempotencyKey::new);
+    let key = key.as_str().to_owned();
+    let first = warehouse.is_first(&key);
+    let orders = match warehouse.booked.lock() {
+        Ok(mut booked) => {
+            if !booked.contains(&key) {
+                booked.push(key);
+            }
+            booked.len()
+        }
+        Err(_) => 0,
+    };
+    let status = match first {
+        true => StatusCode::INTERNAL_SERVER_ERROR,
+        false => StatusCode::OK,
+    };
+    tell(&Method::POST, "/orders", &headers, status);
+    (status, format!("orders booked: {orders}")).into_response()
+}
+
+impl Warehouse {
+    fn is_first(&self, what: &str) -> bool {
+        let Ok(mut asked) = self.asked.lock() else {
+            return false;
+        };
+        let count = asked.entry(what.to_owned()).or_default();
+        *count += 1;
+        *count == 1
+    }
+}
+
+fn tell(method: &Method, path: &str, headers: &HeaderMap, status: StatusCode) {
+    let caller = Caller::of(headers);
+    let left = caller.remaining.unwrap_or_default().as_millis();
+    println!(
+        "    [warehouse] {method} {path}: attempt {}, {left} ms left -> {status}",
+        caller.attempt
+    );
+}
