@@ -1,7 +1,61 @@
 //! When requests are made.
 
-use crate::scenario::{Arrivals, Backlog};
+use crate::scenario::{Arrivals, Backlog, Scenario};
 use crate::stream::{Stream, rounded};
+use crate::world::{ARRIVALS, BACKLOG, POPULATION};
+
+/// A request of a crowd.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// When it is made, in nanoseconds from the start.
+    pub at: u64,
+    /// The client process that makes it, from 0.
+    pub process: u32,
+}
+
+/// The requests of a [run](crate::run) with this seed, in order, to make them somewhere else. `None`
+/// for clients that wait for their answers, and for stations of a medium: when they ask depends on
+/// what they hear. Not for a chain, whose other layers have processes too.
+///
+/// ```
+/// use relent_sim::{requests, scenarios};
+///
+/// let herd = scenarios::get("herd").expect("a scenario").load()?;
+/// let requests = requests(&herd, 1).expect("a herd waits for nobody");
+/// assert_eq!(requests.len(), 100);
+/// assert!(requests.iter().all(|request| request.at == 0));
+/// # Ok::<(), relent_sim::ScenarioError>(())
+/// ```
+#[must_use]
+pub fn requests(scenario: &Scenario, seed: u64) -> Option<Vec<Request>> {
+    let arrivals = &scenario.clients.arrivals;
+    if let Arrivals::Closed { .. } | Arrivals::Saturated { .. } = arrivals {
+        return None;
+    }
+    let mut stream = Stream::new(seed, ARRIVALS);
+    let mut times = first(arrivals, &mut stream);
+    while let Some(at) = times
+        .last()
+        .and_then(|last| next(arrivals, *last, &mut stream))
+    {
+        times.push(at);
+    }
+    if let Some(backlog) = scenario.clients.backlog {
+        times.extend(of_backlog(backlog, Stream::new(seed, BACKLOG)));
+        times.sort();
+    }
+    let mut population = Stream::new(seed, POPULATION);
+    let mut process = || population.below(scenario.clients.processes);
+    let times = times.into_iter();
+    Some(
+        times
+            .map(|at| Request {
+                at,
+                process: process(),
+            })
+            .collect(),
+    )
+}
 
 /// The times at which the first requests are made.
 pub(crate) fn first(arrivals: &Arrivals, stream: &mut Stream) -> Vec<u64> {

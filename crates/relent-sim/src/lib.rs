@@ -9,6 +9,8 @@
 //! - [`Scenario`]: a crowd, a network and a service, as data; [`scenarios`] are those that come along.
 //! - [`run`]: one policy, one seed; [`Metrics`]: what was measured.
 //! - [`record`]: the same run, with what happened when: [`Recording`].
+//! - [`requests`], [`Serving`] and [`Observed`]: the parts of a run for a load test that has a medium
+//!   of its own, such as sockets: who asks when, the service by a clock from outside, and the numbers.
 //! - [`study`]: several policies and seeds on all cores.
 //! - `report`, with the feature of that name: charts of all that, as a page or as a picture.
 //!
@@ -27,6 +29,7 @@ mod limiter;
 pub mod measure;
 mod medium;
 mod metrics;
+mod observed;
 mod queue;
 mod recording;
 #[cfg(feature = "report")]
@@ -34,16 +37,20 @@ pub mod report;
 mod scenario;
 pub mod scenarios;
 mod server;
+mod serving;
 mod stream;
 pub mod study;
 mod told;
 mod world;
 
+pub use arrivals::{Request, requests};
 pub use metrics::{Layer, Metrics};
+pub use observed::{Observed, Outcome};
 pub use recording::{Bin, Recording, Row, Series, record};
 pub use scenario::{
     Access, Arrivals, Backlog, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter,
     Scenario, ScenarioError, Service, ServiceTime, Shedder, WaitFormat,
 };
+pub use serving::{Answer, Attempt, Serving, Wait};
 pub use stream::Stream;
 pub use world::{TooManyEvents, run};

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use relent_core::{Admission, Arrival, Instant, Shedder};
+use relent_core::{Admission, Advice, Arrival, Instant, Shedder};
 
-use crate::limiter::Limiter;
+use crate::limiter::{Hinted, Limiter, Verdict};
 use crate::scenario::{Effect, SECOND, Service, ServiceTime};
 use crate::stream::{Stream, rounded};
 
@@ -13,6 +13,17 @@ use crate::stream::{Stream, rounded};
 pub(crate) struct Who {
     pub(crate) call: u32,
     pub(crate) stamp: u32,
+}
+
+/// Why an attempt is turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// In a blackout.
+    Down,
+    /// By the limiter, which says this about time.
+    Throttled(Hinted),
+    /// By the shedder.
+    Shed(Advice),
 }
 
 /// The state of the service.
@@ -31,7 +42,7 @@ pub(crate) struct Server {
     /// Refusals not yet paid for: the next service pays.
     debt: u64,
     outage: Option<Effect>,
-    pub(crate) limiter: Option<Limiter>,
+    limiter: Option<Limiter>,
     shedder: Option<Shedder>,
     /// The version of the row.
     pub(crate) version: u64,
@@ -74,8 +85,39 @@ impl Server {
         self.outage == Some(Effect::Blackout)
     }
 
+    /// Whether an attempt that arrives comes as far as the queue: the attempt of this number, by the
+    /// caller that the limiter knows by this key.
+    pub(crate) fn judge(
+        &mut self,
+        now: u64,
+        mut attempt: u32,
+        key: Option<u64>,
+    ) -> Result<(), Refused> {
+        if self.is_blacked_out() {
+            return Err(Refused::Down);
+        }
+        if let Some(limiter) = &mut self.limiter {
+            match limiter.judge(now, key) {
+                Verdict::Refused(hinted) => {
+                    self.pay_refusal();
+                    return Err(Refused::Throttled(hinted));
+                }
+                // It was told to come: no retry of its own choice.
+                Verdict::Admitted { ticket: true } => attempt = 1,
+                Verdict::Admitted { ticket: false } => {}
+            }
+        }
+        match self.admit(now, attempt) {
+            Admission::Admit => Ok(()),
+            Admission::Shed { advice } => {
+                self.pay_refusal();
+                Err(Refused::Shed(advice))
+            }
+        }
+    }
+
     /// Whether the shedder, if there is one, lets in an attempt that arrives.
-    pub(crate) fn admit(&mut self, now: u64, attempt: u32) -> Admission {
+    fn admit(&mut self, now: u64, attempt: u32) -> Admission {
         let queued = self.queued();
         let arrival = Arrival {
             attempt,
@@ -109,7 +151,7 @@ impl Server {
     }
 
     /// Refusing takes time from those who are served.
-    pub(crate) fn pay_refusal(&mut self) {
+    fn pay_refusal(&mut self) {
         if self.busy >= self.workers {
             self.debt = self.debt.saturating_add(self.reject_cost);
         }

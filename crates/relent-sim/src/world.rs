@@ -3,31 +3,29 @@
 use std::fmt;
 
 use relent_core::{
-    Admission, Advice, Budget, Caller, Cause, Decision, Ended, Failure, Hint, Instant, Policy,
-    Session,
+    Advice, Budget, Caller, Cause, Decision, Ended, Failure, Hint, Instant, Policy, Session,
 };
 
 use crate::arrivals;
 use crate::call::{Call, Event, NOBODY, Reply};
 use crate::gates::{Entry, Gates};
-use crate::limiter::Verdict;
 use crate::medium::{self, Cable};
 use crate::metrics::{Metrics, Recorder};
 use crate::queue::Queue;
 use crate::scenario::{Arrivals, Model, Scenario, WaitFormat};
-use crate::server::{Server, Who};
+use crate::server::{Refused, Server, Who};
 use crate::stream::{Stream, rounded};
 use crate::told::Told;
 
 /// The streams of a run, by purpose. Sessions have one each, from `SESSIONS` on.
-const ARRIVALS: u64 = 1;
-const POPULATION: u64 = 2;
+pub(crate) const ARRIVALS: u64 = 1;
+pub(crate) const POPULATION: u64 = 2;
 const NETWORK: u64 = 3;
-const SERVICE: u64 = 4;
-const LUCK: u64 = 5;
+pub(crate) const SERVICE: u64 = 4;
+pub(crate) const LUCK: u64 = 5;
 const JOBS: u64 = 6;
 const LOSS: u64 = 7;
-const BACKLOG: u64 = 8;
+pub(crate) const BACKLOG: u64 = 8;
 const GATES: u64 = 9;
 /// One for each process.
 const CLOCKS: u64 = 1 << 31;
@@ -438,29 +436,16 @@ impl<'a> World<'a> {
             return;
         }
         self.recorder.on_attempt(now);
-        if self.server.is_blacked_out() {
-            return self.answer(now, who, Reply::Failure);
-        }
         // Of a caller who has gone away nothing is known any more.
         let caller = self.is_current(who).then(|| &self.calls[who.call as usize]);
-        let mut attempt = caller.map_or(1, |call| call.session.attempts());
-        if let Some(limiter) = &mut self.server.limiter {
-            match limiter.judge(now, caller.map(|call| call.key)) {
-                Verdict::Refused(hinted) => {
-                    self.server.pay_refusal();
-                    let told = Told::write(self.wait_format(), now, hinted);
-                    return self.answer(now, who, Reply::Throttled(told));
+        let attempt = caller.map_or(1, |call| call.session.attempts());
+        if let Err(refused) = self.server.judge(now, attempt, caller.map(|call| call.key)) {
+            let reply = match refused {
+                Refused::Throttled(hinted) => {
+                    Reply::Throttled(Told::write(self.wait_format(), now, hinted))
                 }
-                // It was told to come: no retry of its own choice.
-                Verdict::Admitted { ticket: true } => attempt = 1,
-                Verdict::Admitted { ticket: false } => {}
-            }
-        }
-        if let Admission::Shed { advice } = self.server.admit(now, attempt) {
-            self.server.pay_refusal();
-            let reply = match advice {
-                Advice::DoNotRetry => Reply::Exhausted,
-                Advice::None | Advice::DoRetry => Reply::Failure,
+                Refused::Shed(Advice::DoNotRetry) => Reply::Exhausted,
+                Refused::Shed(Advice::None | Advice::DoRetry) | Refused::Down => Reply::Failure,
             };
             return self.answer(now, who, reply);
         }

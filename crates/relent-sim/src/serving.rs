@@ -1,0 +1,189 @@
+//! The service of a scenario by a clock from outside, such as that of a real server.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use relent_core::Advice;
+
+use crate::limiter::Hinted;
+use crate::scenario::{Effect, Scenario};
+use crate::server::{Refused, Server, Who};
+use crate::stream::Stream;
+use crate::world::{LUCK, SERVICE};
+
+/// An attempt that arrives at a [`Serving`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// The name by which its answer is given.
+    pub id: u32,
+    /// Which attempt of its request it is, from 1.
+    pub number: u32,
+    /// What the limiter knows the caller by: the same for all attempts of a request.
+    pub key: Option<u64>,
+}
+
+/// The answer to an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It was served, with effect.
+    Success,
+    /// Refused, or served without effect.
+    Failure {
+        /// Whether the caller is told not to retry.
+        do_not_retry: bool,
+    },
+    /// Refused by the limiter.
+    Throttled(Option<Wait>),
+}
+
+/// The time that a limiter tells a caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// In nanoseconds; of a ticket in whole milliseconds.
+    pub nanos: u64,
+    /// Whether it is reserved for this caller.
+    pub ticket: bool,
+}
+
+/// The service of a scenario: its queue, its workers, its outages, its limiter and its shedder, as
+/// in a [run](crate::run), but with the time as an argument.
+///
+/// It keeps a time of its own, to which a late caller does no harm: what ended since the last call
+/// ended when it did, and the next service began then. Times are in nanoseconds from the start.
+///
+/// ```
+/// use relent_sim::{Answer, Attempt, Scenario, Serving};
+///
+/// let scenario = Scenario::parse(r#"
+///     clients.arrivals.herd = { clients = 2 }
+///     service = { capacity = 10, time = "constant" }
+/// "#)?;
+/// let mut serving = Serving::new(&scenario, 1);
+/// for id in 0..2 {
+///     assert_eq!(serving.arrive(0, Attempt { id, number: 1, key: None }), None, "queued");
+/// }
+/// assert_eq!(serving.next(), Some(100_000_000));
+/// // Half a second late, and both are done.
+/// serving.advance(500_000_000);
+/// let done: Vec<_> = serving.answers().collect();
+/// assert_eq!(done, [(0, Answer::Success), (1, Answer::Success)]);
+/// assert_eq!(serving.executions(), 2);
+/// # Ok::<(), relent_sim::ScenarioError>(())
+/// ```
+#[derive(Debug)]
+pub struct Serving {
+    server: Server,
+    /// What is still to begin or end, in order.
+    outages: VecDeque<(u64, Option<Effect>)>,
+    /// Services that run: when each ends, and whose it is.
+    running: BinaryHeap<Reverse<(u64, u32)>>,
+    answers: VecDeque<(u32, Answer)>,
+    executions: u64,
+}
+
+impl Serving {
+    /// The service before anything has happened. Service times are those of a run with this seed, as
+    /// long as attempts arrive in the same order.
+    #[must_use]
+    pub fn new(scenario: &Scenario, seed: u64) -> Self {
+        let stream = |index| Stream::new(seed, index);
+        let outages = scenario.outages.iter();
+        Self {
+            server: Server::new(&scenario.service, stream(SERVICE), stream(LUCK)),
+            outages: outages
+                .flat_map(|outage| {
+                    let ends = outage.at + outage.lasts;
+                    [(outage.at, Some(outage.effect)), (ends, None)]
+                })
+                .collect(),
+            running: BinaryHeap::new(),
+            answers: VecDeque::new(),
+            executions: 0,
+        }
+    }
+
+    /// An attempt arrives: its answer, if it has one at once. `None`: it is queued, and
+    /// [`answers`](Self::answers) has its answer later.
+    pub fn arrive(&mut self, now: u64, attempt: Attempt) -> Option<Answer> {
+        self.advance(now);
+        let Attempt { id, number, key } = attempt;
+        if let Err(refused) = self.server.judge(now, number, key) {
+            return Some(match refused {
+                Refused::Throttled(hinted) => Answer::Throttled(wait(hinted)),
+                Refused::Shed(advice) => failure(advice == Advice::DoNotRetry),
+                Refused::Down => failure(false),
+            });
+        }
+        if !self.server.enter(Who { call: id, stamp: 0 }) {
+            return Some(failure(false));
+        }
+        self.begin(now);
+        None
+    }
+
+    /// Lets everything happen that is to happen until `now`.
+    pub fn advance(&mut self, now: u64) {
+        while let Some(at) = self.next().filter(|at| *at <= now) {
+            let outage = self.outages.front().filter(|(begins, _)| *begins == at);
+            if let Some((_, effect)) = outage.copied() {
+                self.outages.pop_front();
+                self.server.set_outage(effect);
+            } else if let Some(Reverse((_, id))) = self.running.pop() {
+                let answer = match self.server.end(at) {
+                    true => {
+                        self.executions += 1;
+                        Answer::Success
+                    }
+                    false => failure(false),
+                };
+                self.answers.push_back((id, answer));
+            }
+            self.begin(at);
+        }
+    }
+
+    /// When something happens next, if nobody arrives before.
+    #[must_use]
+    pub fn next(&self) -> Option<u64> {
+        let outage = self.outages.front().map(|(at, _)| *at);
+        let service = self.running.peek().map(|Reverse((at, _))| *at);
+        outage.into_iter().chain(service).min()
+    }
+
+    /// The answers since this was last asked, with the names of their attempts.
+    pub fn answers(&mut self) -> impl Iterator<Item = (u32, Answer)> {
+        self.answers.drain(..)
+    }
+
+    /// Services so far that had an effect.
+    #[must_use]
+    pub const fn executions(&self) -> u64 {
+        self.executions
+    }
+
+    /// Lets free workers begin.
+    fn begin(&mut self, now: u64) {
+        while let Some((who, time)) = self.server.begin(|_| true) {
+            self.running
+                .push(Reverse((now.saturating_add(time), who.call)));
+        }
+    }
+}
+
+const fn failure(do_not_retry: bool) -> Answer {
+    Answer::Failure { do_not_retry }
+}
+
+fn wait(hinted: Hinted) -> Option<Wait> {
+    match hinted {
+        Hinted::Nothing => None,
+        Hinted::Shared(nanos) => Some(Wait {
+            nanos,
+            ticket: false,
+        }),
+        Hinted::Ticket(millis) => Some(Wait {
+            nanos: millis.saturating_mul(1_000_000),
+            ticket: true,
+        }),
+    }
+}
