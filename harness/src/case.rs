@@ -1,0 +1,189 @@
+//! What is run: a scenario with changes, a policy and a seed.
+
+use std::time::Duration;
+
+use relent::{NamedPolicy, Policy};
+use relent_sim::{Model, Scenario, WaitFormat, scenarios};
+
+/// The name of no retries.
+const OFF: &str = "off";
+
+/// One run, in words that also stand on a command line.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Case {
+    /// The scenario
+    #[arg(long)]
+    pub scenario: String,
+
+    /// Change a value of the scenario
+    #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
+    pub set: Vec<(String, String)>,
+
+    /// A preset, or a file with a policy; off for no retries
+    #[arg(long)]
+    pub policy: String,
+
+    /// The seed of requests and service times
+    #[arg(long)]
+    pub seed: u64,
+}
+
+/// Reads `KEY=VALUE`.
+///
+/// # Errors
+/// When there is no key, or no equals sign.
+pub fn change(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .filter(|(key, _)| !key.trim().is_empty())
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .ok_or_else(|| "use a key and its value, such as clients.processes=10".to_owned())
+}
+
+impl Case {
+    /// The command line that it is read from.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            format!("--scenario={}", self.scenario),
+            format!("--policy={}", self.policy),
+            format!("--seed={}", self.seed),
+        ];
+        let set = |(key, value): &(String, String)| format!("--set={key}={value}");
+        arguments.extend(self.set.iter().map(set));
+        arguments
+    }
+
+    /// The scenario with its changes.
+    ///
+    /// # Errors
+    /// A scenario that does not come along, changes that are not accepted, and what cannot be played
+    /// over sockets.
+    pub fn scenario(&self) -> Result<Scenario, String> {
+        let builtin = scenarios::get(&self.scenario).ok_or_else(|| {
+            let known = scenarios::names().join(", ");
+            format!("no scenario {:?}; there are {known}", self.scenario)
+        })?;
+        let changes = self.set.iter();
+        let changes: Vec<_> = changes
+            .map(|(key, to)| (key.as_str(), to.as_str()))
+            .collect();
+        let scenario = Scenario::parse_with(builtin.text, &changes);
+        let scenario = scenario.map_err(|error| format!("{}: {error}", self.scenario))?;
+        playable(&scenario).map_err(|what| format!("{}: {what}", self.scenario))?;
+        Ok(scenario)
+    }
+
+    /// The policy under the limits of the scenario's callers: their deadline, and the time that they
+    /// give to an attempt where the policy does not give less.
+    ///
+    /// # Errors
+    /// A policy that does not exist or cannot be read.
+    pub fn policy(&self, scenario: &Scenario) -> Result<Policy, String> {
+        let name = match self.policy.as_str() {
+            OFF => "standard",
+            name => name,
+        };
+        let policy = NamedPolicy::load(name)
+            .map_err(|error| error.to_string())?
+            .policy;
+        let given = Duration::from_nanos(scenario.clients.attempt_timeout);
+        let timeout = policy.attempt_timeout().map_or(given, |own| own.min(given));
+        policy
+            .into_builder()
+            .retries_off(self.policy == OFF)
+            .attempt_timeout(timeout)
+            .deadline(Duration::from_nanos(scenario.clients.deadline))
+            .build()
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// What would be left out must not be asked for.
+fn playable(scenario: &Scenario) -> Result<(), &'static str> {
+    let limiter = scenario.service.limiter;
+    let format = limiter.map_or(WaitFormat::default(), |limiter| limiter.format);
+    let refusals = [
+        (
+            scenario.service.model != Model::Queue,
+            "only the model \"queue\" is played over sockets",
+        ),
+        (
+            relent_sim::requests(scenario, 0).is_none(),
+            "clients that wait for their answers are not played over sockets",
+        ),
+        (
+            scenario.chain.layers > 1,
+            "a chain is not played over sockets",
+        ),
+        (
+            scenario.network.loss > 0.0 || scenario.network.deviation > 0,
+            "the network is that of this machine: leave out loss and deviation",
+        ),
+        (
+            scenario.clients.clock_skew > 0
+                || matches!(format, WaitFormat::Date | WaitFormat::LoneDate),
+            "the clocks are those of this machine: leave out clock_skew and dates",
+        ),
+        (
+            scenario.service.cancellation,
+            "a service that drops what nobody waits for is not played over sockets",
+        ),
+    ];
+    match refusals.iter().find(|(applies, _)| *applies) {
+        Some((_, what)) => Err(what),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(scenario: &str, set: &[(&str, &str)]) -> Case {
+        let own = |(key, to): &(&str, &str)| ((*key).to_owned(), (*to).to_owned());
+        Case {
+            scenario: scenario.to_owned(),
+            set: set.iter().map(own).collect(),
+            policy: "standard".to_owned(),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_played_over_sockets_is_refused_and_not_left_out() {
+        for name in [
+            "herd",
+            "chain",
+            "polling",
+            "ethernet",
+            "clock-skew",
+            "duplicates",
+        ] {
+            assert!(case(name, &[]).scenario().is_err(), "{name}");
+        }
+        for name in [
+            "blackout",
+            "brownout",
+            "stall",
+            "rate-limit",
+            "random-failures",
+        ] {
+            assert!(case(name, &[]).scenario().is_ok(), "{name}");
+        }
+        assert!(case("no-such", &[]).scenario().is_err());
+        assert!(
+            case("stall", &[("service.no_such", "1")])
+                .scenario()
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn callers_give_the_policy_their_deadline_and_never_more_time_than_it_takes() {
+        let case = case("stall", &[("clients.attempt_timeout", "700ms")]);
+        let scenario = case.scenario().unwrap();
+        let policy = case.policy(&scenario).unwrap();
+        assert_eq!(policy.deadline(), Some(Duration::from_secs(30)));
+        assert_eq!(policy.attempt_timeout(), Some(Duration::from_millis(700)));
+    }
+}

@@ -1,0 +1,148 @@
+//! A client process: its share of the crowd, with a client for each of the scenario's processes.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use relent::{Cause, Policy, Summary};
+use relent_http::{Client, client};
+use relent_sim::{Outcome, Request, Scenario, requests};
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::clock::{Start, Watch};
+use crate::server::say;
+use crate::stdin;
+use crate::wire::Said;
+
+/// Which part of the crowd a process is.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Share {
+    /// The number of this process, from 0
+    #[arg(long)]
+    pub part: u32,
+
+    /// How many there are
+    #[arg(long)]
+    pub parts: u32,
+}
+
+/// Makes its requests when they are due, and says then what became of them. Ends at once when nobody
+/// can tell it anything any more.
+///
+/// # Errors
+/// When there can be no client, or nobody reads what it says.
+pub async fn ask(
+    scenario: &Scenario,
+    policy: Policy,
+    seed: u64,
+    share: Share,
+    address: &str,
+) -> Result<(), Box<dyn Error>> {
+    // The proxies of the environment are none for this machine.
+    let http = client::recipe().no_proxy().build()?;
+    let policy = Arc::new(policy);
+    let own = (0..).zip(requests(scenario, seed).unwrap_or_default());
+    let own: Vec<(u64, Request)> = own
+        .filter(|(_, request)| request.process % share.parts.max(1) == share.part)
+        .collect();
+    let mut clients: HashMap<u32, Client> = HashMap::new();
+    for (_, request) in &own {
+        let client = || {
+            Client::over(http.clone(), Arc::clone(&policy))
+                .cross_layer()
+                .traced()
+        };
+        clients.entry(request.process).or_insert_with(client);
+    }
+    say([Said::Ready(String::new())])?;
+    let mut told = stdin::lines();
+    let Some(wall) = stdin::start(&mut told).await else {
+        return Ok(());
+    };
+    let crowd = Crowd {
+        start: Start::at(wall),
+        address: address.to_owned(),
+        repeatable: scenario.clients.repeatable,
+        said: RefCell::default(),
+        odd: RefCell::default(),
+    };
+    let crowd = Rc::new(crowd);
+    let mut watch = Watch::default();
+    let local = LocalSet::new();
+    let done = local.run_until(async {
+        tokio::select! {
+            () = crowd.ask_all(&own, &clients) => true,
+            () = watch.watch() => false,
+            _ = told.recv() => false,
+        }
+    });
+    if !done.await {
+        return Ok(());
+    }
+    let odd = crowd.odd.take().into_iter();
+    let odd = odd.map(|(what, count)| Said::Odd(count, what.to_owned()));
+    let outcomes = crowd.said.take().into_iter().map(Said::Request);
+    let rest = odd.chain([Said::Lag(watch.lag()), Said::End]);
+    Ok(say(outcomes.chain(rest))?)
+}
+
+struct Crowd {
+    start: Start,
+    address: String,
+    repeatable: bool,
+    said: RefCell<Vec<Outcome>>,
+    /// Attempts that ended in a way that the simulator does not know.
+    odd: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Crowd {
+    async fn ask_all(self: &Rc<Self>, own: &[(u64, Request)], clients: &HashMap<u32, Client>) {
+        let mut asking = JoinSet::new();
+        for (name, request) in own {
+            tokio::time::sleep_until(self.start.instant(request.at)).await;
+            if let Some(client) = clients.get(&request.process) {
+                let (crowd, client) = (Rc::clone(self), client.clone());
+                asking.spawn_local(crowd.ask(client, *name, *request));
+            }
+        }
+        while asking.join_next().await.is_some() {}
+    }
+
+    /// Makes a request: the name is that by which a limiter knows it.
+    async fn ask(self: Rc<Self>, client: Client, name: u64, request: Request) {
+        let url = format!("http://{}/{name}", self.address);
+        let sent = match self.repeatable {
+            true => client.get(url).send(),
+            false => client.post(url).send(),
+        };
+        let (succeeded, attempts) = match sent.await {
+            Ok(response) => (
+                response.status().is_success(),
+                self.account(response.summary()),
+            ),
+            Err(error) => (
+                false,
+                error.summary().map_or(0, |summary| self.account(summary)),
+            ),
+        };
+        self.said.borrow_mut().push(Outcome {
+            request,
+            attempts,
+            ended: self.start.now(),
+            succeeded,
+        });
+    }
+
+    /// The number of attempts; what is odd about them is remembered.
+    fn account(&self, summary: &Summary) -> u32 {
+        let entries = summary.trace.iter().flat_map(relent::Trace::entries);
+        for entry in entries {
+            if let Some(Cause::Network(what)) = entry.failure.map(|failure| failure.cause) {
+                *self.odd.borrow_mut().entry(what.name()).or_default() += 1;
+            }
+        }
+        summary.attempts
+    }
+}

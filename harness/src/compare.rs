@@ -1,0 +1,165 @@
+//! Simulated and measured side by side, and in words where they differ.
+
+use std::fmt::Write;
+
+use relent::Policy;
+use relent_sim::measure::{self, Measure};
+use relent_sim::study::{Estimate, run_all};
+use relent_sim::{Metrics, Scenario};
+
+use crate::clock::Lag;
+use crate::crowd::Measured;
+
+/// The quantile of Student's t for 99.9 % of what one more run gives, from about 50 seeds on.
+const T: f64 = 3.5;
+/// Timers are set to a millisecond: those of the request, of the service and of a wait.
+const TIMERS_MS: f64 = 3.0;
+/// A loop that is usually later than this measures itself. It is what a gate takes for a queue.
+pub const BUSY: u64 = 10_000_000;
+/// What is nowhere in these scenarios.
+const LEFT_OUT: [&str; 2] = ["drops", "eff."];
+
+/// A number, simulated and measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison {
+    /// Which.
+    pub measure: &'static Measure,
+    /// Over the simulated seeds; `None` where it exists in none.
+    pub simulated: Option<Estimate>,
+    /// What one more run would give if the medium made no difference; `None` if it would have none.
+    pub expected: Option<(f64, f64)>,
+    /// Simulated runs without it.
+    pub missing: usize,
+    /// Over sockets; `None` where it does not exist.
+    pub measured: Option<f64>,
+}
+
+impl Comparison {
+    /// Whether what was measured is what one more simulated run might be.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        match (self.measured, self.expected) {
+            (Some(value), Some((low, high))) => (low..=high).contains(&value),
+            (Some(_), None) => false,
+            (None, _) => self.missing > 0,
+        }
+    }
+}
+
+/// Simulates the scenario with so many seeds, on all cores.
+#[must_use]
+pub fn simulate(scenario: &Scenario, policy: &Policy, seeds: u64) -> Vec<Metrics> {
+    let seeds: Vec<u64> = (1..=seeds).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let runs = run_all(scenario, &[policy], &seeds, threads, &|| ());
+    runs.into_iter().flatten().flatten().collect()
+}
+
+/// Compares every number.
+///
+/// A run over sockets is one more run: it should lie within the interval in which 99.9 % of such runs
+/// lie by Student's t, or within what some seed has given, since a few numbers have heavy tails. Times
+/// may be longer or shorter by what the timers and the lag of the event loops add.
+#[must_use]
+pub fn compare(simulated: &[Metrics], measured: &Measured) -> Vec<Comparison> {
+    let runs: Vec<&Metrics> = simulated.iter().collect();
+    let measures = measure::ALL
+        .iter()
+        .filter(|measure| !LEFT_OUT.contains(&measure.name));
+    measures
+        .map(|measure| {
+            let values: Vec<f64> = runs.iter().filter_map(|run| (measure.value)(run)).collect();
+            Comparison {
+                measure,
+                simulated: Estimate::of(&values),
+                expected: expected(&values, slack(measure, measured.lag)),
+                missing: runs.len() - values.len(),
+                measured: (measure.value)(&measured.metrics),
+            }
+        })
+        .collect()
+}
+
+/// What the medium may add to a number, either way.
+fn slack(measure: &Measure, lag: Lag) -> f64 {
+    let millis = |nanos: u64| nanos as f64 / 1e6;
+    match (measure.name, measure.unit) {
+        ("p50" | "p99", _) => TIMERS_MS + millis(lag.usual),
+        (_, "ms") => TIMERS_MS + millis(lag.worst),
+        // Counted in whole seconds.
+        ("ttr", _) => 1.0,
+        (_, "s") => (TIMERS_MS + millis(lag.worst)) / 1e3,
+        _ => 0.0,
+    }
+}
+
+fn expected(values: &[f64], slack: f64) -> Option<(f64, f64)> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
+    let half = T * deviation * (1.0 + 1.0 / count).sqrt();
+    let low = values.iter().copied().reduce(f64::min)?;
+    let high = values.iter().copied().reduce(f64::max)?;
+    Some((low.min(mean - half) - slack, high.max(mean + half) + slack))
+}
+
+/// The comparison as a table, and in words what does not agree.
+#[must_use]
+pub fn table(policy: &str, comparisons: &[Comparison], measured: &Measured) -> String {
+    let mut text = format!(
+        "{policy:12}{:>12}{:>26}{:>12}\n",
+        "simulated", "99.9 % of runs within", "sockets"
+    );
+    for comparison in comparisons {
+        let places = comparison.measure.places.max(2);
+        let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.places$}"));
+        let within = comparison.expected.map_or("-".to_owned(), |(low, high)| {
+            format!("{low:.places$} to {high:.places$}")
+        });
+        let _ = writeln!(
+            text,
+            "  {:10}{:>12}{within:>26}{:>12}{}",
+            comparison.measure.head(),
+            number(comparison.simulated.map(|estimate| estimate.mean)),
+            number(comparison.measured),
+            if comparison.agrees() { "" } else { "  differs" },
+        );
+    }
+    let millis = |nanos: u64| nanos as f64 / 1e6;
+    let Lag { usual, worst } = measured.lag;
+    let _ = writeln!(
+        text,
+        "  event loops late by {:.1} ms (99 %), {:.1} ms at worst",
+        millis(usual),
+        millis(worst)
+    );
+    if usual > BUSY {
+        text.push_str(
+            "  THE MACHINE WAS TOO BUSY: these numbers say more about it than about retries\n",
+        );
+    }
+    for (what, count) in &measured.odd {
+        let _ = writeln!(
+            text,
+            "  {count} attempts ended as none does in the simulator: {what}"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_more_run_is_expected_near_the_others_and_none_where_there_are_none() {
+        assert_eq!(expected(&[], 1.0), None);
+        assert_eq!(expected(&[5.0; 50], 0.0), Some((5.0, 5.0)));
+        let (low, high) = expected(&[1.0, 2.0, 3.0], 0.5).unwrap();
+        let half = 3.5 * (4.0_f64 / 3.0).sqrt();
+        assert!(
+            (low - (2.0 - half - 0.5)).abs() < 1e-9 && (high - (2.0 + half + 0.5)).abs() < 1e-9
+        );
+    }
+}

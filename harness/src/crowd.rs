@@ -1,0 +1,219 @@
+//! Starts the server and the client processes of a run, and gathers what they say.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use relent_sim::{Metrics, Observed, Scenario};
+
+use crate::case::Case;
+use crate::clock::{Lag, wall_clock};
+use crate::wire::Said;
+
+/// The most client processes of the machine. Where a scenario has more, each of them has the clients
+/// of several, which share nothing but connections.
+const MOST: u32 = 20;
+/// From the time at which all know when to start to the start.
+const AHEAD: Duration = Duration::from_millis(500);
+/// How long the processes have to be prepared, and to say what they have seen.
+const PREPARED: Duration = Duration::from_secs(60);
+
+/// What was measured of a run over sockets.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The numbers, by the simulator's rules.
+    pub metrics: Metrics,
+    /// How late the latest of the processes was.
+    pub lag: Lag,
+    /// Attempts that ended in a way that the simulator does not know, by their ending.
+    pub odd: BTreeMap<String, u64>,
+}
+
+/// Why there was no run.
+#[derive(Debug)]
+pub struct NoRun(String);
+
+impl fmt::Display for NoRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoRun {}
+
+impl From<String> for NoRun {
+    fn from(what: String) -> Self {
+        Self(what)
+    }
+}
+
+/// Runs the case over sockets, with processes of this program.
+///
+/// Whatever happens, they end: they are stopped when this returns, and stop by themselves when this
+/// process is gone.
+///
+/// # Errors
+/// When the case cannot be played, a process cannot be started, ends too soon or takes too long.
+pub fn measure(program: &Path, case: &Case) -> Result<Measured, NoRun> {
+    let scenario = case.scenario()?;
+    let (tell, said) = channel();
+    let mut server = Process::start(program, "serve", case, &[], &tell)?;
+    let address = ready(&said, 1)?.pop().unwrap_or_default();
+    let parts = scenario.clients.processes.min(MOST);
+    let mut clients = Vec::new();
+    for part in 0..parts {
+        let own = [
+            format!("--address={address}"),
+            format!("--part={part}"),
+            format!("--parts={parts}"),
+        ];
+        clients.push(Process::start(program, "ask", case, &own, &tell)?);
+    }
+    ready(&said, parts)?;
+    let start = wall_clock() + AHEAD.as_nanos();
+    for process in clients.iter_mut().chain([&mut server]) {
+        process.tell(&format!("start {start}"))?;
+    }
+
+    let mut gathered = Gathered::default();
+    gathered.listen(&said, parts, lasts(&scenario))?;
+    server.tell("stop")?;
+    gathered.listen(&said, 1, PREPARED)?;
+    Ok(Measured {
+        metrics: gathered.observed.metrics(&scenario),
+        lag: gathered.lag,
+        odd: gathered.odd,
+    })
+}
+
+/// How long a run may take.
+fn lasts(scenario: &Scenario) -> Duration {
+    let clients = &scenario.clients;
+    let backlog = clients
+        .backlog
+        .map_or(0, |backlog| backlog.at + backlog.over);
+    let last = scenario.arrivals_end().max(backlog);
+    Duration::from_nanos(last.saturating_add(clients.deadline)) + PREPARED
+}
+
+/// Waits until so many processes are ready; what they say beside that.
+fn ready(said: &Receiver<Result<Said, String>>, count: u32) -> Result<Vec<String>, NoRun> {
+    let end = Instant::now() + PREPARED;
+    let mut words = Vec::new();
+    while words.len() < count as usize {
+        if let Said::Ready(word) = next(said, end)? {
+            words.push(word);
+        }
+    }
+    Ok(words)
+}
+
+fn next(said: &Receiver<Result<Said, String>>, end: Instant) -> Result<Said, NoRun> {
+    let left = end.saturating_duration_since(Instant::now());
+    match said.recv_timeout(left) {
+        Ok(said) => Ok(said?),
+        Err(RecvTimeoutError::Timeout) => Err(NoRun("a process takes too long".to_owned())),
+        Err(RecvTimeoutError::Disconnected) => Err(NoRun("all processes are gone".to_owned())),
+    }
+}
+
+#[derive(Default)]
+struct Gathered {
+    observed: Observed,
+    lag: Lag,
+    odd: BTreeMap<String, u64>,
+}
+
+impl Gathered {
+    /// Listens until so many processes have said all.
+    fn listen(
+        &mut self,
+        said: &Receiver<Result<Said, String>>,
+        count: u32,
+        most: Duration,
+    ) -> Result<(), NoRun> {
+        let end = Instant::now() + most;
+        let mut ended = 0;
+        while ended < count {
+            match next(said, end)? {
+                Said::Ready(_) => {}
+                Said::Request(outcome) => self.observed.outcomes.push(outcome),
+                Said::Attempt(at) => self.observed.attempts.push(at),
+                Said::Executions(count) => self.observed.executions += count,
+                Said::Lag(lag) => self.lag = self.lag.max(lag),
+                Said::Odd(count, what) => *self.odd.entry(what).or_default() += count,
+                Said::End => ended += 1,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A process that ends with this value.
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Process {
+    fn start(
+        program: &Path,
+        role: &str,
+        case: &Case,
+        own: &[String],
+        tell: &Sender<Result<Said, String>>,
+    ) -> Result<Self, NoRun> {
+        let mut child = Command::new(program)
+            .arg(role)
+            .args(case.arguments())
+            .args(own)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| NoRun(format!("{}: {error}", program.display())))?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take();
+        let (tell, role) = (tell.clone(), role.to_owned());
+        thread::spawn(move || {
+            let lines = stdout
+                .into_iter()
+                .flat_map(|out| BufReader::new(out).lines());
+            let mut ended = false;
+            for line in lines {
+                let said = line.map_err(|error| error.to_string());
+                let said = said.and_then(|line| {
+                    line.parse()
+                        .map_err(|e: crate::wire::Unreadable| e.to_string())
+                });
+                ended |= said == Ok(Said::End);
+                if tell.send(said).is_err() {
+                    return;
+                }
+            }
+            if !ended {
+                let _ = tell.send(Err(format!("a process to {role} ended before its time")));
+            }
+        });
+        Ok(Self { child, stdin })
+    }
+
+    fn tell(&mut self, line: &str) -> Result<(), NoRun> {
+        let told = self.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
+        told.unwrap_or(Ok(()))
+            .map_err(|error| NoRun(format!("a process does not listen: {error}")))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stdin = None;
+        // Who has ended already cannot be killed, which is as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,99 @@
+//! How a scenario is scaled down to one machine.
+
+use clap::ValueEnum;
+
+/// A size in which the scenarios are played.
+///
+/// Rates are scaled and not times, since what the gate does has times of its own: its probes are half a
+/// second to five seconds apart, and it remembers a minute. The simulator plays the same scaled
+/// scenario, so that both differ in the medium alone.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// For a test: a tenth of the rates and short outages, each scenario in half a minute
+    Quick,
+    /// A quarter of the rates, and a blackout of 15 s in place of a minute: a minute or two each
+    Short,
+    /// A quarter of the rates, and all times as in the simulator: the blackout takes ten minutes
+    Whole,
+}
+
+/// A quarter of the rates of the outages. Of the network remains what this machine takes for it.
+const RATES: [(&str, &str); 3] = [
+    ("service.capacity", "250"),
+    ("clients.arrivals.poisson.rate", "200"),
+    ("network.one_way", "100us"),
+];
+
+impl Form {
+    /// What is changed of the scenario of this name.
+    #[must_use]
+    pub fn changes(self, scenario: &str) -> Vec<(String, String)> {
+        let times: &[(&str, &str)] = match (self, scenario) {
+            (Self::Quick, "blackout") => &[
+                ("service.capacity", "100"),
+                ("clients.arrivals.poisson.rate", "60"),
+                ("clients.processes", "4"),
+                ("clients.arrivals.poisson.for", "30s"),
+                ("outages.0.at", "5s"),
+                ("outages.0.for", "5s"),
+            ],
+            (Self::Quick, "stall") => &[
+                ("service.capacity", "100"),
+                ("clients.arrivals.poisson.rate", "60"),
+                ("clients.processes", "4"),
+                ("clients.arrivals.poisson.for", "30s"),
+                ("outages.0.at", "5s"),
+                ("outages.0.for", "4s"),
+            ],
+            (Self::Quick, "rate-limit") => &[
+                ("clients.arrivals.herd.clients", "300"),
+                ("clients.processes", "300"),
+            ],
+            (Self::Short, "blackout") => &[
+                ("clients.arrivals.poisson.for", "120s"),
+                ("outages.0.at", "20s"),
+                ("outages.0.for", "15s"),
+                ("clients.deadline", "120s"),
+            ],
+            (Self::Short, "stall") => &[
+                ("clients.arrivals.poisson.for", "90s"),
+                ("outages.0.at", "20s"),
+            ],
+            _ => &[],
+        };
+        let rates: &[_] = match scenario {
+            "blackout" | "stall" | "brownout" => &RATES,
+            _ => &RATES[2..],
+        };
+        let all = rates.iter().chain(times);
+        all.map(|(key, to)| ((*key).to_owned(), (*to).to_owned()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Case;
+
+    #[test]
+    fn every_form_of_every_scenario_can_be_played() {
+        for form in Form::value_variants() {
+            for name in [
+                "blackout",
+                "stall",
+                "rate-limit",
+                "brownout",
+                "random-failures",
+            ] {
+                let case = Case {
+                    scenario: name.to_owned(),
+                    set: form.changes(name),
+                    policy: "standard".to_owned(),
+                    seed: 1,
+                };
+                case.scenario().unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `sockets`: simulated and measured, side by side.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a command")]
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use relent_harness::case::{Case, change};
+use relent_harness::clients::{self, Share};
+use relent_harness::compare::{compare, simulate, table};
+use relent_harness::crowd::measure;
+use relent_harness::form::Form;
+use relent_harness::server;
+
+/// Plays scenarios of the simulator over sockets on 127.0.0.1, with a server and client processes,
+/// and prints what was simulated and what was measured side by side
+#[derive(Parser, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Sockets {
+    #[command(subcommand)]
+    role: Option<Role>,
+
+    /// Scenarios that come along
+    #[arg(default_values = ["blackout", "rate-limit", "stall"])]
+    scenarios: Vec<String>,
+
+    /// How they are scaled down
+    #[arg(long, value_enum, default_value = "short")]
+    form: Form,
+
+    /// Presets, or files with a policy; off for no retries
+    #[arg(long, value_delimiter = ',', default_value = "off,standard,patient")]
+    policies: Vec<String>,
+
+    /// Change a value of every scenario, such as clients.processes=10
+    #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
+    set: Vec<(String, String)>,
+
+    /// Simulated runs to compare with
+    #[arg(long, default_value = "50", value_parser = clap::value_parser!(u64).range(2..=10_000))]
+    seeds: u64,
+
+    /// The seed of the run over sockets
+    #[arg(long, default_value = "1")]
+    seed: u64,
+}
+
+/// What a process of a run is; the command starts them itself.
+#[derive(Subcommand, Debug)]
+enum Role {
+    /// Be the server of a run
+    #[command(hide = true)]
+    Serve {
+        #[command(flatten)]
+        case: Case,
+    },
+    /// Be one of its client processes
+    #[command(hide = true)]
+    Ask {
+        #[command(flatten)]
+        case: Case,
+        #[command(flatten)]
+        share: Share,
+        /// Where the server listens
+        #[arg(long)]
+        address: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let sockets = Sockets::parse();
+    let done = match &sockets.role {
+        None => sockets.compare(),
+        Some(role) => role.play(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sockets: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Role {
+    fn play(&self) -> Result<(), Box<dyn Error>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        match self {
+            Self::Serve { case } => {
+                runtime.block_on(server::serve(&case.scenario()?, case.seed))?;
+            }
+            Self::Ask {
+                case,
+                share,
+                address,
+            } => {
+                let scenario = case.scenario()?;
+                let policy = case.policy(&scenario)?;
+                runtime.block_on(clients::ask(&scenario, policy, case.seed, *share, address))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sockets {
+    fn compare(&self) -> Result<(), Box<dyn Error>> {
+        let program = std::env::current_exe()?;
+        for name in &self.scenarios {
+            let mut set = self.form.changes(name);
+            set.extend(self.set.iter().cloned());
+            let changes: Vec<_> = set.iter().map(|(key, to)| format!("{key}={to}")).collect();
+            println!("{name}, with {}\n", changes.join(" "));
+            for policy in &self.policies {
+                let case = Case {
+                    scenario: name.clone(),
+                    set: set.clone(),
+                    policy: policy.clone(),
+                    seed: self.seed,
+                };
+                let scenario = case.scenario()?;
+                let simulated = simulate(&scenario, &case.policy(&scenario)?, self.seeds);
+                let measured = measure(&program, &case)?;
+                println!(
+                    "{}",
+                    table(policy, &compare(&simulated, &measured), &measured)
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! The server: the service of the scenario, over HTTP and in real time.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io::{self, BufWriter, Write};
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use relent_http::Caller;
+use relent_http::headers::RETRY_AFTER_MS;
+use relent_sim::{Answer, Attempt, Scenario, Serving, Wait, WaitFormat};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::LocalSet;
+
+use crate::clock::{Start, Watch};
+use crate::stdin;
+use crate::wire::Said;
+
+/// Connections that may wait to be accepted: a herd comes all at once.
+const BACKLOG: u32 = 16_384;
+
+/// Serves until it is told to stop, and says then what it has seen; or until nobody can tell it.
+///
+/// # Errors
+/// When it cannot listen, or nobody reads what it says.
+pub async fn serve(scenario: &Scenario, seed: u64) -> io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    let listener = socket.listen(BACKLOG)?;
+    say([Said::Ready(listener.local_addr()?.to_string())])?;
+    let mut told = stdin::lines();
+    let Some(wall) = stdin::start(&mut told).await else {
+        return Ok(());
+    };
+    let desk = Rc::new(Desk::new(scenario, seed, Start::at(wall)));
+    let mut watch = Watch::default();
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            tokio::select! {
+                () = accept(&listener, &desk) => {}
+                () = desk.work() => {}
+                () = watch.watch() => {}
+                _ = told.recv() => {}
+            }
+        })
+        .await;
+    let state = desk.state.borrow();
+    let executions = Said::Executions(state.serving.executions());
+    let lag = Said::Lag(watch.lag());
+    let attempts = state.attempts.iter().map(|at| Said::Attempt(*at));
+    say(attempts.chain([executions, lag, Said::End]))
+}
+
+/// Says these lines to whoever started this process.
+pub(crate) fn say(lines: impl IntoIterator<Item = Said>) -> io::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()
+}
+
+/// What all connections share.
+struct Desk {
+    start: Start,
+    status: StatusCode,
+    format: WaitFormat,
+    state: RefCell<State>,
+    /// Something may happen sooner than was thought.
+    sooner: Notify,
+}
+
+struct State {
+    serving: Serving,
+    /// Who waits for the answer to each attempt.
+    waiting: HashMap<u32, oneshot::Sender<Answer>>,
+    /// When each attempt arrived.
+    attempts: Vec<u64>,
+}
+
+impl Desk {
+    fn new(scenario: &Scenario, seed: u64, start: Start) -> Self {
+        let limiter = scenario.service.limiter;
+        Self {
+            start,
+            status: StatusCode::from_u16(scenario.service.status)
+                .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+            format: limiter.map_or(WaitFormat::default(), |limiter| limiter.format),
+            state: RefCell::new(State {
+                serving: Serving::new(scenario, seed),
+                waiting: HashMap::new(),
+                attempts: Vec::new(),
+            }),
+            sooner: Notify::new(),
+        }
+    }
+
+    /// Gives the answers when they are due.
+    async fn work(&self) {
+        loop {
+            let next = {
+                let mut state = self.state.borrow_mut();
+                state.serving.advance(self.start.now());
+                state.answer();
+                state.serving.next()
+            };
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(self.start.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => {}
+                () = self.sooner.notified() => {}
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Empty<Bytes>>, Infallible> {
+        let caller = Caller::of(request.headers());
+        // The path is the name of the request: the same for all of its attempts.
+        let key = request.uri().path().trim_start_matches('/').parse().ok();
+        let answer = match self.arrive(caller.attempt, key) {
+            Ok(answer) => answer,
+            Err(later) => match later.await {
+                Ok(answer) => answer,
+                Err(_) => Answer::Failure {
+                    do_not_retry: false,
+                },
+            },
+        };
+        Ok(self.response(answer))
+    }
+
+    /// An attempt arrives: its answer, or where it will be.
+    fn arrive(&self, number: u32, key: Option<u64>) -> Result<Answer, oneshot::Receiver<Answer>> {
+        let now = self.start.now();
+        let mut state = self.state.borrow_mut();
+        let id = state.attempts.len() as u32;
+        state.attempts.push(now);
+        let before = state.serving.next();
+        let answer = state.serving.arrive(now, Attempt { id, number, key });
+        state.answer();
+        if before != state.serving.next() {
+            self.sooner.notify_one();
+        }
+        match answer {
+            Some(answer) => Ok(answer),
+            None => {
+                let (tell, told) = oneshot::channel();
+                state.waiting.insert(id, tell);
+                Err(told)
+            }
+        }
+    }
+
+    fn response(&self, answer: Answer) -> Response<Empty<Bytes>> {
+        let mut response = Response::new(Empty::new());
+        match answer {
+            Answer::Success => {}
+            Answer::Failure { do_not_retry } => {
+                *response.status_mut() = self.status;
+                if do_not_retry {
+                    relent_http::Mark::Overloaded.set(response.headers_mut());
+                }
+            }
+            Answer::Throttled(wait) => {
+                *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                if let Some(wait) = wait {
+                    self.tell(wait, response.headers_mut());
+                }
+            }
+        }
+        response
+    }
+
+    /// Writes down what the limiter says about time.
+    fn tell(&self, wait: Wait, headers: &mut HeaderMap) {
+        let (name, value) = match self.format {
+            WaitFormat::Milliseconds if wait.ticket => (RETRY_AFTER_MS, wait.nanos / 1_000_000),
+            // Rounded up, or the caller would be early.
+            _ => (RETRY_AFTER, wait.nanos.div_ceil(1_000_000_000)),
+        };
+        headers.insert(name, HeaderValue::from(value));
+    }
+}
+
+impl State {
+    /// Gives the answers that are there. Who has gone away gets none.
+    fn answer(&mut self) {
+        for (id, answer) in self.serving.answers() {
+            if let Some(tell) = self.waiting.remove(&id) {
+                let _ = tell.send(answer);
+            }
+        }
+    }
+}
+
+async fn accept(listener: &TcpListener, desk: &Rc<Desk>) {
+    loop {
+        // What comes to nothing is a client's affair: it connects again.
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let desk = Rc::clone(desk);
+        tokio::task::spawn_local(async move {
+            let service = service_fn(|request| desk.answer(request));
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            // A client that goes away ends its connection, not its attempt.
+            let _ = connection.await;
+        });
+    }
+}

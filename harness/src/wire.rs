@@ -1,0 +1,121 @@
+//! What the processes say to each other: a line for each thing.
+
+use std::fmt;
+use std::str::{FromStr, SplitAsciiWhitespace};
+
+use relent_sim::{Outcome, Request};
+
+use crate::clock::Lag;
+
+/// A line from a process to the one that started it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// The server listens at this address, or a client process is prepared.
+    Ready(String),
+    /// A request has ended.
+    Request(Outcome),
+    /// An attempt reached the service, at this time.
+    Attempt(u64),
+    /// Services that had an effect.
+    Executions(u64),
+    /// How late the process was.
+    Lag(Lag),
+    /// So many attempts ended in a way that the simulator does not know.
+    Odd(u64, String),
+    /// Nothing more will be said.
+    End,
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready(at) => write!(f, "ready {at}"),
+            Self::Request(outcome) => {
+                let Request { at, process } = outcome.request;
+                let Outcome {
+                    attempts, ended, ..
+                } = outcome;
+                let succeeded = u8::from(outcome.succeeded);
+                write!(f, "request {at} {process} {attempts} {ended} {succeeded}")
+            }
+            Self::Attempt(at) => write!(f, "attempt {at}"),
+            Self::Executions(count) => write!(f, "executions {count}"),
+            Self::Lag(lag) => write!(f, "lag {} {}", lag.usual, lag.worst),
+            Self::Odd(count, what) => write!(f, "odd {count} {what}"),
+            Self::End => f.write_str("end"),
+        }
+    }
+}
+
+/// A line that says nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreadable(String);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a process said {:?}, which means nothing", self.0)
+    }
+}
+
+impl FromStr for Said {
+    type Err = Unreadable;
+
+    fn from_str(line: &str) -> Result<Self, Unreadable> {
+        let mut words = line.split_ascii_whitespace();
+        read(&mut words).ok_or_else(|| Unreadable(line.to_owned()))
+    }
+}
+
+fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Said> {
+    fn next<T: FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
+        words.next()?.parse().ok()
+    }
+    Some(match words.next()? {
+        "ready" => Said::Ready(words.next().unwrap_or_default().to_owned()),
+        "request" => Said::Request(Outcome {
+            request: Request {
+                at: next(words)?,
+                process: next(words)?,
+            },
+            attempts: next(words)?,
+            ended: next(words)?,
+            succeeded: next::<u8>(words)? == 1,
+        }),
+        "attempt" => Said::Attempt(next(words)?),
+        "executions" => Said::Executions(next(words)?),
+        "lag" => Said::Lag(Lag {
+            usual: next(words)?,
+            worst: next(words)?,
+        }),
+        "odd" => Said::Odd(next(words)?, words.collect::<Vec<_>>().join(" ")),
+        "end" => Said::End,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let outcome = Outcome {
+            request: Request { at: 7, process: 3 },
+            attempts: 2,
+            ended: 900,
+            succeeded: true,
+        };
+        for said in [
+            Said::Ready("127.0.0.1:80".to_owned()),
+            Said::Request(outcome),
+            Said::Attempt(12),
+            Said::Executions(5),
+            Said::Lag(Lag { usual: 1, worst: 2 }),
+            Said::Odd(4, "connection reset".to_owned()),
+            Said::End,
+        ] {
+            assert_eq!(said.to_string().parse(), Ok(said));
+        }
+        assert!("request 1 2".parse::<Said>().is_err());
+    }
+}
