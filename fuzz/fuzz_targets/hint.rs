@@ -23,6 +23,7 @@ const NAMES: [&str; 14] = [
     "age",
     "content-type",
     "relent-mark",
+    "relent-ticket",
     "server",
 ];
 

@@ -40,7 +40,7 @@ struct Sockets {
     #[arg(long, default_value = "50", value_parser = clap::value_parser!(u64).range(2..=10_000))]
     seeds: u64,
 
-    /// The seed of the run over sockets
+    /// The seed of the run over sockets, and the first of the simulated ones
     #[arg(long, default_value = "1")]
     seed: u64,
 }
@@ -113,19 +113,20 @@ impl Sockets {
             set.extend(self.set.iter().cloned());
             let changes: Vec<_> = set.iter().map(|(key, to)| format!("{key}={to}")).collect();
             println!("{name}, with {}\n", changes.join(" "));
-            for policy in &self.policies {
+            for named in &self.policies {
                 let case = Case {
                     scenario: name.clone(),
                     set: set.clone(),
-                    policy: policy.clone(),
+                    policy: named.clone(),
                     seed: self.seed,
                 };
                 let scenario = case.scenario()?;
-                let simulated = simulate(&scenario, &case.policy(&scenario)?, self.seeds);
+                let policy = case.policy(&scenario)?;
+                let simulated = simulate(&scenario, &policy, self.seed, self.seeds);
                 let measured = measure(&program, &case)?;
                 println!(
                     "{}",
-                    table(policy, &compare(&simulated, &measured), &measured)
+                    table(named, &compare(&scenario, &simulated, &measured), &measured)
                 );
             }
         }

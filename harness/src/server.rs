@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use relent_http::Caller;
-use relent_http::headers::RETRY_AFTER_MS;
+use relent_http::headers::{RELENT_TICKET, RETRY_AFTER_MS};
 use relent_sim::{Answer, Attempt, Scenario, Serving, Wait, WaitFormat};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, oneshot};
@@ -197,6 +197,9 @@ impl Desk {
             _ => (RETRY_AFTER, wait.nanos.div_ceil(1_000_000_000)),
         };
         headers.insert(name, HeaderValue::from(value));
+        if wait.ticket {
+            headers.insert(RELENT_TICKET, HeaderValue::from_static("true"));
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub enum HintSource {
     GrpcRetryInfo,
     /// `relent-mark`.
     RelentMark,
+    /// `relent-ticket`, which says whom a delay is for.
+    RelentTicket,
 }
 
 impl HintSource {
@@ -47,6 +49,7 @@ impl HintSource {
             Self::GrpcPushback => "grpc-retry-pushback-ms",
             Self::GrpcRetryInfo => "grpc-status-details-bin",
             Self::RelentMark => "relent-mark",
+            Self::RelentTicket => "relent-ticket",
         }
     }
 }

@@ -72,3 +72,7 @@ pub const RELENT_HISTOGRAM: HeaderName = HeaderName::from_static("relent-histogr
 /// Response: do not retry this, and why: a list of `exhausted` (retries were exhausted below) and
 /// `overloaded`, in any capitals. See [`Mark`](crate::Mark).
 pub const RELENT_MARK: HeaderName = HeaderName::from_static("relent-mark");
+
+/// Response: `true` if the delay that the response names is reserved for this caller (a ticket), in
+/// any capitals. Without it a delay is taken for one that many callers were told.
+pub const RELENT_TICKET: HeaderName = HeaderName::from_static("relent-ticket");

@@ -3,12 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName};
-use relent_core::{Advice, Hint, HintSource};
+use relent_core::{Advice, Audience, Hint, HintSource};
 
 use crate::field::{MILLIS, Malformed, decimal, digits, single, trim};
 use crate::headers::{
-    GRPC_RETRY_PUSHBACK_MS, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_MS_RETRY_AFTER_MS,
-    X_SHOULD_RETRY,
+    GRPC_RETRY_PUSHBACK_MS, RELENT_TICKET, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY,
+    X_MS_RETRY_AFTER_MS, X_SHOULD_RETRY,
 };
 use crate::mark::{self, Mark};
 use crate::rate_limit::{XRateLimitReset, rate_limit, x_rate_limit_reset};
@@ -38,6 +38,9 @@ pub struct HintOptions {
 /// | `Retry-After` | see [`retry_after`](crate::retry_after) |
 /// | `RateLimit` | the longest window `t` of the policies with nothing left (`r=0`) |
 /// | `X-RateLimit-Reset` | as [`HintOptions`] declares, unless `X-RateLimit-Remaining` is above zero |
+/// | `relent-ticket` | `true` in any capitals: the delay is a ticket, reserved for this caller; not the reset of a rate limit, which is everybody's |
+///
+/// A delay that is no ticket is [shared](Audience::Shared): its callers are spread over as long again.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -88,6 +91,7 @@ pub(crate) fn hint_with_details(
     read.delay(HintSource::XRateLimitReset, || {
         x_rate_limit_reset(headers, now, options.x_rate_limit_reset)
     });
+    read.ticket();
     read.hint
 }
 
@@ -155,6 +159,26 @@ impl Reading<'_> {
                 self.malformed(SOURCE);
                 self.refuse(SOURCE);
             }
+        }
+    }
+
+    /// Whom the delay is for (design rule 4).
+    fn ticket(&mut self) {
+        let parse = |value: &[u8]| match value {
+            value if value.eq_ignore_ascii_case(b"true") => Ok(true),
+            value if value.eq_ignore_ascii_case(b"false") => Ok(false),
+            _ => Err(Malformed),
+        };
+        match single(self.headers, &RELENT_TICKET, parse) {
+            Err(Malformed) => self.malformed(HintSource::RelentTicket),
+            Ok(Some(true)) if self.hint.delay().is_some() => {
+                self.hint.audience = match self.hint.source {
+                    HintSource::RateLimit | HintSource::XRateLimitReset => Audience::Shared,
+                    HintSource::RetryAfter => Audience::TicketSeconds,
+                    _ => Audience::TicketMillis,
+                };
+            }
+            Ok(_) => {}
         }
     }
 
@@ -352,6 +376,30 @@ mod tests {
             of(&[(GRPC_RETRY_PUSHBACK_MS, "2147483647")]),
             millis(2_147_483_647, HintSource::GrpcPushback),
         );
+    }
+
+    #[test]
+    fn a_delay_is_shared_unless_the_server_says_that_it_is_a_ticket() {
+        for (name, value, hint) in delays() {
+            let ticket = match hint.source {
+                HintSource::RateLimit | HintSource::XRateLimitReset => Audience::Shared,
+                HintSource::RetryAfter => Audience::TicketSeconds,
+                _ => Audience::TicketMillis,
+            };
+            let read = |said: &str| of(&[(name.clone(), value), (RELENT_TICKET, said)]);
+            assert_eq!(of(&[(name.clone(), value)]).audience, Audience::Shared);
+            assert_eq!(read("true"), hint.for_audience(ticket));
+            assert_eq!(read(" True"), hint.for_audience(ticket));
+            assert_eq!(read("false"), hint);
+            for malformed in ["", "1", "?1", "true, true"] {
+                assert_eq!(
+                    read(malformed),
+                    hint.with_malformed(HintSource::RelentTicket)
+                );
+            }
+        }
+        // A ticket without a time is none.
+        assert_eq!(of(&[(RELENT_TICKET, "true")]), Hint::NONE);
     }
 
     #[test]
