@@ -16,6 +16,7 @@ mod sending;
 mod whole;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -63,14 +64,18 @@ use sending::{Connection, wait};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Client {
+pub struct Client(Arc<Made>);
+
+/// What a client is made of, apart, since each request has a share in its client.
+#[derive(Clone)]
+struct Made {
     http: reqwest::Client,
     /// Makes `unpooled`.
     recipe: Option<Arc<Recipe>>,
     /// For the retry of a 421, which needs a fresh connection; made when it is first needed.
     unpooled: Arc<OnceLock<Option<reqwest::Client>>>,
-    manner: Manner,
-    routes: Arc<Vec<(Route, Routed)>>,
+    manner: Arc<Manner>,
+    routes: Vec<(Route, Routed)>,
     hints: HintOptions,
     key_form: KeyForm,
 }
@@ -115,50 +120,59 @@ impl Client {
     ) -> reqwest::Result<Self> {
         let http = recipe().build()?;
         let mut client = Self::over(http, policy);
-        client.recipe = Some(Arc::new(recipe));
+        client.made().recipe = Some(Arc::new(recipe));
         Ok(client)
     }
 
     /// A client over one that you have. It should come from a [`recipe`]: reqwest's own retries are
     /// not counted otherwise. After a 421 its pool may hand out the same connection again.
     pub fn over(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
-        Self {
+        Self(Arc::new(Made {
             http,
             recipe: None,
             unpooled: Arc::default(),
-            manner: Manner::new(policy.into()),
-            routes: Arc::default(),
+            manner: Arc::new(Manner::new(policy.into())),
+            routes: Vec::new(),
             hints: HintOptions::default(),
             key_form: KeyForm::default(),
-        }
+        }))
+    }
+
+    /// What it is made of, to be changed: other clones stay as they are.
+    fn made(&mut self) -> &mut Made {
+        Arc::make_mut(&mut self.0)
+    }
+
+    fn manner(&mut self) -> &mut Manner {
+        Arc::make_mut(&mut self.made().manner)
     }
 
     /// Takes all that it calls for this one destination, in place of one for each host: to share its
     /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.manner.destinations = There::One(destination);
+        self.manner().destinations = There::One(destination);
         self
     }
 
     /// Finds the destination of each host here, to share them with other clients.
     #[must_use]
     pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
-        self.manner.destinations = There::ByHost(destinations);
+        self.manner().destinations = There::ByHost(destinations);
         self
     }
 
     /// What the destination means by headers that do not say it themselves.
     #[must_use]
-    pub const fn hints(mut self, options: HintOptions) -> Self {
-        self.hints = options;
+    pub fn hints(mut self, options: HintOptions) -> Self {
+        self.made().hints = options;
         self
     }
 
     /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
     #[must_use]
-    pub const fn traced(mut self) -> Self {
-        self.manner.traced = true;
+    pub fn traced(mut self) -> Self {
+        self.manner().traced = true;
         self
     }
 
@@ -166,7 +180,7 @@ impl Client {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.manner.named = crate::observe::Named::new(name);
+        self.manner().named = crate::observe::Named::new(name);
         self
     }
 
@@ -188,15 +202,15 @@ impl Client {
     /// ```
     #[must_use]
     pub fn cross_layer(mut self) -> Self {
-        self.manner.cross = Some(CrossLayer::new());
+        self.manner().cross = Some(CrossLayer::new());
         self
     }
 
     /// How the keys of [`RequestBuilder::idempotency_key`] are written: in quotes, unless said
     /// otherwise.
     #[must_use]
-    pub const fn key_form(mut self, form: KeyForm) -> Self {
-        self.key_form = form;
+    pub fn key_form(mut self, form: KeyForm) -> Self {
+        self.made().key_form = form;
         self
     }
 
@@ -227,7 +241,7 @@ impl Client {
             policy,
             destinations,
         };
-        Arc::make_mut(&mut self.routes).push((route, routed));
+        self.made().routes.push((route, routed));
         self
     }
 
@@ -235,7 +249,7 @@ impl Client {
     /// lists; see [`RequestBuilder::retry_on`].
     #[must_use]
     pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
-        self.manner.retry_on(failures.into_iter().map(Into::into));
+        self.manner().retry_on(failures.into_iter().map(Into::into));
         self
     }
 
@@ -248,7 +262,7 @@ impl Client {
         + Sync
         + 'static,
     ) -> Self {
-        self.manner.when = Some(Arc::new(when));
+        self.manner().when = Some(Arc::new(when));
         self
     }
 
@@ -261,7 +275,7 @@ impl Client {
         + Sync
         + 'static,
     ) -> Self {
-        self.manner.delay = Some(Arc::new(delay));
+        self.manner().delay = Some(Arc::new(delay));
         self
     }
 
@@ -298,7 +312,7 @@ impl Client {
 
     /// A request by any method.
     pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
-        RequestBuilder::new(self.clone(), self.http.request(method, url))
+        RequestBuilder::new(self.clone(), self.0.http.request(method, url))
     }
 
     /// Sends a request that is there already; [`get`](Self::get) and the others make one.
@@ -316,25 +330,26 @@ impl Client {
     pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
         let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
-        let outgoing = Outgoing::of(request.clone(), &self.http);
+        let outgoing = Outgoing::of(request.clone(), &self.0.http);
         self.exchange(&outgoing, &manner).await
     }
 
     /// How a request to this address is retried, unless it says otherwise itself.
-    pub(crate) fn manner_of(&self, method: &Method, uri: impl FnOnce() -> Option<Uri>) -> Manner {
-        let mut manner = self.manner.clone();
-        if !self.routes.is_empty()
+    pub(crate) fn manner_of(
+        &self,
+        method: &Method,
+        uri: impl FnOnce() -> Option<Uri>,
+    ) -> Arc<Manner> {
+        let Made { manner, routes, .. } = &*self.0;
+        let mut manner = Arc::clone(manner);
+        if !routes.is_empty()
             && let Some(uri) = uri()
+            && let Some((_, routed)) = routes.iter().find(|(route, _)| route.matches(method, &uri))
         {
-            let routed = self
-                .routes
-                .iter()
-                .find(|(route, _)| route.matches(method, &uri));
-            if let Some((_, routed)) = routed {
-                manner.policy = routed.policy.clone();
-                if let Some(own) = &routed.destinations {
-                    manner.destinations = own.clone();
-                }
+            let changed = Arc::make_mut(&mut manner);
+            changed.policy = routed.policy.clone();
+            if let Some(own) = &routed.destinations {
+                changed.destinations = own.clone();
             }
         }
         manner
@@ -356,8 +371,8 @@ impl Client {
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
             let number = begun.number;
-            let outcome = self.attempt(request, connection, until, &begun, &mut telling);
-            let failed = match manner.judge(number.saturating_sub(1), outcome.await) {
+            let attempt = pin!(self.attempt(request, connection, until, &begun, &mut telling));
+            let failed = match manner.judge(number.saturating_sub(1), attempt.await) {
                 Ok(response) => {
                     driver.on_success_with(cause(response.status()));
                     return Ok(Response::new(response, driver.summary(None)));
@@ -368,7 +383,7 @@ impl Client {
                 Decision::Retry { after } => {
                     connection = Connection::after(&failed.failure);
                     // Apart, since most calls never wait.
-                    last = Box::pin(wait(after, failed)).await;
+                    last = Box::pin(wait(after, driver.room(), failed)).await;
                 }
                 Decision::Stop(stop) => {
                     let summary = driver.summary(Some(stop));
@@ -384,22 +399,20 @@ impl Client {
     /// The client without a pool, if one can be made.
     fn unpooled(&self) -> &reqwest::Client {
         let make = || {
-            self.recipe.as_ref()?()
+            self.0.recipe.as_ref()?()
                 .pool_max_idle_per_host(0)
                 .build()
                 .ok()
         };
-        self.unpooled
-            .get_or_init(make)
-            .as_ref()
-            .unwrap_or(&self.http)
+        let unpooled = self.0.unpooled.get_or_init(make).as_ref();
+        unpooled.unwrap_or(&self.0.http)
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("policy", &self.manner.policy)
+            .field("policy", &self.0.manner.policy)
             .finish_non_exhaustive()
     }
 }

@@ -19,6 +19,15 @@ pub(crate) const TIME: Duration = Duration::from_millis(250);
 /// The most bytes that are read: more than an error page has.
 pub(crate) const BYTES: u64 = 256 << 10;
 
+/// How long a response is read before the next attempt, which starts `after` so long and must start
+/// within `room`: where that is short, no longer than the attempt waits anyway.
+pub(crate) fn patience(after: Duration, room: Option<Duration>) -> Duration {
+    match room {
+        Some(room) if room < after.saturating_add(TIME) => after.min(TIME),
+        _ => TIME,
+    }
+}
+
 #[cfg(feature = "tower")]
 pin_project! {
     /// A body that is read to its end and thrown away. Dropped before, its connection is closed.

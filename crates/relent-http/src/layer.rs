@@ -75,8 +75,8 @@ pub use overrides::{FreshConnection, Override};
 /// # Time
 /// The attempt timeout of the policy ends with the head of the response; the attempt is cut off by
 /// dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is
-/// left of a response that is retried is read meanwhile, up to 256 KiB and 250 ms, so that its
-/// connection can be used again.
+/// left of a response that is retried is read before the next attempt, up to 256 KiB and 250 ms, so
+/// that its connection can be used again; while it waits, and longer if the deadline leaves time.
 ///
 /// Requests after the first carry their [`Attempt`](relent::Attempt) as an extension, for services of
 /// your own to see.
@@ -249,24 +249,10 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// Reads this clock and waits by it; tokio's unless said otherwise.
     #[must_use]
     pub fn clock<K2: Sleeper>(self, clock: K2) -> RetryLayer<K2, M, N> {
-        let Config { map, reopen, .. } = self.config;
-        RetryLayer {
-            config: Config {
-                policy: self.config.policy,
-                destinations: self.config.destinations,
-                hedge: self.config.hedge,
-                hints: self.config.hints,
-                traced: self.config.traced,
-                named: self.config.named,
-                cap: self.config.cap,
-                reroute: self.config.reroute,
-                random: self.config.random,
-                cross: self.config.cross,
-                clock,
-                map,
-                reopen,
-            },
-        }
+        let (config, _) = self
+            .config
+            .with(|old, map, reopen| (clock, map, reopen, old));
+        RetryLayer { config }
     }
 
     /// Makes the body that the service takes, such as `tonic::body::Body::new`; [`Unchanged`] unless
@@ -276,24 +262,10 @@ impl<K, M, N> RetryLayer<K, M, N> {
     where
         F: Fn(ReplayBody<B>) -> O,
     {
-        let Config { clock, reopen, .. } = self.config;
-        RetryLayer {
-            config: Config {
-                policy: self.config.policy,
-                destinations: self.config.destinations,
-                hedge: self.config.hedge,
-                hints: self.config.hints,
-                traced: self.config.traced,
-                named: self.config.named,
-                cap: self.config.cap,
-                reroute: self.config.reroute,
-                random: self.config.random,
-                cross: self.config.cross,
-                clock,
-                map,
-                reopen,
-            },
-        }
+        let (config, _) = self
+            .config
+            .with(|clock, old, reopen| (clock, map, reopen, old));
+        RetryLayer { config }
     }
 
     /// Makes a body of the same content again, for bodies that are not known [`ByType`]. Where it
@@ -303,24 +275,36 @@ impl<K, M, N> RetryLayer<K, M, N> {
     where
         F: Fn(&B) -> Option<B>,
     {
-        let Config { clock, map, .. } = self.config;
-        RetryLayer {
-            config: Config {
-                policy: self.config.policy,
-                destinations: self.config.destinations,
-                hedge: self.config.hedge,
-                hints: self.config.hints,
-                traced: self.config.traced,
-                named: self.config.named,
-                cap: self.config.cap,
-                reroute: self.config.reroute,
-                random: self.config.random,
-                cross: self.config.cross,
-                clock,
-                map,
-                reopen,
-            },
-        }
+        let (config, _) = self
+            .config
+            .with(|clock, map, old| (clock, map, reopen, old));
+        RetryLayer { config }
+    }
+}
+
+impl<K, M, N> Config<K, M, N> {
+    /// The same with others of what has a type of its own, and what is left over.
+    fn with<K2, M2, N2, T>(
+        self,
+        others: impl FnOnce(K, M, N) -> (K2, M2, N2, T),
+    ) -> (Config<K2, M2, N2>, T) {
+        let (clock, map, reopen, left) = others(self.clock, self.map, self.reopen);
+        let config = Config {
+            policy: self.policy,
+            destinations: self.destinations,
+            hedge: self.hedge,
+            hints: self.hints,
+            traced: self.traced,
+            named: self.named,
+            cap: self.cap,
+            reroute: self.reroute,
+            random: self.random,
+            cross: self.cross,
+            clock,
+            map,
+            reopen,
+        };
+        (config, left)
     }
 }
 

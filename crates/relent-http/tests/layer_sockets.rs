@@ -97,17 +97,21 @@ async fn reqwest_retry_opens_a_new_connection_after_a_long_error_body() {
         (200_000, [1, 1]),
         (300_000, [1, 2]),
     ] {
-        let body = pattern(1, length);
-        let server = Server::script([
-            Step::Answer(response(503, &[], &body)),
-            Step::Answer(response(200, &[], "done")),
-        ]);
-        let patient = quick().backoff(Backoff::constant(Duration::from_millis(300)));
-        let layer = RetryLayer::new(patient.build().unwrap());
-        let service = layer.layer(client());
-        let response = service.oneshot(get(&server.url("/"))).await.unwrap();
-        assert_eq!(ending(&response), (200, 2, None));
-        assert_eq!(connections(&server), expected, "{length} bytes");
+        // However short the wait is.
+        for wait in [0, 1, 300] {
+            let body = pattern(1, length);
+            let server = Server::script([
+                Step::Answer(response(503, &[], &body)),
+                Step::Answer(response(200, &[], "done")),
+            ]);
+            let policy = quick().backoff(Backoff::constant(Duration::from_millis(wait)));
+            let layer = RetryLayer::new(policy.build().unwrap());
+            let service = layer.layer(client());
+            let response = service.oneshot(get(&server.url("/"))).await.unwrap();
+            assert_eq!(ending(&response), (200, 2, None));
+            let seen = connections(&server);
+            assert_eq!(seen, expected, "{length} bytes, {wait} ms");
+        }
     }
 }
 

@@ -571,6 +571,14 @@ where
         self.session.remaining(&self.policy, now)
     }
 
+    /// The time left in which an attempt may start, zero if there is none; `None` for as long as it
+    /// takes. For what a loop does beside its waits, such as reading a refused response to its end.
+    pub fn room(&mut self) -> Option<Duration> {
+        let now = self.now();
+        let last = self.session.last_start(&self.policy);
+        (last < Instant::MAX).then(|| last.saturating_since(now))
+    }
+
     /// The policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {

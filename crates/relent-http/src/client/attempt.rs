@@ -168,6 +168,10 @@ impl Failed {
     /// again; call it while waiting for the next attempt. A longer or slower one is dropped, which
     /// closes the connection.
     pub async fn drain(self) -> Option<AttemptError> {
+        self.drain_within(TIME).await
+    }
+
+    pub(crate) async fn drain_within(self, time: Duration) -> Option<AttemptError> {
         let mut response = match self.last {
             Last::Refused(response) => response,
             Last::Error(error) => return Some(error),
@@ -187,7 +191,7 @@ impl Failed {
                 }
             }
         };
-        let _ = tokio::time::timeout(TIME, end).await;
+        let _ = tokio::time::timeout(time, end).await;
         None
     }
 }

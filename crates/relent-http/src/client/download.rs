@@ -1,6 +1,7 @@
 //! Attempts that include reading the body, which resume where the last one was cut off.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -63,7 +64,7 @@ impl Sink for Vec<u8> {
 pub struct Download<'c> {
     client: &'c Client,
     request: Outgoing,
-    manner: Manner,
+    manner: Arc<Manner>,
     /// Attempts that have ended.
     attempts: u32,
     partial: Option<Partial>,
@@ -87,11 +88,11 @@ impl<'c> Download<'c> {
     pub fn new(client: &'c Client, request: Request<Body>) -> Self {
         let manner = client.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
-        let request = Outgoing::of(request, &client.http);
+        let request = Outgoing::of(request, &client.0.http);
         Self::with(client, request, manner)
     }
 
-    pub(crate) fn with(client: &'c Client, request: Outgoing, manner: Manner) -> Self {
+    pub(crate) fn with(client: &'c Client, request: Outgoing, manner: Arc<Manner>) -> Self {
         Self {
             client,
             request,
@@ -334,14 +335,14 @@ impl Client {
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
-        let request = Outgoing::of(request, &self.http);
+        let request = Outgoing::of(request, &self.0.http);
         self.receive(request, manner, sink).await
     }
 
     pub(crate) async fn receive<S: Sink>(
         &self,
         request: Outgoing,
-        manner: Manner,
+        manner: Arc<Manner>,
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let mut download = Download::with(self, request, manner.clone());
@@ -360,7 +361,7 @@ impl Client {
                 Err(failed) => failed,
             };
             match manner.decide(&mut driver, &failed) {
-                Decision::Retry { after } => last = wait(after, failed).await,
+                Decision::Retry { after } => last = wait(after, driver.room(), failed).await,
                 Decision::Stop(stop) => {
                     let error = match failed.last {
                         Last::Refused(response) => match download.finish(response, sink).await {

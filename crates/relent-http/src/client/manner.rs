@@ -138,13 +138,21 @@ impl Manner {
 
     /// For a request with these headers: under the deadline that it brings along, and with every list
     /// of the policy out of the way of the caller's own judgement.
-    pub(crate) fn settled(mut self, headers: &HeaderMap) -> Self {
+    #[inline]
+    pub(crate) fn settled(self: Arc<Self>, headers: &HeaderMap) -> Arc<Self> {
+        if self.cross.is_none() && self.when.is_none() {
+            return self;
+        }
+        self.settled_by(headers)
+    }
+
+    fn settled_by(mut self: Arc<Self>, headers: &HeaderMap) -> Arc<Self> {
         let cross = self.cross.as_ref();
         if let Some(sooner) = cross.and_then(|_| CrossLayer::policy(&self.policy, headers)) {
-            self.policy = sooner;
+            Arc::make_mut(&mut self).policy = sooner;
         }
         if self.when.is_some() && self.policy.retry_on().is_some() {
-            self.change_policy(|policy| policy.retrying([Pattern::Any]));
+            Arc::make_mut(&mut self).change_policy(|policy| policy.retrying([Pattern::Any]));
         }
         self
     }

@@ -60,7 +60,7 @@ use crate::{classify, network};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RetryMiddleware {
-    manner: Manner,
+    manner: Arc<Manner>,
     hints: HintOptions,
 }
 
@@ -69,15 +69,19 @@ impl RetryMiddleware {
     #[must_use]
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         Self {
-            manner: Manner::new(policy.into()),
+            manner: Arc::new(Manner::new(policy.into())),
             hints: HintOptions::default(),
         }
+    }
+
+    fn manner(&mut self) -> &mut Manner {
+        Arc::make_mut(&mut self.manner)
     }
 
     /// Takes all that it calls for this one destination, in place of one for each host.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.manner.destinations = There::One(destination);
+        self.manner().destinations = There::One(destination);
         self
     }
 
@@ -85,7 +89,7 @@ impl RetryMiddleware {
     /// lists.
     #[must_use]
     pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
-        self.manner.retry_on(failures.into_iter().map(Into::into));
+        self.manner().retry_on(failures.into_iter().map(Into::into));
         self
     }
 
@@ -98,8 +102,8 @@ impl RetryMiddleware {
 
     /// Keeps a trace of every attempt in the [`Summary`].
     #[must_use]
-    pub const fn traced(mut self) -> Self {
-        self.manner.traced = true;
+    pub fn traced(mut self) -> Self {
+        self.manner().traced = true;
         self
     }
 
@@ -107,7 +111,7 @@ impl RetryMiddleware {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.manner.named = crate::observe::Named::new(name);
+        self.manner().named = crate::observe::Named::new(name);
         self
     }
 
@@ -120,7 +124,7 @@ impl RetryMiddleware {
     /// has no more time than that for all its attempts together.
     #[must_use]
     pub fn cross_layer(mut self) -> Self {
-        self.manner.cross = Some(CrossLayer::new());
+        self.manner().cross = Some(CrossLayer::new());
         self
     }
 
@@ -178,10 +182,10 @@ enum Outcome {
 
 impl Outcome {
     /// Waits for the next attempt, and drains what is left of this one meanwhile.
-    async fn wait(self, after: Duration, failure: Failure) {
+    async fn wait(self, after: Duration, room: Option<Duration>, failure: Failure) {
         match self {
             Self::Refused(response) => {
-                let _ = wait(after, Failed::new(failure, Last::Refused(response))).await;
+                let _ = wait(after, room, Failed::new(failure, Last::Refused(response))).await;
             }
             Self::Error(_) | Self::Cut(_) => sleep(after).await,
         }
@@ -211,7 +215,7 @@ impl Middleware for RetryMiddleware {
     ) -> Result<Response> {
         let mut manner = self.manner.clone();
         if let Some(policy) = extensions.get::<Arc<Policy>>() {
-            manner.policy = policy.clone();
+            Arc::make_mut(&mut manner).policy = policy.clone();
         }
         let manner = manner.settled(request.headers());
         let mut telling = manner.telling();
@@ -247,7 +251,7 @@ impl Middleware for RetryMiddleware {
             let stop = match again {
                 Some(again) => match driver.on_failure(&failure) {
                     Decision::Retry { after } => {
-                        outcome.wait(after, failure).await;
+                        outcome.wait(after, driver.room(), failure).await;
                         request = again;
                         continue;
                     }

@@ -240,7 +240,7 @@ impl RequestBuilder {
         if let Some(wrong) = self.wrong {
             return Err(Error::Request(wrong));
         }
-        let key = self.key.map(|key| (key, self.client.key_form));
+        let key = self.key.map(|key| (key, self.client.0.key_form));
         let (mut head, body) = parts(self.http, self.body, key)?;
         let uri = head.url().as_str().parse::<http::Uri>();
         let mut request = Request::new(body);
@@ -304,12 +304,15 @@ impl RequestBuilder {
         if let Some(wrong) = self.wrong {
             return Err(Error::Request(wrong));
         }
-        let key = self.key.map(|key| (key, self.client.key_form));
+        let key = self.key.map(|key| (key, self.client.0.key_form));
         let (head, body) = parts(self.http, self.body, key)?;
         let uri = || head.url().as_str().parse().ok();
         let mut manner = self.client.manner_of(head.method(), uri);
-        for change in self.changes {
-            change(&mut manner);
+        if !self.changes.is_empty() {
+            let manner = Arc::make_mut(&mut manner);
+            for change in self.changes {
+                change(manner);
+            }
         }
         let manner = manner.settled(head.headers());
         Ok(Prepared {
@@ -346,7 +349,7 @@ fn parts(
 struct Prepared {
     client: Client,
     request: Outgoing,
-    manner: Manner,
+    manner: Arc<Manner>,
 }
 
 impl fmt::Debug for RequestBuilder {

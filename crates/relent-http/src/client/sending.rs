@@ -1,5 +1,6 @@
 //! One attempt: a request goes out, and the head of its response is judged.
 
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use relent::{Attempt, TokioClock};
@@ -11,6 +12,7 @@ use super::outgoing::Outgoing;
 use crate::classify;
 use crate::classify::cannot_fail;
 use crate::cross_layer::Telling;
+use crate::drain;
 use crate::observe::AttemptSpan;
 
 /// Which connections an attempt may use.
@@ -45,7 +47,8 @@ impl Client {
         telling: &mut Telling<TokioClock>,
     ) -> Result<reqwest::Response, Failed> {
         let mut span = AttemptSpan::of(request.head(), begun.number);
-        let sending = self.transmit(request, connection, until, begun, telling);
+        // Pinned where it is, here and below: what is handed on by value is copied each time.
+        let sending = pin!(self.transmit(request, connection, until, begun, telling));
         let mut failed = match span.around(sending).await {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
@@ -54,7 +57,7 @@ impl Client {
                     return Ok(response);
                 }
                 let now = SystemTime::now();
-                let failure = classify(status, headers, request.facts(), now, &self.hints);
+                let failure = classify(status, headers, request.facts(), now, &self.0.hints);
                 span.answered(status, failure.as_ref());
                 match failure {
                     None => return Ok(response),
@@ -83,19 +86,25 @@ impl Client {
     ) -> Result<reqwest::Response, Broken> {
         let body = request.open().await?;
         let http = match connection {
-            Connection::Pooled => &self.http,
+            Connection::Pooled => &self.0.http,
             Connection::Fresh => self.unpooled(),
         };
         let mut request = request.request(http, body)?;
         telling.tell(begun, request.headers_mut());
-        let sent = http.execute(request);
+        let sent = pin!(http.execute(request));
         Ok(until.timeout(sent).await??)
     }
 }
 
-/// Waits, and drains what is left of the failed attempt meanwhile; its error is given back.
-pub(crate) async fn wait(after: Duration, failed: Failed) -> Option<AttemptError> {
-    let ((), error) = tokio::join!(sleep(after), failed.drain());
+/// Waits, and drains what is left of the failed attempt, which may take longer; its error is given
+/// back. The next attempt must start within `room`.
+pub(crate) async fn wait(
+    after: Duration,
+    room: Option<Duration>,
+    failed: Failed,
+) -> Option<AttemptError> {
+    let draining = failed.drain_within(drain::patience(after, room));
+    let ((), error) = tokio::join!(sleep(after), draining);
     error
 }
 

@@ -1,6 +1,7 @@
 //! A response whose body has been read before it is handed out.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response as Head;
@@ -35,7 +36,7 @@ impl Sink for Whole {
 pub(crate) async fn receive(
     client: &Client,
     request: Outgoing,
-    manner: Manner,
+    manner: Arc<Manner>,
 ) -> Result<Response, Error> {
     let mut whole = Whole::default();
     let (_, summary) = client.receive(request, manner, &mut whole).await?;

@@ -73,6 +73,15 @@ enum Limit {
     Timer(Duration),
 }
 
+/// What the timer of a wait is set for.
+#[derive(Clone, Copy)]
+enum Set {
+    Nothing,
+    Wait,
+    /// For what is still to be drained after the wait.
+    Drain,
+}
+
 pin_project! {
     #[project = StateProjection]
     enum State<F, B, R, K: Sleeper> {
@@ -86,12 +95,14 @@ pin_project! {
         Racing {
             racing: Box<Racing<F, B, R, K>>,
         },
-        // Until the wait is over; `left` of it when the timer, if set, has run out.
+        // Until the wait is over and the last response is drained, which may take longer.
         Waiting {
             #[pin]
             drain: Option<Drain<R>>,
+            // What is left of the wait, and of the time to drain, when the timer has run out.
             left: Duration,
-            timed: bool,
+            patience: Duration,
+            timer: Set,
             failure: Failure,
         },
         // Until the service is ready for the next attempt, or the deadline.
@@ -281,7 +292,8 @@ where
                 StateProjection::Waiting {
                     mut drain,
                     left,
-                    timed,
+                    patience,
+                    timer,
                     failure,
                 } => {
                     if let Some(draining) = drain.as_mut().as_pin_mut()
@@ -289,19 +301,29 @@ where
                     {
                         drain.set(None);
                     }
-                    if *timed {
+                    if matches!(timer, Set::Wait) || drain.is_some() && matches!(timer, Set::Drain)
+                    {
                         ready!(poll_timer(this.timer, context));
+                    }
+                    *timer = Set::Nothing;
+                    if patience.is_zero() {
                         drain.set(None);
-                        *timed = false;
                     }
                     if !left.is_zero() {
                         let wait = match *drain {
-                            Some(_) => drain::TIME.min(*left),
+                            Some(_) => (*patience).min(*left),
                             None => *left,
                         };
                         *left = left.saturating_sub(wait);
-                        *timed = true;
+                        *patience = patience.saturating_sub(wait);
+                        *timer = Set::Wait;
                         set_timer(this.timer, this.driver.clock(), wait);
+                        continue;
+                    }
+                    if drain.is_some() {
+                        *timer = Set::Drain;
+                        set_timer(this.timer, this.driver.clock(), *patience);
+                        *patience = Duration::ZERO;
                         continue;
                     }
                     let failure = *failure;
@@ -418,11 +440,16 @@ where
                         Outcome::Response(response) => Drain::new(response.into_body()),
                         Outcome::Error(_) => None,
                     };
+                    let patience = match &drain {
+                        Some(_) => drain::patience(after, this.driver.room()),
+                        None => Duration::ZERO,
+                    };
                     // Drops the attempt, with all that it holds, before the wait.
                     this.state.set(State::Waiting {
                         drain,
                         left: after,
-                        timed: false,
+                        patience,
+                        timer: Set::Nothing,
                         failure,
                     });
                     if after.is_zero() && this.driver.attempts().is_multiple_of(ATTEMPTS_PER_TURN) {

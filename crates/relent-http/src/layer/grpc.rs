@@ -14,7 +14,7 @@ use relent::{Destination, GaveUp, Sleeper, TokioClock};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Config, MapBody, Override, Retry, RetryLayer, ServiceError, Unchanged};
+use super::{MapBody, Override, Retry, RetryLayer, ServiceError, Unchanged};
 use crate::deadline::within;
 use crate::destinations::There;
 use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
@@ -78,36 +78,16 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// # }
     /// ```
     #[must_use]
-    pub fn grpc(self, methods: ServiceConfig) -> GrpcLayer<K, M, N> {
-        let destinations = match methods.new_budget() {
-            Some(budget) => {
-                let there = Destination::new(&self.config.policy).with_budget(budget);
-                There::One(Arc::new(there))
-            }
-            None => self.config.destinations,
-        };
-        let Config {
-            clock, map, reopen, ..
-        } = self.config;
+    pub fn grpc(mut self, methods: ServiceConfig) -> GrpcLayer<K, M, N> {
+        if let Some(budget) = methods.new_budget() {
+            let there = Destination::new(&self.config.policy).with_budget(budget);
+            self.config.destinations = There::One(Arc::new(there));
+        }
+        // An attempt maps the body when it has seen it.
+        let unmapped = |clock, map, reopen| (clock, Unchanged, reopen, map);
+        let (config, map) = self.config.with(unmapped);
         GrpcLayer {
-            retry: RetryLayer {
-                config: Config {
-                    policy: self.config.policy,
-                    destinations,
-                    hedge: self.config.hedge,
-                    hints: self.config.hints,
-                    traced: self.config.traced,
-                    named: self.config.named,
-                    cap: self.config.cap,
-                    reroute: self.config.reroute,
-                    random: self.config.random,
-                    cross: self.config.cross,
-                    clock,
-                    // An attempt maps the body when it has seen it.
-                    map: Unchanged,
-                    reopen,
-                },
-            },
+            retry: RetryLayer { config },
             map,
             methods: Arc::new(methods),
             peeks: true,

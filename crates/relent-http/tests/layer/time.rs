@@ -124,13 +124,28 @@ async fn a_response_that_stalls_is_let_go_of_before_the_wait_is_over() {
     assert!(took >= SECOND && took < SECOND + 10 * MILLIS, "{took:?}");
 }
 
+/// About what a new connection would take.
 #[tokio::test(start_paused = true)]
-async fn a_response_that_stalls_does_not_delay_a_short_wait() {
+async fn a_response_that_stalls_delays_a_short_wait_up_to_a_bound() {
+    for wait in [0, 20, 249] {
+        let mut reply = frames(1, 10);
+        reply.stalls = true;
+        let begin = tokio::time::Instant::now();
+        let short = policy().backoff(relent::Backoff::constant(wait * MILLIS));
+        after(&reply, short.build().unwrap()).await;
+        let took = begin.elapsed();
+        assert!(took >= 250 * MILLIS && took < 260 * MILLIS, "{took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_stalls_does_not_take_the_next_attempt_its_time() {
     let mut reply = frames(1, 10);
     reply.stalls = true;
     let begin = tokio::time::Instant::now();
     let short = policy().backoff(relent::Backoff::constant(20 * MILLIS));
-    after(&reply, short.build().unwrap()).await;
+    let limited = short.deadline(260 * MILLIS).build().unwrap();
+    after(&reply, limited).await;
     let took = begin.elapsed();
     assert!(took >= 20 * MILLIS && took < 30 * MILLIS, "{took:?}");
 }

@@ -59,8 +59,17 @@ where
     /// the answer changes before; without one, what changes is noticed when it is asked again.
     #[inline]
     pub fn enter(&mut self, waker: Option<&Waker>) -> Entry {
-        let Some(destination) = self.destination.as_deref() else {
+        if self.needs_no_leave() {
             return Entry::Go;
+        }
+        self.enter_there(waker)
+    }
+
+    /// Whether the next attempt may start without a look at the clock.
+    #[inline]
+    fn needs_no_leave(&self) -> bool {
+        let Some(destination) = self.destination.as_deref() else {
+            return true;
         };
         let unasked = matches!(
             self.visit,
@@ -69,10 +78,7 @@ where
                 ..
             })
         );
-        if self.policy.is_off() || unasked && destination.is_quiet() {
-            return Entry::Go;
-        }
-        self.enter_there(waker)
+        self.policy.is_off() || unasked && destination.is_quiet()
     }
 
     #[inline(never)]
@@ -181,10 +187,14 @@ where
     ///
     /// # Errors
     /// When the session is to give up.
+    #[inline]
     pub async fn entered(&mut self) -> Result<(), Stop>
     where
         K: Sleeper,
     {
+        if self.needs_no_leave() {
+            return Ok(());
+        }
         let mut timer = None;
         std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
     }
@@ -192,13 +202,9 @@ where
     /// The session comes to its destination for the first time, without having asked.
     #[inline]
     pub(super) fn visit_unasked(&mut self) {
-        if !self
-            .destination
-            .as_deref()
-            .is_some_and(Destination::is_quiet)
-        {
-            let now = self.now();
-            return self.visit(now);
+        let destination = self.destination.as_deref();
+        if !destination.is_some_and(Destination::is_quiet) {
+            return self.visit_now();
         }
         if let Some(budget) = budget(&self.destination) {
             budget.on_request();
@@ -210,6 +216,12 @@ where
             id: 0,
             stage: Stage::Unasked,
         });
+    }
+
+    #[inline(never)]
+    fn visit_now(&mut self) {
+        let now = self.now();
+        self.visit(now);
     }
 
     /// The session comes to its destination for the first time.
