@@ -25,6 +25,7 @@ use crate::{Row, Scenario};
 /// Its rows.
 pub const ROWS: &[Row] = &[
     row("bare", |n| sent_by_reqwest(n, recipe())),
+    row("bare, and a copy of the request", sent_and_copied),
     row("relent", |n| sent_by_relent(n, plain())),
     row("relent, budget and deadline", |n| sent_by_relent(n, full())),
     row("reqwest's own retry", |n| {
@@ -90,6 +91,18 @@ pub fn client(recipe: reqwest::ClientBuilder) -> reqwest::Client {
 fn sent_by_reqwest(n: u64, recipe: reqwest::ClientBuilder) {
     let client = client(recipe);
     each(n, async |url| client.get(url).send().await.is_ok());
+}
+
+/// What whoever retries has to keep, since sending takes the request.
+fn sent_and_copied(n: u64) {
+    let client = client(recipe());
+    each(n, async |url| {
+        let Ok(request) = client.get(url).build() else {
+            return false;
+        };
+        let kept = black_box(request.try_clone());
+        client.execute(request).await.is_ok() && kept.is_some()
+    });
 }
 
 fn sent_by_relent(n: u64, policy: Policy) {
