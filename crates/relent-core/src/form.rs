@@ -18,6 +18,7 @@ use crate::budget::BudgetConfig;
 use crate::gate::GateConfig;
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
+use crate::request_rate::RequestRateConfig;
 use value::{
     CeilingWord, Count, HintWord, JitterText, Limit, PatternText, Retries, Span, Switch, SwitchedTo,
 };
@@ -69,6 +70,7 @@ table!(PolicyForm {
     rules: Vec<RuleForm>,
     budget: BudgetForm,
     gate: GateForm,
+    request_rate: RequestRateForm,
 });
 
 table!(RuleForm {
@@ -102,6 +104,12 @@ table!(GateForm {
     first_probe: Span,
     max_probe: Span,
     patience: Span,
+});
+
+table!(RequestRateForm {
+    limit: f64,
+    burst: Count,
+    adapt: bool,
 });
 
 table!(ConstantForm { delay: Span });
@@ -206,6 +214,7 @@ impl PolicyForm {
                 .then(|| policy.rules.iter().map(RuleForm::of).collect()),
             budget: policy.budget.as_ref().map(BudgetForm::of),
             gate: policy.gate.as_ref().map(GateForm::of),
+            request_rate: policy.request_rate.as_ref().map(RequestRateForm::of),
         }
     }
 
@@ -277,6 +286,9 @@ impl PolicyForm {
         }
         if let Some(gate) = self.gate {
             builder = builder.gate(gate.into_config());
+        }
+        if let Some(rate) = self.request_rate {
+            builder = builder.request_rate(rate.into_config());
         }
         builder.build().map_err(|error| error.to_string())
     }
@@ -356,6 +368,24 @@ impl GateForm {
             first_probe: self.first_probe.map_or(default.first_probe, |span| span.0),
             max_probe: self.max_probe.map_or(default.max_probe, |span| span.0),
             patience: self.patience.map_or(default.patience, |span| span.0),
+        }
+    }
+}
+
+impl RequestRateForm {
+    fn of(config: &RequestRateConfig) -> Self {
+        Self {
+            limit: config.limit,
+            burst: config.burst.map(Count),
+            adapt: unless(config.adapt, &false),
+        }
+    }
+
+    fn into_config(self) -> RequestRateConfig {
+        RequestRateConfig {
+            limit: self.limit,
+            burst: self.burst.map(|burst| burst.0),
+            adapt: self.adapt.unwrap_or(false),
         }
     }
 }

@@ -106,6 +106,13 @@ pub struct Pass {
 }
 
 impl Pass {
+    /// Leave for an attempt that starts now: where there is no gate, or where something else held the
+    /// attempt back after the gate had let it go.
+    #[must_use]
+    pub const fn new(started: Instant, probe: bool) -> Self {
+        Self { started, probe }
+    }
+
     /// When it was given, which is when the attempt starts.
     #[must_use]
     pub const fn started(&self) -> Instant {

@@ -13,6 +13,7 @@ use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 use crate::plain::Plain;
 use crate::random::Random;
+use crate::request_rate::{RequestRate, RequestRateConfig};
 use crate::time::Instant;
 use crate::waits::Waits;
 
@@ -118,6 +119,7 @@ pub struct Policy {
     pub(crate) not_processed: Vec<Pattern>,
     pub(crate) budget: Option<BudgetConfig>,
     pub(crate) gate: Option<GateConfig>,
+    pub(crate) request_rate: Option<RequestRateConfig>,
     pub(crate) assume_repeatable: bool,
     pub(crate) retries_off: bool,
     /// Whether a session has to know the time before its first failure.
@@ -169,6 +171,7 @@ impl Policy {
             not_processed: Vec::new(),
             budget: None,
             gate: None,
+            request_rate: None,
             assume_repeatable: false,
             retries_off: false,
             timed: false,
@@ -324,6 +327,19 @@ impl Policy {
     pub fn new_gate(&self) -> Option<Gate> {
         let gate = self.gate.as_ref().filter(|_| !self.retries_off);
         gate.map(Gate::from_checked)
+    }
+
+    /// How many attempts per second go to a destination at most, if the policy limits them.
+    #[must_use]
+    pub const fn request_rate(&self) -> Option<&RequestRateConfig> {
+        self.request_rate.as_ref()
+    }
+
+    /// A new request rate for one destination, if the policy has one: also where retries are turned
+    /// off, since it is about first attempts as well. Share it among all callers.
+    #[must_use]
+    pub fn new_request_rate(&self) -> Option<RequestRate> {
+        self.request_rate.as_ref().map(RequestRate::from_checked)
     }
 
     /// A new budget for one destination, if the policy has one. Share it among all callers.
@@ -527,6 +543,18 @@ impl PolicyBuilder {
         self
     }
 
+    /// How many attempts per second go to a destination at most; no limit by default (R4.7).
+    pub const fn request_rate(mut self, config: RequestRateConfig) -> Self {
+        self.policy.request_rate = Some(config);
+        self
+    }
+
+    /// As many attempts as are asked for.
+    pub const fn no_request_rate(mut self) -> Self {
+        self.policy.request_rate = None;
+        self
+    }
+
     /// Takes every operation to be repeatable. You promise that a duplicate does no harm.
     pub const fn assume_repeatable(mut self, repeatable: bool) -> Self {
         self.policy.assume_repeatable = repeatable;
@@ -631,6 +659,11 @@ const fn check(policy: &Policy) -> Result<(), PolicyError> {
     }
     if let Some(gate) = &policy.gate
         && let Err(error) = gate.check()
+    {
+        return Err(error);
+    }
+    if let Some(rate) = &policy.request_rate
+        && let Err(error) = rate.check()
     {
         return Err(error);
     }
@@ -822,7 +855,7 @@ mod tests {
     #[test]
     fn contradictory_policies_do_not_build() {
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 16] = [
+        let cases: [(PolicyBuilder, &str); 20] = [
             (base().max_delay(SECOND / 2), "max_delay"),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
@@ -880,6 +913,25 @@ mod tests {
                     ..BudgetConfig::DEFAULT
                 }),
                 "ratio",
+            ),
+            (base().request_rate(RequestRateConfig::new(0.0)), "limit"),
+            (
+                base().request_rate(RequestRateConfig::new(f64::NAN)),
+                "limit",
+            ),
+            (
+                base().request_rate(RequestRateConfig {
+                    adapt: false,
+                    ..RequestRateConfig::ADAPTIVE
+                }),
+                "limit",
+            ),
+            (
+                base().request_rate(RequestRateConfig {
+                    burst: Some(0),
+                    ..RequestRateConfig::ADAPTIVE
+                }),
+                "burst",
             ),
         ];
         for (builder, key) in cases {

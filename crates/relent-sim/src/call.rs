@@ -32,6 +32,8 @@ pub(crate) enum Event {
     Limit(Who),
     /// A gate may let somebody go who is parked.
     Release(u32),
+    /// A request rate may have a slot for somebody who waits.
+    Slot(u32),
 }
 
 /// How an attempt ended.
@@ -65,9 +67,19 @@ pub(crate) struct Call {
     pub(crate) child: u32,
     pub(crate) budget: u32,
     pub(crate) layer: u8,
-    /// What the gate gave for the running attempt.
+    /// Of the running attempt, or of one that the gate has let go.
     pub(crate) pass: Option<Pass>,
-    pub(crate) parked: bool,
+    pub(crate) held: Held,
+}
+
+/// What holds back the next attempt of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    No,
+    /// The gate.
+    Parked,
+    /// The request rate.
+    Queued,
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod medium;
 mod metrics;
 mod observed;
 mod queue;
+mod rates;
 mod recording;
 #[cfg(feature = "report")]
 pub mod report;

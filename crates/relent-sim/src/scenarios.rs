@@ -52,6 +52,7 @@ scenarios!(
     "blackout",
     "brownout",
     "rate-limit",
+    "throttling",
     "random-failures",
     "chain",
     "stall",

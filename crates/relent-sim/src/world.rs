@@ -3,15 +3,17 @@
 use std::fmt;
 
 use relent_core::{
-    Advice, Budget, Caller, Cause, Decision, Ended, Failure, Hint, Instant, Policy, Session,
+    Advice, Budget, Caller, Cause, Decision, Ended, Failure, Hint, Instant, Pass, Policy, Session,
+    Slot,
 };
 
 use crate::arrivals;
-use crate::call::{Call, Event, NOBODY, Reply};
+use crate::call::{Call, Event, Held, NOBODY, Reply};
 use crate::gates::{Entry, Gates};
 use crate::medium::{self, Cable};
 use crate::metrics::{Metrics, Recorder};
 use crate::queue::Queue;
+use crate::rates::Rates;
 use crate::scenario::{Arrivals, Model, Scenario, WaitFormat};
 use crate::server::{Refused, Server, Who};
 use crate::stream::{Stream, rounded};
@@ -50,8 +52,8 @@ impl fmt::Display for TooManyEvents {
 impl std::error::Error for TooManyEvents {}
 
 /// Runs `policy` through `scenario` in virtual time: the same seed gives the same result, bit for
-/// bit, on every machine. Decisions are those of [`Session`], [`Budget`] and
-/// [`Gate`](relent_core::Gate) themselves.
+/// bit, on every machine. Decisions are those of [`Session`], [`Budget`],
+/// [`Gate`](relent_core::Gate) and [`RequestRate`](relent_core::RequestRate) themselves.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -113,6 +115,7 @@ struct World<'a> {
     free: Vec<u32>,
     budgets: Vec<Budget>,
     gates: Gates,
+    rates: Rates,
     /// How long a request may be parked.
     patience: u64,
     recorder: Recorder,
@@ -146,6 +149,7 @@ impl<'a> World<'a> {
                 u64::try_from(gate.patience.as_nanos()).unwrap_or(u64::MAX)
             }),
             gates: Gates::new(policy, populations, stream(GATES)),
+            rates: Rates::new(policy, populations),
             made: 0,
             arrivals: stream(ARRIVALS),
             population: stream(POPULATION),
@@ -208,6 +212,7 @@ impl<'a> World<'a> {
             }
             Event::Attempt(who) if self.is_current(who) => self.ask(now, who.call),
             Event::Release(gate) => self.release(now, gate),
+            Event::Slot(rate) => self.serve_slots(now, rate),
             Event::Reach(who) => self.reach(now, who),
             Event::Write(who) => self.write(now, who),
             Event::Served(who) => {
@@ -288,7 +293,7 @@ impl<'a> World<'a> {
             budget: u32::from(layer) * processes + process,
             layer,
             pass: None,
-            parked: false,
+            held: Held::No,
         };
         self.made += 1;
         self.recorder.on_call_in(layer);
@@ -320,8 +325,42 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Starts an attempt if the gate lets it, or parks the call.
+    /// Starts an attempt as soon as request rate and gate let it.
     fn ask(&mut self, now: u64, index: u32) {
+        if self.has_slot(now, index, false) {
+            self.ask_gate(now, index);
+        }
+    }
+
+    /// Whether the call has a slot of the request rate now; else it is held back for it, or has ended
+    /// since its slot would come too late.
+    fn has_slot(&mut self, now: u64, index: u32, before: bool) -> bool {
+        let call = &self.calls[index as usize];
+        let (number, layer) = (call.budget, call.layer);
+        let deadline = call.made + self.scenario.clients.deadline;
+        let last = call.session.last_start(self.policy).as_nanos();
+        let until = last.min(deadline.saturating_sub(1));
+        match self.rates.ask(number, now, until, before, index) {
+            Slot::Now => return true,
+            Slot::At(..) => {
+                self.calls[index as usize].held = Held::Queued;
+                let who = self.restamp(index);
+                let gone = until.saturating_add(1).max(now);
+                self.queue.push(gone, Event::Limit(who));
+                self.plan_slots(now, number);
+            }
+            Slot::TooLate(_) => {
+                if layer == 0 {
+                    self.recorder.on_give_up();
+                }
+                self.end(now, index, Some(Reply::Failure));
+            }
+        }
+        false
+    }
+
+    /// Starts the attempt of a call that has a slot if the gate lets it, or parks the call.
+    fn ask_gate(&mut self, now: u64, index: u32) {
         let caller = self.caller(index);
         let number = self.calls[index as usize].budget;
         match self.gates.admit(number, now, caller) {
@@ -330,11 +369,39 @@ impl<'a> World<'a> {
                 self.attempt(now, index);
             }
             Entry::Parked => {
-                self.calls[index as usize].parked = true;
+                self.rates.give_back(number, now);
+                self.calls[index as usize].held = Held::Parked;
                 let who = self.restamp(index);
                 self.queue.push(caller.until.as_nanos(), Event::Limit(who));
                 self.plan(now, number);
             }
+        }
+    }
+
+    /// Lets those go whose slots have come.
+    fn serve_slots(&mut self, now: u64, number: u32) {
+        if !self.rates.is_time(number, now) {
+            return;
+        }
+        while let Some(index) = self.rates.release(number, now) {
+            let call = &mut self.calls[index as usize];
+            call.held = Held::No;
+            match call.pass.take() {
+                Some(pass) => {
+                    let instant = Instant::from_nanos(now);
+                    call.pass = Some(Pass::new(instant, pass.is_probe()));
+                    self.attempt(now, index);
+                }
+                None => self.ask_gate(now, index),
+            }
+        }
+        self.plan_slots(now, number);
+    }
+
+    /// Sees to it that the request rate is asked in time.
+    fn plan_slots(&mut self, now: u64, number: u32) {
+        if let Some(at) = self.rates.plan(number, now) {
+            self.queue.push(at, Event::Slot(number));
         }
     }
 
@@ -359,8 +426,10 @@ impl<'a> World<'a> {
             let index = caller.id as u32;
             let call = &mut self.calls[index as usize];
             call.pass = Some(pass);
-            call.parked = false;
-            self.attempt(now, index);
+            call.held = Held::No;
+            if self.has_slot(now, index, true) {
+                self.attempt(now, index);
+            }
         }
         self.plan(now, number);
     }
@@ -377,8 +446,10 @@ impl<'a> World<'a> {
         let caller = self.caller(index);
         let call = &mut self.calls[index as usize];
         let number = call.budget;
-        if std::mem::take(&mut call.parked) {
-            self.gates.forget(number, &caller);
+        match std::mem::replace(&mut call.held, Held::No) {
+            Held::No => {}
+            Held::Parked => self.gates.forget(number, &caller),
+            Held::Queued => self.rates.forget(number, index),
         }
         if let Some(pass) = call.pass.take() {
             let budget = self.budgets.get(number as usize);
@@ -393,6 +464,8 @@ impl<'a> World<'a> {
         let clients = &self.scenario.clients;
         let call = &mut self.calls[index as usize];
         call.session.on_attempt();
+        call.pass
+            .get_or_insert(Pass::new(Instant::from_nanos(now), false));
         let left = (call.made + clients.deadline).saturating_sub(now);
         let most = clients.attempt_timeout.min(left);
         let limit = call
@@ -500,7 +573,7 @@ impl<'a> World<'a> {
     fn limit(&mut self, now: u64, index: u32) {
         self.abandon(index);
         let call = &self.calls[index as usize];
-        if call.parked || now >= call.made + self.scenario.clients.deadline {
+        if call.held != Held::No || now >= call.made + self.scenario.clients.deadline {
             self.end(now, index, Some(Reply::Failure));
         } else {
             self.decide(now, index, Failure::ambiguous().cause(Cause::Timeout));
@@ -563,7 +636,15 @@ impl<'a> World<'a> {
 
     /// Lets the session decide what follows a failure.
     fn decide(&mut self, now: u64, index: u32, failure: Failure) {
-        self.ended(now, index, Ended::of(&failure));
+        let call = &self.calls[index as usize];
+        let started = call.pass.map_or(now, |pass| pass.started().as_nanos());
+        self.rates.on_failure(call.budget, now, started, &failure);
+        let rate = self.policy.request_rate();
+        let ended = match rate.is_some_and(|rate| rate.heeds(&failure)) {
+            true => Ended::Unknown,
+            false => Ended::of(&failure),
+        };
+        self.ended(now, index, ended);
         let call = &mut self.calls[index as usize];
         let budget = self.budgets.get(call.budget as usize);
         let instant = Instant::from_nanos(now);

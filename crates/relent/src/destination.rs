@@ -1,4 +1,6 @@
-//! What the callers of one destination share: budget, gate and cooldown.
+//! What the callers of one destination share: budget, gate, cooldown and request rate.
+
+mod slots;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,12 +10,15 @@ use std::task::Waker;
 use std::time::Duration;
 
 use relent_core::{
-    Budget, Caller, Cooldown, Ended, Failure, Gate, Instant, Pass, Policy, Throttle,
+    Budget, Caller, Cooldown, Ended, Failure, Gate, Instant, Pass, Place, Policy, RequestRate,
+    Slot, Throttle,
 };
 
 use crate::random::SessionRandom;
+pub(crate) use slots::SlotTurn;
+use slots::Slots;
 
-/// What the callers of one destination share: the budget, the gate and the cooldown.
+/// What the callers of one destination share: the budget, the gate, the cooldown and the request rate.
 ///
 /// Have one for each destination that fails by itself (a host, a database), in an `Arc` or a
 /// `static`, and give it to every session that goes there with
@@ -43,6 +48,8 @@ pub struct Destination {
     gate: Option<Mutex<Gated>>,
     /// Refuses fresh requests that the destination would refuse: off unless asked for.
     throttle: Option<Mutex<(Throttle, SessionRandom)>>,
+    /// How many attempts go there per second: off unless asked for.
+    slots: Option<Slots>,
     requests: AtomicU64,
 }
 
@@ -69,7 +76,7 @@ pub(crate) enum Turn {
 }
 
 impl Destination {
-    /// A destination with the budget and the gate of the policy, where it has them.
+    /// A destination with the budget, the gate and the request rate of the policy, where it has them.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         Self {
@@ -86,6 +93,7 @@ impl Destination {
                 })
             }),
             throttle: None,
+            slots: policy.new_request_rate().map(Slots::new),
             requests: AtomicU64::new(0),
         }
     }
@@ -103,6 +111,26 @@ impl Destination {
     #[must_use]
     pub fn with_throttle(mut self, throttle: Throttle) -> Self {
         self.throttle = Some(Mutex::new((throttle, SessionRandom::new())));
+        self
+    }
+
+    /// Makes no more attempts than this rate allows, in place of the policy's. Callers are held back
+    /// until their slot comes, in the order in which they asked; one whose slot would come after its
+    /// limit, or after the longest hint that its policy obeys, stops at once with
+    /// [`StopReason::RetryLater`](crate::StopReason::RetryLater) and the instant of that slot.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy, RequestRate, RequestRateConfig};
+    ///
+    /// // A contract of 100 requests per second, or fewer if the service says so.
+    /// let config = RequestRateConfig { adapt: true, ..RequestRateConfig::new(100.0) };
+    /// let rate = RequestRate::new(&config)?;
+    /// let there = Destination::new(Policy::STANDARD).with_request_rate(rate);
+    /// # Ok::<(), relent::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn with_request_rate(mut self, rate: RequestRate) -> Self {
+        self.slots = Some(Slots::new(rate));
         self
     }
 
@@ -140,7 +168,16 @@ impl Destination {
     /// it (design rule 10).
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.gate.is_none() && self.throttle.is_none() && !self.cooldown.has_begun()
+        self.gate.is_none()
+            && self.throttle.is_none()
+            && self.slots.is_none()
+            && !self.cooldown.has_begun()
+    }
+
+    /// Requests that are held back until there is a slot for them in the request rate.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.slots.as_ref().map_or(0, Slots::waiting)
     }
 
     fn locked(&self) -> Option<MutexGuard<'_, Gated>> {
@@ -222,9 +259,61 @@ impl Destination {
         gated.leave(caller.id);
     }
 
-    /// An attempt failed: what the destination said to all is kept.
-    pub(crate) fn on_failure(&self, now: Instant, failure: &Failure) {
+    /// Whether attempts are held to a rate.
+    pub(crate) const fn is_paced(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// May the caller make an attempt now by the request rate, or when? `before`: it has waited at the
+    /// gate already.
+    pub(crate) fn ask(&self, now: Instant, until: Instant, before: bool) -> Slot {
+        match &self.slots {
+            Some(slots) => slots.ask(now, until, before),
+            None => Slot::Now,
+        }
+    }
+
+    /// Whether a caller that waits for its slot may go now; if not, `waker` is woken when it may.
+    pub(crate) fn slot_turn(&self, now: Instant, place: Place, waker: Option<&Waker>) -> SlotTurn {
+        match &self.slots {
+            Some(slots) => slots.turn(now, place, waker),
+            None => SlotTurn::Go(now),
+        }
+    }
+
+    /// A caller that waits for its slot goes away.
+    pub(crate) fn leave_queue(&self, now: Instant, place: Place) {
+        if let Some(slots) = &self.slots {
+            slots.forget(now, place);
+        }
+    }
+
+    /// Takes a slot if there is one now, for an attempt that is made now or never.
+    pub(crate) fn try_slot(&self, now: Instant) -> bool {
+        self.slots.as_ref().is_none_or(|slots| slots.try_now(now))
+    }
+
+    /// The slot that was taken at this instant is not used.
+    pub(crate) fn give_slot_back(&self, now: Instant, taken: Instant) {
+        if let Some(slots) = &self.slots {
+            slots.give_back(now, taken);
+        }
+    }
+
+    /// An attempt that started at `started` failed: what the destination said to all is kept.
+    pub(crate) fn on_failure(&self, now: Instant, started: Instant, failure: &Failure) {
         self.cooldown.on_failure(now, failure, self.longest);
+        if let Some(slots) = &self.slots {
+            slots.on_failure(now, started, failure);
+        }
+    }
+
+    /// How an attempt ended that failed like this, as far as the gate is concerned.
+    pub(crate) fn ended(&self, failure: &Failure) -> Ended {
+        match &self.slots {
+            Some(slots) if slots.heeds(failure) => Ended::Unknown,
+            _ => Ended::of(failure),
+        }
     }
 
     /// An attempt is over.

@@ -309,8 +309,8 @@ where
             self.observer.on_attempt(number);
         }
         if self.attended {
-            if self.destination.is_some() && self.visit.is_none() {
-                self.visit_unasked();
+            if self.destination.is_some() {
+                self.start_visit();
             }
             if self.policy.needs_time() || self.extras.is_some() {
                 return self.begin_timed(number);
@@ -329,9 +329,9 @@ where
         let now = match self.visit {
             // It has just been looked at.
             Some(Visit {
-                stage: Stage::Inside(Some(pass)),
+                stage: Stage::Inside(started, _),
                 ..
-            }) => pass.started(),
+            }) => started,
             _ => self.now(),
         };
         if let Some(extras) = &mut *self.extras {

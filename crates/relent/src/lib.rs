@@ -132,6 +132,6 @@ pub use relent_core::{
     Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode, GrpcCodeError, Hedge,
     HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Instant, Jitter, JitterError,
     Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern, PatternError, Phase, Policy,
-    PolicyBuilder, PolicyError, Race, Raced, Random, Rule, Session, Stop, StopReason, Taken,
-    Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
+    PolicyBuilder, PolicyError, Race, Raced, Random, RequestRate, RequestRateConfig, Rule, Session,
+    Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
 };

@@ -159,6 +159,11 @@ impl NamedPolicy {
 /// first_probe = "500ms"     # after closing; each later probe is half as long again after the last
 /// max_probe = "5s"          # the most between two probes while requests are made
 /// patience = "5m"           # nobody is parked for longer
+///
+/// [request_rate]            # attempts per second to a destination, first ones too; none if absent
+/// limit = 100               # at most; may be left out where it adapts
+/// burst = 10                # at once after a pause; a tenth of a second's worth if absent
+/// adapt = false             # fewer after a throttled failure, then more again
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct PolicyFile {

@@ -138,7 +138,10 @@ async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
             "{reason}"
         );
     }
-    assert!(began.elapsed() <= 301 * SECOND, "{:?}", began.elapsed());
+    // Who failed as a probe at the last moment waits for its retry, and is parked no more: at most the
+    // seventh wait, of up to 100 ms · 2⁶.
+    let most = 301 * SECOND + 64 * SECOND / 10;
+    assert!(began.elapsed() <= most, "{:?}", began.elapsed());
     assert_eq!(there.parked(), 0);
 }
 

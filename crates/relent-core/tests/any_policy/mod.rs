@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use proptest::option::of as optional;
 use proptest::prelude::*;
-use relent_core::{Backoff, BudgetConfig, Ceiling, HintMode, Jitter, Pattern, Phase, Policy, Rule};
+use relent_core::{
+    Backoff, BudgetConfig, Ceiling, GateConfig, HintMode, Jitter, Pattern, Phase, Policy,
+    RequestRateConfig, Rule,
+};
 
 fn duration() -> impl Strategy<Value = Duration> {
     prop_oneof![
@@ -133,6 +136,30 @@ fn budget() -> BoxedStrategy<BudgetConfig> {
         .boxed()
 }
 
+fn gate() -> BoxedStrategy<GateConfig> {
+    (duration(), duration(), duration())
+        .prop_map(|(one, other, patience)| GateConfig {
+            first_probe: one.min(other),
+            max_probe: one.max(other),
+            patience,
+        })
+        .boxed()
+}
+
+fn request_rate() -> BoxedStrategy<RequestRateConfig> {
+    (
+        optional(0.000_01..1e9f64),
+        optional(1..=u32::MAX),
+        any::<bool>(),
+    )
+        .prop_map(|(limit, burst, adapt)| RequestRateConfig {
+            limit,
+            burst,
+            adapt: adapt || limit.is_none(),
+        })
+        .boxed()
+}
+
 /// Any policy that builds.
 pub(crate) fn policy() -> impl Strategy<Value = Policy> {
     let waits = (
@@ -159,7 +186,13 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
         prop::collection::vec(pattern(), 0..4),
         prop::collection::vec(pattern(), 0..4),
     );
-    let rest = (optional(budget()), any::<bool>(), any::<bool>());
+    let rest = (
+        optional(budget()),
+        any::<bool>(),
+        any::<bool>(),
+        optional(gate()),
+        optional(request_rate()),
+    );
     (waits, limits, hints, lists, rest).prop_filter_map(
         "contradictory policies do not build",
         |(waits, limits, hints, lists, rest)| {
@@ -214,6 +247,12 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
             }
             if let Some(config) = rest.0 {
                 builder = builder.budget(config);
+            }
+            if let Some(config) = rest.3 {
+                builder = builder.gate(config);
+            }
+            if let Some(config) = rest.4 {
+                builder = builder.request_rate(config);
             }
             builder.build().ok()
         },

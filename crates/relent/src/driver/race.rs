@@ -64,9 +64,23 @@ where
         let granted = open
             && self
                 .session
-                .grant_hedge(&self.policy, now, budget(&self.destination));
+                .grant_hedge(&self.policy, now, budget(&self.destination))
+            && self.grant_slot(now);
         if !granted {
             race.close();
+        }
+        granted
+    }
+
+    /// A hedge that would have to wait for its slot is none. The slot of one that is called off is
+    /// lost, and the next comes with time.
+    fn grant_slot(&mut self, now: Instant) -> bool {
+        let granted = self
+            .destination
+            .as_deref()
+            .is_none_or(|there| there.try_slot(now));
+        if !granted {
+            self.session.call_off_hedge(budget(&self.destination));
         }
         granted
     }

@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use relent_core::{Caller, Ended, Failure, Instant, Pass, Policy, Random, Stop, StopReason};
+use relent_core::{
+    Caller, Ended, Failure, Instant, Pass, Place, Policy, Random, Slot, Stop, StopReason,
+};
 
 use super::{Driver, budget};
 use crate::clock::{Clock, Sleeper};
-use crate::destination::{Destination, Turn};
+use crate::destination::{Destination, SlotTurn, Turn};
 use crate::timer::{poll_timer, set_timer};
 
 /// A session at its destination.
@@ -28,9 +30,13 @@ pub(super) enum Stage {
     Outside,
     /// Held back by the cooldown until then.
     Held(Instant),
+    /// Waits for its slot in the request rate. If the gate has let it go before, whether as a probe.
+    Queued(Place, Option<bool>),
     Parked,
-    /// With what the gate gave for the attempt.
-    Inside(Option<Pass>),
+    /// The attempt may start, since then. If the gate has let it go, whether as a probe.
+    Entered(Instant, Option<bool>),
+    /// The attempt has started then.
+    Inside(Instant, Option<bool>),
     /// It is not to be attempted.
     Refused,
 }
@@ -78,69 +84,128 @@ where
                 ..
             })
         );
-        self.policy.is_off() || unasked && destination.is_quiet()
+        // Off is no retries, and nothing that comes with them; the request rate holds for first
+        // attempts too.
+        self.policy.is_off() && !destination.is_paced() || unasked && destination.is_quiet()
     }
 
     #[inline(never)]
     fn enter_there(&mut self, waker: Option<&Waker>) -> Entry {
+        let off = self.policy.is_off();
         let now = self.now();
         if self.visit.is_none() {
             self.visit(now);
         }
         let last_start = self.session.last_start(&self.policy);
-        let stop = |reason| {
-            Entry::Stop(Stop {
-                reason,
-                retry_at: None,
-            })
-        };
+        let longest = self.policy.max_hint();
         let caller = self.caller();
         let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
         else {
             return Entry::Go;
         };
-        match visit.stage {
-            Stage::Refused => return stop(StopReason::Overloaded),
-            Stage::Inside(_) => return Entry::Go,
-            Stage::Parked if now >= caller.until => {
-                destination.forget(now, &caller);
-                visit.stage = Stage::Outside;
-                return stop(StopReason::Gate);
+        let slot = |before| match destination.ask(now, last_start, before) {
+            Slot::Now => Ok(None),
+            // Nobody sleeps for hours.
+            Slot::At(place, at) if at.saturating_since(now) > longest => {
+                destination.leave_queue(now, place);
+                Err(later(at))
             }
-            Stage::Parked => match destination.turn(now, &caller, waker) {
-                Turn::Go(pass) => {
-                    visit.stage = Stage::Inside(Some(pass));
+            Slot::At(place, _) => Ok(Some(place)),
+            Slot::TooLate(at) => Err(later(at)),
+        };
+        loop {
+            // When its slot was taken, for an attempt that has yet to ask the gate.
+            let taken = match visit.stage {
+                Stage::Refused if !off => return stop(StopReason::Overloaded),
+                // The service was not ready when it might have started.
+                Stage::Entered(_, probe) => {
+                    visit.stage = Stage::Entered(now, probe);
                     return Entry::Go;
                 }
-                Turn::Wait(next) => return wait_until(now, next, caller.until),
-            },
-            Stage::Held(until) if now < until => {
-                return Entry::Wait(Some(until.saturating_since(now)));
-            }
-            Stage::Held(_) => {}
-            Stage::Outside | Stage::Unasked => {
-                let room = last_start.saturating_since(now);
-                let wait = destination.cooldown().wait(now, room, &mut self.random);
-                if wait > room {
-                    return Entry::Stop(Stop {
-                        reason: StopReason::RetryLater,
-                        retry_at: Some(now.saturating_add(destination.cooldown().left(now))),
-                    });
+                Stage::Inside(..) => return Entry::Go,
+                Stage::Held(until) if now < until => {
+                    return Entry::Wait(Some(until.saturating_since(now)));
                 }
-                if !wait.is_zero() {
-                    visit.stage = Stage::Held(now.saturating_add(wait));
-                    return Entry::Wait(Some(wait));
+                Stage::Unasked | Stage::Outside | Stage::Held(_) | Stage::Refused => {
+                    if matches!(visit.stage, Stage::Unasked | Stage::Outside) && !off {
+                        let room = last_start.saturating_since(now);
+                        let wait = destination.cooldown().wait(now, room, &mut self.random);
+                        if wait > room {
+                            let left = destination.cooldown().left(now);
+                            return later(now.saturating_add(left));
+                        }
+                        if !wait.is_zero() {
+                            visit.stage = Stage::Held(now.saturating_add(wait));
+                            return Entry::Wait(Some(wait));
+                        }
+                    }
+                    match slot(false) {
+                        Ok(None) => now,
+                        Ok(Some(place)) => {
+                            visit.stage = Stage::Queued(place, None);
+                            continue;
+                        }
+                        Err(stop) => {
+                            visit.stage = Stage::Outside;
+                            return stop;
+                        }
+                    }
                 }
-            }
-        }
-        match destination.admit(now, caller) {
-            Some(pass) => {
-                visit.stage = Stage::Inside(pass);
-                Entry::Go
-            }
-            None => {
-                visit.stage = Stage::Parked;
-                self.enter_there(waker)
+                Stage::Queued(place, released) => {
+                    let taken = match destination.slot_turn(now, place, waker) {
+                        SlotTurn::Go(taken) => taken,
+                        SlotTurn::Wait(at) if now > last_start => {
+                            destination.leave_queue(now, place);
+                            end(destination, || now, released);
+                            visit.stage = Stage::Outside;
+                            return later(at);
+                        }
+                        SlotTurn::Wait(at) => return wait_until(now, Some(at), last_start),
+                    };
+                    if released.is_some() {
+                        visit.stage = Stage::Entered(now, released);
+                        return Entry::Go;
+                    }
+                    taken
+                }
+                Stage::Parked if now >= caller.until => {
+                    destination.forget(now, &caller);
+                    visit.stage = Stage::Outside;
+                    return stop(StopReason::Gate);
+                }
+                Stage::Parked => match destination.turn(now, &caller, waker) {
+                    Turn::Go(pass) => match slot(true) {
+                        Ok(None) => {
+                            visit.stage = Stage::Entered(now, Some(pass.is_probe()));
+                            return Entry::Go;
+                        }
+                        Ok(Some(place)) => {
+                            visit.stage = Stage::Queued(place, Some(pass.is_probe()));
+                            continue;
+                        }
+                        Err(stop) => {
+                            end(destination, || now, Some(pass.is_probe()));
+                            visit.stage = Stage::Outside;
+                            return stop;
+                        }
+                    },
+                    Turn::Wait(next) => return wait_until(now, next, caller.until),
+                },
+            };
+            let admitted = if off {
+                Some(None)
+            } else {
+                destination.admit(now, caller)
+            };
+            match admitted {
+                Some(pass) => {
+                    visit.stage = Stage::Entered(now, pass.map(|pass| pass.is_probe()));
+                    return Entry::Go;
+                }
+                None => {
+                    destination.give_slot_back(now, taken);
+                    visit.stage = Stage::Parked;
+                }
             }
         }
     }
@@ -199,9 +264,22 @@ where
         std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
     }
 
+    /// An attempt starts, also one that has not asked.
+    #[inline]
+    pub(super) fn start_visit(&mut self) {
+        match &mut self.visit {
+            None => self.visit_unasked(),
+            Some(visit) => {
+                if let Stage::Entered(since, probe) = visit.stage {
+                    visit.stage = Stage::Inside(since, probe);
+                }
+            }
+        }
+    }
+
     /// The session comes to its destination for the first time, without having asked.
     #[inline]
-    pub(super) fn visit_unasked(&mut self) {
+    fn visit_unasked(&mut self) {
         let destination = self.destination.as_deref();
         if !destination.is_some_and(Destination::is_quiet) {
             return self.visit_now();
@@ -269,10 +347,22 @@ where
         else {
             return;
         };
+        let now = || self.clock.now();
         match visit.stage {
             Stage::Refused => return,
-            Stage::Parked => destination.forget(self.clock.now(), &caller),
-            Stage::Inside(pass) => destination.on_end(|| self.clock.now(), pass, ended),
+            Stage::Parked => destination.forget(now(), &caller),
+            Stage::Queued(place, released) => {
+                destination.leave_queue(now(), place);
+                end(destination, now, released);
+            }
+            Stage::Entered(since, probe) => {
+                destination.give_slot_back(now(), since);
+                end(destination, now, probe);
+            }
+            Stage::Inside(started, probe) => {
+                let pass = probe.map(|probe| Pass::new(started, probe));
+                destination.on_end(now, pass, ended);
+            }
             Stage::Outside | Stage::Unasked | Stage::Held(_) => {}
         }
         visit.stage = Stage::Outside;
@@ -280,16 +370,48 @@ where
 
     #[inline(never)]
     pub(super) fn failed_there(&mut self, now: Instant, failure: &Failure) {
+        let mut ended = Ended::Unknown;
         if let Some(destination) = self.destination.as_deref() {
-            destination.on_failure(now, failure);
+            let started = match &self.visit {
+                Some(Visit {
+                    stage: Stage::Inside(started, _),
+                    ..
+                }) => *started,
+                _ => now,
+            };
+            destination.on_failure(now, started, failure);
+            ended = destination.ended(failure);
         }
-        self.end_visit(Ended::of(failure));
+        self.end_visit(ended);
     }
 
     #[inline]
     pub(super) fn leave(&mut self) {
         self.end_visit(Ended::Unknown);
         self.session.on_cancel(budget(&self.destination));
+    }
+}
+
+fn stop(reason: StopReason) -> Entry {
+    Entry::Stop(Stop {
+        reason,
+        retry_at: None,
+    })
+}
+
+/// It would have to wait for longer than it may.
+fn later(at: Instant) -> Entry {
+    Entry::Stop(Stop {
+        reason: StopReason::RetryLater,
+        retry_at: Some(at),
+    })
+}
+
+/// The gate let an attempt go, perhaps as a probe, that is not made.
+fn end(destination: &Destination, now: impl Fn() -> Instant, released: Option<bool>) {
+    if let Some(probe) = released {
+        let pass = Pass::new(now(), probe);
+        destination.on_end(now, Some(pass), Ended::Unknown);
     }
 }
 

@@ -54,8 +54,14 @@ fn the_documented_keys_are_the_keys() {
         .map(|line| format!("{}\n", line.trim_start_matches("///").trim()))
         .collect();
     let documented = PolicyFile::parse(&page).unwrap_or_else(|error| panic!("{error}"));
-    let budget = *documented.get(None).unwrap().policy.budget().unwrap();
+    let policy = &documented.get(None).unwrap().policy;
+    let budget = *policy.budget().unwrap();
     assert_eq!(budget, crate::BudgetConfig::DEFAULT);
+    let rate = crate::RequestRateConfig {
+        burst: Some(10),
+        ..crate::RequestRateConfig::new(100.0)
+    };
+    assert_eq!(policy.request_rate(), Some(&rate));
     let written = "backoff.exponential = { initial = \"1s\", factor = 2 }";
     let others: Vec<_> = page
         .lines()
