@@ -9,11 +9,12 @@ use clap::ValueEnum;
 /// scenario, so that both differ in the medium alone.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// For a test: a tenth of the rates and short outages, each scenario in half a minute
+    /// For a test: a tenth of the rates and short outages; each scenario takes half a minute
     Quick,
-    /// A quarter of the rates, and a blackout of 15 s in place of a minute: a minute or two each
+    /// A quarter of the rates, and a blackout of 15 s in place of a minute: six minutes for all three
     Short,
-    /// A quarter of the rates, and all times as in the simulator: the blackout takes ten minutes
+    /// A quarter of the rates, and all times as in the simulator: the blackout takes ten minutes and
+    /// more
     Whole,
 }
 
@@ -51,10 +52,10 @@ impl Form {
                 ("clients.processes", "300"),
             ],
             (Self::Short, "blackout") => &[
-                ("clients.arrivals.poisson.for", "120s"),
+                ("clients.arrivals.poisson.for", "110s"),
                 ("outages.0.at", "20s"),
                 ("outages.0.for", "15s"),
-                ("clients.deadline", "120s"),
+                ("clients.deadline", "100s"),
             ],
             (Self::Short, "stall") => &[
                 ("clients.arrivals.poisson.for", "90s"),

@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::thread::{self, ScopedJoinHandle};
 
 use clap::{Parser, Subcommand};
 use relent_harness::case::{Case, change};
@@ -31,6 +32,11 @@ struct Sockets {
     /// Presets, or files with a policy; off for no retries
     #[arg(long, value_delimiter = ',', default_value = "off,standard,patient")]
     policies: Vec<String>,
+
+    /// Play one policy after the other. Otherwise those of a scenario are played at the same time, each
+    /// with a server and clients of its own, which is sooner done
+    #[arg(long)]
+    alone: bool,
 
     /// Change a value of every scenario, such as clients.processes=10
     #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
@@ -108,26 +114,43 @@ impl Role {
 impl Sockets {
     fn compare(&self) -> Result<(), Box<dyn Error>> {
         let program = std::env::current_exe()?;
+        let at_once = if self.alone { 1 } else { self.policies.len() };
         for name in &self.scenarios {
             let mut set = self.form.changes(name);
             set.extend(self.set.iter().cloned());
             let changes: Vec<_> = set.iter().map(|(key, to)| format!("{key}={to}")).collect();
             println!("{name}, with {}\n", changes.join(" "));
-            for named in &self.policies {
-                let case = Case {
-                    scenario: name.clone(),
-                    set: set.clone(),
-                    policy: named.clone(),
-                    seed: self.seed,
-                };
+            let case = |policy: &String| Case {
+                scenario: name.clone(),
+                set: set.clone(),
+                policy: policy.clone(),
+                seed: self.seed,
+            };
+            let cases: Vec<Case> = self.policies.iter().map(case).collect();
+            // Before anything is measured, since it takes all processors.
+            let mut compared = Vec::new();
+            for case in cases {
                 let scenario = case.scenario()?;
                 let policy = case.policy(&scenario)?;
                 let simulated = simulate(&scenario, &policy, self.seed, self.seeds);
-                let measured = measure(&program, &case)?;
-                println!(
-                    "{}",
-                    table(named, &compare(&scenario, &simulated, &measured), &measured)
-                );
+                compared.push((case, scenario, simulated));
+            }
+            for together in compared.chunks(at_once) {
+                let measured = thread::scope(|scope| {
+                    let start = |(case, ..): &'_ (Case, _, _)| {
+                        let (program, case) = (&program, case.clone());
+                        scope.spawn(move || measure(program, &case))
+                    };
+                    let running: Vec<_> = together.iter().map(start).collect();
+                    let ended = running.into_iter().map(ScopedJoinHandle::join);
+                    ended.collect::<Result<Vec<_>, _>>()
+                });
+                let measured = measured.map_err(|_| "a run ended before its time")?;
+                for ((case, scenario, simulated), measured) in together.iter().zip(measured) {
+                    let measured = measured?;
+                    let comparisons = compare(scenario, simulated, &measured);
+                    println!("{}", table(&case.policy, &comparisons, &measured));
+                }
             }
         }
         Ok(())

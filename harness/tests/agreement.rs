@@ -56,9 +56,10 @@ fn play(scenario: &str, policy: &str, judge: impl Fn(&Run) -> Result<(), String>
         assert!(run.measured.odd.is_empty(), "{}", run.text);
         match judge(&run) {
             Ok(()) => return,
+            Err(what) if seed == TRIES => panic!("{what}\n{}", run.text),
             Err(what) if run.measured.lag.usual <= BUSY => panic!("{what}\n{}", run.text),
             Err(what) => eprintln!(
-                "not judged, since the machine is too busy: {what}\n{}",
+                "again, since the machine was too busy: {what}\n{}",
                 run.text
             ),
         }
