@@ -352,7 +352,9 @@ where
     pub fn on_success(&mut self) {
         if self.attended {
             self.session.on_success(budget(&self.destination));
-            self.end_visit(Ended::Answered);
+            if self.destination.is_some() {
+                self.end_visit(Ended::Answered);
+            }
             if self.extras.is_some() {
                 self.record_success();
             }

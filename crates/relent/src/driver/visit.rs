@@ -324,7 +324,9 @@ where
     /// The destination answered, whatever is made of it.
     #[inline]
     pub(crate) fn on_answered(&mut self) {
-        self.end_visit(Ended::Answered);
+        if self.destination.is_some() {
+            self.end_visit(Ended::Answered);
+        }
     }
 
     /// The running attempt is over, or the session goes away.
@@ -385,7 +387,7 @@ where
         self.end_visit(ended);
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn leave(&mut self) {
         self.end_visit(Ended::Unknown);
         self.session.on_cancel(budget(&self.destination));
