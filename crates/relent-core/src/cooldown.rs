@@ -48,23 +48,25 @@ impl Cooldown {
 
     /// An attempt failed; if the server said to everybody when to come back, nobody goes there
     /// before. What is longer than `most` (the policy's `max_hint`) counts as that: one answer does
-    /// not close a destination for hours.
-    pub fn on_failure(&self, now: Instant, failure: &Failure, most: Duration) {
+    /// not close a destination for hours. Returns whether one begins where there was none.
+    pub fn on_failure(&self, now: Instant, failure: &Failure, most: Duration) -> bool {
         let Some(delay) = failure.hint.delay_nanos() else {
-            return;
+            return false;
         };
         let refused = matches!(
             failure.kind,
             Kind::Throttled | Kind::Overloaded | Kind::NotProcessed
         );
         if !refused || failure.hint.audience != Audience::Shared {
-            return;
+            return false;
         }
         let delay = delay.min(nanos(most));
         let until = now.as_nanos().saturating_add(delay);
-        if self.until.fetch_max(until, Ordering::Relaxed) < until {
+        let before = self.until.fetch_max(until, Ordering::Relaxed);
+        if before < until {
             self.length.store(delay, Ordering::Relaxed);
         }
+        before <= now.as_nanos() && now.as_nanos() < until
     }
 
     /// Whether there is one that has not been [forgotten](Self::forget_past): without, nobody needs to
@@ -150,7 +152,8 @@ mod tests {
     #[test]
     fn a_shared_hint_holds_back_everybody_until_then() {
         let cooldown = Cooldown::new();
-        cooldown.on_failure(at(0), &hinted(Failure::throttled(), 10), MOST);
+        let refused = |seconds| hinted(Failure::throttled(), seconds);
+        assert!(cooldown.on_failure(at(0), &refused(10), MOST), "it begins");
         assert_eq!(cooldown.left(at(3)), 7 * SECOND);
         assert_eq!(cooldown.left(at(10)), Duration::ZERO);
         assert_eq!(
@@ -158,8 +161,13 @@ mod tests {
             Duration::ZERO
         );
         // A later, shorter one does not cut it short.
-        cooldown.on_failure(at(4), &hinted(Failure::throttled(), 2), MOST);
+        assert!(!cooldown.on_failure(at(4), &refused(2), MOST));
         assert_eq!(cooldown.left(at(4)), 6 * SECOND);
+        assert!(
+            !cooldown.on_failure(at(5), &refused(20), MOST),
+            "it goes on"
+        );
+        assert!(cooldown.on_failure(at(25), &refused(1), MOST));
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod slots;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub struct Destination {
     longest: Duration,
     patience: Duration,
     gate: Option<Mutex<Gated>>,
+    /// What the gate has become and nobody has told of; 0 for nothing.
+    change: AtomicU8,
     /// Refuses fresh requests that the destination would refuse: off unless asked for.
     throttle: Option<Mutex<(Throttle, SessionRandom)>>,
     /// How many attempts go there per second: off unless asked for.
@@ -53,9 +55,39 @@ pub struct Destination {
     requests: AtomicU64,
 }
 
+/// What a gate does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum GateState {
+    Open = 1,
+    Limited,
+    Closed,
+}
+
+impl GateState {
+    /// As it is told.
+    #[cfg(any(feature = "tracing", feature = "metrics"))]
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Limited => "limited",
+            Self::Closed => "closed",
+        }
+    }
+
+    fn of(gate: &Gate) -> Self {
+        match (gate.is_open(), gate.is_closed()) {
+            (true, _) => Self::Open,
+            (_, true) => Self::Closed,
+            (false, false) => Self::Limited,
+        }
+    }
+}
+
 /// The gate, and those who wait at it.
 struct Gated {
     gate: Gate,
+    state: GateState,
     random: SessionRandom,
     waiting: HashMap<u64, Waiting>,
     /// Who has the timer for the next release.
@@ -87,11 +119,13 @@ impl Destination {
             gate: policy.new_gate().map(|gate| {
                 Mutex::new(Gated {
                     gate,
+                    state: GateState::Open,
                     random: SessionRandom::new(),
                     waiting: HashMap::new(),
                     leader: None,
                 })
             }),
+            change: AtomicU8::new(0),
             throttle: None,
             slots: policy.new_request_rate().map(Slots::new),
             requests: AtomicU64::new(0),
@@ -174,6 +208,14 @@ impl Destination {
             && !self.cooldown.has_begun()
     }
 
+    /// Attempts per second that may be made at the moment, if they are held to a rate; infinite while
+    /// there is no limit.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn request_rate(&self, now: Instant) -> Option<f64> {
+        let slots = self.slots.as_ref()?;
+        Some(slots.limit(now).unwrap_or(f64::INFINITY))
+    }
+
     /// Requests that are held back until there is a slot for them in the request rate.
     #[must_use]
     pub fn queued(&self) -> usize {
@@ -214,6 +256,7 @@ impl Destination {
             return Some(None);
         };
         let pass = gated.gate.admit(now, caller);
+        gated.note(&self.change);
         if pass.is_none() {
             gated.waiting.insert(caller.id, Waiting::default());
         }
@@ -227,6 +270,7 @@ impl Destination {
         };
         let gated = &mut *gated;
         gated.release(now);
+        gated.note(&self.change);
         let pass = gated.waiting.get_mut(&caller.id).and_then(|own| {
             own.waker = waker.cloned();
             own.pass.take()
@@ -300,11 +344,26 @@ impl Destination {
         }
     }
 
-    /// An attempt that started at `started` failed: what the destination said to all is kept.
-    pub(crate) fn on_failure(&self, now: Instant, started: Instant, failure: &Failure) {
-        self.cooldown.on_failure(now, failure, self.longest);
+    /// An attempt that started at `started` failed: what the destination said to all is kept. Whether a
+    /// cooldown begins.
+    pub(crate) fn on_failure(&self, now: Instant, started: Instant, failure: &Failure) -> bool {
         if let Some(slots) = &self.slots {
             slots.on_failure(now, started, failure);
+        }
+        self.cooldown.on_failure(now, failure, self.longest)
+    }
+
+    /// What the gate has become since somebody asked last.
+    #[inline]
+    pub(crate) fn gate_change(&self) -> Option<GateState> {
+        if self.change.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match self.change.swap(0, Ordering::Relaxed) {
+            0 => None,
+            1 => Some(GateState::Open),
+            2 => Some(GateState::Limited),
+            _ => Some(GateState::Closed),
         }
     }
 
@@ -330,6 +389,7 @@ impl Destination {
         let now = now();
         let gated = &mut *gated;
         gated.gate.on_end(now, pass, ended, &mut gated.random);
+        gated.note(&self.change);
         if let Some(budget) = &self.budget {
             budget.widen(gated.gate.ratio(now));
             budget.waive(!gated.gate.is_open());
@@ -343,6 +403,15 @@ impl Destination {
 }
 
 impl Gated {
+    /// Notes what the gate has become.
+    fn note(&mut self, change: &AtomicU8) {
+        let state = GateState::of(&self.gate);
+        if state != self.state {
+            self.state = state;
+            change.store(state as u8, Ordering::Relaxed);
+        }
+    }
+
     /// Lets those go who may.
     fn release(&mut self, now: Instant) {
         while let Some((caller, pass)) = self.gate.release(now) {

@@ -11,8 +11,10 @@
 //! | when | level | message | fields |
 //! |---|---|---|---|
 //! | before a wait | `INFO` | `retry in 340ms: status 503, retry-after` | `relent.attempt`, `relent.wait`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
+//! | the gate changes | `WARN` if it closes, else `INFO` | `the gate is closed: requests are parked` | `relent.gate`, `relent.destination` |
 //! | at a give-up | `WARN`; `DEBUG` if repeating cannot help, or it was cancelled | `gave up after 3 attempts: the retries are used up (status 503)` | `relent.attempt`, `relent.reason`, `relent.kind`, `relent.cause`, `relent.hint`, `relent.hint_delay` |
 //!
+//! `relent.gate` is `open`, `limited` or `closed`; `relent.destination` is there if it was given a name.
 //! `relent.hint` and `relent.hint_delay` are there if the server named a time. No event holds an
 //! address or the text of an error: both may carry what is secret.
 //!
@@ -28,7 +30,12 @@ mod events;
 #[cfg(feature = "metrics")]
 mod meters;
 
+#[cfg(feature = "metrics")]
+use std::time::Duration;
+
 use relent_core::{Budget, Decision, Failure, StopReason};
+
+use crate::destination::GateState;
 
 #[cfg(feature = "metrics")]
 pub use meters::{Label, describe};
@@ -50,7 +57,22 @@ pub const WAIT: &str = "relent_wait_seconds";
 pub const STOPS: &str = "relent_stops_total";
 /// Gauge: tokens in the budget, when a request begins and after each failure.
 pub const BUDGET_LEFT: &str = "relent_budget_left";
+/// Gauge: requests that are held back at the moment, by [`BY`].
+pub const HELD_BACK: &str = "relent_held_back";
+/// Histogram: how long requests were held back in seconds, by [`BY`]; of those that are let go.
+pub const HELD: &str = "relent_held_seconds";
+/// Counter: cooldowns that began.
+pub const COOLDOWNS: &str = "relent_cooldowns_total";
+/// Counter: what gates have become, by [`STATE`].
+pub const GATE_CHANGES: &str = "relent_gate_changes_total";
+/// Gauge: attempts per second that may be made, infinite while there is no limit; only if the
+/// destination has a request rate.
+pub const REQUEST_RATE: &str = "relent_request_rate";
 
+/// Label: what holds a request back: `cooldown`, `gate` or `request_rate`.
+pub const BY: &str = "by";
+/// Label: `open`, `limited` or `closed`.
+pub const STATE: &str = "state";
 /// Label: the name of a [kind](relent_core::Kind) of failure.
 pub const KIND: &str = "kind";
 /// Label: where the server named the time, the name of a [source](relent_core::HintSource), or `none`.
@@ -59,6 +81,14 @@ pub const HINT: &str = "hint";
 pub const REASON: &str = "reason";
 /// Label: the destination, only if it was given a name.
 pub const DESTINATION: &str = "destination";
+
+/// What holds a request back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    Cooldown,
+    Gate,
+    RequestRate,
+}
 
 /// Tells of one session. Without the features it is nothing, and does nothing.
 #[derive(Clone, Debug)]
@@ -107,6 +137,50 @@ impl Observer {
         #[cfg(feature = "metrics")]
         meters::budget(self.label.as_ref(), budget);
         let _ = budget;
+    }
+
+    /// What held the request back, for how long if it was let go, and what does now.
+    #[cfg(feature = "metrics")]
+    #[cold]
+    pub(crate) fn on_held(
+        &self,
+        before: Option<Held>,
+        held: Option<Duration>,
+        after: Option<Held>,
+    ) {
+        meters::held(self.label.as_ref(), before, held, after);
+    }
+
+    /// A cooldown begins.
+    #[inline]
+    pub(crate) fn on_cooldown(&self) {
+        #[cfg(feature = "metrics")]
+        meters::cooldown(self.label.as_ref());
+    }
+
+    /// The gate has become this.
+    #[inline]
+    pub(crate) fn on_gate(&self, state: GateState) {
+        #[cfg(feature = "metrics")]
+        meters::gate(self.label.as_ref(), state);
+        #[cfg(feature = "tracing")]
+        events::gate(state, self.name());
+        let _ = state;
+    }
+
+    /// So many attempts per second may be made.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn on_request_rate(&self, rate: f64) {
+        meters::request_rate(self.label.as_ref(), rate);
+    }
+
+    /// The name of the destination, if it has one.
+    #[cfg(feature = "tracing")]
+    fn name(&self) -> Option<&str> {
+        #[cfg(feature = "metrics")]
+        return self.label.as_ref().map(Label::name);
+        #[cfg(not(feature = "metrics"))]
+        None
     }
 
     /// This attempt failed, and this was decided.

@@ -299,3 +299,62 @@ fn the_page_on_observability_has_every_name() {
         assert!(page.contains(&format!("`{label}`")), "{label}");
     }
 }
+
+/// What is parked is held back by the gate until it goes, and a gate that closes and opens says so.
+#[tokio::test(start_paused = true)]
+async fn what_holds_requests_back_is_counted_and_timed() {
+    let policy = policy()
+        .max_retries(0)
+        .gate(relent::GateConfig::DEFAULT)
+        .request_rate(relent::RequestRateConfig::new(100.0))
+        .build()
+        .unwrap();
+    let there = Destination::new(&policy);
+    let (collector, _guard) = Collector::start();
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _recorder = metrics::set_default_local_recorder(&recorder);
+    let once = |outcome: Result<(), Failure>| {
+        relent::retry(&policy, move || async move { outcome })
+            .classify(|failure: &Failure| *failure)
+            .destination(&there)
+            .into_future()
+    };
+    for _ in 0..15 {
+        once(Err(unavailable())).await.unwrap_err();
+    }
+    let mut parked = Box::pin(once(Ok(())));
+    let waiting = tokio::time::timeout(Duration::from_millis(50), &mut parked);
+    waiting.await.unwrap_err();
+    let measured = collector::measured(&snapshotter);
+    assert_eq!(measured[r#"relent_held_back{by="gate"}"#], [1.0]);
+    assert_eq!(
+        measured[r#"relent_gate_changes_total{state="closed"}"#],
+        [1.0]
+    );
+    assert_eq!(measured["relent_request_rate"], [100.0]);
+    // Ten at once, and six that waited for 10 ms each.
+    assert_eq!(
+        measured[r#"relent_held_seconds{by="request_rate"}"#].len(),
+        6
+    );
+
+    parked.await.unwrap();
+    let hint = Hint::after(Duration::from_secs(2));
+    once(Err(Failure::throttled().hint(hint)))
+        .await
+        .unwrap_err();
+    drop(once(Ok(())));
+    let measured = collector::measured(&snapshotter);
+    // This recorder begins anew with each look.
+    assert_eq!(measured[r#"relent_held_back{by="gate"}"#], [-1.0]);
+    let held = measured[r#"relent_held_seconds{by="gate"}"#][0];
+    assert!((0.3..=0.7).contains(&held), "{held}");
+    assert_eq!(measured["relent_cooldowns_total"], [1.0]);
+    let gates: Vec<_> = collector
+        .events()
+        .iter()
+        .filter_map(|event| event.fields.get("relent.gate").cloned())
+        .collect();
+    assert_eq!(gates[..2], ["closed", "limited"]);
+}

@@ -534,8 +534,8 @@ fn the_future_is_small() {
         Ok(1)
     }
     let size = size(&retry(Policy::STANDARD, operation));
-    // With everything that can be observed, which is a word more.
-    assert!(size <= 184, "{size}");
+    // With everything that can be observed, which is two words more.
+    assert!(size <= 192, "{size}");
 }
 
 /// Polling a future after it is done must not panic or loop: some combinators do.

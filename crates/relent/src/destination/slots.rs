@@ -50,6 +50,11 @@ impl Slots {
         self.locked().waiting.len()
     }
 
+    #[cfg(feature = "metrics")]
+    pub(super) fn limit(&self, now: Instant) -> Option<f64> {
+        self.locked().rate.limit(now)
+    }
+
     pub(super) fn ask(&self, now: Instant, until: Instant, before: bool) -> Slot {
         let mut queue = self.locked();
         queue.release(now);

@@ -12,6 +12,7 @@ use relent_core::{
 use super::{Driver, budget};
 use crate::clock::{Clock, Sleeper};
 use crate::destination::{Destination, SlotTurn, Turn};
+use crate::observe::Held;
 use crate::timer::{poll_timer, set_timer};
 
 /// A session at its destination.
@@ -20,6 +21,20 @@ pub(super) struct Visit {
     /// Its name there.
     id: u64,
     pub(super) stage: Stage,
+    /// Since when something holds it back.
+    #[cfg(feature = "metrics")]
+    since: Instant,
+}
+
+impl Visit {
+    const fn new(id: u64, stage: Stage) -> Self {
+        Self {
+            id,
+            stage,
+            #[cfg(feature = "metrics")]
+            since: Instant::ORIGIN,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -39,6 +54,18 @@ pub(super) enum Stage {
     Inside(Instant, Option<bool>),
     /// It is not to be attempted.
     Refused,
+}
+
+impl Stage {
+    /// What holds the attempt back.
+    const fn held(self) -> Option<Held> {
+        match self {
+            Self::Held(_) => Some(Held::Cooldown),
+            Self::Queued(..) => Some(Held::RequestRate),
+            Self::Parked => Some(Held::Gate),
+            _ => None,
+        }
+    }
 }
 
 /// What a destination says to an attempt that would start: see [`Driver::enter`].
@@ -91,8 +118,46 @@ where
 
     #[inline(never)]
     fn enter_there(&mut self, waker: Option<&Waker>) -> Entry {
-        let off = self.policy.is_off();
         let now = self.now();
+        let before = self.held();
+        let entry = self.ask_there(now, waker);
+        self.tell_there(before, Some(now));
+        entry
+    }
+
+    fn held(&self) -> Option<Held> {
+        self.visit.as_ref().and_then(|visit| visit.stage.held())
+    }
+
+    /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
+    /// time, it goes away.
+    fn tell_there(&mut self, before: Option<Held>, now: Option<Instant>) {
+        let after = self.held();
+        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
+        else {
+            return;
+        };
+        if let Some(state) = destination.gate_change() {
+            self.observer.on_gate(state);
+        }
+        #[cfg(feature = "metrics")]
+        {
+            if let Some(now) = now
+                && let Some(rate) = destination.request_rate(now)
+            {
+                self.observer.on_request_rate(rate);
+            }
+            if before != after {
+                let held = now.map(|now| now.saturating_since(visit.since));
+                self.observer.on_held(before, held, after);
+                visit.since = now.unwrap_or_default();
+            }
+        }
+        let _ = (before, after, now, visit);
+    }
+
+    fn ask_there(&mut self, now: Instant, waker: Option<&Waker>) -> Entry {
+        let off = self.policy.is_off();
         if self.visit.is_none() {
             self.visit(now);
         }
@@ -290,10 +355,7 @@ where
                 self.observer.on_budget(budget);
             }
         }
-        self.visit = Some(Visit {
-            id: 0,
-            stage: Stage::Unasked,
-        });
+        self.visit = Some(Visit::new(0, Stage::Unasked));
     }
 
     #[inline(never)]
@@ -311,13 +373,11 @@ where
             {
                 self.observer.on_budget(budget);
             }
-            self.visit = Some(Visit {
-                id: id.unwrap_or(0),
-                stage: match id {
-                    Some(_) => Stage::Outside,
-                    None => Stage::Refused,
-                },
-            });
+            let stage = match id {
+                Some(_) => Stage::Outside,
+                None => Stage::Refused,
+            };
+            self.visit = Some(Visit::new(id.unwrap_or(0), stage));
         }
     }
 
@@ -344,6 +404,12 @@ where
 
     #[inline(never)]
     fn end_visit_there(&mut self, ended: Ended) {
+        let before = self.held();
+        self.leave_there(ended);
+        self.tell_there(before, None);
+    }
+
+    fn leave_there(&mut self, ended: Ended) {
         let caller = self.caller();
         let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
         else {
@@ -381,7 +447,9 @@ where
                 }) => *started,
                 _ => now,
             };
-            destination.on_failure(now, started, failure);
+            if destination.on_failure(now, started, failure) {
+                self.observer.on_cooldown();
+            }
             ended = destination.ended(failure);
         }
         self.end_visit(ended);

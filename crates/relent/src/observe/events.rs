@@ -6,6 +6,7 @@ use std::time::Duration;
 use relent_core::{Cause, Failure, StopReason, format_duration};
 
 use super::TARGET;
+use crate::destination::GateState;
 
 /// A time to be read: whole milliseconds.
 fn readable(duration: Duration) -> String {
@@ -85,5 +86,26 @@ pub(super) fn stop(attempt: u32, failure: Option<&Failure>, reason: StopReason) 
     match reason {
         StopReason::Permanent | StopReason::Cancelled => tell!(debug),
         _ => tell!(warn),
+    }
+}
+
+#[cold]
+pub(super) fn gate(state: GateState, destination: Option<&str>) {
+    macro_rules! tell {
+        ($level:ident, $message:literal) => {
+            tracing::$level!(
+                target: TARGET,
+                {
+                    relent.gate = state.name(),
+                    relent.destination = destination,
+                },
+                $message,
+            )
+        };
+    }
+    match state {
+        GateState::Open => tell!(info, "the gate is open"),
+        GateState::Limited => tell!(info, "the gate is limited: attempts are held to a rate"),
+        GateState::Closed => tell!(warn, "the gate is closed: requests are parked"),
     }
 }

@@ -8,9 +8,10 @@ use metrics::{Key, Level, Metadata, SharedString, Unit, with_recorder};
 use relent_core::{Budget, Failure, StopReason};
 
 use super::{
-    ATTEMPTS, BUDGET_LEFT, DESTINATION, FAILURES, HEDGES, HINT, KIND, REASON, RETRIES, STOPS,
-    TARGET, WAIT,
+    ATTEMPTS, BUDGET_LEFT, BY, COOLDOWNS, DESTINATION, FAILURES, GATE_CHANGES, HEDGES, HELD,
+    HELD_BACK, HINT, Held, KIND, REASON, REQUEST_RATE, RETRIES, STATE, STOPS, TARGET, WAIT,
 };
+use crate::destination::GateState;
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
@@ -20,6 +21,8 @@ static UNNAMED: Keys = Keys {
     retries: Key::from_static_name(RETRIES),
     hedges: Key::from_static_name(HEDGES),
     budget_left: Key::from_static_name(BUDGET_LEFT),
+    request_rate: Key::from_static_name(REQUEST_RATE),
+    cooldowns: Key::from_static_name(COOLDOWNS),
 };
 
 /// The name of a destination, for the metrics of its sessions; clones are one.
@@ -49,6 +52,8 @@ struct Keys {
     retries: Key,
     hedges: Key,
     budget_left: Key,
+    request_rate: Key,
+    cooldowns: Key,
 }
 
 impl Label {
@@ -65,6 +70,8 @@ impl Label {
             retries: key(RETRIES),
             hedges: key(HEDGES),
             budget_left: key(BUDGET_LEFT),
+            request_rate: key(REQUEST_RATE),
+            cooldowns: key(COOLDOWNS),
         };
         Self(Arc::new(Named { name, keys }))
     }
@@ -95,6 +102,8 @@ pub fn describe() {
     counter(HEDGES, "Hedges that were started.");
     counter(FAILURES, "Attempts that failed, by kind.");
     counter(STOPS, "Give-ups, by reason.");
+    counter(COOLDOWNS, "Cooldowns that began.");
+    counter(GATE_CHANGES, "What gates have become, by state.");
     with_recorder(|recorder| {
         recorder.describe_histogram(
             WAIT.into(),
@@ -105,6 +114,21 @@ pub fn describe() {
             BUDGET_LEFT.into(),
             Some(Unit::Count),
             "Tokens in the retry budget.".into(),
+        );
+        recorder.describe_gauge(
+            HELD_BACK.into(),
+            Some(Unit::Count),
+            "Requests that are held back, by what holds them.".into(),
+        );
+        recorder.describe_histogram(
+            HELD.into(),
+            Some(Unit::Seconds),
+            "How long requests were held back, by what held them.".into(),
+        );
+        recorder.describe_gauge(
+            REQUEST_RATE.into(),
+            Some(Unit::CountPerSecond),
+            "Attempts per second that may be made.".into(),
         );
     });
 }
@@ -177,4 +201,48 @@ pub(super) fn wait(label: Option<&Label>, failure: &Failure, wait: Duration) {
 #[cold]
 pub(super) fn stop(label: Option<&Label>, reason: StopReason) {
     count(&key(label, STOPS, REASON, reason.name()));
+}
+
+pub(super) fn held(
+    label: Option<&Label>,
+    before: Option<Held>,
+    held: Option<Duration>,
+    after: Option<Held>,
+) {
+    let name = |by| match by {
+        Held::Cooldown => "cooldown",
+        Held::Gate => "gate",
+        Held::RequestRate => "request_rate",
+    };
+    with_recorder(|recorder| {
+        if let Some(by) = before {
+            let gauge = key(label, HELD_BACK, BY, name(by));
+            recorder.register_gauge(&gauge, &METADATA).decrement(1.0);
+            if let Some(held) = held {
+                let histogram = key(label, HELD, BY, name(by));
+                recorder
+                    .register_histogram(&histogram, &METADATA)
+                    .record(held.as_secs_f64());
+            }
+        }
+        if let Some(by) = after {
+            let gauge = key(label, HELD_BACK, BY, name(by));
+            recorder.register_gauge(&gauge, &METADATA).increment(1.0);
+        }
+    });
+}
+
+#[cold]
+pub(super) fn cooldown(label: Option<&Label>) {
+    count(&keys(label).cooldowns);
+}
+
+#[cold]
+pub(super) fn gate(label: Option<&Label>, state: GateState) {
+    count(&key(label, GATE_CHANGES, STATE, state.name()));
+}
+
+pub(super) fn request_rate(label: Option<&Label>, rate: f64) {
+    let key = &keys(label).request_rate;
+    with_recorder(|recorder| recorder.register_gauge(key, &METADATA).set(rate));
 }
