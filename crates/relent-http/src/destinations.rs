@@ -1,9 +1,11 @@
 //! Which requests share a budget, a gate and a cooldown: those to one host, unless said otherwise.
 
+#[cfg(feature = "tower")]
+use std::borrow::Cow;
 use std::sync::Arc;
 
 #[cfg(feature = "tower")]
-use http::{Uri, uri::Authority};
+use http::Uri;
 use relent::{Destination, Destinations};
 use relent_core::Policy;
 
@@ -22,14 +24,73 @@ impl There {
     /// The destination at this host, with its port.
     pub(crate) fn of(&self, host: &str) -> Arc<Destination> {
         match self {
-            Self::ByHost(destinations) => destinations.of(host),
+            Self::ByHost(destinations) => destinations.of(without_user(host)),
             Self::One(destination) => Arc::clone(destination),
         }
     }
 }
 
-/// What tells destinations apart: host and port, as the address says them.
+/// Who asks is no part of where it goes, and a password is kept nowhere.
+fn without_user(authority: &str) -> &str {
+    match authority.rsplit_once('@') {
+        Some((_, host)) => host,
+        None => authority,
+    }
+}
+
+/// What tells destinations apart: host and port, in small letters and without the port that the scheme
+/// has anyway, as in a `Url`. Most addresses are written so, and are not copied.
 #[cfg(feature = "tower")]
-pub(crate) fn host(uri: &Uri) -> &str {
-    uri.authority().map_or("", Authority::as_str)
+pub(crate) fn host(uri: &Uri) -> Cow<'_, str> {
+    let Some(authority) = uri.authority() else {
+        return Cow::Borrowed("");
+    };
+    let host = without_user(authority.as_str());
+    let host = match uri.scheme_str() {
+        Some("https") => host.strip_suffix(":443").unwrap_or(host),
+        Some("http") => host.strip_suffix(":80").unwrap_or(host),
+        _ => host,
+    };
+    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Cow::Owned(host.to_ascii_lowercase());
+    }
+    Cow::Borrowed(host)
+}
+
+#[cfg(all(test, feature = "tower"))]
+#[allow(clippy::unwrap_used, reason = "tests may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_is_one_destination_however_it_is_written() {
+        for (uri, name) in [
+            ("https://one.example/", "one.example"),
+            ("https://one.example:443/a", "one.example"),
+            ("https://ONE.Example:443/b", "one.example"),
+            ("https://user:pass@one.example/", "one.example"),
+            ("http://one.example:80/", "one.example"),
+            ("http://one.example:443/", "one.example:443"),
+            ("https://one.example:80/", "one.example:80"),
+            ("https://one.example:8443/", "one.example:8443"),
+            ("http://[2001:db8::80]/", "[2001:db8::80]"),
+            ("http://[2001:DB8::1]:80/", "[2001:db8::1]"),
+            ("/a", ""),
+        ] {
+            assert_eq!(host(&uri.parse().unwrap()), name, "{uri}");
+        }
+    }
+
+    #[test]
+    fn an_address_as_it_usually_is_is_not_copied() {
+        let uri = "https://one.example:443/".parse().unwrap();
+        assert!(matches!(host(&uri), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn who_asks_makes_no_difference() {
+        let there = There::by_host(&Arc::new(Policy::STANDARD.clone()));
+        let (one, two) = (there.of("a:secret@one.example"), there.of("one.example"));
+        assert!(Arc::ptr_eq(&one, &two));
+    }
 }

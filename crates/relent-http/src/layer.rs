@@ -320,7 +320,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         let policy = overrides.and_then(|overrides| overrides.policy.as_ref());
         let policy = policy.unwrap_or(&self.policy);
         let repeatable = repeatable(facts, overrides);
-        let destination = Some(self.destinations.of(host(uri)));
+        let destination = Some(self.destinations.of(&host(uri)));
         let mut driver =
             Driver::shared(policy.clone(), destination, self.clock.clone()).repeatable(repeatable);
         if let Some(random) = &self.random {
