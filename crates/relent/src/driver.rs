@@ -83,6 +83,8 @@ where
     /// The rest pays for one comparison (design rule 10).
     attended: bool,
     silent: bool,
+    /// Whether the failure that decides has been counted: the earlier of a race.
+    counted: bool,
     clock: K,
     random: R,
     /// Begins at [`NOT_YET`], and anew when the clock is first read.
@@ -228,6 +230,7 @@ where
             random: self.random,
             session: Session::new(NOT_YET, self.repeatable),
             silent: self.silent,
+            counted: false,
             extras: Seldom::new(self.extras),
             observer: self.observer,
         }
@@ -488,6 +491,9 @@ where
     fn tell(&self, failure: &Failure, decision: &Decision) {
         if self.silent {
             return;
+        }
+        if !self.counted {
+            self.observer.on_failure(failure);
         }
         self.observer
             .on_decision(self.session.attempts(), failure, decision);

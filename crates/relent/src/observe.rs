@@ -123,7 +123,7 @@ impl Observer {
         meters::hedge(self.label.as_ref());
     }
 
-    /// This attempt failed, while others that run at once go on.
+    /// An attempt failed.
     #[inline]
     pub(crate) fn on_failure(&self, failure: &Failure) {
         #[cfg(feature = "metrics")]
@@ -183,10 +183,9 @@ impl Observer {
         None
     }
 
-    /// This attempt failed, and this was decided.
+    /// This was decided after this failure.
     #[inline]
     pub(crate) fn on_decision(&self, attempt: u32, failure: &Failure, decision: &Decision) {
-        self.on_failure(failure);
         match decision {
             Decision::Retry { after } => {
                 #[cfg(feature = "metrics")]

@@ -358,3 +358,58 @@ async fn what_holds_requests_back_is_counted_and_timed() {
         .collect();
     assert_eq!(gates[..2], ["closed", "limited"]);
 }
+
+/// The failure that decides is the plainer one, which came first; each is counted as what it was.
+#[tokio::test(start_paused = true)]
+async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_destination() {
+    let policy = policy().max_retries(1).build().unwrap();
+    let there = Destination::new(&policy);
+    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(10))).unwrap();
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _recorder = metrics::set_default_local_recorder(&recorder);
+    let hint = Hint::after(Duration::from_secs(2));
+    let call = |attempt: relent::Attempt| async move {
+        let (millis, failure) = match attempt.number {
+            1 => (20, Failure::throttled().hint(hint)),
+            _ => (30, unavailable()),
+        };
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        Err::<(), _>(failure)
+    };
+    retry_with(&policy, call)
+        .classify(|failure: &Failure| *failure)
+        .destination(&there)
+        .hedge(&hedge)
+        .await
+        .unwrap_err();
+    let measured = collector::measured(&snapshotter);
+    for kind in ["throttled", "ambiguous"] {
+        let name = format!("relent_failures_total{{kind={kind:?}}}");
+        assert_eq!(measured[&name], [1.0], "{measured:?}");
+    }
+    assert_eq!(measured["relent_cooldowns_total"], [1.0]);
+}
+
+/// A race that is won by one says what became of the other.
+#[tokio::test(start_paused = true)]
+async fn what_one_of_a_race_was_told_cools_everybody_down_though_another_won() {
+    let policy = policy().build().unwrap();
+    let there = Destination::new(&policy);
+    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(10))).unwrap();
+    let call = |attempt: relent::Attempt| async move {
+        let millis = 10 * u64::from(attempt.number) + 10;
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        match attempt.number {
+            1 => Err(Failure::throttled().hint(Hint::after(Duration::from_secs(2)))),
+            _ => Ok(()),
+        }
+    };
+    retry_with(&policy, call)
+        .classify(|failure: &Failure| *failure)
+        .destination(&there)
+        .hedge(&hedge)
+        .await
+        .unwrap();
+    assert!(there.cooldown().has_begun());
+}

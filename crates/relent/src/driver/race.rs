@@ -44,6 +44,7 @@ where
 {
     /// An attempt starts that hedges may join.
     pub fn begin_race(&mut self, hedge: &Hedge) -> (Race, Racer) {
+        self.counted = false;
         let (attempt, ends) = self.begin_attempt();
         let started = self.now();
         let racer = Racer {
@@ -141,9 +142,19 @@ where
         let now = self.now();
         let (policy, budget) = (&*self.policy, budget(&self.destination));
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, budget);
+        // The session hears of the one that decides, and counts it unless that was done when it came.
+        let decides = matches!(raced, Raced::Over { latest: true, .. });
+        self.counted = matches!(raced, Raced::Over { latest: false, .. });
+        if !decides {
+            self.observer.on_failure(failure);
+            if let Some(destination) = self.destination.as_deref()
+                && destination.on_failure(now, racer.started, failure)
+            {
+                self.observer.on_cooldown();
+            }
+        }
         match raced {
             Raced::GoesOn { .. } => {
-                self.observer.on_failure(failure);
                 self.record_racer(racer, Some(failure.cause), Some(*failure), None);
             }
             Raced::Over { latest, .. } => {
