@@ -15,6 +15,8 @@ use crate::crowd::Measured;
 const T: f64 = 4.2;
 /// Timers are set to a millisecond: those of the request, of the service and of a wait.
 const TIMERS_MS: f64 = 3.0;
+/// Latencies are counted in buckets, each so wide as a share of what is in it.
+const BUCKET: f64 = 1.0 / 128.0;
 /// A loop that is usually later than this measures itself. It is what a gate takes for a queue.
 pub const BUSY: u64 = 10_000_000;
 /// What is nowhere in these scenarios.
@@ -62,7 +64,8 @@ pub fn simulate(scenario: &Scenario, policy: &Policy, first: u64, seeds: u64) ->
 ///
 /// A run over sockets is one more run: it should lie within the interval in which 99.99 % of such runs
 /// lie by Student's t, or within what some seed has given, since a few numbers have heavy tails. Times
-/// may be longer or shorter by what the timers and the lag of the event loops add.
+/// may be longer or shorter by what the timers, the lag of the event loops and the buckets in which
+/// latencies are counted add.
 #[must_use]
 pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) -> Vec<Comparison> {
     let lag = match scenario.clients.arrivals {
@@ -95,14 +98,15 @@ pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) 
 /// What the medium may add to a number, either way.
 fn slack(measure: &Measure, values: &[f64], lag: Lag) -> f64 {
     let millis = |nanos: u64| nanos as f64 / 1e6;
+    let most = values.iter().copied().fold(0.0, f64::max);
     match (measure.name, measure.unit) {
-        ("p50" | "p99", _) => TIMERS_MS + millis(lag.usual),
-        (_, "ms") => TIMERS_MS + millis(lag.worst),
+        ("p50" | "p99", _) => TIMERS_MS + millis(lag.usual) + most * BUCKET,
+        (_, "ms") => TIMERS_MS + millis(lag.worst) + most * BUCKET,
         // Counted in whole seconds.
         ("ttr", _) => 1.0,
         (_, "s") => (TIMERS_MS + millis(lag.worst)) / 1e3,
         // Of a second: as much of what came in it may come in the next.
-        ("peak", _) => values.iter().copied().fold(0.0, f64::max) * millis(lag.worst) / 1e3,
+        ("peak", _) => most * millis(lag.worst) / 1e3,
         _ => 0.0,
     }
 }

@@ -11,19 +11,22 @@ use clap::ValueEnum;
 pub enum Form {
     /// For a test: a tenth of the rates and short outages; each scenario takes half a minute
     Quick,
-    /// A quarter of the rates, and a blackout of 15 s in place of a minute: six minutes for all three
+    /// A quarter of rates and processes, and a blackout of 15 s in place of a minute: six minutes for all three
     Short,
-    /// A quarter of the rates, and all times as in the simulator: the blackout takes ten minutes and
+    /// A quarter of rates and processes, and all times as in the simulator: the blackout takes ten minutes and
     /// more
     Whole,
 }
 
-/// A quarter of the rates of the outages. Of the network remains what this machine takes for it.
+/// A quarter of the rates of the outages, from a quarter of the processes: what one of them knows, and
+/// how many probe at a service of so much capacity, stays as it was.
 const RATES: [(&str, &str); 3] = [
     ("service.capacity", "250"),
     ("clients.arrivals.poisson.rate", "200"),
-    ("network.one_way", "100us"),
+    ("clients.processes", "5"),
 ];
+/// Of the network remains what this machine takes for it.
+const NETWORK: [(&str, &str); 1] = [("network.one_way", "100us")];
 
 impl Form {
     /// What is changed of the scenario of this name.
@@ -65,9 +68,9 @@ impl Form {
         };
         let rates: &[_] = match scenario {
             "blackout" | "stall" | "brownout" => &RATES,
-            _ => &RATES[2..],
+            _ => &[],
         };
-        let all = rates.iter().chain(times);
+        let all = NETWORK.iter().chain(rates).chain(times);
         all.map(|(key, to)| ((*key).to_owned(), (*to).to_owned()))
             .collect()
     }
