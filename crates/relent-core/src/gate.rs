@@ -9,80 +9,42 @@
 //! - **Limited**: more fails than usual, and successes are slow or attempts time out: there is a
 //!   queue, and more attempts get less done. All attempts together are held to a multiple of the
 //!   demand. It shrinks by what fails, grows by steps while nothing does and successes are fast, and
-//!   stays while they are slow: so the queue over there is never empty and seldom full. Requests that
-//!   are made now go first; what was held back follows as there is room.
-//! - **Closed**: nothing has succeeded for a while. Requests are parked instead of attempted, and one
-//!   probe at a time goes out. A success opens the way, limited at first, so that what was parked does
-//!   not become a second herd.
+//!   stays while they are slow, less what makes them slower still: so the queue over there is never
+//!   empty and seldom full. Requests that are made now go first; what was held back follows as there
+//!   is room.
+//! - **Closed**: so much has failed in a row that it is no chance any more, or nothing was heard for the
+//!   time of an attempt. Requests are parked instead of attempted, and one probe at a time goes out. A
+//!   success opens the way, limited at first, so that what was parked does not become a second herd.
 //!
 //! Many processes call one destination without knowing of each other, so what a process does is
 //! measured in its own demand: a crowd of ten thousand that each ask once in ten seconds probes and
 //! drains in proportion to what it usually asks for. One process cannot find out whether more
 //! attempts would succeed by making more of them (it would only take the others' share), which is why
 //! the time that successes take is the sign of overload here, and not their number.
+//!
+//! A process that asks seldom sees too little to find out anything by degrees. It takes one success
+//! that was far slower than usual for overload as soon as anything fails, and lets what was parked go
+//! evenly, over a multiple of the time in which it came together.
 
+mod closed;
+mod config;
+mod limit;
 mod measure;
 mod parked;
+mod run;
 
 use core::time::Duration;
 
-use crate::error::{Found, PolicyError};
+use crate::error::PolicyError;
 use crate::failure::{Cause, Failure, Kind};
-use crate::random::{Random, up_to};
-use crate::time::{Instant, nanos};
+use crate::random::Random;
+use crate::time::Instant;
+use closed::Closed;
+pub use config::GateConfig;
+use limit::{LEAST_BESIDE, Limit};
 use measure::{Demand, Share, Tally, Usual};
 use parked::Parked;
-
-/// How a gate probes.
-///
-/// # Default
-/// The first probe half a second after closing, later ones up to 5 s apart; nobody is parked for more
-/// than five minutes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GateConfig {
-    /// From closing to the first probe, give or take a quarter; each later one is half as long again
-    /// after the one before.
-    pub first_probe: Duration,
-    /// The most between two probes while requests are made. Where none are, parked ones probe at the
-    /// pace at which three would usually be made, at most 30 s apart.
-    pub max_probe: Duration,
-    /// Nobody is parked for longer than this since the request was made, whatever other limits there
-    /// are. It is for the driver to keep.
-    pub patience: Duration,
-}
-
-impl GateConfig {
-    /// Probes from 500 ms to 5 s apart, and five minutes of patience.
-    pub const DEFAULT: Self = Self {
-        first_probe: Duration::from_millis(500),
-        max_probe: Duration::from_secs(5),
-        patience: Duration::from_secs(300),
-    };
-
-    pub(crate) const fn check(&self) -> Result<(), PolicyError> {
-        if self.first_probe.is_zero() {
-            return Err(PolicyError::new(
-                "first_probe",
-                Found::Duration(self.first_probe),
-                "probes are some time apart; 500ms is usual",
-            ));
-        }
-        if self.max_probe.as_nanos() < self.first_probe.as_nanos() {
-            return Err(PolicyError::new(
-                "max_probe",
-                Found::Duration(self.max_probe),
-                "the most between two probes may not be below first_probe",
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl Default for GateConfig {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
+use run::Run;
 
 /// Who asks to make an attempt. Of those who are parked, the one whose time runs out first goes
 /// first; between equals, the one who has waited longest.
@@ -153,33 +115,14 @@ impl Ended {
     }
 }
 
-/// This many failures in a row close the gate at once; a few do if they last a second.
-const RUN: u32 = 15;
-const SLOW_RUN: u32 = 4;
-const SLOW: u64 = 1_000_000_000;
-/// A parked request probes when this many fresh ones should have come by themselves, or after this
-/// many seconds.
-const EXPECTED: f64 = 3.0;
-const LONGEST: f64 = 30.0;
-/// A probe that takes this many times the most between two probes does not hold up the next one.
-const PATIENCE: u64 = 2;
 /// What a success opens the way to, as a multiple of the demand.
 const HEADROOM: f64 = 1.1;
-/// How much the multiple grows in the first good interval, and at most: each good one in a row
-/// doubles the step, but never above the demand itself.
-const FIRST_STEP: f64 = 0.12;
-const LAST_STEP: f64 = 0.4;
-/// How much it grows below the demand while successes are slow: this finds the fair share.
-const CREEP: f64 = 0.02;
-/// What is left of its part above the demand in an interval with a long queue.
-const EASE: f64 = 0.95;
 /// More than this is open.
 const OPEN: f64 = 1.2;
-const MOST: f64 = 4.0;
 /// Requests per second from which on a process sees enough to hold back fresh ones, and what the
 /// multiple cannot fall below for the others, and for all.
 const BUSY: f64 = 4.0;
-const LEAST_SMALL: f64 = 1.02;
+const LEAST_SMALL: f64 = 1.0 + LEAST_BESIDE;
 const LEAST: f64 = 0.05;
 /// An open gate sees overload when this share fails, and at least this many do.
 const OVERLOAD: f64 = 0.1;
@@ -197,80 +140,7 @@ const SECOND: f64 = 1e9;
 enum State {
     Open,
     Limited(Limit),
-    Closed {
-        /// Between two probes, before jitter.
-        wait: u64,
-        /// When a fresh request may be the next probe.
-        due: Instant,
-        /// When a parked one may.
-        parked_due: Instant,
-        /// When the probe that is out went, if one is.
-        probing: Option<Instant>,
-    },
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Limit {
-    /// Attempts are held to this multiple of the demand.
-    factor: f64,
-    /// By how much it grows next.
-    step: f64,
-    /// What it was before it last grew.
-    before: f64,
-    /// Attempts that may be made now, where the factor is below 1.
-    tokens: f64,
-    filled: Instant,
-    /// When the next parked request may go, where the factor is above 1.
-    next: Instant,
-}
-
-impl Limit {
-    /// Parked requests that go per second beside the demand.
-    fn pace(&self, demand: f64) -> f64 {
-        ((self.factor - 1.0).max(0.02) * demand).max(1e-9)
-    }
-
-    /// The most tokens: what comes at random in a quarter of a second.
-    fn capacity(&self, demand: f64) -> f64 {
-        (self.factor * demand * 0.25).max(1.0)
-    }
-
-    fn fill(&mut self, now: Instant, demand: f64) {
-        let gained = now.nanos_since(self.filled) as f64 / SECOND * self.factor * demand;
-        self.tokens = (self.tokens + gained).min(self.capacity(demand));
-        self.filled = now;
-    }
-
-    /// Whether a fresh request may go.
-    fn admits(&mut self, now: Instant, demand: f64) -> bool {
-        if self.factor >= 1.0 {
-            return true;
-        }
-        self.fill(now, demand);
-        let admits = self.tokens >= 1.0;
-        if admits {
-            self.tokens -= 1.0;
-        }
-        admits
-    }
-
-    /// When a parked request may go: where fresh ones are held back, what they leave.
-    fn next(&self, demand: f64) -> Instant {
-        if self.factor >= 1.0 {
-            return self.next;
-        }
-        let missing = (self.capacity(demand) - self.tokens).max(0.0);
-        after(self.filled, missing / (self.factor * demand).max(1e-9))
-    }
-
-    fn on_release(&mut self, now: Instant, demand: f64) {
-        if self.factor >= 1.0 {
-            self.next = after(now, 1.0 / self.pace(demand));
-        } else {
-            self.fill(now, demand);
-            self.tokens = (self.tokens - 1.0).max(0.0);
-        }
-    }
+    Closed(Closed),
 }
 
 /// The shared judgement of one destination in one process: a plain value that a driver keeps behind
@@ -282,17 +152,19 @@ impl Limit {
 ///
 /// let mut gate = Gate::new(&GateConfig::DEFAULT)?;
 /// let mut now = Instant::ORIGIN;
-/// let caller = |id| Caller { until: Instant::MAX, since: Instant::ORIGIN, id, fresh: true };
-/// for id in 0..15 {
+/// let caller = |id, now| Caller { until: Instant::MAX, since: now, id, fresh: true };
+/// let mut id = 0;
+/// while let Some(pass) = gate.admit(now, caller(id, now)) {
 ///     gate.on_request(now);
-///     let pass = gate.admit(now, caller(id)).expect("open");
 ///     gate.on_end(now, pass, Ended::Failed, &mut Draw::at(0.5));
+///     now = now.saturating_add(Duration::from_millis(20));
+///     id += 1;
 /// }
-/// // Nothing but failures: the next is parked, and is the first probe half a second later.
-/// assert!(gate.is_closed() && gate.admit(now, caller(15)).is_none());
+/// // Nothing but failures: this one is parked, and is the first probe half a second later.
+/// assert!(gate.is_closed());
 /// now = now.saturating_add(Duration::from_millis(500));
 /// let (released, pass) = gate.release(now).expect("it is time");
-/// assert_eq!((released.id, pass.is_probe()), (15, true));
+/// assert_eq!((released.id, pass.is_probe()), (id, true));
 /// gate.on_end(now, pass, Ended::Answered, &mut Draw::at(0.5));
 /// assert!(!gate.is_closed());
 /// # Ok::<(), relent_core::PolicyError>(())
@@ -306,13 +178,15 @@ pub struct Gate {
     tally: Tally,
     usual: Usual,
     share: Share,
-    /// When something last succeeded; failures since then, and when the first of them set out.
-    answered: Instant,
-    run: u32,
-    run_since: Instant,
-    /// The demand when the gate was last open: those who are parked make no new requests, which is no
-    /// reason to let them go more slowly.
+    run: Run,
+    /// Whether the first probe succeeded when the gate was last closed.
+    false_alarm: bool,
+    /// When the gate was last open, and the demand then: those who are parked make no new requests,
+    /// which is no reason to let them go more slowly.
+    left_open: Instant,
     reference: f64,
+    /// When the last success was far slower than usual, if it was.
+    slowed: Option<Instant>,
     /// Seconds that successes have taken lately.
     recent: f64,
     /// When overload was last seen.
@@ -338,10 +212,11 @@ impl Gate {
             tally: Tally::default(),
             usual: Usual::default(),
             share: Share::default(),
-            answered: Instant::ORIGIN,
-            run: 0,
-            run_since: Instant::ORIGIN,
+            run: Run::default(),
+            false_alarm: false,
+            left_open: Instant::ORIGIN,
             reference: 0.0,
+            slowed: None,
             recent: 0.0,
             overload: None,
         }
@@ -368,7 +243,7 @@ impl Gate {
     /// Whether nothing but probes goes.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed { .. })
+        matches!(self.state, State::Closed(_))
     }
 
     /// Requests that are parked.
@@ -385,7 +260,7 @@ impl Gate {
         let bound = self
             .overload
             .is_some_and(|seen| now < seen.saturating_add(BOUND));
-        if !self.is_open() || bound || failing > HOPELESS {
+        if !self.is_open() || bound || self.share.is_above(HOPELESS) {
             return 0.0;
         }
         (MARGIN * failing / (1.0 - failing)).min(WIDEST)
@@ -401,12 +276,8 @@ impl Gate {
                 let demand = self.demand.rate(now).max(self.reference);
                 (caller.fresh && limit.admits(now, demand), false)
             }
-            State::Closed { due, probing, .. } => {
-                let lost = lease(&self.config, *probing).is_some_and(|end| now >= end);
-                let go = caller.fresh && now >= *due && (probing.is_none() || lost);
-                if go {
-                    *probing = Some(now);
-                }
+            State::Closed(closed) => {
+                let go = caller.fresh && closed.admits(now, &self.config);
                 (go, go)
             }
         };
@@ -436,10 +307,10 @@ impl Gate {
                 limit.on_release(now, self.demand.rate(now).max(self.reference));
                 caller
             }
-            State::Closed { probing, .. } => {
+            State::Closed(closed) => {
                 // The last has the most time left to be answered in.
                 let caller = self.parked.take_last()?;
-                *probing = Some(now);
+                closed.on_probe(now);
                 probe = true;
                 caller
             }
@@ -460,14 +331,7 @@ impl Gate {
         Some(match self.state {
             State::Open => now,
             State::Limited(limit) => limit.next(self.usual_demand(now)),
-            State::Closed {
-                parked_due,
-                probing,
-                ..
-            } => match lease(&self.config, probing) {
-                Some(end) => end.max(parked_due),
-                None => parked_due,
-            },
+            State::Closed(closed) => closed.next(&self.config),
         })
     }
 
@@ -486,16 +350,17 @@ impl Gate {
     ) {
         match ended {
             Ended::Answered => {
-                self.run = 0;
-                self.answered = now;
+                let took = now.nanos_since(pass.started);
+                self.run.on_success(now);
                 self.share.add(false);
-                if self.is_closed() {
+                self.slowed = self.usual.is_far_below(took).then_some(now);
+                if let State::Closed(closed) = self.state {
+                    self.false_alarm = closed.is_unfounded();
                     return self.limit(now, HEADROOM);
                 }
-                self.tally.success(now.nanos_since(pass.started));
+                self.tally.success(took);
             }
             Ended::Failed | Ended::Overloaded => {
-                self.share.add(true);
                 self.on_failure(now, pass, ended == Ended::Overloaded, random);
                 if self.is_closed() {
                     return;
@@ -503,12 +368,13 @@ impl Gate {
             }
             Ended::Unknown => {
                 if pass.probe
-                    && let State::Closed { probing, .. } = &mut self.state
+                    && let State::Closed(closed) = &mut self.state
                 {
-                    *probing = None;
+                    closed.on_lost_probe();
                 }
             }
         }
+        self.judge_soon(now);
         self.judge_in_time(now);
     }
 
@@ -524,46 +390,26 @@ impl Gate {
         overloaded: bool,
         random: &mut (impl Random + ?Sized),
     ) {
-        if let State::Closed { wait, .. } = self.state {
+        self.run
+            .on_failure(now, pass.started, overloaded, &self.share);
+        self.share.add(true);
+        let demand = self.usual_demand(now);
+        if let State::Closed(closed) = &mut self.state {
             if pass.probe {
-                let wait = wait.saturating_add(wait / 2);
-                self.close(now, wait.min(nanos(self.config.max_probe)), random);
+                closed.on_failed_probe(now, &self.config, demand, overloaded, random);
             }
             return;
         }
         self.tally.failure(overloaded);
-        if self.run == 0 {
-            self.run_since = pass.started.max(self.answered);
+        if self.run.is_outage(now, demand) || self.run.is_silence(now, self.false_alarm) {
+            self.leave_open(now);
+            self.state = State::Closed(Closed::new(now, &self.config, demand, overloaded, random));
         }
-        // While an attempt ran into its timeout nothing was heard of the destination for all that time.
-        self.run = self
-            .run
-            .saturating_add(if overloaded { SLOW_RUN } else { 1 });
-        let lasts = now.nanos_since(self.run_since);
-        if self.run >= RUN || self.run >= SLOW_RUN && lasts >= SLOW {
-            self.close(now, nanos(self.config.first_probe), random);
-        }
-    }
-
-    fn close(&mut self, now: Instant, wait: u64, random: &mut (impl Random + ?Sized)) {
-        self.leave_open(now);
-        let expected = (EXPECTED / self.demand.rate(now).max(1e-9)).min(LONGEST);
-        let parked_wait = wait.max((expected * SECOND) as u64);
-        let mut due = |wait: u64| {
-            let quarter = wait / 4;
-            let jittered = (wait - quarter).saturating_add(up_to(quarter * 2, random));
-            Instant::from_nanos(now.as_nanos().saturating_add(jittered))
-        };
-        self.state = State::Closed {
-            wait,
-            due: due(wait),
-            parked_due: due(parked_wait),
-            probing: None,
-        };
     }
 
     fn leave_open(&mut self, now: Instant) {
         if self.is_open() {
+            self.left_open = now;
             self.reference = self.demand.rate(now);
         }
     }
@@ -571,20 +417,44 @@ impl Gate {
     fn limit(&mut self, now: Instant, factor: f64) {
         self.leave_open(now);
         self.tally.clear(now);
-        let mut limit = Limit {
-            factor,
-            step: FIRST_STEP,
-            before: factor,
-            tokens: 0.0,
-            filled: now,
-            next: now,
-        };
-        limit.next = after(now, 1.0 / limit.pace(self.usual_demand(now)));
+        let demand = self.usual_demand(now);
+        let mut limit = Limit::new(now, factor, &self.usual);
+        if self.is_closed() && demand < BUSY {
+            limit = limit.spread(now, self.left_open, self.parked.len());
+        }
+        limit.next = after(now, 1.0 / limit.pace(demand));
         self.state = State::Limited(limit);
+    }
+
+    fn open(&mut self, now: Instant) {
+        self.tally.clear(now);
+        self.state = State::Open;
+    }
+
+    /// A process that sees little need not wait until it has seen more: a failure and a success that
+    /// took far longer than usual are overload.
+    fn judge_soon(&mut self, now: Instant) {
+        let slowed = self
+            .slowed
+            .is_some_and(|then| then.saturating_add(BOUND) > now);
+        if self.is_open()
+            && slowed
+            && self.usual.is_failing(&self.tally)
+            && self.usual_demand(now) < BUSY
+        {
+            self.overload = Some(now);
+            self.limit(now, LEAST_SMALL);
+        }
     }
 
     /// Judges what has been counted, when there is enough of it or enough time has passed.
     fn judge_in_time(&mut self, now: Instant) {
+        if let State::Limited(limit) = self.state
+            && now >= limit.until
+            && self.slowed.is_none()
+        {
+            return self.open(now);
+        }
         if self.tally.is_due(now) {
             self.judge(now);
         }
@@ -593,14 +463,18 @@ impl Gate {
     fn judge(&mut self, now: Instant) {
         let tally = self.tally;
         self.tally.clear(now);
+        let mut rising = 0.0;
         if let Some(mean) = tally.mean() {
-            self.recent = mean / SECOND;
+            let mean = mean / SECOND;
+            rising = (mean - self.recent).max(0.0) / tally.seconds(now).max(1e-9);
+            self.recent = mean;
         }
         let demand = self.usual_demand(now);
         let least = if demand >= BUSY { LEAST } else { LEAST_SMALL };
         let slow = self.usual.is_slow(&tally);
         let timed_out = tally.overloaded * 2 >= tally.failures.max(1);
-        let overload = self.usual.is_failing(&tally) && (slow || timed_out);
+        let failing = self.usual.is_failing(&tally);
+        let overload = failing && (slow || timed_out);
         if overload {
             self.overload = Some(now);
         }
@@ -618,48 +492,25 @@ impl Gate {
             }
             State::Limited(limit) => {
                 if overload {
-                    limit.factor = (limit.factor * kept).max(least);
-                    limit.before = limit.factor;
-                    limit.step = FIRST_STEP;
+                    limit.cut(kept, least);
                 } else if slow {
-                    limit.factor = match limit.factor {
-                        below if below < 1.0 => below + CREEP,
-                        // What was too much, less something if the queue has become long.
-                        _ => {
-                            let long = self.usual.is_very_slow(&tally);
-                            let above = limit.before.max(1.0) - 1.0;
-                            1.0 + above * if long { EASE } else { 1.0 }
-                        }
-                    };
-                    limit.before = limit.factor;
-                    limit.step = FIRST_STEP;
+                    limit.hold(self.usual.is_very_slow(&tally), rising);
+                } else if failing {
+                    if limit.is_bare() {
+                        self.usual.learn_failed(&tally);
+                    }
+                    limit.doubt(kept, &self.usual);
                 } else {
-                    let most = if limit.factor < 1.0 {
-                        LAST_STEP
-                    } else {
-                        FIRST_STEP
-                    };
-                    limit.before = limit.factor;
-                    // Where little was seen, little is risked.
-                    limit.factor += limit.step.min(most) * tally.weight();
-                    limit.factor = limit.factor.min(MOST);
-                    limit.step = (limit.step * 2.0).min(LAST_STEP);
+                    limit.grow(tally.weight());
                     if self.parked.len() == 0 && limit.factor >= OPEN {
-                        self.state = State::Open;
-                        return;
+                        return self.open(now);
                     }
                 }
                 limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));
             }
-            State::Closed { .. } => {}
+            State::Closed(_) => {}
         }
     }
-}
-
-/// Until when the probe that is out holds up the next one.
-fn lease(config: &GateConfig, probing: Option<Instant>) -> Option<Instant> {
-    let patience = nanos(config.max_probe).saturating_mul(PATIENCE);
-    probing.map(|went| Instant::from_nanos(went.as_nanos().saturating_add(patience)))
 }
 
 fn after(now: Instant, seconds: f64) -> Instant {

@@ -6,20 +6,31 @@
     reason = "tests may"
 )]
 
+use std::ops::RangeInclusive;
+
 use relent_core::Policy;
 use relent_sim::study::run_all;
 use relent_sim::{Metrics, Scenario, scenarios};
 
-fn runs_of(policy: &Policy, name: &str, changes: &[(&str, &str)]) -> Vec<Metrics> {
+fn runs_of(
+    policy: &Policy,
+    name: &str,
+    changes: &[(&str, &str)],
+    seeds: RangeInclusive<u64>,
+) -> Vec<Metrics> {
     let text = scenarios::get(name).unwrap().text;
     let scenario = Scenario::parse_with(text, changes).unwrap();
-    let seeds: Vec<u64> = (1001..=1008).collect();
+    let seeds: Vec<u64> = seeds.collect();
     let runs = run_all(&scenario, &[policy], &seeds, 2, &|| ());
     runs.into_iter().flatten().map(Result::unwrap).collect()
 }
 
+const SEEDS: RangeInclusive<u64> = 1001..=1008;
+/// For comparisons, in which the two sides differ by far more than the seeds do.
+const FEW: RangeInclusive<u64> = 1001..=1002;
+
 fn runs(name: &str, changes: &[(&str, &str)]) -> Vec<Metrics> {
-    runs_of(Policy::STANDARD, name, changes)
+    runs_of(Policy::STANDARD, name, changes, SEEDS)
 }
 
 fn mean(runs: &[Metrics], value: impl Fn(&Metrics) -> f64) -> f64 {
@@ -104,6 +115,72 @@ fn a_chain_retries_at_the_layer_that_failed_and_no_other() {
 #[test]
 fn without_retries_there_is_no_gate() {
     let off = Policy::STANDARD.clone().into_builder().retries_off(true);
-    let runs = runs_of(&off.build().unwrap(), "blackout", &[]);
+    let runs = runs_of(&off.build().unwrap(), "blackout", &[], SEEDS);
     assert!((goodput(&runs) - 0.9).abs() < 0.002, "{}", goodput(&runs));
+}
+
+fn none() -> Policy {
+    let none = Policy::STANDARD.clone().into_builder().no_gate();
+    none.max_retries(0).build().unwrap()
+}
+
+/// How many processes there are makes no difference where failures do not depend on load.
+#[test]
+fn failures_that_do_not_depend_on_load_are_hidden_from_processes_of_any_size() {
+    for processes in ["1", "50", "200", "1000", "10000"] {
+        let runs = runs("random-failures", &[("clients.processes", processes)]);
+        let p99 = mean(&runs, |metrics| metrics.p99_ms.unwrap());
+        // With eight attempts, 0.9961 can be had.
+        assert!(goodput(&runs) >= 0.995, "{processes}: {}", goodput(&runs));
+        assert!(p99 <= 30_000.0, "{processes}: {p99} ms");
+    }
+}
+
+/// Ten thousand small processes know little each. What they save may be less, but it is not lost again
+/// by asking too often.
+#[test]
+fn small_processes_save_what_can_be_saved_of_a_blackout() {
+    for (processes, least) in [("1000", 0.999), ("10000", 0.99)] {
+        let changes = [("clients.processes", processes)];
+        let runs = runs_of(Policy::STANDARD, "blackout", &changes, FEW);
+        assert!(goodput(&runs) >= least, "{processes}: {}", goodput(&runs));
+        assert!(amplification(&runs) <= 1.2, "{}", amplification(&runs));
+    }
+}
+
+/// Where nearly everything fails, few requests can be saved, but none is lost that would succeed
+/// without a gate and without retries.
+#[test]
+fn failures_that_are_hopeless_are_not_made_worse() {
+    for processes in ["1", "20", "200"] {
+        let changes = [
+            ("service.failures", "0.9"),
+            ("clients.processes", processes),
+        ];
+        let runs = runs_of(Policy::STANDARD, "random-failures", &changes, FEW);
+        assert!(goodput(&runs) >= 0.1, "{processes}: {}", goodput(&runs));
+    }
+}
+
+/// Variants of a stall that nothing was tuned on: little headroom, long round trips, short timeouts.
+#[test]
+fn a_stall_is_never_made_worse() {
+    let variants: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("clients.arrivals.poisson.rate", "900")],
+        &[("network.one_way", "100ms")],
+        &[("clients.attempt_timeout", "300ms")],
+        &[("clients.attempt_timeout", "3s")],
+    ];
+    for variant in variants {
+        for processes in ["1", "20", "200", "10000"] {
+            let mut changes = variant.to_vec();
+            changes.push(("clients.processes", processes));
+            let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
+            let without = runs_of(&none(), "stall", &changes, FEW);
+            let ttr = |runs: &[Metrics]| mean(runs, |metrics| metrics.ttr_s.unwrap_or(1000.0));
+            assert!(goodput(&with) >= goodput(&without), "{changes:?}");
+            assert!(ttr(&with) <= ttr(&without), "{changes:?}: {}", ttr(&with));
+        }
+    }
 }

@@ -80,6 +80,11 @@ impl Tally {
         passed >= LATE || passed >= SOON && self.attempts() >= f64::from(ENOUGH)
     }
 
+    /// How long it was counted.
+    pub(super) fn seconds(&self, now: Instant) -> f64 {
+        now.nanos_since(self.since) as f64 / 1e9
+    }
+
     fn attempts(&self) -> f64 {
         f64::from(self.successes) + f64::from(self.failures)
     }
@@ -112,23 +117,41 @@ impl Tally {
 pub(super) struct Usual {
     took: f64,
     failed: f64,
+    /// Judgements that it was learned from, up to as many as it remembers.
+    learned: u32,
 }
+
+const REMEMBERED: u32 = 16;
 
 /// A queue is half as long again as usual and ten milliseconds; a long one twice and a fifth of a
 /// second: what is left below a timeout of a second is time to act.
 const SLOW: (f64, f64) = (1.5, 1e7);
 const VERY_SLOW: (f64, f64) = (2.0, 2e8);
+/// So slow is one success in twenty by chance, if they vary as exponential times do.
+const FAR: (f64, f64) = (3.0, 1e7);
+/// Where more fails, what it would take on average is not made.
+const MOST_FAILED: f64 = 0.6;
 
 impl Usual {
     /// Learns slowly, and little from what is far above it: a queue that builds up is not usual.
     pub(super) fn learn(&mut self, tally: &Tally) {
         let Some(mean) = tally.mean() else { return };
-        self.failed += (tally.failed() - self.failed) / 16.0;
+        self.learn_failed(tally);
         if self.took == 0.0 {
             self.took = mean;
         } else {
-            self.took += (mean.min(2.0 * self.took) - self.took) / 16.0;
+            self.took += (mean.min(2.0 * self.took) - self.took) / f64::from(REMEMBERED);
         }
+    }
+
+    pub(super) fn learn_failed(&mut self, tally: &Tally) {
+        self.learned = (self.learned + 1).min(REMEMBERED);
+        self.failed += (tally.failed() - self.failed) / f64::from(self.learned);
+    }
+
+    /// Attempts that a request usually takes.
+    pub(super) fn attempts(&self) -> f64 {
+        1.0 / (1.0 - self.failed.min(MOST_FAILED))
     }
 
     /// Whether more fails than usual.
@@ -144,11 +167,19 @@ impl Usual {
         self.is_beyond(VERY_SLOW, tally)
     }
 
-    fn is_beyond(&self, (times, more): (f64, f64), tally: &Tally) -> bool {
-        self.took > 0.0
-            && tally
-                .mean()
-                .is_some_and(|mean| mean > times * self.took + more)
+    /// Whether one success took so long that it alone speaks of a queue.
+    pub(super) fn is_far_below(&self, took: u64) -> bool {
+        self.is_less(FAR, took as f64)
+    }
+
+    fn is_beyond(&self, threshold: (f64, f64), tally: &Tally) -> bool {
+        tally
+            .mean()
+            .is_some_and(|mean| self.is_less(threshold, mean))
+    }
+
+    fn is_less(&self, (times, more): (f64, f64), took: f64) -> bool {
+        self.took > 0.0 && took > times * self.took + more
     }
 }
 
@@ -165,6 +196,18 @@ impl Share {
     pub(super) fn add(&mut self, failed: bool) {
         self.count = (self.count + 1).min(MEMORY);
         self.value += (f64::from(u8::from(failed)) - self.value) / f64::from(self.count);
+    }
+
+    /// How likely the next attempt fails, as far as one can say who has seen so few.
+    pub(super) fn likely(&self) -> f64 {
+        let count = f64::from(self.count);
+        (self.value * count + 1.0) / (count + 3.0)
+    }
+
+    /// Whether more than `limit` fails, by more than twice the standard deviation of so many.
+    pub(super) fn is_above(&self, limit: f64) -> bool {
+        let above = (self.value - limit).max(0.0);
+        above * above > 4.0 * limit * (1.0 - limit) / f64::from(self.count.max(1))
     }
 
     pub(super) const fn get(&self) -> f64 {

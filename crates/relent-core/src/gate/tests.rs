@@ -90,19 +90,42 @@ fn failures_of_slow_destinations_limit_and_bind_the_budget() {
     );
 }
 
-#[test]
-fn a_run_of_failures_closes_at_once_and_a_few_do_when_they_last() {
-    let mut quick = gate();
-    requests(&mut quick, 0, 14, 1, 0, |_| Ended::Failed);
-    assert!(quick.is_open());
-    requests(&mut quick, 14, 1, 1, 0, |_| Ended::Failed);
-    assert!(quick.is_closed());
+/// How many failures in a row it takes, 25 ms apart.
+fn failures_until_closed(gate: &mut Gate, from: u64) -> u64 {
+    let mut count = 0;
+    while !gate.is_closed() && count < 100 {
+        requests(gate, from + 25 * count, 1, 25, 1, |_| Ended::Failed);
+        count += 1;
+    }
+    count
+}
 
-    let mut seldom = gate();
-    requests(&mut seldom, 0, 3, 400, 0, |_| Ended::Failed);
-    assert!(seldom.is_open());
-    requests(&mut seldom, 1200, 1, 400, 0, |_| Ended::Failed);
-    assert!(seldom.is_closed());
+/// By chance a gate closes once in a thousand seconds, whatever share usually fails.
+#[test]
+fn so_many_failures_in_a_row_close_as_are_no_chance() {
+    for (every, least, most) in [(u64::MAX, 4, 5), (10, 5, 8), (2, 14, 20)] {
+        let mut gate = gate();
+        let usual = |id: u64| match id % every {
+            1 => Ended::Failed,
+            _ => Ended::Answered,
+        };
+        let now = requests(&mut gate, 0, 2400, 25, 1, usual);
+        let count = failures_until_closed(&mut gate, now);
+        assert!(count >= least && count <= most, "one in {every}: {count}");
+    }
+    // Who has seen nothing yet cannot tell an outage from bad luck so soon.
+    let count = failures_until_closed(&mut gate(), 0);
+    assert!((6..=10).contains(&count), "{count}");
+}
+
+#[test]
+fn failures_of_one_moment_do_not_close() {
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 2400, 25, 1, |_| Ended::Answered);
+    requests(&mut gate, now, 50, 1, 1, |_| Ended::Failed);
+    assert!(gate.is_open());
+    requests(&mut gate, now + 50, 50, 1, 1, |_| Ended::Failed);
+    assert!(gate.is_closed());
 }
 
 #[test]
@@ -123,13 +146,14 @@ fn a_timeout_during_which_nothing_succeeded_closes() {
 fn closed() -> (Gate, u64) {
     let mut gate = gate();
     let now = requests(&mut gate, 0, 2400, 25, 5, |_| Ended::Answered);
-    requests(&mut gate, now, 15, 1, 0, |_| Ended::Failed);
+    requests(&mut gate, now, 5, 25, 0, |_| Ended::Failed);
     assert!(gate.is_closed());
+    let now = now + 100;
     for id in 0..3 {
-        let parked = gate.admit(millis(now + 20), caller(100 + id, millis(now + 20 + id)));
+        let parked = gate.admit(millis(now + 6), caller(100 + id, millis(now + 6 + id)));
         assert_eq!(parked, None);
     }
-    (gate, now + 14)
+    (gate, now)
 }
 
 #[test]
@@ -185,35 +209,195 @@ fn a_probe_that_is_called_off_or_never_ends_does_not_keep_the_gate_closed() {
     assert!(!gate.is_closed());
 }
 
-#[test]
-fn who_asks_seldom_probes_seldom_but_a_fresh_request_may_be_the_probe() {
+/// A gate of a process that asks once in ten seconds, in the 61st second.
+fn seldom() -> (Gate, u64) {
     let mut gate = gate();
     let now = requests(&mut gate, 0, 6, 10_000, 5, |_| Ended::Answered);
+    (gate, now)
+}
+
+/// A timeout costs a destination that queues as much as an answer, and ten thousand small processes
+/// cannot afford to ask again.
+#[test]
+fn who_asks_seldom_probes_seldom_after_a_timeout() {
+    let (mut gate, now) = seldom();
     requests(&mut gate, now, 1, 1, 1000, |_| Ended::Overloaded);
     let parked = Caller {
         fresh: false,
         ..caller(50, millis(now))
     };
     assert_eq!(gate.admit(millis(now + 1000), parked), None);
-    // Seven requests in a minute: three would take about 26 s.
+    // Seven requests in a minute: three would take about 26 s, which is too long.
     let next = gate.next_release(millis(now + 1000)).unwrap();
-    assert!(next > millis(now + 20_000) && next <= millis(now + 31_000));
+    assert_eq!(next, millis(now + 21_000));
+    // One would take about nine, and a fresh request need not wait for the parked one.
+    let early = caller(51, millis(now + 9000));
+    assert_eq!(gate.admit(millis(now + 9000), early), None);
     let probe = gate
-        .admit(millis(now + 2000), caller(51, millis(now + 2000)))
+        .admit(millis(now + 12_000), caller(52, millis(now + 12_000)))
         .unwrap();
     assert!(probe.is_probe());
     gate.on_end(
-        millis(now + 2005),
+        millis(now + 12_005),
         probe,
         Ended::Answered,
         &mut MIDDLE.clone(),
     );
-    // Open enough for fresh ones, while the parked one still waits for its turn.
+    // Open enough for fresh ones, while the parked ones still wait for their turn.
     assert!(
-        gate.admit(millis(now + 2006), caller(52, millis(now + 2006)))
+        gate.admit(millis(now + 12_006), caller(53, millis(now + 12_006)))
             .is_some()
     );
-    assert_eq!(gate.release(millis(now + 2006)), None);
+    assert_eq!(gate.release(millis(now + 12_006)), None);
+}
+
+/// A failure at once costs little, so that a restart that takes seconds is found out in seconds.
+#[test]
+fn who_asks_seldom_probes_soon_after_failures_at_once() {
+    let (mut gate, mut now) = seldom();
+    requests(&mut gate, now, 3, 100, 1, |_| Ended::Failed);
+    assert!(gate.is_closed());
+    now += 201;
+    let parked = Caller {
+        fresh: false,
+        ..caller(50, millis(now))
+    };
+    for wait in [500, 2500, 12_500, 20_000, 20_000] {
+        assert_eq!(gate.admit(millis(now), parked), None);
+        let next = gate.next_release(millis(now)).unwrap();
+        let waited = next.as_nanos() / 1_000_000 - now;
+        assert!(waited.abs_diff(wait) <= wait / 10, "{waited} for {wait}");
+        now += waited + 1;
+        let (_, pass) = gate.release(millis(now)).unwrap();
+        gate.on_end(millis(now), pass, Ended::Failed, &mut MIDDLE.clone());
+    }
+}
+
+/// Who loses a packet now and then waits for it only once.
+#[test]
+fn after_a_false_alarm_one_timeout_does_not_close() {
+    let (mut gate, mut now) = seldom();
+    let timeout = |gate: &mut Gate, now: u64| {
+        requests(gate, now, 1, 1, 1000, |_| Ended::Overloaded);
+        gate.is_closed()
+    };
+    let probe = |gate: &mut Gate, now: u64, ended: Ended| {
+        let fresh = caller(now, millis(now));
+        let pass = gate.admit(millis(now), fresh).unwrap();
+        assert!(pass.is_probe());
+        gate.on_end(millis(now), pass, ended, &mut MIDDLE.clone());
+    };
+    assert!(timeout(&mut gate, now));
+    now += 30_000;
+    probe(&mut gate, now, Ended::Answered);
+    assert!(!timeout(&mut gate, now + 1));
+    assert!(timeout(&mut gate, now + 1100));
+    // This time it was none.
+    now += 30_000;
+    probe(&mut gate, now, Ended::Overloaded);
+    now += 30_000;
+    probe(&mut gate, now, Ended::Answered);
+    assert!(timeout(&mut gate, now + 1));
+}
+
+/// The mean of a few says little, but what is far from usual need not be measured twice.
+#[test]
+fn who_asks_seldom_takes_one_slow_success_and_a_failure_for_overload() {
+    for (took, limited) in [(10, false), (500, true)] {
+        let (mut gate, now) = seldom();
+        requests(&mut gate, now, 1, 1, took, |_| Ended::Answered);
+        requests(&mut gate, now + 10_000, 1, 1, 1, |_| Ended::Failed);
+        assert_eq!(!gate.is_open(), limited, "{took} ms");
+        assert!(!gate.is_closed());
+    }
+}
+
+#[test]
+fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_to_come() {
+    let (mut gate, now) = seldom();
+    requests(&mut gate, now, 4, 100, 1, |_| Ended::Failed);
+    let closed = now + 301;
+    for id in 0..10 {
+        let parked = caller(100 + id, millis(closed));
+        assert_eq!(gate.admit(millis(closed), parked), None);
+    }
+    let up = closed + 20_000;
+    let (_, pass) = gate.release(millis(up)).unwrap();
+    gate.on_end(millis(up), pass, Ended::Answered, &mut MIDDLE.clone());
+    let mut at = millis(up);
+    let mut last = at;
+    while let Some(next) = gate.next_release(at) {
+        let (_, pass) = gate.release(next).unwrap();
+        gate.on_end(next, pass, Ended::Answered, &mut MIDDLE.clone());
+        (at, last) = (next, next);
+    }
+    let took = last.as_nanos() / 1_000_000 - up;
+    assert!((80_000..=90_000).contains(&took), "{took} ms for 20 s");
+}
+
+/// Where half of the attempts fail anyway, what was parked needs twice as many.
+#[test]
+fn a_limit_counts_in_attempts_that_a_request_usually_takes() {
+    let mut usual = Usual::default();
+    let mut tally = Tally::default();
+    tally.success(1_000_000);
+    tally.failure(false);
+    let good = Limit::new(Instant::ORIGIN, HEADROOM, &usual).pace(10.0);
+    usual.learn(&tally);
+    let half = Limit::new(Instant::ORIGIN, HEADROOM, &usual).pace(10.0);
+    assert!((good - 1.0).abs() < 1e-9, "{good}");
+    assert!((half - 12.0).abs() < 1e-9, "{half}");
+}
+
+/// A queue that grows says by how much too many attempts are made.
+#[test]
+fn a_limit_gives_way_as_fast_as_successes_become_slower() {
+    let usual = Usual::default();
+    let mut limit = Limit::new(Instant::ORIGIN, 1.1, &usual);
+    limit.grow(1.0);
+    limit.grow(1.0);
+    let grown = limit.factor;
+    assert!(grown > 1.3);
+    let mut steady = limit;
+    steady.hold(false, 0.0);
+    assert!(
+        steady.factor > 1.1 && steady.factor < grown,
+        "what it was before"
+    );
+    limit.hold(false, 0.3);
+    assert!(
+        limit.factor < grown / 1.15 && limit.factor >= 1.0,
+        "{}",
+        limit.factor
+    );
+}
+
+/// Either the queue over there is too short to be seen, or that is what is usual now.
+#[test]
+fn failures_beyond_the_usual_cut_what_is_made_beside_the_demand_and_are_usual_if_that_is_no_help() {
+    let (mut gate, now) = closed();
+    let (_, pass) = gate.release(millis(now + 500)).unwrap();
+    gate.on_end(
+        millis(now + 501),
+        pass,
+        Ended::Answered,
+        &mut MIDDLE.clone(),
+    );
+    let factor = |gate: &Gate| match &gate.state {
+        State::Limited(limit) => limit.factor,
+        state => panic!("{state:?}"),
+    };
+    let half = |id: u64| match id % 2 {
+        0 => Ended::Failed,
+        _ => Ended::Answered,
+    };
+    for id in 0..40 {
+        gate.admit(millis(now + 501), caller(1000 + id, millis(now + 501)));
+    }
+    let at = requests(&mut gate, now + 502, 60, 25, 5, half);
+    assert!(factor(&gate) <= LEAST_SMALL, "{}", factor(&gate));
+    requests(&mut gate, at, 1200, 25, 5, half);
+    assert!(gate.is_open() || factor(&gate) > 1.2, "{:?}", gate.state);
 }
 
 #[test]

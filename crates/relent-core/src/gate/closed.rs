@@ -1,0 +1,126 @@
+//! When a closed gate probes.
+
+use super::{GateConfig, SECOND};
+use crate::random::{Random, up_to};
+use crate::time::{Instant, nanos};
+
+/// Each wait of the fresh ones is half as long again as the one before, of the parked ones five times.
+const GROWTH: u64 = 5;
+/// Who asks seldom lets a parked request probe when this many fresh ones should have come by
+/// themselves, and a fresh one after a timeout when one should have; or after this many seconds.
+const EXPECTED: f64 = 3.0;
+const LONGEST: f64 = 20.0;
+/// A probe that takes this many times the most between two probes does not hold up the next one.
+const PATIENCE: u64 = 2;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Closed {
+    /// Between two probes, before jitter; and the same for the parked ones, as far as it has grown.
+    wait: u64,
+    parked_wait: u64,
+    /// When a fresh request may be the next probe, and when a parked one.
+    due: Instant,
+    parked_due: Instant,
+    /// When the probe that is out went, if one is.
+    probing: Option<Instant>,
+    failed: bool,
+}
+
+impl Closed {
+    pub(super) fn new(
+        now: Instant,
+        config: &GateConfig,
+        demand: f64,
+        overloaded: bool,
+        random: &mut (impl Random + ?Sized),
+    ) -> Self {
+        let first = nanos(config.first_probe);
+        let mut closed = Self {
+            wait: first,
+            parked_wait: first,
+            due: now,
+            parked_due: now,
+            probing: None,
+            failed: false,
+        };
+        closed.plan(now, demand, overloaded, random);
+        closed
+    }
+
+    /// The next probe after one that failed.
+    pub(super) fn on_failed_probe(
+        &mut self,
+        now: Instant,
+        config: &GateConfig,
+        demand: f64,
+        overloaded: bool,
+        random: &mut (impl Random + ?Sized),
+    ) {
+        self.failed = true;
+        self.wait = self.wait.saturating_add(self.wait / 2);
+        self.wait = self.wait.min(nanos(config.max_probe));
+        self.parked_wait = self.parked_wait.saturating_mul(GROWTH);
+        self.plan(now, demand, overloaded, random);
+    }
+
+    fn plan(
+        &mut self,
+        now: Instant,
+        demand: f64,
+        overloaded: bool,
+        random: &mut (impl Random + ?Sized),
+    ) {
+        let requests = |count: f64| ((count / demand.max(1e-9)).min(LONGEST) * SECOND) as u64;
+        // An attempt that is left to wait in a queue costs as much as one that is answered.
+        let (fresh, parked) = if overloaded {
+            (requests(1.0), requests(EXPECTED))
+        } else {
+            (0, requests(EXPECTED).min(self.parked_wait))
+        };
+        let mut due = |wait: u64| {
+            let quarter = wait / 4;
+            let jittered = (wait - quarter).saturating_add(up_to(quarter * 2, random));
+            Instant::from_nanos(now.as_nanos().saturating_add(jittered))
+        };
+        self.due = due(self.wait.max(fresh));
+        self.parked_due = due(self.wait.max(parked));
+        self.probing = None;
+    }
+
+    /// Whether a fresh request is the next probe.
+    pub(super) fn admits(&mut self, now: Instant, config: &GateConfig) -> bool {
+        let free = self.lease(config).is_none_or(|end| now >= end);
+        let go = now >= self.due && free;
+        if go {
+            self.probing = Some(now);
+        }
+        go
+    }
+
+    /// When a parked request is.
+    pub(super) fn next(&self, config: &GateConfig) -> Instant {
+        self.lease(config)
+            .map_or(self.parked_due, |end| end.max(self.parked_due))
+    }
+
+    pub(super) fn on_probe(&mut self, now: Instant) {
+        self.probing = Some(now);
+    }
+
+    /// Nothing is to be learned from the probe that is out.
+    pub(super) fn on_lost_probe(&mut self) {
+        self.probing = None;
+    }
+
+    /// Whether no probe has failed: if one succeeds now, the gate need not have closed.
+    pub(super) fn is_unfounded(&self) -> bool {
+        !self.failed
+    }
+
+    /// Until when the probe that is out holds up the next one.
+    fn lease(&self, config: &GateConfig) -> Option<Instant> {
+        let patience = nanos(config.max_probe).saturating_mul(PATIENCE);
+        self.probing
+            .map(|went| Instant::from_nanos(went.as_nanos().saturating_add(patience)))
+    }
+}

@@ -1,0 +1,172 @@
+//! How many attempts a destination gets that is neither well nor down.
+
+use super::measure::Usual;
+use super::{SECOND, after};
+use crate::time::Instant;
+
+/// How much the multiple grows in the first good interval, and at most: each good one in a row
+/// doubles the step, but never above the demand itself.
+const FIRST_STEP: f64 = 0.12;
+const LAST_STEP: f64 = 0.4;
+/// How much it grows below the demand while successes are slow: this finds the fair share.
+const CREEP: f64 = 0.02;
+/// What is left of its part above the demand in an interval with a long queue.
+const EASE: f64 = 0.95;
+/// Seconds per second by which the mean of a few successes rises by chance.
+const NOISE: f64 = 0.12;
+const MOST: f64 = 4.0;
+/// What was parked in some time follows in this many times as long: ρ/(1 − ρ) for ρ = 0.8, and a tenth.
+const SPREAD: f64 = 4.4;
+/// What parked requests get beside the demand whatever happens.
+pub(super) const LEAST_BESIDE: f64 = 0.02;
+
+/// All attempts together are held to a multiple of the demand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    pub(super) factor: f64,
+    /// How much it grows next.
+    step: f64,
+    /// What it was before it last grew.
+    before: f64,
+    /// Attempts that one request usually takes.
+    per_request: f64,
+    /// Attempts that may be made now, where the factor is below 1.
+    tokens: f64,
+    filled: Instant,
+    /// When the next parked request may go, where the factor is above 1.
+    pub(super) next: Instant,
+    /// Parked requests that go per second at least.
+    spread: f64,
+    /// From then on there is no limit; [`Instant::MAX`] if that is for what is seen to say.
+    pub(super) until: Instant,
+}
+
+impl Limit {
+    pub(super) fn new(now: Instant, factor: f64, usual: &Usual) -> Self {
+        Self {
+            factor,
+            step: FIRST_STEP,
+            before: factor,
+            per_request: usual.attempts(),
+            tokens: 0.0,
+            filled: now,
+            next: now,
+            spread: 0.0,
+            until: Instant::MAX,
+        }
+    }
+
+    /// For a process that sees too little to find out what there is room for: the parked requests
+    /// follow evenly, in proportion to the time in which they came together.
+    pub(super) fn spread(mut self, now: Instant, since: Instant, parked: usize) -> Self {
+        let over = SPREAD * now.nanos_since(since).max(1) as f64 / SECOND;
+        self.spread = parked as f64 / over;
+        self.until = after(now, over);
+        self
+    }
+
+    /// Parked requests that go per second beside the demand.
+    pub(super) fn pace(&self, demand: f64) -> f64 {
+        let beside = (self.factor * self.per_request - 1.0).max(LEAST_BESIDE);
+        (beside * demand).max(self.spread).max(1e-9)
+    }
+
+    /// The most tokens: what comes at random in a quarter of a second.
+    fn capacity(&self, demand: f64) -> f64 {
+        (self.factor * demand * 0.25).max(1.0)
+    }
+
+    fn fill(&mut self, now: Instant, demand: f64) {
+        let gained = now.nanos_since(self.filled) as f64 / SECOND * self.factor * demand;
+        self.tokens = (self.tokens + gained).min(self.capacity(demand));
+        self.filled = now;
+    }
+
+    /// Whether a fresh request may go.
+    pub(super) fn admits(&mut self, now: Instant, demand: f64) -> bool {
+        if self.factor >= 1.0 {
+            return true;
+        }
+        self.fill(now, demand);
+        let admits = self.tokens >= 1.0;
+        if admits {
+            self.tokens -= 1.0;
+        }
+        admits
+    }
+
+    /// When a parked request may go: where fresh ones are held back, what they leave.
+    pub(super) fn next(&self, demand: f64) -> Instant {
+        if self.factor >= 1.0 {
+            return self.next;
+        }
+        let missing = (self.capacity(demand) - self.tokens).max(0.0);
+        after(self.filled, missing / (self.factor * demand).max(1e-9))
+    }
+
+    pub(super) fn on_release(&mut self, now: Instant, demand: f64) {
+        if self.factor >= 1.0 {
+            self.next = after(now, 1.0 / self.pace(demand));
+        } else {
+            self.fill(now, demand);
+            self.tokens = (self.tokens - 1.0).max(0.0);
+        }
+    }
+
+    /// There is overload: this share of the attempts is left.
+    pub(super) fn cut(&mut self, kept: f64, least: f64) {
+        self.settle((self.factor * kept).max(least));
+        self.spread = 0.0;
+        self.until = Instant::MAX;
+    }
+
+    /// More fails than usual, but nothing is slow: either the queue over there is short, and refuses
+    /// what is more than the demand, or failures have become more frequent whatever the load. What is
+    /// made beside the demand is cut; if as much fails without it, that is what is usual now.
+    pub(super) fn doubt(&mut self, kept: f64, usual: &Usual) {
+        self.per_request = usual.attempts();
+        self.spread = 0.0;
+        let least = 1.0 + LEAST_BESIDE;
+        if self.factor > least {
+            self.settle((self.factor * kept).max(least));
+        } else {
+            self.settle(self.factor);
+        }
+    }
+
+    /// Whether nothing is made beside the demand.
+    pub(super) fn is_bare(&self) -> bool {
+        self.factor <= 1.0 + LEAST_BESIDE
+    }
+
+    /// Nothing fails, but there is a queue. While the time that successes take is `rising` by so many
+    /// seconds per second, the queue gets that much more than is served.
+    pub(super) fn hold(&mut self, long: bool, rising: f64) {
+        self.settle(if self.factor < 1.0 {
+            self.factor + CREEP
+        } else {
+            // What was too much, less something if the queue has become long.
+            let above = self.before.max(1.0) - 1.0;
+            let eased = 1.0 + above * if long { EASE } else { 1.0 };
+            (self.factor / (1.0 + (rising - NOISE).max(0.0))).clamp(1.0, eased)
+        });
+    }
+
+    /// All is well. Where little was seen (`weight`, from 0 to 1), little is risked.
+    pub(super) fn grow(&mut self, weight: f64) {
+        let most = if self.factor < 1.0 {
+            LAST_STEP
+        } else {
+            FIRST_STEP
+        };
+        self.before = self.factor;
+        self.factor = (self.factor + self.step.min(most) * weight).min(MOST);
+        self.step = (self.step * 2.0).min(LAST_STEP);
+    }
+
+    fn settle(&mut self, factor: f64) {
+        self.factor = factor;
+        self.before = factor;
+        self.step = FIRST_STEP;
+    }
+}
