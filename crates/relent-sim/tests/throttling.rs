@@ -37,7 +37,8 @@ fn an_adaptive_client_gets_more_done_and_is_refused_less() {
             let adaptive = policy.request_rate(RequestRateConfig::ADAPTIVE);
             let (goodput, waste) = goodput_and_waste(adaptive, &changes);
             assert!(goodput + 0.0005 >= plain, "{processes}: {goodput}, {plain}");
-            let most = if processes == "100" { 0.75 } else { 0.1 };
+            // The gate alone spares some refusals too, so this compares with less than all of them.
+            let most = if processes == "100" { 0.75 } else { 0.15 };
             assert!(
                 waste <= most * plain_waste,
                 "{processes}: {waste}, {plain_waste}"
