@@ -14,7 +14,7 @@ use http::Response;
 use http::header::LOCATION;
 use nix::sys::signal::Signal;
 use relent::{
-    Cause, Decision, Destination, Driver, Failure, Pattern, Policy, Random, Stop, StopReason,
+    Cause, Decision, Destination, Driver, Failure, Goes, Pattern, Policy, Random, Stop, StopReason,
     TokioClock, TraceJson,
 };
 use relent_http::client::recipe;
@@ -265,9 +265,9 @@ struct Fetch<'c> {
 
 impl Fetch<'_> {
     /// Attempts until there is nothing more to attempt; and why.
-    async fn attempts<R: Random>(
+    async fn attempts<R: Random, D: Goes>(
         &mut self,
-        driver: &mut Driver<'_, TokioClock, R>,
+        driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     ) -> (Ending, Option<Stop>) {
         loop {
             let attempt = driver.on_attempt();
@@ -350,8 +350,8 @@ async fn whole(
     Ok(head)
 }
 
-fn cancelled_attempt<R: Random>(
-    driver: &mut Driver<'_, TokioClock, R>,
+fn cancelled_attempt<R: Random, D: Goes>(
+    driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     signal: Signal,
 ) -> (Ending, Option<Stop>) {
     let failure = Failure::ambiguous().cause(Cause::Signal(signal as i32));

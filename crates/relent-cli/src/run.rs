@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use clap::Args;
 use regex::bytes::Regex;
 use relent::{
-    Cause, Decision, Destination, Driver, Failure, Pattern, Policy, Random, Stop, StopReason,
+    Cause, Decision, Destination, Driver, Failure, Goes, Pattern, Policy, Random, Stop, StopReason,
     TokioClock,
 };
 
@@ -214,9 +214,9 @@ fn for_commands(args: &RunArgs, policy: Policy) -> Result<Policy, String> {
 }
 
 impl Run {
-    async fn attempts<R: Random>(
+    async fn attempts<R: Random, D: Goes>(
         &self,
-        driver: &mut Driver<'_, TokioClock, R>,
+        driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     ) -> Result<End, Error> {
         let mut signals = Signals::listen().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process()?;
@@ -318,8 +318,8 @@ impl Run {
     }
 }
 
-fn decide<R: Random>(
-    driver: &mut Driver<'_, TokioClock, R>,
+fn decide<R: Random, D: Goes>(
+    driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     verdict: &Verdict,
     cancelled: Option<Signal>,
 ) -> Decision {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use http::{Request, Response, Uri};
 use http_body::Body;
-use relent::{Clock, Destination, Driver, GaveUp, SessionRandom, Sleeper, Summary, TokioClock};
+use relent::{Clock, Destination, Driver, GaveUp, SessionRandom, Sleeper, Summary, To, TokioClock};
 use relent_core::{Hedge, Policy, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -119,7 +119,7 @@ struct Config<K, M, N> {
 }
 
 /// The driver of a call, which may not borrow.
-type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, Arc<Destination>>;
+type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
 
 impl RetryLayer {
     /// Retries by this policy; each host has a budget and a gate of its own if the policy has them.

@@ -12,7 +12,7 @@ mod span;
 #[cfg(feature = "tracing")]
 mod url;
 
-use relent::{Destination, DriverBuilder};
+use relent::{DriverBuilder, Goes};
 use relent_core::{Policy, Random};
 use std::ops::Deref;
 
@@ -39,15 +39,15 @@ impl Named {
 
     /// Names the destination in what this driver tells.
     #[inline]
-    pub(crate) fn name<'p, K, R, P, B>(
+    pub(crate) fn name<'p, K, R, P, D>(
         &self,
-        driver: DriverBuilder<'p, K, R, P, B>,
-    ) -> DriverBuilder<'p, K, R, P, B>
+        driver: DriverBuilder<'p, K, R, P, D>,
+    ) -> DriverBuilder<'p, K, R, P, D>
     where
         K: relent::Clock,
         R: Random,
         P: Deref<Target = Policy>,
-        B: Deref<Target = Destination>,
+        D: Goes,
     {
         #[cfg(feature = "metrics")]
         if let Some(label) = &self.label {

@@ -9,7 +9,7 @@ use relent_core::{Policy, Random, Stop};
 
 use crate::classify::Classify;
 use crate::clock::{BlockingSleeper, Clock, StdClock};
-use crate::driver::{Attempt, Driver, Entry};
+use crate::driver::{Attempt, Driver, Entry, Goes};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::operation::Blocking;
@@ -64,13 +64,14 @@ where
     Retry::new(policy, Blocking(operation, PhantomData), StdClock)
 }
 
-impl<F, O, C, H, K, R> Retry<'_, Blocking<F, O>, C, H, K, R>
+impl<F, O, C, H, K, R, D> Retry<'_, Blocking<F, O>, C, H, K, R, (), D>
 where
     F: FnMut(Attempt) -> O,
     C: Classify<O>,
     H: Hook<C::Last>,
     K: BlockingSleeper,
     R: Random,
+    D: Goes,
 {
     /// Runs a blocking operation, on this thread.
     ///
@@ -88,7 +89,10 @@ where
         let mut driver = driver.start();
         let mut last = None;
         loop {
-            if let Err(stop) = enter(&mut driver) {
+            // Asked here, so that a session without a destination stays in registers.
+            if !driver.needs_no_leave()
+                && let Err(stop) = enter(&mut driver)
+            {
                 return Err(GaveUp::new(last, driver.summary(Some(stop))));
             }
             let attempt = driver.on_attempt();
@@ -117,7 +121,13 @@ where
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Waits until the destination lets the next attempt start.
-fn enter<K: BlockingSleeper, R: Random>(driver: &mut Driver<'_, K, R>) -> Result<(), Stop> {
+#[inline(never)]
+fn enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<(), Stop>
+where
+    K: BlockingSleeper,
+    R: Random,
+    D: Goes,
+{
     loop {
         let wait = match driver.enter(None) {
             Entry::Go => return Ok(()),

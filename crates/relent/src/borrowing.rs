@@ -6,11 +6,11 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent_core::Random;
+use relent_core::{Policy, Random};
 
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{Attempt, Driver};
+use crate::driver::{Attempt, Driver, Goes};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
@@ -21,7 +21,7 @@ use crate::settle::{Settled, settle};
 /// The caller cancelled.
 struct Cancelled;
 
-impl<F, O, C, H, K, R, X> Retry<'_, Borrowing<F, O>, C, H, K, R, X>
+impl<F, O, C, H, K, R, X, D> Retry<'_, Borrowing<F, O>, C, H, K, R, X, D>
 where
     F: AsyncFnMut(Attempt) -> O,
     C: Classify<O>,
@@ -29,6 +29,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     /// Runs an operation made by [`retry_mut`](crate::retry_mut).
     ///
@@ -59,7 +60,7 @@ where
     }
 }
 
-impl<S, F, O, C, H, K, R, X> Retry<'_, OnState<'_, S, F, O>, C, H, K, R, X>
+impl<S, F, O, C, H, K, R, X, D> Retry<'_, OnState<'_, S, F, O>, C, H, K, R, X, D>
 where
     F: for<'a> FnMut(&'a mut S, Attempt) -> BoxFuture<'a, O>,
     C: Classify<O>,
@@ -67,6 +68,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     /// Runs an operation made by [`retry_on`](crate::retry_on).
     ///
@@ -103,21 +105,22 @@ where
 }
 
 /// Everything of a session but its operation.
-struct Attempts<'p, 'x, C: Classify<O>, H, K: Sleeper, R: Random, X, O> {
-    driver: Driver<'p, K, R>,
+struct Attempts<'p, 'x, C: Classify<O>, H, K: Sleeper, R: Random, X, D: Goes, O> {
+    driver: Driver<'p, K, R, &'p Policy, D>,
     classify: C,
     hook: H,
     interrupt: Pin<&'x mut X>,
     last: Option<C::Last>,
 }
 
-impl<C, H, K, R, X, O> Attempts<'_, '_, C, H, K, R, X, O>
+impl<C, H, K, R, X, D, O> Attempts<'_, '_, C, H, K, R, X, D, O>
 where
     C: Classify<O>,
     H: Hook<C::Last>,
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     /// Waits until the destination lets the next attempt start.
     async fn enter(&mut self) -> Result<(), GaveUp<C::Last>> {
@@ -185,11 +188,11 @@ where
 }
 
 /// Runs an attempt up to its limit: `None` if it was cut off.
-async fn limited<O, K: Sleeper, R: Random>(
+async fn limited<O, K: Sleeper, R: Random, D: Goes>(
     mut running: Pin<&mut impl Future<Output = O>>,
     mut limit: Pin<&mut Option<K::Sleep>>,
     mut interrupt: Pin<&mut impl Interrupt>,
-    driver: &mut Driver<'_, K, R>,
+    driver: &mut Driver<'_, K, R, &Policy, D>,
 ) -> Result<Option<O>, Cancelled> {
     poll_fn(|context| {
         while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
@@ -209,8 +212,8 @@ async fn limited<O, K: Sleeper, R: Random>(
     .await
 }
 
-async fn wait<K: Sleeper, R: Random>(
-    driver: &mut Driver<'_, K, R>,
+async fn wait<K: Sleeper, R: Random, D: Goes>(
+    driver: &mut Driver<'_, K, R, &Policy, D>,
     mut interrupt: Pin<&mut impl Interrupt>,
     after: Duration,
     hinted: bool,

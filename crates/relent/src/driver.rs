@@ -1,5 +1,6 @@
 //! A session with its clock, randomness, destination and trace: what every loop of attempts stands on.
 
+mod goes;
 mod race;
 mod visit;
 
@@ -18,6 +19,7 @@ use crate::observe::Observer;
 use crate::random::SessionRandom;
 use crate::seldom::Seldom;
 
+pub use goes::{Goes, Nowhere, To};
 pub use race::Racer;
 pub use visit::Entry;
 use visit::{Stage, Visit};
@@ -70,15 +72,15 @@ pub struct Summary {
 ///
 /// Policy and destination are borrowed unless it is built by [`shared`](Self::shared), which holds an
 /// `Arc` of each: for futures that may not borrow, such as those of a tower service.
-pub struct Driver<'p, K, R = SessionRandom, P = &'p Policy, D = &'p Destination>
+pub struct Driver<'p, K, R = SessionRandom, P = &'p Policy, D = Nowhere>
 where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
+    D: Goes,
 {
     policy: P,
-    destination: Option<D>,
+    to: D,
     /// Whether an attempt that succeeds has anything to tell: to a clock, a destination or a trace.
     /// The rest pays for one comparison (design rule 10).
     attended: bool,
@@ -89,8 +91,6 @@ where
     random: R,
     /// Begins at [`NOT_YET`], and anew when the clock is first read.
     session: Session,
-    /// Where the session stands with its destination, once it has been there.
-    visit: Option<Visit>,
     extras: Seldom<Box<Extras<'p>>>,
     observer: Observer,
 }
@@ -112,9 +112,9 @@ struct Extras<'p> {
 
 /// What a [`Driver`] is made of; [`start`](Self::start) makes it.
 #[must_use = "a builder does nothing until `start`"]
-pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, D = &'p Destination> {
+pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, D = Nowhere> {
     policy: P,
-    destination: Option<D>,
+    to: D,
     clock: K,
     random: R,
     repeatable: bool,
@@ -128,12 +128,43 @@ where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
+    D: Goes,
 {
     /// Goes to this destination: takes the retries out of its budget, minds its cooldown and its gate.
-    pub fn destination(mut self, destination: D) -> Self {
-        self.destination = Some(destination);
-        self
+    #[inline]
+    pub fn destination(
+        self,
+        destination: &'p Destination,
+    ) -> DriverBuilder<'p, K, R, P, To<&'p Destination>> {
+        self.maybe_destination(Some(destination))
+    }
+
+    /// The same, for code that may have none.
+    #[inline]
+    pub fn maybe_destination(
+        self,
+        destination: Option<&'p Destination>,
+    ) -> DriverBuilder<'p, K, R, P, To<&'p Destination>> {
+        let Self {
+            policy,
+            to: _,
+            clock,
+            random,
+            repeatable,
+            silent,
+            extras,
+            observer,
+        } = self;
+        DriverBuilder {
+            policy,
+            to: To::new(destination),
+            clock,
+            random,
+            repeatable,
+            silent,
+            extras,
+            observer,
+        }
     }
 
     /// Whether the operation may run twice without harm; true unless said otherwise.
@@ -172,7 +203,7 @@ where
     pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, D> {
         let Self {
             policy,
-            destination,
+            to,
             clock,
             random: _,
             repeatable,
@@ -182,7 +213,7 @@ where
         } = self;
         DriverBuilder {
             policy,
-            destination,
+            to,
             clock,
             random,
             repeatable,
@@ -196,7 +227,7 @@ where
     pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R, P, D> {
         let Self {
             policy,
-            destination,
+            to,
             clock: _,
             random,
             repeatable,
@@ -206,7 +237,7 @@ where
         } = self;
         DriverBuilder {
             policy,
-            destination,
+            to,
             clock,
             random,
             repeatable,
@@ -221,11 +252,10 @@ where
     pub fn start(self) -> Driver<'p, K, R, P, D> {
         Driver {
             attended: self.policy.needs_time()
-                || self.destination.is_some()
+                || self.to.destination().is_some()
                 || self.extras.is_some(),
             policy: self.policy,
-            destination: self.destination,
-            visit: None,
+            to: self.to,
             clock: self.clock,
             random: self.random,
             session: Session::new(NOT_YET, self.repeatable),
@@ -243,7 +273,7 @@ impl<'p, K: Clock> Driver<'p, K> {
     pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
         DriverBuilder {
             policy,
-            destination: None,
+            to: Nowhere,
             clock,
             random: SessionRandom::new(),
             repeatable: true,
@@ -254,7 +284,7 @@ impl<'p, K: Clock> Driver<'p, K> {
     }
 }
 
-impl<'p, K, P, D> Driver<'p, K, SessionRandom, P, D>
+impl<'p, K, P, D> Driver<'p, K, SessionRandom, P, To<D>>
 where
     K: Clock,
     P: Deref<Target = Policy>,
@@ -277,10 +307,10 @@ where
         policy: P,
         destination: Option<D>,
         clock: K,
-    ) -> DriverBuilder<'p, K, SessionRandom, P, D> {
+    ) -> DriverBuilder<'p, K, SessionRandom, P, To<D>> {
         DriverBuilder {
             policy,
-            destination,
+            to: To::new(destination),
             clock,
             random: SessionRandom::new(),
             repeatable: true,
@@ -296,7 +326,7 @@ where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
+    D: Goes,
 {
     /// An attempt starts. Reads the clock only if the policy or a trace needs it (design rule 10).
     #[inline]
@@ -312,7 +342,7 @@ where
             self.observer.on_attempt(number);
         }
         if self.attended {
-            if self.destination.is_some() {
+            if self.to.destination().is_some() {
                 self.start_visit();
             }
             if self.policy.needs_time() || self.extras.is_some() {
@@ -329,12 +359,12 @@ where
 
     #[inline(never)]
     fn begin_timed(&mut self, number: u32) -> (Attempt, Option<Instant>) {
-        let now = match self.visit {
+        let now = match self.to.visit() {
             // It has just been looked at.
             Some(Visit {
                 stage: Stage::Inside(started, _),
                 ..
-            }) => started,
+            }) => *started,
             _ => self.now(),
         };
         if let Some(extras) = &mut *self.extras {
@@ -354,8 +384,8 @@ where
     #[inline]
     pub fn on_success(&mut self) {
         if self.attended {
-            self.session.on_success(budget(&self.destination));
-            if self.destination.is_some() {
+            self.session.on_success(budget(&self.to));
+            if self.to.destination().is_some() {
                 self.end_visit(Ended::Answered);
             }
             if self.extras.is_some() {
@@ -390,10 +420,10 @@ where
         }
         // The short path: it goes into the caller's own loop.
         let now = self.now();
-        if self.destination.is_some() {
+        if self.to.destination().is_some() {
             self.failed_there(now, failure);
         }
-        let (policy, budget) = (&*self.policy, budget(&self.destination));
+        let (policy, budget) = (&*self.policy, budget(&self.to));
         let random = &mut self.random;
         let decision = self
             .session
@@ -422,14 +452,14 @@ where
         unable: impl FnOnce() -> Option<StopReason>,
     ) -> Decision {
         let now = self.now();
-        if self.destination.is_some() {
+        if self.to.destination().is_some() {
             self.failed_there(now, failure);
         }
         let mut decision = self.decide(now, failure);
         if let Decision::Retry { .. } = decision
             && let Some(reason) = unable()
         {
-            self.session.on_cancel(budget(&self.destination));
+            self.session.on_cancel(budget(&self.to));
             decision = Decision::Stop(stop_after(now, failure, reason));
         }
         self.decided(now, failure, decision);
@@ -468,14 +498,14 @@ where
             let own = waits.next();
             return self.decide_with(now, failure, own);
         }
-        let (policy, budget) = (&*self.policy, budget(&self.destination));
+        let (policy, budget) = (&*self.policy, budget(&self.to));
         let random = &mut self.random;
         self.session
             .on_failure(policy, now, failure, random, budget)
     }
 
     fn decide_with(&mut self, now: Instant, failure: &Failure, own: Option<Duration>) -> Decision {
-        let (policy, budget) = (&*self.policy, budget(&self.destination));
+        let (policy, budget) = (&*self.policy, budget(&self.to));
         let random = &mut self.random;
         self.session
             .on_failure_with(policy, now, failure, own, random, budget)
@@ -497,7 +527,7 @@ where
         }
         self.observer
             .on_decision(self.session.attempts(), failure, decision);
-        if let Some(budget) = budget(&self.destination) {
+        if let Some(budget) = budget(&self.to) {
             self.observer.on_budget(budget);
         }
     }
@@ -543,11 +573,11 @@ where
 
     fn give_back(&mut self, failure: Option<&Failure>, stop: Stop) -> Stop {
         self.end_visit(Ended::Unknown);
-        self.session.on_cancel(budget(&self.destination));
+        self.session.on_cancel(budget(&self.to));
         if !self.silent {
             let attempts = self.session.attempts();
             self.observer.on_stop(attempts, failure, stop.reason);
-            if let Some(budget) = budget(&self.destination) {
+            if let Some(budget) = budget(&self.to) {
                 self.observer.on_budget(budget);
             }
         }
@@ -670,8 +700,8 @@ fn stop_after(now: Instant, failure: &Failure, reason: StopReason) -> Stop {
 
 /// The budget of the destination.
 #[inline]
-fn budget<D: Deref<Target = Destination>>(destination: &Option<D>) -> Option<&Budget> {
-    destination.as_deref().and_then(Destination::budget)
+fn budget<D: Goes>(to: &D) -> Option<&Budget> {
+    to.destination().and_then(Destination::budget)
 }
 
 impl<K, R, P, D> Drop for Driver<'_, K, R, P, D>
@@ -679,11 +709,11 @@ where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
+    D: Goes,
 {
     #[inline]
     fn drop(&mut self) {
-        if self.destination.is_some() {
+        if self.to.destination().is_some() {
             self.leave();
         }
     }
@@ -694,7 +724,7 @@ where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
+    D: Goes,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver")

@@ -7,11 +7,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Instant, Random, Stop};
+use relent_core::{Instant, Policy, Random, Stop};
 
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{Driver, Summary};
+use crate::driver::{Driver, Goes, Summary};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
@@ -29,17 +29,18 @@ pin_project! {
     /// The future of a [`Retry`]. Dropping it at any point leaves budget and session consistent
     /// (design rule 12).
     #[must_use = "futures do nothing unless awaited"]
-    pub struct RetryFuture<'p, O, C, H, K, R, X>
+    pub struct RetryFuture<'p, O, C, H, K, R, X, D>
     where
         O: AsyncOperation,
         C: Classify<O::Outcome>,
         K: Sleeper,
         R: Random,
+        D: Goes,
     {
         operation: O,
         classify: C,
         hook: H,
-        driver: Driver<'p, K, R>,
+        driver: Driver<'p, K, R, &'p Policy, D>,
         last: Option<C::Last>,
         // One timer for waits and attempt limits, made when it is first needed and reused.
         timer: Seldom<Pin<Box<K::Sleep>>>,
@@ -72,7 +73,7 @@ pin_project! {
     }
 }
 
-impl<'p, O, C, H, K, R, X> IntoFuture for Retry<'p, O, C, H, K, R, X>
+impl<'p, O, C, H, K, R, X, D> IntoFuture for Retry<'p, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -80,9 +81,10 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
-    type IntoFuture = RetryFuture<'p, O, C, H, K, R, X>;
+    type IntoFuture = RetryFuture<'p, O, C, H, K, R, X, D>;
 
     #[inline]
     fn into_future(self) -> Self::IntoFuture {
@@ -106,7 +108,7 @@ where
     }
 }
 
-impl<'p, O, C, H, K, R, X> Retry<'p, O, C, H, K, R, X>
+impl<'p, O, C, H, K, R, X, D> Retry<'p, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -114,6 +116,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     /// Like awaiting it, with an account of the session also when it succeeds: attempts, time, and
     /// with [`traced`](Self::traced) every attempt.
@@ -141,7 +144,7 @@ where
 /// How it ended: a success, or the last failure with the stop.
 type End<S, L> = (Result<S, Option<L>>, Option<Stop>);
 
-impl<O, C, H, K, R, X> RetryFuture<'_, O, C, H, K, R, X>
+impl<O, C, H, K, R, X, D> RetryFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -149,6 +152,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     #[inline]
     fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End<C::Success, C::Last>> {
@@ -239,7 +243,7 @@ where
     }
 }
 
-impl<O, C, H, K, R, X> Future for RetryFuture<'_, O, C, H, K, R, X>
+impl<O, C, H, K, R, X, D> Future for RetryFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -247,6 +251,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
 
@@ -257,12 +262,13 @@ where
     }
 }
 
-impl<O, C, H, K, R, X> fmt::Debug for RetryFuture<'_, O, C, H, K, R, X>
+impl<O, C, H, K, R, X, D> fmt::Debug for RetryFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
     K: Sleeper,
     R: Random,
+    D: Goes,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryFuture")

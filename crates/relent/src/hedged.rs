@@ -6,11 +6,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Cause, Decision, Failure, Hedge, Raced, Random, Stop};
+use relent_core::{Cause, Decision, Failure, Hedge, Policy, Raced, Random, Stop};
 
 use crate::classify::{Classify, Judged};
 use crate::clock::Sleeper;
-use crate::driver::{Attempt, Driver, Racer, Summary};
+use crate::driver::{Attempt, Driver, Goes, Racer, Summary};
 use crate::gave_up::GaveUp;
 use crate::hook::{Hook, Notice};
 use crate::interrupt::{Interrupt, Interruption};
@@ -21,12 +21,12 @@ use crate::timer::{poll_timer, set_timer};
 
 /// An operation whose slow attempts are joined by another. Made by [`Retry::hedge`]; awaited.
 #[must_use = "nothing is attempted until it is awaited"]
-pub struct Hedged<'p, O, C, H, K, R, X> {
-    retry: Retry<'p, O, C, H, K, R, X>,
+pub struct Hedged<'p, O, C, H, K, R, X, D> {
+    retry: Retry<'p, O, C, H, K, R, X, D>,
     hedge: &'p Hedge,
 }
 
-impl<'p, O, C, H, K, R, X> Retry<'p, O, C, H, K, R, X>
+impl<'p, O, C, H, K, R, X, D> Retry<'p, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -34,6 +34,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     /// Sends a second attempt when the first takes long, and takes the outcome that is there first;
     /// the other is dropped. Say it last.
@@ -69,7 +70,7 @@ where
     /// assert_eq!(answer, "hedge");
     /// # Ok(()) }
     /// ```
-    pub fn hedge(self, hedge: &'p Hedge) -> Hedged<'p, O, C, H, K, R, X> {
+    pub fn hedge(self, hedge: &'p Hedge) -> Hedged<'p, O, C, H, K, R, X, D> {
         Hedged { retry: self, hedge }
     }
 }
@@ -78,12 +79,13 @@ pin_project! {
     /// The future of a [`Hedged`]. Dropping it at any point drops all attempts and leaves the budget
     /// consistent (design rule 12).
     #[must_use = "futures do nothing unless awaited"]
-    pub struct HedgedFuture<'p, O, C, H, K, R, X>
+    pub struct HedgedFuture<'p, O, C, H, K, R, X, D>
     where
         O: AsyncOperation,
         C: Classify<O::Outcome>,
         K: Sleeper,
         R: Random,
+        D: Goes,
     {
         operation: O,
         classify: C,
@@ -91,7 +93,7 @@ pin_project! {
         hedge: &'p Hedge,
         // Before `driver`, so that the attempts are dropped first.
         running: Running<O::Future, K>,
-        driver: Driver<'p, K, R>,
+        driver: Driver<'p, K, R, &'p Policy, D>,
         last: Option<C::Last>,
         // The error of the failure that decides, unless a plainer one comes.
         kept: Option<C::Last>,
@@ -110,7 +112,7 @@ enum State {
     Done,
 }
 
-impl<'p, O, C, H, K, R, X> IntoFuture for Hedged<'p, O, C, H, K, R, X>
+impl<'p, O, C, H, K, R, X, D> IntoFuture for Hedged<'p, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -118,9 +120,10 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
-    type IntoFuture = HedgedFuture<'p, O, C, H, K, R, X>;
+    type IntoFuture = HedgedFuture<'p, O, C, H, K, R, X, D>;
 
     fn into_future(self) -> Self::IntoFuture {
         let Self { retry, hedge } = self;
@@ -140,7 +143,7 @@ where
     }
 }
 
-impl<'p, O, C, H, K, R, X> Hedged<'p, O, C, H, K, R, X>
+impl<'p, O, C, H, K, R, X, D> Hedged<'p, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -148,6 +151,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     /// Like awaiting it, with an account of the session also when it succeeds; see
     /// [`Retry::with_summary`].
@@ -163,7 +167,7 @@ where
 /// How it ended: a success, or the last failure with the stop.
 type End<S, L> = (Result<S, Option<L>>, Option<Stop>);
 
-impl<O, C, H, K, R, X> HedgedFuture<'_, O, C, H, K, R, X>
+impl<O, C, H, K, R, X, D> HedgedFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -171,6 +175,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End<C::Success, C::Last>> {
         let mut this = self.project();
@@ -299,7 +304,7 @@ where
     }
 }
 
-impl<O, C, H, K, R, X> Future for HedgedFuture<'_, O, C, H, K, R, X>
+impl<O, C, H, K, R, X, D> Future for HedgedFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
@@ -307,6 +312,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
+    D: Goes,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
 
@@ -316,7 +322,7 @@ where
     }
 }
 
-impl<O, C, H, K, R, X> fmt::Debug for Hedged<'_, O, C, H, K, R, X> {
+impl<O, C, H, K, R, X, D> fmt::Debug for Hedged<'_, O, C, H, K, R, X, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hedged")
             .field("retry", &self.retry)
@@ -325,12 +331,13 @@ impl<O, C, H, K, R, X> fmt::Debug for Hedged<'_, O, C, H, K, R, X> {
     }
 }
 
-impl<O, C, H, K, R, X> fmt::Debug for HedgedFuture<'_, O, C, H, K, R, X>
+impl<O, C, H, K, R, X, D> fmt::Debug for HedgedFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
     C: Classify<O::Outcome>,
     K: Sleeper,
     R: Random,
+    D: Goes,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HedgedFuture")

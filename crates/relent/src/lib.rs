@@ -107,7 +107,7 @@ pub use clock::TokioClock;
 pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
 pub use destination::Destination;
 pub use destinations::Destinations;
-pub use driver::{Attempt, Driver, DriverBuilder, Entry, Racer, Summary};
+pub use driver::{Attempt, Driver, DriverBuilder, Entry, Goes, Nowhere, Racer, Summary, To};
 pub use future::RetryFuture;
 pub use gave_up::GaveUp;
 pub use hedged::{Hedged, HedgedFuture};

@@ -9,8 +9,7 @@ use relent_core::{Cause, Failure};
 use relent_core::{Hedge, Instant, Policy, Race, Raced, Random};
 
 use crate::clock::Sleeper;
-use crate::destination::Destination;
-use crate::driver::{Driver, Racer};
+use crate::driver::{Driver, Goes, Racer};
 
 /// The attempts of a [`Race`] as futures, for a loop of your own that hedges.
 ///
@@ -91,7 +90,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         let (race, racer) = driver.begin_race(hedge);
         self.race = Some(race);
@@ -120,7 +119,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         if let Some(race) = &mut self.race
             && std::mem::take(&mut self.granted)
@@ -135,7 +134,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         if let Some(race) = &mut self.race {
             driver.call_off_hedge(race);
@@ -152,7 +151,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         loop {
             for index in 0..self.racers.len() {
@@ -212,7 +211,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         self.lose(driver);
         if let Some(mut race) = self.race.take() {
@@ -232,7 +231,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         let Some(race) = &mut self.race else {
             return Raced::Over {
@@ -255,7 +254,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         self.granted = false;
         self.set_for = None;

@@ -9,7 +9,7 @@ use relent_core::{Failure, Policy, Random};
 use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify};
 use crate::clock::Clock;
 use crate::destination::Destination;
-use crate::driver::{Attempt, Driver, DriverBuilder};
+use crate::driver::{Attempt, Driver, DriverBuilder, Goes, Nowhere, To};
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
 use crate::operation::{Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
@@ -190,11 +190,20 @@ impl<F: FnMut() -> Fut, Fut: Future> RetryExt<Fut> for F {}
 /// [`classify_outcome`](Self::classify_outcome), [`marked`](Self::marked)) before
 /// [`notify`](Self::notify), whose closure sees the error.
 #[must_use = "nothing is attempted until it is awaited or run"]
-pub struct Retry<'p, O, C = AnyError, H = (), K = DefaultClock, R = SessionRandom, X = ()> {
+pub struct Retry<
+    'p,
+    O,
+    C = AnyError,
+    H = (),
+    K = DefaultClock,
+    R = SessionRandom,
+    X = (),
+    D = Nowhere,
+> {
     pub(crate) operation: O,
     pub(crate) classify: C,
     pub(crate) hook: H,
-    pub(crate) driver: DriverBuilder<'p, K, R>,
+    pub(crate) driver: DriverBuilder<'p, K, R, &'p Policy, D>,
     pub(crate) interrupt: X,
 }
 
@@ -212,7 +221,7 @@ impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
     }
 }
 
-impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X> {
+impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H, K, R, X, D> {
     /// Retries only errors for which `retryable` says `true`; others stop at once, as permanent.
     ///
     /// ```
@@ -225,10 +234,14 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// assert_eq!(result.unwrap_err().reason(), StopReason::Permanent);
     /// ```
     #[inline]
+    #[allow(
+        clippy::type_complexity,
+        reason = "what is hidden is one closure, and the rest stays as it was"
+    )]
     pub fn when<T, E, F>(
         self,
         mut retryable: F,
-    ) -> Retry<'p, O, ByError<impl FnMut(&E) -> Failure>, H, K, R, X>
+    ) -> Retry<'p, O, ByError<impl FnMut(&E) -> Failure>, H, K, R, X, D>
     where
         O: Operation<Outcome = Result<T, E>>,
         F: FnMut(&E) -> bool,
@@ -253,7 +266,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// assert!(clock.sleeps().iter().all(|wait| *wait >= Duration::from_secs(2)));
     /// ```
     #[inline]
-    pub fn classify<T, E, F>(self, classify: F) -> Retry<'p, O, ByError<F>, H, K, R, X>
+    pub fn classify<T, E, F>(self, classify: F) -> Retry<'p, O, ByError<F>, H, K, R, X, D>
     where
         O: Operation<Outcome = Result<T, E>>,
         F: FnMut(&E) -> Failure,
@@ -276,7 +289,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// assert_eq!(taken.unwrap(), 2);
     /// ```
     #[inline]
-    pub fn classify_outcome<F>(self, classify: F) -> Retry<'p, O, ByOutcome<F>, H, K, R, X>
+    pub fn classify_outcome<F>(self, classify: F) -> Retry<'p, O, ByOutcome<F>, H, K, R, X, D>
     where
         F: FnMut(&O::Outcome) -> Option<Failure>,
     {
@@ -286,7 +299,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// Reads errors that say themselves whether repeating can help; see
     /// [`Marked`](crate::Marked).
     #[inline]
-    pub fn marked(self) -> Retry<'p, O, ByMark, H, K, R, X>
+    pub fn marked(self) -> Retry<'p, O, ByMark, H, K, R, X, D>
     where
         ByMark: Classify<O::Outcome>,
     {
@@ -295,7 +308,10 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
 
     /// Judges outcomes by a [`Classify`] of your own.
     #[inline]
-    pub fn judge_by<C2: Classify<O::Outcome>>(self, classify: C2) -> Retry<'p, O, C2, H, K, R, X> {
+    pub fn judge_by<C2: Classify<O::Outcome>>(
+        self,
+        classify: C2,
+    ) -> Retry<'p, O, C2, H, K, R, X, D> {
         let Self {
             operation,
             classify: _,
@@ -326,7 +342,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// assert!(lines[0].starts_with("attempt 1 failed: refused; next in "));
     /// ```
     #[inline]
-    pub fn notify<F>(self, notify: F) -> Retry<'p, O, C, Notify<F>, K, R, X>
+    pub fn notify<F>(self, notify: F) -> Retry<'p, O, C, Notify<F>, K, R, X, D>
     where
         C: Classify<O::Outcome>,
         F: FnMut(&Notice<'_, C::Last>),
@@ -336,7 +352,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
 
     /// Hears of each failure through a [`Hook`] of your own.
     #[inline]
-    pub fn hook<H2>(self, hook: H2) -> Retry<'p, O, C, H2, K, R, X>
+    pub fn hook<H2>(self, hook: H2) -> Retry<'p, O, C, H2, K, R, X, D>
     where
         C: Classify<O::Outcome>,
         H2: Hook<C::Last>,
@@ -383,9 +399,45 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// # Ok::<(), relent::PolicyError>(())
     /// ```
     #[inline]
-    pub fn destination(mut self, destination: &'p Destination) -> Self {
-        self.driver = self.driver.destination(destination);
-        self
+    pub fn destination(
+        self,
+        destination: &'p Destination,
+    ) -> Retry<'p, O, C, H, K, R, X, To<&'p Destination>> {
+        self.maybe_destination(Some(destination))
+    }
+
+    /// The same as [`destination`](Self::destination), for code that may have none. The future has
+    /// room for one then, as after `destination`.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy, blocking};
+    ///
+    /// fn answer(shared: Option<&Destination>) -> Result<u32, relent::GaveUp<std::io::Error>> {
+    ///     blocking::retry(Policy::STANDARD, || Ok(42)).maybe_destination(shared).run()
+    /// }
+    /// assert_eq!(answer(None)?, 42);
+    /// assert_eq!(answer(Some(&Destination::new(Policy::STANDARD)))?, 42);
+    /// # Ok::<(), relent::GaveUp<std::io::Error>>(())
+    /// ```
+    #[inline]
+    pub fn maybe_destination(
+        self,
+        destination: Option<&'p Destination>,
+    ) -> Retry<'p, O, C, H, K, R, X, To<&'p Destination>> {
+        let Self {
+            operation,
+            classify,
+            hook,
+            driver,
+            interrupt,
+        } = self;
+        Retry {
+            operation,
+            classify,
+            hook,
+            driver: driver.maybe_destination(destination),
+            interrupt,
+        }
     }
 
     /// Keeps a [`Trace`](crate::Trace) of every attempt for the result.
@@ -405,13 +457,13 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
 
     /// Draws from the random stream of this seed: the same seed, the same waits.
     #[inline]
-    pub fn seed(self, seed: u64) -> Retry<'p, O, C, H, K, SessionRandom, X> {
+    pub fn seed(self, seed: u64) -> Retry<'p, O, C, H, K, SessionRandom, X, D> {
         self.random(SessionRandom::with_seed(seed))
     }
 
     /// Draws from this random source, such as [`Draw::at(0.5)`](crate::Draw::at).
     #[inline]
-    pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X> {
+    pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X, D> {
         let Self {
             operation,
             classify,
@@ -430,7 +482,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
 
     /// Reads this clock and waits by it, such as a [`VirtualClock`](crate::VirtualClock).
     #[inline]
-    pub fn clock<K2: Clock>(self, clock: K2) -> Retry<'p, O, C, H, K2, R, X> {
+    pub fn clock<K2: Clock>(self, clock: K2) -> Retry<'p, O, C, H, K2, R, X, D> {
         let Self {
             operation,
             classify,
@@ -464,7 +516,10 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// # }
     /// ```
     #[inline]
-    pub fn cancel_on<S: Future>(self, signal: S) -> Retry<'p, O, C, H, K, R, Both<X, CancelOn<S>>>
+    pub fn cancel_on<S: Future>(
+        self,
+        signal: S,
+    ) -> Retry<'p, O, C, H, K, R, Both<X, CancelOn<S>>, D>
     where
         X: Interrupt,
     {
@@ -475,14 +530,14 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     /// [`Activity::touch`] is called (R4.4); asynchronous forms only. A wait that the server asked
     /// for is kept.
     #[inline]
-    pub fn activity(self, activity: &Activity) -> Retry<'p, O, C, H, K, R, Both<X, OnActivity>>
+    pub fn activity(self, activity: &Activity) -> Retry<'p, O, C, H, K, R, Both<X, OnActivity>, D>
     where
         X: Interrupt,
     {
         self.interrupt(OnActivity::new(activity))
     }
 
-    fn interrupt<X2>(self, another: X2) -> Retry<'p, O, C, H, K, R, Both<X, X2>> {
+    fn interrupt<X2>(self, another: X2) -> Retry<'p, O, C, H, K, R, Both<X, X2>, D> {
         let Self {
             operation,
             classify,
@@ -503,7 +558,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X> Retry<'p, O, C, H, K, R, X>
     }
 }
 
-impl<O, C, H, K, R, X> fmt::Debug for Retry<'_, O, C, H, K, R, X> {
+impl<O, C, H, K, R, X, D> fmt::Debug for Retry<'_, O, C, H, K, R, X, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retry")
             .field("driver", &self.driver)

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use relent_core::{Cause, Decision, Failure, Random, Stop};
+use relent_core::{Cause, Decision, Failure, Policy, Random, Stop};
 
 use crate::classify::{Classify, Judged};
 use crate::clock::Clock;
-use crate::driver::Driver;
+use crate::driver::{Driver, Goes};
 use crate::hook::{Hook, Notice};
 
 /// How the loop goes on.
@@ -23,9 +23,9 @@ pub(crate) enum Settled<S> {
 /// Judges the outcome of an attempt (`None` if it was cut off by its limit), lets the session
 /// decide, tells the hook, and keeps the last error in `last`.
 #[inline]
-pub(crate) fn settle<O, C, H, K, R>(
+pub(crate) fn settle<O, C, H, K, R, D>(
     outcome: Option<O>,
-    driver: &mut Driver<'_, K, R>,
+    driver: &mut Driver<'_, K, R, &Policy, D>,
     classify: &mut C,
     hook: &mut H,
     last: &mut Option<C::Last>,
@@ -35,6 +35,7 @@ where
     H: Hook<C::Last>,
     K: Clock,
     R: Random,
+    D: Goes,
 {
     let (failure, error) = match outcome.map(|outcome| classify.judge(outcome)) {
         Some(Judged::Success(value)) => {

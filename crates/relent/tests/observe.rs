@@ -32,13 +32,12 @@ fn run(
 ) -> Result<(), StopReason> {
     let mut coming = failures.iter();
     let operation = || coming.next().map_or(Ok(()), |failure| Err(*failure));
-    let mut retry = blocking::retry(policy, operation)
+    blocking::retry(policy, operation)
         .classify(|failure: &Failure| *failure)
-        .clock(VirtualClock::new());
-    if let Some(there) = there {
-        retry = retry.destination(there);
-    }
-    retry.run().map_err(|gave_up| gave_up.reason())
+        .clock(VirtualClock::new())
+        .maybe_destination(there)
+        .run()
+        .map_err(|gave_up| gave_up.reason())
 }
 
 fn measures<const N: usize>(values: [(&str, &[f64]); N]) -> Measured {

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Deref;
 use std::time::Duration;
 
-use relent::{Clock, Destination, Driver};
+use relent::{Clock, Driver, Goes};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use tokio::time::Instant;
 
@@ -156,7 +156,7 @@ impl Failed {
         K: Clock,
         R: Random,
         P: Deref<Target = Policy>,
-        D: Deref<Target = Destination>,
+        D: Goes,
     {
         match self.stop {
             Some(reason) => Decision::Stop(driver.on_stop(&self.failure, reason)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use relent::{Clock, Destination, Driver, SessionRandom, TokioClock};
+use relent::{Clock, Destination, Driver, SessionRandom, To, TokioClock};
 use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, Random, StopReason};
 
 use super::attempt::{AttemptError, Failed, Last};
@@ -22,7 +22,7 @@ type Delay =
 
 /// The driver of a request, with a share in its destination.
 pub(crate) type CallDriver<'p> =
-    Driver<'p, TokioClock, SessionRandom, &'p Policy, Arc<Destination>>;
+    Driver<'p, TokioClock, SessionRandom, &'p Policy, To<Arc<Destination>>>;
 
 #[derive(Clone)]
 pub(crate) struct Manner {
@@ -118,7 +118,7 @@ impl Manner {
     /// Lets the driver decide, with the caller's own wait if there is one.
     pub(crate) fn decide<K: Clock, R: Random>(
         &self,
-        driver: &mut Driver<'_, K, R, &Policy, Arc<Destination>>,
+        driver: &mut Driver<'_, K, R, &Policy, To<Arc<Destination>>>,
         failed: &Failed,
     ) -> Decision {
         match &self.delay {

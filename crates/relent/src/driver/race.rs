@@ -7,7 +7,7 @@ use relent_core::{
     Taken, TraceEntry,
 };
 
-use super::{Attempt, Driver, budget};
+use super::{Attempt, Driver, Goes, budget};
 use crate::clock::Clock;
 use crate::destination::Destination;
 
@@ -40,7 +40,7 @@ where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
+    D: Goes,
 {
     /// An attempt starts that hedges may join.
     pub fn begin_race(&mut self, hedge: &Hedge) -> (Race, Racer) {
@@ -61,11 +61,11 @@ where
     pub fn grant_hedge(&mut self, race: &mut Race) -> bool {
         let now = self.now();
         // What is limited or closed is not asked twice.
-        let open = self.destination.as_deref().is_none_or(Destination::is_open);
+        let open = self.to.destination().is_none_or(Destination::is_open);
         let granted = open
             && self
                 .session
-                .grant_hedge(&self.policy, now, budget(&self.destination))
+                .grant_hedge(&self.policy, now, budget(&self.to))
             && self.grant_slot(now);
         if !granted {
             race.close();
@@ -77,11 +77,11 @@ where
     /// lost, and the next comes with time.
     fn grant_slot(&mut self, now: Instant) -> bool {
         let granted = self
-            .destination
-            .as_deref()
+            .to
+            .destination()
             .is_none_or(|there| there.try_slot(now));
         if !granted {
-            self.session.call_off_hedge(budget(&self.destination));
+            self.session.call_off_hedge(budget(&self.to));
         }
         granted
     }
@@ -92,7 +92,7 @@ where
         let (number, taken) = self.session.on_hedge();
         race.on_hedge(now);
         self.observer.on_hedge();
-        if let Some(budget) = budget(&self.destination) {
+        if let Some(budget) = budget(&self.to) {
             self.observer.on_budget(budget);
         }
         let limit = self.session.attempt_limit(&self.policy, now);
@@ -111,7 +111,7 @@ where
     /// The hedge that was granted cannot be sent. It is given back, and no other joins.
     pub fn call_off_hedge(&mut self, race: &mut Race) {
         race.close();
-        self.session.call_off_hedge(budget(&self.destination));
+        self.session.call_off_hedge(budget(&self.to));
     }
 
     /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
@@ -124,7 +124,7 @@ where
         seen: Option<Cause>,
     ) {
         let now = self.now();
-        let shared = budget(&self.destination);
+        let shared = budget(&self.to);
         race.on_success(hedge, &mut self.session, now, racer.taken, shared);
         self.end_visit(Ended::Answered);
         self.record_racer(racer, seen, None, None);
@@ -140,14 +140,14 @@ where
         failure: &Failure,
     ) -> Raced {
         let now = self.now();
-        let (policy, budget) = (&*self.policy, budget(&self.destination));
+        let (policy, budget) = (&*self.policy, budget(&self.to));
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, budget);
         // The session hears of the one that decides, and counts it unless that was done when it came.
         let decides = matches!(raced, Raced::Over { latest: true, .. });
         self.counted = matches!(raced, Raced::Over { latest: false, .. });
         if !decides {
             self.observer.on_failure(failure);
-            if let Some(destination) = self.destination.as_deref()
+            if let Some(destination) = self.to.destination()
                 && destination.on_failure(now, racer.started, failure)
             {
                 self.observer.on_cooldown();

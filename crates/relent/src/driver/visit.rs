@@ -9,15 +9,15 @@ use relent_core::{
     Caller, Ended, Failure, Instant, Pass, Place, Policy, Random, Slot, Stop, StopReason,
 };
 
-use super::{Driver, budget};
+use super::{Driver, Goes, budget};
 use crate::clock::{Clock, Sleeper};
 use crate::destination::{Destination, SlotTurn, Turn};
 use crate::observe::Held;
 use crate::timer::{poll_timer, set_timer};
 
 /// A session at its destination.
-#[derive(Clone, Copy)]
-pub(super) struct Visit {
+#[derive(Clone, Copy, Debug)]
+pub struct Visit {
     /// Its name there.
     id: u64,
     pub(super) stage: Stage,
@@ -37,7 +37,7 @@ impl Visit {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     /// Nobody had to ask so far (design rule 10).
     Unasked,
@@ -84,7 +84,7 @@ where
     K: Clock,
     R: Random,
     P: Deref<Target = Policy>,
-    D: Deref<Target = Destination>,
+    D: Goes,
 {
     /// Asks the destination whether the next attempt may start now. Without one, it may.
     ///
@@ -100,12 +100,12 @@ where
 
     /// Whether the next attempt may start without a look at the clock.
     #[inline]
-    fn needs_no_leave(&self) -> bool {
-        let Some(destination) = self.destination.as_deref() else {
+    pub(crate) fn needs_no_leave(&self) -> bool {
+        let Some(destination) = self.to.destination() else {
             return true;
         };
         let unasked = matches!(
-            self.visit,
+            self.to.visit(),
             None | Some(Visit {
                 stage: Stage::Unasked,
                 ..
@@ -126,15 +126,14 @@ where
     }
 
     fn held(&self) -> Option<Held> {
-        self.visit.as_ref().and_then(|visit| visit.stage.held())
+        self.to.visit().and_then(|visit| visit.stage.held())
     }
 
     /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
     /// time, it goes away.
     fn tell_there(&mut self, before: Option<Held>, now: Option<Instant>) {
         let after = self.held();
-        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
-        else {
+        let Some((destination, Some(visit))) = self.to.parts() else {
             return;
         };
         if let Some(state) = destination.gate_change() {
@@ -158,14 +157,13 @@ where
 
     fn ask_there(&mut self, now: Instant, waker: Option<&Waker>) -> Entry {
         let off = self.policy.is_off();
-        if self.visit.is_none() {
+        if self.to.visit().is_none() {
             self.visit(now);
         }
         let last_start = self.session.last_start(&self.policy);
         let longest = self.policy.max_hint();
         let caller = self.caller();
-        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
-        else {
+        let Some((destination, Some(visit))) = self.to.parts() else {
             return Entry::Go;
         };
         let slot = |before| match destination.ask(now, last_start, before) {
@@ -278,12 +276,12 @@ where
     /// The session as its destination knows it.
     fn caller(&self) -> Caller {
         let since = self.session.started();
-        let patience = self.destination.as_deref();
+        let patience = self.to.destination();
         let patience = patience.map_or(Instant::MAX, |there| there.patience(since));
         Caller {
             until: self.session.last_start(&self.policy).min(patience),
             since,
-            id: self.visit.map_or(0, |visit| visit.id),
+            id: self.to.visit().map_or(0, |visit| visit.id),
             fresh: self.session.attempts() == 0,
         }
     }
@@ -292,6 +290,7 @@ where
     ///
     /// # Errors
     /// When the session is to give up.
+    #[inline]
     pub fn poll_enter(
         &mut self,
         context: &mut Context<'_>,
@@ -300,8 +299,23 @@ where
     where
         K: Sleeper,
     {
+        if self.needs_no_leave() {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_enter_there(context, timer)
+    }
+
+    #[inline(never)]
+    fn poll_enter_there(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: &mut Option<Pin<Box<K::Sleep>>>,
+    ) -> Poll<Result<(), Stop>>
+    where
+        K: Sleeper,
+    {
         loop {
-            match self.enter(Some(context.waker())) {
+            match self.enter_there(Some(context.waker())) {
                 Entry::Go => return Poll::Ready(Ok(())),
                 Entry::Stop(stop) => return Poll::Ready(Err(stop)),
                 Entry::Wait(None) => return Poll::Pending,
@@ -332,30 +346,33 @@ where
     /// An attempt starts, also one that has not asked.
     #[inline]
     pub(super) fn start_visit(&mut self) {
-        match &mut self.visit {
-            None => self.visit_unasked(),
-            Some(visit) => {
+        match self.to.parts() {
+            Some((_, Some(visit))) => {
                 if let Stage::Entered(since, probe) = visit.stage {
                     visit.stage = Stage::Inside(since, probe);
                 }
             }
+            Some((_, None)) => self.visit_unasked(),
+            None => {}
         }
     }
 
     /// The session comes to its destination for the first time, without having asked.
     #[inline]
     fn visit_unasked(&mut self) {
-        let destination = self.destination.as_deref();
-        if !destination.is_some_and(Destination::is_quiet) {
+        let Some((destination, visit)) = self.to.parts() else {
+            return;
+        };
+        if !destination.is_quiet() {
             return self.visit_now();
         }
-        if let Some(budget) = budget(&self.destination) {
+        *visit = Some(Visit::new(0, Stage::Unasked));
+        if let Some(budget) = destination.budget() {
             budget.on_request();
             if !self.silent {
                 self.observer.on_budget(budget);
             }
         }
-        self.visit = Some(Visit::new(0, Stage::Unasked));
     }
 
     #[inline(never)]
@@ -366,7 +383,7 @@ where
 
     /// The session comes to its destination for the first time.
     fn visit(&mut self, now: Instant) {
-        if let Some(destination) = self.destination.as_deref() {
+        if let Some((destination, visit)) = self.to.parts() {
             let id = destination.on_request(now);
             if let Some(budget) = destination.budget()
                 && !self.silent
@@ -377,14 +394,14 @@ where
                 Some(_) => Stage::Outside,
                 None => Stage::Refused,
             };
-            self.visit = Some(Visit::new(id.unwrap_or(0), stage));
+            *visit = Some(Visit::new(id.unwrap_or(0), stage));
         }
     }
 
     /// The destination answered, whatever is made of it.
     #[inline]
     pub(crate) fn on_answered(&mut self) {
-        if self.destination.is_some() {
+        if self.to.destination().is_some() {
             self.end_visit(Ended::Answered);
         }
     }
@@ -392,7 +409,7 @@ where
     /// The running attempt is over, or the session goes away.
     #[inline]
     pub(super) fn end_visit(&mut self, ended: Ended) {
-        match self.visit {
+        match self.to.visit() {
             None
             | Some(Visit {
                 stage: Stage::Unasked,
@@ -411,8 +428,7 @@ where
 
     fn leave_there(&mut self, ended: Ended) {
         let caller = self.caller();
-        let (Some(destination), Some(visit)) = (self.destination.as_deref(), &mut self.visit)
-        else {
+        let Some((destination, Some(visit))) = self.to.parts() else {
             return;
         };
         let now = || self.clock.now();
@@ -439,8 +455,8 @@ where
     #[inline(never)]
     pub(super) fn failed_there(&mut self, now: Instant, failure: &Failure) {
         let mut ended = Ended::Unknown;
-        if let Some(destination) = self.destination.as_deref() {
-            let started = match &self.visit {
+        if let Some(destination) = self.to.destination() {
+            let started = match self.to.visit() {
                 Some(Visit {
                     stage: Stage::Inside(started, _),
                     ..
@@ -458,7 +474,7 @@ where
     #[inline(never)]
     pub(super) fn leave(&mut self) {
         self.end_visit(Ended::Unknown);
-        self.session.on_cancel(budget(&self.destination));
+        self.session.on_cancel(budget(&self.to));
     }
 }
 
