@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, Request, Uri};
-use relent::{Destination, Destinations, GaveUp};
+use relent::{Destination, Destinations, GaveUp, Summary};
 use relent_core::{Decision, Pattern, Policy};
 use reqwest::IntoUrl;
 
@@ -169,7 +169,7 @@ impl Client {
         self
     }
 
-    /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
+    /// Keeps a trace of every attempt in the [`Summary`].
     #[must_use]
     pub fn traced(mut self) -> Self {
         self.manner().traced = true;
@@ -319,9 +319,13 @@ impl Client {
     ///
     /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
     /// The last real outcome is returned as it is: if the last attempt was answered, its response is
-    /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
+    /// `Ok`, be it a 200 or a 503. [`Summary::reason`] is `None` only for a
     /// success. The body is yours to read, under no limit; for an attempt that includes the body,
     /// use [`RequestBuilder::whole_body`] or [`download`](Self::download).
+    ///
+    /// A refused response whose retry is held back to the end of the request, by a gate, a cooldown or
+    /// a request rate, is returned with what was read of its body meanwhile, at most 256 KiB; if that
+    /// is not all, the body ends with [`NotKept`](crate::NotKept).
     ///
     /// The version of the request is obeyed, its extensions are not sent.
     ///
@@ -365,9 +369,12 @@ impl Client {
         let mut connection = Connection::Pooled;
         let mut telling = manner.telling();
         loop {
-            if let Err(stop) = driver.entered().await {
-                return Err(GaveUp::new(last, driver.summary(Some(stop))).into());
+            let entered = driver.entered().await;
+            let earlier: Option<Box<Last>> = last.take();
+            if let Err(stop) = entered {
+                return ended(earlier.map(|last| *last), driver.summary(Some(stop)));
             }
+            drop(earlier);
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
             let number = begun.number;
@@ -383,14 +390,11 @@ impl Client {
                 Decision::Retry { after } => {
                     connection = Connection::after(&failed.failure);
                     // Apart, since most calls never wait.
-                    last = Box::pin(wait(after, driver.room(), failed)).await;
+                    let waited = Box::pin(wait(after, driver.room(), failed.last));
+                    last = Some(Box::new(waited.await));
                 }
                 Decision::Stop(stop) => {
-                    let summary = driver.summary(Some(stop));
-                    return match failed.last {
-                        Last::Refused(response) => Ok(Response::new(response, summary)),
-                        Last::Error(error) => Err(GaveUp::new(Some(error), summary).into()),
-                    };
+                    return ended(Some(failed.last), driver.summary(Some(stop)));
                 }
             }
         }
@@ -406,6 +410,15 @@ impl Client {
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
         unpooled.unwrap_or(&self.0.http)
+    }
+}
+
+/// The last real outcome, if there is one.
+fn ended(last: Option<Last>, summary: Summary) -> Result<Response, Error> {
+    match last {
+        Some(Last::Refused(response)) => Ok(Response::new(response, summary)),
+        Some(Last::Error(error)) => Err(GaveUp::new(Some(error), summary).into()),
+        None => Err(GaveUp::new(None, summary).into()),
     }
 }
 

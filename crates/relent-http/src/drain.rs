@@ -1,23 +1,21 @@
-//! Reading what is left of a refused response, so that its connection can be used again.
+//! Reading what is left of a refused response, so that its connection can be used again, and keeping
+//! it, in case that it remains the last.
 
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-#[cfg(feature = "tower")]
-use std::pin::Pin;
-#[cfg(feature = "tower")]
-use std::task::{Context, Poll, ready};
-
-#[cfg(feature = "tower")]
-use bytes::Buf;
-#[cfg(feature = "tower")]
-use http_body::Body;
-#[cfg(feature = "tower")]
+use bytes::{Buf, BufMut};
+use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
+
+use crate::drained::{Drained, End, NotKept};
 
 /// The longest that it may take: about what a new connection would cost anyway.
 pub(crate) const TIME: Duration = Duration::from_millis(250);
 /// The most bytes that are read: more than an error page has.
-pub(crate) const BYTES: u64 = 256 << 10;
+pub(crate) const BYTES: usize = 256 << 10;
 
 /// How long a response is read before the next attempt, which starts `after` so long and must start
 /// within `room`: where that is short, no longer than the attempt waits anyway.
@@ -28,33 +26,90 @@ pub(crate) fn patience(after: Duration, room: Option<Duration>) -> Duration {
     }
 }
 
-#[cfg(feature = "tower")]
 pin_project! {
-    /// A body that is read to its end and thrown away. Dropped before, its connection is closed.
+    /// A body that is read to its end, and kept. What is not read to its end is dropped, which closes
+    /// its connection.
     pub(crate) struct Drain<R> {
+        // `None` when no more is read of it.
         #[pin]
-        body: R,
-        read: u64,
+        body: Option<R>,
+        drained: Drained,
     }
 }
 
-#[cfg(feature = "tower")]
-impl<R: Body> Drain<R> {
-    /// `None` for a body that is known to be too long.
-    pub(crate) fn new(body: R) -> Option<Self> {
-        (body.size_hint().lower() <= BYTES).then_some(Self { body, read: 0 })
+impl<R> Drain<R>
+where
+    R: Body,
+    R::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// Of a body that is known to be too long nothing is read.
+    pub(crate) fn new(body: R) -> Self {
+        let fits = body.size_hint().lower() <= BYTES as u64;
+        Self {
+            body: fits.then_some(body),
+            drained: Drained::new(if fits { End::Whole } else { NotKept::LONG }),
+        }
     }
 
     /// Ready when there is no more to read, or too much.
     pub(crate) fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        while let Some(Ok(frame)) = ready!(this.body.as_mut().poll_frame(context)) {
-            let length = frame.data_ref().map_or(0, Buf::remaining);
-            *this.read = this.read.saturating_add(length as u64);
-            if *this.read > BYTES {
-                break;
+        let Drained {
+            bytes,
+            trailers,
+            end,
+        } = this.drained;
+        while let Some(body) = this.body.as_mut().as_pin_mut() {
+            let read = match ready!(body.poll_frame(context)) {
+                Some(Ok(frame)) => frame.into_data().map_err(Frame::into_trailers),
+                Some(Err(error)) => {
+                    *end = End::Broke(error.into());
+                    this.body.set(None);
+                    break;
+                }
+                None => {
+                    this.body.set(None);
+                    break;
+                }
+            };
+            match read {
+                Ok(data) => {
+                    let room = BYTES - bytes.len();
+                    let fits = data.remaining() <= room;
+                    // A copy: the frame could hold on to a buffer of any size.
+                    bytes.put(data.take(room));
+                    if !fits {
+                        *end = NotKept::LONG;
+                        this.body.set(None);
+                    }
+                }
+                Err(Ok(more)) => *trailers = Some(more),
+                Err(Err(_)) => {}
             }
         }
         Poll::Ready(())
+    }
+
+    /// Reads no more: if it has not come to its end, it took too long.
+    pub(crate) fn end(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        if this.body.is_some() {
+            this.body.set(None);
+            this.drained.end = NotKept::SLOW;
+        }
+    }
+
+    /// Whether there is more to read.
+    #[cfg(feature = "tower")]
+    pub(crate) const fn is_reading(&self) -> bool {
+        self.body.is_some()
+    }
+
+    /// What was read, once.
+    pub(crate) fn take(mut self: Pin<&mut Self>) -> Drained {
+        self.as_mut().end();
+        let mut drained = std::mem::take(self.project().drained);
+        drained.bytes.shrink_to_fit();
+        drained
     }
 }

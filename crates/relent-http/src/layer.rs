@@ -1,11 +1,13 @@
 //! A tower layer that retries HTTP requests (design rules 1–9).
 
+mod body;
 mod cross_layer;
 mod error;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod head;
+mod last;
 mod overrides;
 mod race;
 
@@ -28,6 +30,7 @@ use crate::observe::Named;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
+pub use body::ResponseBody;
 pub use error::ServiceError;
 pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
@@ -71,6 +74,12 @@ pub use overrides::{FreshConnection, Override};
 /// when there was more than one attempt, when the policy stopped, or when a trace was asked for.
 /// A response without one was the first attempt's, and a success. An outer layer does not retry what
 /// this one has given up.
+///
+/// That holds too when a retry was granted and then held back to the end of the call: by a gate, a
+/// cooldown, a request rate, or a service that is not ready. What was read of the refused response
+/// meanwhile is kept for that, so a call that waits holds on to at most 256 KiB; a body that was not
+/// read to its end ends with [`NotKept`](crate::NotKept) after that much. Only a call that never had
+/// an attempt has a [`GaveUp`] without an error.
 ///
 /// # Time
 /// The attempt timeout of the policy ends with the head of the response; the attempt is cut off by
@@ -387,11 +396,12 @@ where
     B: Body,
     B::Error: Into<BoxError>,
     R: Body,
+    R::Error: Into<BoxError>,
     K: Sleeper + Clone,
     M: MapBody<B>,
     N: Reopen<B>,
 {
-    type Response = Response<R>;
+    type Response = Response<ResponseBody<R>>;
     type Error = GaveUp<ServiceError>;
     type Future = ResponseFuture<S, B, R, K, M, N>;
 

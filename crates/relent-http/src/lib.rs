@@ -42,6 +42,8 @@ mod destinations;
 pub mod dns;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 mod drain;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod drained;
 #[cfg(feature = "reqwest")]
 #[doc = include_str!("../docs/fetch_retry.md")]
 pub mod fetch_retry {}
@@ -77,13 +79,16 @@ pub use client::{
     AttemptError, Body, Client, Download, Error, Failed, InvalidRoute, Last, RequestBuilder,
     Response, Route, Sink,
 };
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+pub use drained::NotKept;
 pub use hint::{HintOptions, hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
 #[cfg(all(feature = "tower", feature = "grpc"))]
 pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 #[cfg(feature = "tower")]
 pub use layer::{
-    FreshConnection, MapBody, Override, ResponseFuture, Retry, RetryLayer, ServiceError, Unchanged,
+    FreshConnection, MapBody, Override, ResponseBody, ResponseFuture, Retry, RetryLayer,
+    ServiceError, Unchanged,
 };
 pub use mark::Mark;
 #[cfg(any(feature = "reqwest", feature = "tower"))]

@@ -11,7 +11,9 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use grpc_support::{Answer, Raw, Scripted, channel};
 use http::uri::PathAndQuery;
-use relent::{NamedPolicy, Policy, SessionRandom, StopReason, Summary, VirtualClock};
+use relent::{
+    NamedPolicy, Policy, RequestRateConfig, SessionRandom, StopReason, Summary, VirtualClock,
+};
 use relent_http::grpc::ServiceConfig;
 use relent_http::{GrpcRetry, Mark, Override, ReplayBody, RetryLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -490,6 +492,25 @@ async fn a_call_that_gives_up_says_why() {
         .collect();
     assert_eq!(seen, ["grpc unavailable"; 4]);
     assert_eq!(server.calls(), 4);
+}
+
+/// The rate lets one attempt go in a thousand seconds, which is longer than anybody waits.
+#[tokio::test]
+async fn a_status_is_not_lost_when_the_retry_is_held_back() {
+    for answer in both(&unavailable()) {
+        let (server, channel) = Scripted::answering([answer]).await;
+        let rate = RequestRateConfig {
+            burst: Some(1),
+            ..RequestRateConfig::new(0.001)
+        };
+        let policy = preset().into_builder().request_rate(rate).build().unwrap();
+        let layer = layer(policy).clock(VirtualClock::new()).grpc(methods());
+        let mut client = Grpc::new(layer.layer(channel));
+        let status = unary(&mut client, GET, hello()).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        assert_eq!(status.message(), unavailable().message());
+        assert_eq!(server.calls(), 1);
+    }
 }
 
 /// A client by a configuration that hedges `Get` and `Put`, of which only `Get` may run twice.

@@ -70,8 +70,9 @@ impl<L> GaveUp<L> {
         self.summary.trace.as_ref()
     }
 
-    /// The last error of the operation. `None` if no attempt came to an end of its own: all were
-    /// cut off by time, or polling never failed.
+    /// The last error of the operation, also when the retry that was to follow it was held back.
+    /// `None` if no attempt came to an end of its own: there was none, all were cut off by time, or
+    /// polling never failed.
     #[must_use]
     pub fn error(&self) -> Option<&L> {
         self.last.as_ref()

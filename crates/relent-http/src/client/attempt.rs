@@ -2,15 +2,19 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::ops::Deref;
+use std::pin::pin;
 use std::time::Duration;
 
+use http::Response;
 use relent::{Clock, Driver, Goes};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
+use reqwest::ResponseBuilderExt;
 use tokio::time::Instant;
 
-use crate::drain::{BYTES, TIME};
+use crate::drain::{Drain, TIME};
 use crate::network;
 
 /// Why an attempt brought no response, or an incomplete one.
@@ -76,7 +80,7 @@ pub struct Failed {
 #[derive(Debug)]
 pub enum Last {
     /// A response with a status that says failure, or that the caller's own judgement refuses; its
-    /// body has not been read.
+    /// body has not been read, unless by [`Failed::drain`].
     Refused(reqwest::Response),
     /// No response, or an incomplete one.
     Error(AttemptError),
@@ -167,33 +171,30 @@ impl Failed {
     /// Reads a refused response to its end, within bounds, so that its connection can be used
     /// again; call it while waiting for the next attempt. A longer or slower one is dropped, which
     /// closes the connection.
-    pub async fn drain(self) -> Option<AttemptError> {
-        self.drain_within(TIME).await
-    }
-
-    pub(crate) async fn drain_within(self, time: Duration) -> Option<AttemptError> {
-        let mut response = match self.last {
-            Last::Refused(response) => response,
-            Last::Error(error) => return Some(error),
-        };
-        if response
-            .content_length()
-            .is_some_and(|length| length > BYTES)
-        {
-            return None;
+    ///
+    /// What was read, at most 256 KiB, is in the response that is given back, for the case that the
+    /// attempt is not made: held back by a gate, for instance. Its body then ends with
+    /// [`NotKept`](crate::NotKept) if that is not all of it.
+    pub async fn drain(self) -> Last {
+        match self.last {
+            Last::Refused(response) => Last::Refused(drained(response, TIME).await),
+            error => error,
         }
-        let end = async {
-            let mut read = 0;
-            while let Ok(Some(chunk)) = response.chunk().await {
-                read += chunk.len() as u64;
-                if read > BYTES {
-                    return;
-                }
-            }
-        };
-        let _ = tokio::time::timeout(time, end).await;
-        None
     }
+}
+
+/// The response again, with what was read of its body in place of the body.
+pub(crate) async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
+    // It is not handed on with the rest of the head.
+    let url = Response::builder().url(response.url().clone());
+    let url = url.body(()).unwrap_or_default().into_parts().0.extensions;
+    let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
+    let mut drain = pin!(Drain::new(body));
+    let end = poll_fn(|context| drain.as_mut().poll_end(context));
+    let _ = tokio::time::timeout(time, end).await;
+    head.extensions.extend(url);
+    let body = reqwest::Body::wrap(drain.take());
+    Response::from_parts(head, body).into()
 }
 
 /// The end of the time given to an attempt.

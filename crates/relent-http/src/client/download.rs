@@ -348,10 +348,13 @@ impl Client {
         let mut download = Download::with(self, request, manner.clone());
         let mut driver = manner.driver(download.request.host(), download.facts());
         let mut last = None;
-        loop {
-            if let Err(stop) = driver.entered().await {
-                return Err(GaveUp::new(last, driver.summary(Some(stop))));
+        let (last, stop) = loop {
+            let entered = driver.entered().await;
+            let earlier: Option<Box<Last>> = last.take();
+            if let Err(stop) = entered {
+                break (earlier.map(|last| *last), stop);
             }
+            drop(earlier);
             let begun = driver.on_attempt();
             let failed = match download.attempt_as(begun, sink).await {
                 Ok(head) => {
@@ -361,19 +364,21 @@ impl Client {
                 Err(failed) => failed,
             };
             match manner.decide(&mut driver, &failed) {
-                Decision::Retry { after } => last = wait(after, driver.room(), failed).await,
-                Decision::Stop(stop) => {
-                    let error = match failed.last {
-                        Last::Refused(response) => match download.finish(response, sink).await {
-                            Ok(head) => return Ok((head, driver.summary(Some(stop)))),
-                            Err(error) => error,
-                        },
-                        Last::Error(error) => error,
-                    };
-                    return Err(GaveUp::new(Some(error), driver.summary(Some(stop))));
+                Decision::Retry { after } => {
+                    last = Some(Box::new(wait(after, driver.room(), failed.last).await));
                 }
+                Decision::Stop(stop) => break (Some(failed.last), stop),
             }
-        }
+        };
+        let error = match last {
+            Some(Last::Refused(response)) => match download.finish(response, sink).await {
+                Ok(head) => return Ok((head, driver.summary(Some(stop)))),
+                Err(error) => Some(error),
+            },
+            Some(Last::Error(error)) => Some(error),
+            None => None,
+        };
+        Err(GaveUp::new(error, driver.summary(Some(stop))))
     }
 }
 

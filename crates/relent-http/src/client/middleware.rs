@@ -10,10 +10,10 @@ use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, StopReason};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use super::attempt::{AttemptError, Failed, Last, Until};
+use super::attempt::{AttemptError, Until};
 use super::manner::{Manner, cause};
 use super::outgoing::copy;
-use super::sending::{sleep, wait};
+use super::sending::{sleep, wait_draining};
 use crate::classify::cannot_fail;
 use crate::cross_layer::CrossLayer;
 use crate::destinations::There;
@@ -25,8 +25,10 @@ use crate::{classify, network};
 /// rules 1–8.
 ///
 /// - The last real outcome is returned as it is: a 503 stays `Ok`, an error of reqwest its own.
-///   Only where the policy cut the last attempt off there is none, and the error is
-///   `Error::Middleware` with a [`GaveUp`]. A [`Summary`] is in the extensions of the response, and
+///   Only where the policy cut the last attempt off, or there was no attempt, there is none, and the
+///   error is `Error::Middleware` with a [`GaveUp`]. A response whose retry was held back has what was
+///   read of its body, at most 256 KiB, and ends with [`NotKept`](crate::NotKept) if that is not all.
+///   A [`Summary`] is in the extensions of the response, and
 ///   in those that the caller gave.
 /// - A body that reqwest can clone is sent for each attempt; a stream goes out once, and its request
 ///   is not retried.
@@ -182,13 +184,12 @@ enum Outcome {
 
 impl Outcome {
     /// Waits for the next attempt, and drains what is left of this one meanwhile.
-    async fn wait(self, after: Duration, room: Option<Duration>, failure: Failure) {
-        match self {
-            Self::Refused(response) => {
-                let _ = wait(after, room, Failed::new(failure, Last::Refused(response))).await;
-            }
-            Self::Error(_) | Self::Cut(_) => sleep(after).await,
+    async fn wait(self, after: Duration, room: Option<Duration>) -> Self {
+        if let Self::Refused(response) = self {
+            return Self::Refused(wait_draining(after, room, response).await);
         }
+        sleep(after).await;
+        self
     }
 
     /// As the caller gets it if no attempt follows.
@@ -222,13 +223,20 @@ impl Middleware for RetryMiddleware {
         let facts = RequestFacts::of(request.method(), request.headers());
         let mut driver = manner.driver(request.url().authority(), facts);
         let given = extensions.clone();
+        let mut last = None;
         loop {
-            if let Err(stop) = driver.entered().await {
+            let entered = driver.entered().await;
+            let earlier: Option<Box<Outcome>> = last.take();
+            if let Err(stop) = entered {
                 let summary = driver.summary(Some(stop));
-                return Err(Error::middleware(GaveUp::<AttemptError>::new(
-                    None, summary,
-                )));
+                return match earlier {
+                    Some(last) => last.into_result(summary, extensions),
+                    None => Err(Error::middleware(GaveUp::<AttemptError>::new(
+                        None, summary,
+                    ))),
+                };
             }
+            drop(earlier);
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
             let again = match request.body() {
@@ -251,7 +259,8 @@ impl Middleware for RetryMiddleware {
             let stop = match again {
                 Some(again) => match driver.on_failure(&failure) {
                     Decision::Retry { after } => {
-                        outcome.wait(after, driver.room(), failure).await;
+                        let waited = outcome.wait(after, driver.room());
+                        last = Some(Box::new(waited.await));
                         request = again;
                         continue;
                     }

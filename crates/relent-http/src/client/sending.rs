@@ -7,7 +7,7 @@ use relent::{Attempt, TokioClock};
 use relent_core::{Cause, Failure, Kind, StopReason};
 
 use super::Client;
-use super::attempt::{AttemptError, Broken, Failed, Last, Until};
+use super::attempt::{Broken, Failed, Last, Until, drained};
 use super::outgoing::Outgoing;
 use crate::classify;
 use crate::classify::cannot_fail;
@@ -96,16 +96,27 @@ impl Client {
     }
 }
 
-/// Waits, and drains what is left of the failed attempt, which may take longer; its error is given
-/// back. The next attempt must start within `room`.
-pub(crate) async fn wait(
+/// Waits, and drains what is left of the failed attempt; what there is to show of it is given back.
+pub(crate) async fn wait(after: Duration, room: Option<Duration>, last: Last) -> Last {
+    match last {
+        Last::Refused(response) => Last::Refused(wait_draining(after, room, response).await),
+        error => {
+            sleep(after).await;
+            error
+        }
+    }
+}
+
+/// Waits, and drains a refused response, which may take longer; it is given back with what was read.
+/// The next attempt must start within `room`.
+pub(crate) async fn wait_draining(
     after: Duration,
     room: Option<Duration>,
-    failed: Failed,
-) -> Option<AttemptError> {
-    let draining = failed.drain_within(drain::patience(after, room));
-    let ((), error) = tokio::join!(sleep(after), draining);
-    error
+    response: reqwest::Response,
+) -> reqwest::Response {
+    let draining = drained(response, drain::patience(after, room));
+    let ((), response) = tokio::join!(sleep(after), draining);
+    response
 }
 
 /// Waits.

@@ -13,9 +13,9 @@ pub enum ServiceError {
     Service(BoxError),
     /// The attempt was cut off by its limit.
     Timeout(Duration),
-    /// The service was not ready for another attempt before the deadline.
+    /// The service was not ready before the deadline, and no attempt had an outcome.
     NotReady,
-    /// The body could not be made again for another attempt.
+    /// The body could not be made again for another attempt, and there is no other outcome.
     Body(NotReplayable),
 }
 

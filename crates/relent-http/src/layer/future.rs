@@ -16,12 +16,14 @@ use relent::{Attempt, Clock, Entry, GaveUp, Sleeper, Summary};
 use relent_core::{Cause, Decision, Failure, Hedge, Instant, Kind, StopReason};
 use tower_service::Service;
 
+use super::body::ResponseBody;
 use super::head::Head;
+use super::last::Last;
 use super::race::{Call, Ended, Finish, Racing};
 use super::{CallDriver, Config, MapBody, Override, ServiceError};
 use crate::classify::cannot_fail;
 use crate::cross_layer::Telling;
-use crate::drain::{self, Drain};
+use crate::drain;
 use crate::network;
 use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
@@ -58,6 +60,8 @@ pin_project! {
         fresh: bool,
         // What joins attempts that take long.
         hedge: Option<Arc<Hedge>>,
+        // What the last attempt has left, until the next one starts.
+        last: Option<Last<R>>,
         #[pin]
         state: State<S::Future, B, R, K>,
     }
@@ -97,8 +101,6 @@ pin_project! {
         },
         // Until the wait is over and the last response is drained, which may take longer.
         Waiting {
-            #[pin]
-            drain: Option<Drain<R>>,
             // What is left of the wait, and of the time to drain, when the timer has run out.
             left: Duration,
             patience: Duration,
@@ -121,7 +123,7 @@ pub(super) enum Outcome<R> {
     Error(ServiceError),
 }
 
-type Output<R> = Result<Response<R>, GaveUp<ServiceError>>;
+pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
 
 impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
 where
@@ -130,6 +132,7 @@ where
     B: Body,
     B::Error: Into<BoxError>,
     R: Body,
+    R::Error: Into<BoxError>,
     K: Sleeper + Clone,
     M: MapBody<B>,
     N: Reopen<B>,
@@ -216,6 +219,7 @@ where
             timer: None,
             fresh: false,
             hedge,
+            last: None,
             state,
         }
     }
@@ -237,6 +241,7 @@ where
                                 let status = response.status().as_u16();
                                 this.driver.on_success_with(Cause::Status(status));
                                 this.state.set(State::Done);
+                                let response = response.map(ResponseBody::of);
                                 if this.driver.attempts() > 1 || this.config.traced {
                                     let summary = this.driver.summary(None);
                                     return Poll::Ready(Ok(with(summary, response)));
@@ -278,6 +283,7 @@ where
                     match ready!(racing.poll_finish(driver, call, this.replay, facts, context)) {
                         Finish::Won(response) => {
                             this.state.set(State::Done);
+                            let response = response.map(ResponseBody::of);
                             if this.driver.attempts() > 1 || this.config.traced {
                                 let summary = this.driver.summary(None);
                                 return Poll::Ready(Ok(with(summary, response)));
@@ -290,29 +296,30 @@ where
                     }
                 }
                 StateProjection::Waiting {
-                    mut drain,
                     left,
                     patience,
                     timer,
                     failure,
                 } => {
-                    if let Some(draining) = drain.as_mut().as_pin_mut()
-                        && draining.poll_end(context).is_ready()
-                    {
-                        drain.set(None);
-                    }
-                    if matches!(timer, Set::Wait) || drain.is_some() && matches!(timer, Set::Drain)
-                    {
+                    let mut draining = match this.last {
+                        Some(last) => last.poll_drain(context).is_pending(),
+                        None => false,
+                    };
+                    if matches!(timer, Set::Wait) || draining && matches!(timer, Set::Drain) {
                         ready!(poll_timer(this.timer, context));
                     }
                     *timer = Set::Nothing;
-                    if patience.is_zero() {
-                        drain.set(None);
+                    if patience.is_zero()
+                        && let Some(last) = this.last
+                    {
+                        last.end_drain();
+                        draining = false;
                     }
                     if !left.is_zero() {
-                        let wait = match *drain {
-                            Some(_) => (*patience).min(*left),
-                            None => *left,
+                        let wait = if draining {
+                            (*patience).min(*left)
+                        } else {
+                            *left
                         };
                         *left = left.saturating_sub(wait);
                         *patience = patience.saturating_sub(wait);
@@ -320,7 +327,7 @@ where
                         set_timer(this.timer, this.driver.clock(), wait);
                         continue;
                     }
-                    if drain.is_some() {
+                    if draining {
                         *timer = Set::Drain;
                         set_timer(this.timer, this.driver.clock(), *patience);
                         *patience = Duration::ZERO;
@@ -337,11 +344,13 @@ where
                     if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
                         this.state.set(State::Done);
                         let summary = this.driver.summary(Some(stop));
-                        return Poll::Ready(Err(GaveUp::new(None, summary)));
+                        return Poll::Ready(match this.last.take() {
+                            Some(last) => last.into_output(summary),
+                            None => Err(GaveUp::new(None, summary)),
+                        });
                     }
-                    let (error, stop) = match this.service.poll_ready(context) {
+                    let (last, stop) = match this.service.poll_ready(context) {
                         Poll::Ready(Ok(())) => {
-                            let failure = *failure;
                             if let Some(mut request) = this.first.take() {
                                 let (attempt, limit) = begin(this.driver);
                                 this.telling.tell(&attempt, request.headers_mut());
@@ -356,6 +365,8 @@ where
                             }
                             match again(this.head.as_ref(), this.replay, this.config) {
                                 Ok((head, body)) => {
+                                    // The next outcome takes its place.
+                                    *this.last = None;
                                     let (config, fresh) = (&**this.config, *this.fresh);
                                     let state = if let Some(hedge) = this.hedge {
                                         let call = Call {
@@ -386,16 +397,16 @@ where
                                     continue;
                                 }
                                 Err(error) => {
-                                    let stop = this
-                                        .driver
-                                        .on_declined(&failure, StopReason::NotReplayable);
-                                    (ServiceError::Body(error), stop)
+                                    let stop =
+                                        this.driver.on_declined(failure, StopReason::NotReplayable);
+                                    let own = Last::Error(ServiceError::Body(error));
+                                    (this.last.take().unwrap_or(own), stop)
                                 }
                             }
                         }
                         Poll::Ready(Err(error)) => {
                             let stop = this.driver.on_declined(failure, StopReason::Permanent);
-                            (ServiceError::Service(error.into()), stop)
+                            (Last::Error(ServiceError::Service(error.into())), stop)
                         }
                         Poll::Pending => {
                             if !*timed {
@@ -407,12 +418,13 @@ where
                             }
                             ready!(poll_timer(this.timer, context));
                             let stop = this.driver.on_declined(failure, StopReason::Deadline);
-                            (ServiceError::NotReady, stop)
+                            let own = Last::Error(ServiceError::NotReady);
+                            (this.last.take().unwrap_or(own), stop)
                         }
                     };
                     this.state.set(State::Done);
                     let summary = this.driver.summary(Some(stop));
-                    return Poll::Ready(Err(GaveUp::new(Some(error), summary)));
+                    return Poll::Ready(last.into_output(summary));
                 }
             };
 
@@ -431,22 +443,21 @@ where
                     this.state.set(State::Done);
                     let summary = this.driver.summary(Some(stop));
                     return Poll::Ready(match outcome {
-                        Outcome::Response(response) => Ok(with(summary, response)),
+                        Outcome::Response(response) => {
+                            Ok(with(summary, response.map(ResponseBody::of)))
+                        }
                         Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
                     });
                 }
                 Decision::Retry { after } => {
-                    let drain = match outcome {
-                        Outcome::Response(response) => Drain::new(response.into_body()),
-                        Outcome::Error(_) => None,
-                    };
-                    let patience = match &drain {
-                        Some(_) => drain::patience(after, this.driver.room()),
-                        None => Duration::ZERO,
+                    let last = this.last.insert(Last::of(outcome));
+                    let patience = if last.is_draining() {
+                        drain::patience(after, this.driver.room())
+                    } else {
+                        Duration::ZERO
                     };
                     // Drops the attempt, with all that it holds, before the wait.
                     this.state.set(State::Waiting {
-                        drain,
                         left: after,
                         patience,
                         timer: Set::Nothing,
@@ -566,7 +577,7 @@ pub(super) fn of_error(error: network::Source<'_>) -> Failure {
 }
 
 #[cold]
-fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
+pub(super) fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
     response.extensions_mut().insert(summary);
     response
 }
@@ -596,6 +607,7 @@ where
     B: Body,
     B::Error: Into<BoxError>,
     R: Body,
+    R::Error: Into<BoxError>,
     K: Sleeper + Clone,
     M: MapBody<B>,
     N: Reopen<B>,

@@ -14,7 +14,7 @@ use relent::{Destination, GaveUp, Sleeper, TokioClock};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{MapBody, Override, Retry, RetryLayer, ServiceError, Unchanged};
+use super::{MapBody, Override, ResponseBody, Retry, RetryLayer, ServiceError, Unchanged};
 use crate::deadline::within;
 use crate::destinations::There;
 use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
@@ -137,7 +137,7 @@ where
     M: MapBody<B> + Clone,
     N: Reopen<B>,
 {
-    type Response = Response<Peeked<R>>;
+    type Response = Response<ResponseBody<Peeked<R>>>;
     type Error = GaveUp<ServiceError>;
     type Future = CallFuture<S, B, R, K, M, N>;
 

@@ -9,6 +9,7 @@
 
 mod bodies;
 mod hedge;
+mod held;
 mod mock;
 mod time;
 
@@ -25,7 +26,7 @@ use relent::{
     Backoff, Budget, BudgetConfig, Destination, GaveUp, Jitter, Pattern, Policy, PolicyBuilder,
     SessionRandom, StopReason, Summary, VirtualClock,
 };
-use relent_http::{FreshConnection, Override, RetryLayer, ServiceError};
+use relent_http::{FreshConnection, Override, ResponseBody, RetryLayer, ServiceError};
 use tower::{Layer, Service, ServiceExt};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -59,13 +60,13 @@ fn post() -> Request<Full<Bytes>> {
     request(Method::POST, &[])
 }
 
-fn summary(response: &Response<Reply>) -> &Summary {
+fn summary(response: &Response<ResponseBody<Reply>>) -> &Summary {
     response.extensions().get().expect("it has a summary")
 }
 
 /// How it ended: the status, the number of attempts and why it stopped.
-fn ending(
-    result: &Result<Response<Reply>, GaveUp<ServiceError>>,
+fn ending<R>(
+    result: &Result<Response<R>, GaveUp<ServiceError>>,
 ) -> (Option<u16>, u32, Option<StopReason>) {
     match result {
         Ok(response) => {

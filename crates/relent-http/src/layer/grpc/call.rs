@@ -17,7 +17,7 @@ use tower_service::Service;
 use super::Attempts;
 use crate::grpc::Peeked;
 use crate::headers::{CONTENT_TYPE, GRPC_MESSAGE, GRPC_STATUS};
-use crate::layer::{MapBody, ResponseFuture, ServiceError, Unchanged};
+use crate::layer::{MapBody, ResponseBody, ResponseFuture, ServiceError, Unchanged};
 use crate::replay::{BoxError, Reopen, ReplayBody};
 
 /// What is encoded in a `grpc-message`, besides all that is not ASCII.
@@ -65,7 +65,7 @@ where
     M: MapBody<B> + Clone,
     N: Reopen<B>,
 {
-    type Output = Result<Response<Peeked<R>>, GaveUp<ServiceError>>;
+    type Output = Result<Response<ResponseBody<Peeked<R>>>, GaveUp<ServiceError>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -89,8 +89,8 @@ where
 }
 
 /// The status that a gRPC client has for a call without an answer in time.
-fn deadline_exceeded<R: Body>(gave_up: &GaveUp<ServiceError>) -> Response<Peeked<R>> {
-    let mut response = Response::new(Peeked::empty());
+fn deadline_exceeded<R: Body>(gave_up: &GaveUp<ServiceError>) -> Response<ResponseBody<Peeked<R>>> {
+    let mut response = Response::new(ResponseBody::of(Peeked::empty()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(GRPC_STATUS, GrpcCode::DeadlineExceeded.number().into());

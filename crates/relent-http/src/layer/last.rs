@@ -1,0 +1,70 @@
+//! What the last attempt of a call has left, while another is to follow.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::Response;
+use http_body::Body;
+use relent::{GaveUp, Summary};
+
+use super::body::ResponseBody;
+use super::error::ServiceError;
+use super::future::{Outcome, Output, with};
+use crate::drain::Drain;
+use crate::replay::BoxError;
+
+/// The last real outcome: if the attempt that is to follow is held back to the end of the call, this
+/// is what the call ends with.
+pub(super) enum Last<R> {
+    Error(ServiceError),
+    /// The head of a response, and its body, which is drained.
+    Refused(Box<Response<()>>, Pin<Box<Drain<R>>>),
+}
+
+impl<R> Last<R>
+where
+    R: Body,
+    R::Error: Into<BoxError>,
+{
+    pub(super) fn of(outcome: Outcome<R>) -> Self {
+        match outcome {
+            Outcome::Error(error) => Self::Error(error),
+            Outcome::Response(response) => {
+                let (head, body) = response.into_parts();
+                let head = Response::from_parts(head, ());
+                Self::Refused(Box::new(head), Box::pin(Drain::new(body)))
+            }
+        }
+    }
+
+    /// Whether there is more to drain.
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self, Self::Refused(_, drain) if drain.is_reading())
+    }
+
+    /// Ready when there is no more to drain.
+    pub(super) fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Error(_) => Poll::Ready(()),
+            Self::Refused(_, drain) => drain.as_mut().poll_end(context),
+        }
+    }
+
+    /// Drains no more.
+    pub(super) fn end_drain(&mut self) {
+        if let Self::Refused(_, drain) = self {
+            drain.as_mut().end();
+        }
+    }
+
+    /// What the call ends with.
+    pub(super) fn into_output(self, summary: Summary) -> Output<R> {
+        match self {
+            Self::Error(error) => Err(GaveUp::new(Some(error), summary)),
+            Self::Refused(head, mut drain) => {
+                let body = ResponseBody::drained(drain.as_mut().take());
+                Ok(with(summary, head.map(|()| body)))
+            }
+        }
+    }
+}
