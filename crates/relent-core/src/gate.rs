@@ -95,8 +95,10 @@ pub enum Ended {
     Answered,
     /// It failed.
     Failed,
-    /// It was too much for the destination, or took too long.
+    /// It was too much for the destination.
     Overloaded,
+    /// It took too long.
+    TimedOut,
     /// Nothing is to be learned from it: it was called off, or refused with a time to come back.
     Unknown,
 }
@@ -109,7 +111,8 @@ impl Ended {
             (Kind::Permanent, _) => Self::Answered,
             // Whoever says when to come back is in command of its load.
             (Kind::Throttled, _) if failure.hint.delay_nanos().is_some() => Self::Unknown,
-            (Kind::Throttled | Kind::Overloaded, _) | (_, Cause::Timeout) => Self::Overloaded,
+            (Kind::Throttled | Kind::Overloaded, _) => Self::Overloaded,
+            (_, Cause::Timeout) => Self::TimedOut,
             (Kind::NotProcessed | Kind::Ambiguous, _) => Self::Failed,
         }
     }
@@ -177,7 +180,9 @@ pub struct Gate {
     demand: Demand,
     tally: Tally,
     usual: Usual,
+    /// What fails; and what fails at once, which costs the destination little.
     share: Share,
+    at_once: Share,
     run: Run,
     /// Whether the first probe succeeded when the gate was last closed.
     false_alarm: bool,
@@ -212,6 +217,7 @@ impl Gate {
             tally: Tally::default(),
             usual: Usual::default(),
             share: Share::default(),
+            at_once: Share::default(),
             run: Run::default(),
             false_alarm: false,
             left_open: Instant::ORIGIN,
@@ -256,11 +262,11 @@ impl Gate {
     /// load; 0 otherwise. For [`Budget::widen`](crate::Budget::widen).
     #[must_use]
     pub fn ratio(&self, now: Instant) -> f64 {
-        let failing = self.share.get();
+        let failing = self.at_once.get();
         let bound = self
             .overload
             .is_some_and(|seen| now < seen.saturating_add(BOUND));
-        if !self.is_open() || bound || self.share.is_above(HOPELESS) {
+        if !self.is_open() || bound || self.at_once.is_above(HOPELESS) {
             return 0.0;
         }
         (MARGIN * failing / (1.0 - failing)).min(WIDEST)
@@ -353,6 +359,7 @@ impl Gate {
                 let took = now.nanos_since(pass.started);
                 self.run.on_success(now);
                 self.share.add(false);
+                self.at_once.add(false);
                 self.slowed = self.usual.is_far_below(took).then_some(now);
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
@@ -360,8 +367,8 @@ impl Gate {
                 }
                 self.tally.success(took);
             }
-            Ended::Failed | Ended::Overloaded => {
-                self.on_failure(now, pass, ended == Ended::Overloaded, random);
+            Ended::Failed | Ended::Overloaded | Ended::TimedOut => {
+                self.on_failure(now, pass, ended, random);
                 if self.is_closed() {
                     return;
                 }
@@ -387,21 +394,24 @@ impl Gate {
         &mut self,
         now: Instant,
         pass: Pass,
-        overloaded: bool,
+        ended: Ended,
         random: &mut (impl Random + ?Sized),
     ) {
-        self.run
-            .on_failure(now, pass.started, overloaded, &self.share);
-        self.share.add(true);
         let demand = self.usual_demand(now);
+        let silence = self.usual.silence(demand < BUSY);
+        let silent = ended == Ended::TimedOut && now.nanos_since(pass.started) >= silence;
+        self.run.on_failure(pass.started, silent, &self.share);
+        self.share.add(true);
+        self.at_once.add(ended == Ended::Failed);
+        let overloaded = ended != Ended::Failed;
         if let State::Closed(closed) = &mut self.state {
             if pass.probe {
                 closed.on_failed_probe(now, &self.config, demand, overloaded, random);
             }
             return;
         }
-        self.tally.failure(overloaded);
-        if self.run.is_outage(now, demand) || self.run.is_silence(now, self.false_alarm) {
+        self.tally.failure(ended);
+        if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, self.false_alarm) {
             self.leave_open(now);
             self.state = State::Closed(Closed::new(now, &self.config, demand, overloaded, random));
         }
@@ -472,9 +482,8 @@ impl Gate {
         let demand = self.usual_demand(now);
         let least = if demand >= BUSY { LEAST } else { LEAST_SMALL };
         let slow = self.usual.is_slow(&tally);
-        let timed_out = tally.overloaded * 2 >= tally.failures.max(1);
         let failing = self.usual.is_failing(&tally);
-        let overload = failing && (slow || timed_out);
+        let overload = failing && (slow || self.usual.is_too_much(&tally));
         if overload {
             self.overload = Some(now);
         }
@@ -486,7 +495,7 @@ impl Gate {
                 }
             }
             State::Open => {
-                if !slow && tally.overloaded == 0 {
+                if !slow && !tally.is_refused() {
                     self.usual.learn(&tally);
                 }
             }

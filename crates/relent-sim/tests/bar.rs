@@ -162,14 +162,34 @@ fn failures_that_are_hopeless_are_not_made_worse() {
     }
 }
 
+/// A message that is lost ends in a timeout as overload does, but says nothing about load.
+#[test]
+fn messages_that_are_lost_are_not_taken_for_overload() {
+    for (loss, least) in [("0.01", 0.9999), ("0.05", 0.99), ("0.2", 0.7)] {
+        for processes in ["1", "20", "200"] {
+            let changes = [
+                ("service.failures", "0"),
+                ("network.loss", loss),
+                ("clients.attempt_timeout", "50ms"),
+                ("clients.processes", processes),
+            ];
+            let with = runs_of(Policy::STANDARD, "random-failures", &changes, FEW);
+            let without = runs_of(&none(), "random-failures", &changes, FEW);
+            assert!(goodput(&with) > goodput(&without), "{loss}, {processes}");
+            assert!(goodput(&with) >= least, "{loss}: {}", goodput(&with));
+        }
+    }
+}
+
 /// Variants of a stall that nothing was tuned on: little headroom, long round trips, short timeouts.
 #[test]
 fn a_stall_is_never_made_worse() {
-    let variants: [&[(&str, &str)]; 5] = [
+    let variants: [&[(&str, &str)]; 6] = [
         &[],
         &[("clients.arrivals.poisson.rate", "900")],
         &[("network.one_way", "100ms")],
         &[("clients.attempt_timeout", "300ms")],
+        &[("clients.attempt_timeout", "200ms")],
         &[("clients.attempt_timeout", "3s")],
     ];
     for variant in variants {

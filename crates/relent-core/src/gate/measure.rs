@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::Ended;
 use crate::time::Instant;
 use crate::window::Window;
 
@@ -47,7 +48,9 @@ pub(super) struct Tally {
     since: Instant,
     successes: u32,
     pub(super) failures: u32,
-    pub(super) overloaded: u32,
+    /// Those of them that were refused as too much, and those that ran into their timeouts.
+    refused: u32,
+    timed_out: u32,
     /// Nanoseconds that the successes took together.
     took: u64,
 }
@@ -70,9 +73,19 @@ impl Tally {
         self.took = self.took.saturating_add(took);
     }
 
-    pub(super) fn failure(&mut self, overloaded: bool) {
+    pub(super) fn failure(&mut self, ended: Ended) {
         self.failures = self.failures.saturating_add(1);
-        self.overloaded = self.overloaded.saturating_add(u32::from(overloaded));
+        let counter = match ended {
+            Ended::Overloaded => &mut self.refused,
+            Ended::TimedOut => &mut self.timed_out,
+            _ => return,
+        };
+        *counter = counter.saturating_add(1);
+    }
+
+    /// Whether attempts were refused as too many.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused > 0
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
@@ -129,6 +142,14 @@ const SLOW: (f64, f64) = (1.5, 1e7);
 const VERY_SLOW: (f64, f64) = (2.0, 2e8);
 /// So slow is one success in twenty by chance, if they vary as exponential times do.
 const FAR: (f64, f64) = (3.0, 1e7);
+/// So few successes are not as fast as ever; and so are those that take longer than this.
+const FAST: u32 = 3;
+const UNLIKE: (f64, f64) = (1.5, 0.0);
+/// So many times as long as usual is silence, less where there is seldom anything to be heard; or
+/// this long.
+const MANY: f64 = 10.0;
+const MANY_SMALL: f64 = 3.0;
+const SILENCE: u64 = 250_000_000;
 /// Where more fails, what it would take on average is not made.
 const MOST_FAILED: f64 = 0.6;
 
@@ -159,12 +180,29 @@ impl Usual {
         tally.failed() > 1.5 * self.failed + 0.02
     }
 
+    /// Whether it is too much, by how most failures ended. Timeouts say so only if there are no
+    /// successes as fast as ever beside them: without a queue, something was lost on the way.
+    pub(super) fn is_too_much(&self, tally: &Tally) -> bool {
+        let most = |count: u32| count * 2 >= tally.failures.max(1);
+        let fast = tally.successes >= FAST && !self.is_beyond(UNLIKE, tally);
+        most(tally.refused) || most(tally.timed_out) && !fast
+    }
+
     pub(super) fn is_slow(&self, tally: &Tally) -> bool {
         self.is_beyond(SLOW, tally)
     }
 
     pub(super) fn is_very_slow(&self, tally: &Tally) -> bool {
         self.is_beyond(VERY_SLOW, tally)
+    }
+
+    /// After how many nanoseconds without an answer nothing is heard any more.
+    pub(super) fn silence(&self, small: bool) -> u64 {
+        if self.took == 0.0 {
+            return SILENCE;
+        }
+        let times = if small { MANY_SMALL } else { MANY };
+        SILENCE.min((self.took * times) as u64)
     }
 
     /// Whether one success took so long that it alone speaks of a queue.

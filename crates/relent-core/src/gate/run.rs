@@ -13,9 +13,6 @@ const FEWEST: u32 = 2;
 const MOMENT: u64 = 100_000_000;
 /// Failures more likely than this are taken to be as likely as this: a long outage is not usual.
 const LIKELIEST: f64 = 0.9;
-/// An attempt that ran into its timeout without a success meanwhile is silence of this long. If that
-/// was a false alarm the last time, it takes two of them and twice the time.
-const SILENCE: u64 = 250_000_000;
 
 #[derive(Default, Debug)]
 pub(super) struct Run {
@@ -38,14 +35,9 @@ impl Run {
         self.answered = now;
     }
 
-    /// Counts a failure; `share` is of what failed before it.
-    pub(super) fn on_failure(
-        &mut self,
-        now: Instant,
-        started: Instant,
-        overloaded: bool,
-        share: &Share,
-    ) {
+    /// Counts a failure; `silent` if the attempt ran into its timeout, and `share` is of what failed
+    /// before it.
+    pub(super) fn on_failure(&mut self, started: Instant, silent: bool, share: &Share) {
         if self.length == 0 {
             self.since = started.max(self.answered);
             self.one = share.likely().min(LIKELIEST);
@@ -53,9 +45,7 @@ impl Run {
         }
         self.length = self.length.saturating_add(1);
         self.all *= self.one;
-        if overloaded && now.nanos_since(started) >= SILENCE {
-            self.silent = self.silent.saturating_add(1);
-        }
+        self.silent = self.silent.saturating_add(u32::from(silent));
     }
 
     /// Whether so many failures at this demand are no chance any more.
@@ -65,9 +55,11 @@ impl Run {
             && self.all < CHANCE.min(1.0 / (demand * ONCE_IN).max(1e-9))
     }
 
-    /// Whether nothing was heard for so long that the destination is taken to be down.
-    pub(super) fn is_silence(&self, now: Instant, false_alarm: bool) -> bool {
+    /// Whether nothing was heard for so long that the destination is taken to be down: an attempt ran
+    /// into its timeout, and nothing succeeded in these nanoseconds. If that was a false alarm the last
+    /// time, it takes two of them and twice the time.
+    pub(super) fn is_silence(&self, now: Instant, nanos: u64, false_alarm: bool) -> bool {
         let times = if false_alarm { 2 } else { 1 };
-        self.silent >= times && now.nanos_since(self.since) >= SILENCE * u64::from(times)
+        self.silent >= times && now.nanos_since(self.since) >= nanos * u64::from(times)
     }
 }

@@ -131,14 +131,14 @@ fn failures_of_one_moment_do_not_close() {
 #[test]
 fn a_timeout_during_which_nothing_succeeded_closes() {
     let mut alone = gate();
-    requests(&mut alone, 0, 1, 1, 1000, |_| Ended::Overloaded);
+    requests(&mut alone, 0, 1, 1, 1000, |_| Ended::TimedOut);
     assert!(alone.is_closed());
 
     // Beside successes, one is one of many.
     let mut among = gate();
     let slow = among.admit(millis(0), caller(0, millis(0))).unwrap();
     requests(&mut among, 0, 100, 10, 5, |_| Ended::Answered);
-    among.on_end(millis(1000), slow, Ended::Overloaded, &mut MIDDLE.clone());
+    among.on_end(millis(1000), slow, Ended::TimedOut, &mut MIDDLE.clone());
     assert!(among.is_open());
 }
 
@@ -221,7 +221,7 @@ fn seldom() -> (Gate, u64) {
 #[test]
 fn who_asks_seldom_probes_seldom_after_a_timeout() {
     let (mut gate, now) = seldom();
-    requests(&mut gate, now, 1, 1, 1000, |_| Ended::Overloaded);
+    requests(&mut gate, now, 1, 1, 1000, |_| Ended::TimedOut);
     let parked = Caller {
         fresh: false,
         ..caller(50, millis(now))
@@ -278,7 +278,7 @@ fn who_asks_seldom_probes_soon_after_failures_at_once() {
 fn after_a_false_alarm_one_timeout_does_not_close() {
     let (mut gate, mut now) = seldom();
     let timeout = |gate: &mut Gate, now: u64| {
-        requests(gate, now, 1, 1, 1000, |_| Ended::Overloaded);
+        requests(gate, now, 1, 1, 1000, |_| Ended::TimedOut);
         gate.is_closed()
     };
     let probe = |gate: &mut Gate, now: u64, ended: Ended| {
@@ -294,7 +294,7 @@ fn after_a_false_alarm_one_timeout_does_not_close() {
     assert!(timeout(&mut gate, now + 1100));
     // This time it was none.
     now += 30_000;
-    probe(&mut gate, now, Ended::Overloaded);
+    probe(&mut gate, now, Ended::TimedOut);
     now += 30_000;
     probe(&mut gate, now, Ended::Answered);
     assert!(timeout(&mut gate, now + 1));
@@ -309,6 +309,26 @@ fn who_asks_seldom_takes_one_slow_success_and_a_failure_for_overload() {
         requests(&mut gate, now + 10_000, 1, 1, 1, |_| Ended::Failed);
         assert_eq!(!gate.is_open(), limited, "{took} ms");
         assert!(!gate.is_closed());
+    }
+}
+
+/// A packet that is lost costs a timeout, and says nothing about load.
+#[test]
+fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
+    for (took, open) in [(5, true), (400, false)] {
+        let mut gate = gate();
+        let mut now = requests(&mut gate, 0, 2400, 25, 5, |_| Ended::Answered);
+        for _ in 0..200 {
+            let lost = [caller(now, millis(now)), caller(now + 1, millis(now))];
+            let lost = lost.map(|caller| gate.admit(millis(now), caller));
+            now = requests(&mut gate, now, 9, 25, took, |_| Ended::Answered);
+            for pass in lost.into_iter().flatten() {
+                gate.on_end(millis(now), pass, Ended::TimedOut, &mut MIDDLE.clone());
+            }
+        }
+        assert_eq!(gate.is_open(), open, "{took} ms");
+        // Each costs as much as an answer: no more of them than by the policy's own ratio.
+        assert_eq!(gate.ratio(millis(now)), 0.0);
     }
 }
 
@@ -341,7 +361,7 @@ fn a_limit_counts_in_attempts_that_a_request_usually_takes() {
     let mut usual = Usual::default();
     let mut tally = Tally::default();
     tally.success(1_000_000);
-    tally.failure(false);
+    tally.failure(Ended::Failed);
     let good = Limit::new(Instant::ORIGIN, HEADROOM, &usual).pace(10.0);
     usual.learn(&tally);
     let half = Limit::new(Instant::ORIGIN, HEADROOM, &usual).pace(10.0);
@@ -475,10 +495,7 @@ fn who_says_when_to_come_back_and_who_says_no_is_up() {
         (hinted, Ended::Unknown),
         (Failure::throttled(), Ended::Overloaded),
         (Failure::overloaded(), Ended::Overloaded),
-        (
-            Failure::ambiguous().cause(Cause::Timeout),
-            Ended::Overloaded,
-        ),
+        (Failure::ambiguous().cause(Cause::Timeout), Ended::TimedOut),
         (
             Failure::ambiguous().cause(Cause::Status(503)),
             Ended::Failed,
@@ -518,6 +535,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Ended::Answered),
         Just(Ended::Failed),
         Just(Ended::Overloaded),
+        Just(Ended::TimedOut),
         Just(Ended::Unknown)
     ];
     prop_oneof![
