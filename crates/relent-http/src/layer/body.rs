@@ -28,7 +28,8 @@ pin_project! {
     #[project = SourceProjection]
     enum Source<R> {
         Service { #[pin] body: R },
-        Drained { body: Drained },
+        // In a box, since most responses have none and are moved several times.
+        Drained { body: Box<Drained> },
     }
 }
 
@@ -42,9 +43,11 @@ impl<R> ResponseBody<R> {
     }
 
     /// What was read of it.
-    pub(super) const fn drained(body: Drained) -> Self {
+    pub(super) fn drained(body: Drained) -> Self {
         Self {
-            source: Source::Drained { body },
+            source: Source::Drained {
+                body: Box::new(body),
+            },
         }
     }
 
@@ -76,7 +79,7 @@ where
                 let bytes = |mut data: R::Data| data.copy_to_bytes(data.remaining());
                 frame.map(|read| read.map(|frame| frame.map_data(bytes)).map_err(Into::into))
             }),
-            SourceProjection::Drained { body } => Pin::new(body).poll_frame(context),
+            SourceProjection::Drained { body } => Pin::new(&mut **body).poll_frame(context),
         }
     }
 

@@ -61,7 +61,7 @@ pin_project! {
         // What joins attempts that take long.
         hedge: Option<Arc<Hedge>>,
         // What the last attempt has left, until the next one starts.
-        last: Option<Last<R>>,
+        last: Option<Box<Last<R>>>,
         #[pin]
         state: State<S::Future, B, R, K>,
     }
@@ -399,14 +399,15 @@ where
                                 Err(error) => {
                                     let stop =
                                         this.driver.on_declined(failure, StopReason::NotReplayable);
-                                    let own = Last::Error(ServiceError::Body(error));
+                                    let own = Box::new(Last::Error(ServiceError::Body(error)));
                                     (this.last.take().unwrap_or(own), stop)
                                 }
                             }
                         }
                         Poll::Ready(Err(error)) => {
                             let stop = this.driver.on_declined(failure, StopReason::Permanent);
-                            (Last::Error(ServiceError::Service(error.into())), stop)
+                            let own = Last::Error(ServiceError::Service(error.into()));
+                            (Box::new(own), stop)
                         }
                         Poll::Pending => {
                             if !*timed {
@@ -418,7 +419,7 @@ where
                             }
                             ready!(poll_timer(this.timer, context));
                             let stop = this.driver.on_declined(failure, StopReason::Deadline);
-                            let own = Last::Error(ServiceError::NotReady);
+                            let own = Box::new(Last::Error(ServiceError::NotReady));
                             (this.last.take().unwrap_or(own), stop)
                         }
                     };
@@ -450,7 +451,7 @@ where
                     });
                 }
                 Decision::Retry { after } => {
-                    let last = this.last.insert(Last::of(outcome));
+                    let last = this.last.insert(Box::new(Last::of(outcome)));
                     let patience = if last.is_draining() {
                         drain::patience(after, this.driver.room())
                     } else {

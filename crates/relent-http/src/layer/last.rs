@@ -18,7 +18,7 @@ use crate::replay::BoxError;
 pub(super) enum Last<R> {
     Error(ServiceError),
     /// The head of a response, and its body, which is drained.
-    Refused(Box<Response<()>>, Pin<Box<Drain<R>>>),
+    Refused(Response<()>, Pin<Box<Drain<R>>>),
 }
 
 impl<R> Last<R>
@@ -32,7 +32,7 @@ where
             Outcome::Response(response) => {
                 let (head, body) = response.into_parts();
                 let head = Response::from_parts(head, ());
-                Self::Refused(Box::new(head), Box::pin(Drain::new(body)))
+                Self::Refused(head, Box::pin(Drain::new(body)))
             }
         }
     }
