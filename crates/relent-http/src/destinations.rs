@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 #[cfg(feature = "tower")]
 use http::Uri;
+#[cfg(feature = "tower")]
+use http::uri::Authority;
 use relent::{Destination, Destinations};
 use relent_core::Policy;
 
@@ -21,6 +23,15 @@ impl There {
         Self::ByHost(Arc::new(Destinations::new(Arc::clone(policy))))
     }
 
+    /// The destination at this address.
+    #[cfg(feature = "tower")]
+    pub(crate) fn at(&self, uri: &Uri) -> Arc<Destination> {
+        match self {
+            Self::ByHost(destinations) => destinations.of(&host(uri)),
+            Self::One(destination) => Arc::clone(destination),
+        }
+    }
+
     /// The destination at this host, with its port.
     pub(crate) fn of(&self, host: &str) -> Arc<Destination> {
         match self {
@@ -32,29 +43,31 @@ impl There {
 
 /// Who asks is no part of where it goes, and a password is kept nowhere.
 fn without_user(authority: &str) -> &str {
-    match authority.rsplit_once('@') {
-        Some((_, host)) => host,
-        None => authority,
-    }
+    let user = authority.bytes().rposition(|byte| byte == b'@');
+    user.and_then(|at| authority.get(at + 1..))
+        .unwrap_or(authority)
 }
 
 /// What tells destinations apart: host and port, in small letters and without the port that the scheme
 /// has anyway, as in a `Url`. Most addresses are written so, and are not copied.
 #[cfg(feature = "tower")]
-pub(crate) fn host(uri: &Uri) -> Cow<'_, str> {
-    let Some(authority) = uri.authority() else {
-        return Cow::Borrowed("");
+fn host(uri: &Uri) -> Cow<'_, str> {
+    let authority = uri.authority().map_or("", Authority::as_str);
+    // Behind '@' come the capitals: one look at each byte finds both.
+    let plain = !authority.bytes().any(|byte| matches!(byte, b'@'..=b'Z'));
+    let host = match plain {
+        true => authority,
+        false => without_user(authority),
     };
-    let host = without_user(authority.as_str());
     let host = match uri.scheme_str() {
         Some("https") => host.strip_suffix(":443").unwrap_or(host),
         Some("http") => host.strip_suffix(":80").unwrap_or(host),
         _ => host,
     };
-    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        return Cow::Owned(host.to_ascii_lowercase());
+    if plain || !host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Cow::Borrowed(host);
     }
-    Cow::Borrowed(host)
+    Cow::Owned(host.to_ascii_lowercase())
 }
 
 #[cfg(all(test, feature = "tower"))]

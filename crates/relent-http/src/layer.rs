@@ -24,7 +24,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::cross_layer::CrossLayer;
-use crate::destinations::{There, host};
+use crate::destinations::There;
 use crate::hint::HintOptions;
 use crate::observe::Named;
 use crate::repeatable::RequestFacts;
@@ -329,7 +329,7 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
         let policy = overrides.and_then(|overrides| overrides.policy.as_ref());
         let policy = policy.unwrap_or(&self.policy);
         let repeatable = repeatable(facts, overrides);
-        let destination = Some(self.destinations.of(&host(uri)));
+        let destination = Some(self.destinations.at(uri));
         let mut driver =
             Driver::shared(policy.clone(), destination, self.clock.clone()).repeatable(repeatable);
         if let Some(random) = &self.random {

@@ -162,7 +162,7 @@ where
         }
         let last_start = self.session.last_start(&self.policy);
         let longest = self.policy.max_hint();
-        let caller = self.caller();
+        let caller = self.caller(last_start);
         let Some((destination, Some(visit))) = self.to.parts() else {
             return Entry::Go;
         };
@@ -190,7 +190,10 @@ where
                     return Entry::Wait(Some(until.saturating_since(now)));
                 }
                 Stage::Unasked | Stage::Outside | Stage::Held(_) | Stage::Refused => {
-                    if matches!(visit.stage, Stage::Unasked | Stage::Outside) && !off {
+                    if matches!(visit.stage, Stage::Unasked | Stage::Outside)
+                        && !off
+                        && destination.cooldown().has_begun()
+                    {
                         let room = last_start.saturating_since(now);
                         let wait = destination.cooldown().wait(now, room, &mut self.random);
                         if wait > room {
@@ -273,13 +276,14 @@ where
         }
     }
 
-    /// The session as its destination knows it.
-    fn caller(&self) -> Caller {
+    /// The session as its destination knows it; `last_start` is that of the session.
+    #[inline]
+    fn caller(&self, last_start: Instant) -> Caller {
         let since = self.session.started();
         let patience = self.to.destination();
         let patience = patience.map_or(Instant::MAX, |there| there.patience(since));
         Caller {
-            until: self.session.last_start(&self.policy).min(patience),
+            until: last_start.min(patience),
             since,
             id: self.to.visit().map_or(0, |visit| visit.id),
             fresh: self.session.attempts() == 0,
@@ -427,14 +431,15 @@ where
     }
 
     fn leave_there(&mut self, ended: Ended) {
-        let caller = self.caller();
+        if let Some(Stage::Parked) = self.to.visit().map(|visit| visit.stage) {
+            self.forget_there();
+        }
         let Some((destination, Some(visit))) = self.to.parts() else {
             return;
         };
         let now = || self.clock.now();
         match visit.stage {
             Stage::Refused => return,
-            Stage::Parked => destination.forget(now(), &caller),
             Stage::Queued(place, released) => {
                 destination.leave_queue(now(), place);
                 end(destination, now, released);
@@ -447,9 +452,18 @@ where
                 let pass = probe.map(|probe| Pass::new(started, probe));
                 destination.on_end(now, pass, ended);
             }
-            Stage::Outside | Stage::Unasked | Stage::Held(_) => {}
+            Stage::Outside | Stage::Unasked | Stage::Held(_) | Stage::Parked => {}
         }
         visit.stage = Stage::Outside;
+    }
+
+    /// A parked session goes away.
+    #[cold]
+    fn forget_there(&self) {
+        let caller = self.caller(self.session.last_start(&self.policy));
+        if let Some(destination) = self.to.destination() {
+            destination.forget(self.clock.now(), &caller);
+        }
     }
 
     #[inline(never)]
