@@ -33,6 +33,7 @@ impl There {
     }
 
     /// The destination at this host, with its port.
+    #[cfg(any(feature = "reqwest", test))]
     pub(crate) fn of(&self, host: &str) -> Arc<Destination> {
         match self {
             Self::ByHost(destinations) => destinations.of(without_user(host)),
