@@ -1,6 +1,7 @@
 //! One run: the crowd, the network and the service in virtual time.
 
 use std::fmt;
+use std::hint::black_box;
 
 use relent_core::{
     Advice, Budget, Caller, Cause, Decision, Ended, Failure, Hint, Instant, Pass, Policy, Session,
@@ -186,10 +187,31 @@ impl<'a> World<'a> {
 
     /// Takes the next event out of the queue.
     fn next(&mut self) -> Option<(u64, Event)> {
-        let Self { queue, stamps, .. } = self;
-        // Most attempts are answered long before their limit.
+        let Self {
+            queue,
+            stamps,
+            calls,
+            ..
+        } = self;
+        // The calls of all events that come next are looked at together, which takes hardly longer than
+        // the way to memory for one.
+        let look = |who: &Who| {
+            let call = &calls[who.call as usize];
+            black_box((call.made, call.layer, call.parent.call, call.budget));
+        };
         queue.pop(|event| match event {
-            Event::Attempt(who) | Event::Limit(who) => stamps[who.call as usize] == who.stamp,
+            Event::Attempt(who) | Event::Limit(who) => {
+                // Most attempts are answered long before their limit.
+                let wanted = stamps[who.call as usize] == who.stamp;
+                if wanted {
+                    look(who);
+                }
+                wanted
+            }
+            Event::Reach(who) | Event::Answer(who, _) => {
+                look(who);
+                true
+            }
             _ => true,
         })
     }
