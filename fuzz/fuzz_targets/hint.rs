@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use relent::{Decision, Draw, Instant, Policy, Session};
 use relent_http::{HintOptions, RequestFacts, XRateLimitReset, classify, hint};
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "retry-after",
     "retry-after-ms",
     "x-ms-retry-after-ms",

@@ -124,6 +124,10 @@ impl Default for BudgetConfig {
     }
 }
 
+/// A gate paces retries; or each was paid for when it failed.
+const WAIVED: u64 = 1;
+const CHARGED: u64 = 2;
+
 /// The shared allowance of retries for one destination: lock-free, never overdrawn.
 ///
 /// Share one value among all callers of a destination (in an `Arc`, or a `static`). Requests and
@@ -147,8 +151,8 @@ pub struct Budget {
     balance: Alone<AtomicU64>,
     /// When time last made a deposit, in nanoseconds.
     refilled: AtomicU64,
-    /// Retries are paced by a gate and cost nothing: 1, else 0.
-    waived: AtomicU64,
+    /// Why a retry takes nothing when it is granted, in bits; 0 where it does.
+    unpaid: AtomicU64,
     ratio: AtomicU64,
     least_ratio: u64,
     success: u64,
@@ -194,7 +198,7 @@ impl Budget {
         Self {
             balance: Alone(AtomicU64::new(milli(config.reserve))),
             refilled: AtomicU64::new(NEVER),
-            waived: AtomicU64::new(0),
+            unpaid: AtomicU64::new(if config.charge_failures { CHARGED } else { 0 }),
             ratio: AtomicU64::new(milli(config.ratio)),
             least_ratio: milli(config.ratio),
             success: milli(config.success),
@@ -232,9 +236,10 @@ impl Budget {
     /// Whether retries cost nothing from now on, because a [`Gate`](crate::Gate) that is not open
     /// paces them.
     pub fn waive(&self, waived: bool) {
-        let waived = u64::from(waived);
-        if self.waived.load(Ordering::Relaxed) != waived {
-            self.waived.store(waived, Ordering::Relaxed);
+        let charged = u64::from(self.charge_failures) * CHARGED;
+        let unpaid = charged | (u64::from(waived) * WAIVED);
+        if self.unpaid.load(Ordering::Relaxed) != unpaid {
+            self.unpaid.store(unpaid, Ordering::Relaxed);
         }
     }
 
@@ -264,12 +269,9 @@ impl Budget {
     #[inline]
     pub fn withdraw(&self, now: Instant, kind: Kind) -> Option<Taken> {
         self.refill(now);
-        if self.waived.load(Ordering::Relaxed) != 0 {
-            return Some(Taken(0));
-        }
-        if self.charge_failures {
-            // Paid when it failed; A6 asks for strictly more than the floor.
-            return (self.balance.0.load(Ordering::Relaxed) > self.floor).then_some(Taken(0));
+        let unpaid = self.unpaid.load(Ordering::Relaxed);
+        if unpaid != 0 {
+            return self.grant_unpaid(unpaid);
         }
         let cost = self.cost_of(kind);
         update(&self.balance.0, |balance| {
@@ -277,6 +279,13 @@ impl Budget {
             (left >= self.floor).then_some(left)
         })
         .then_some(Taken(cost))
+    }
+
+    #[cold]
+    fn grant_unpaid(&self, why: u64) -> Option<Taken> {
+        // What was paid when it failed goes while there is strictly more than the floor (A6).
+        let granted = why & WAIVED != 0 || self.balance.0.load(Ordering::Relaxed) > self.floor;
+        granted.then_some(Taken(0))
     }
 
     /// Gives back what a retry took that was called off before it went out.
