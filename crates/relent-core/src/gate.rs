@@ -41,7 +41,7 @@ use crate::random::Random;
 use crate::time::Instant;
 use closed::Closed;
 pub use config::GateConfig;
-use limit::{LEAST_BESIDE, Limit};
+use limit::{BARE, Limit};
 use measure::{Demand, Share, Tally, Usual};
 use parked::Parked;
 use run::Run;
@@ -122,10 +122,9 @@ impl Ended {
 const HEADROOM: f64 = 1.1;
 /// More than this is open.
 const OPEN: f64 = 1.2;
-/// Requests per second from which on a process sees enough to hold back fresh ones, and what the
-/// multiple cannot fall below for the others, and for all.
+/// Requests per second from which on a process sees enough to hold back fresh ones, which the others
+/// never do; and what the multiple cannot fall below.
 const BUSY: f64 = 4.0;
-const LEAST_SMALL: f64 = 1.0 + LEAST_BESIDE;
 const LEAST: f64 = 0.05;
 /// An open gate sees overload when this share fails, and at least this many do.
 const OVERLOAD: f64 = 0.1;
@@ -186,10 +185,8 @@ pub struct Gate {
     run: Run,
     /// Whether the first probe succeeded when the gate was last closed.
     false_alarm: bool,
-    /// When the gate was last open, and the demand then: those who are parked make no new requests,
-    /// which is no reason to let them go more slowly.
+    /// When the gate was last open; the demand of then is kept.
     left_open: Instant,
-    reference: f64,
     /// When the last success was far slower than usual, if it was.
     slowed: Option<Instant>,
     /// Seconds that successes have taken lately.
@@ -221,7 +218,6 @@ impl Gate {
             run: Run::default(),
             false_alarm: false,
             left_open: Instant::ORIGIN,
-            reference: 0.0,
             slowed: None,
             recent: 0.0,
             overload: None,
@@ -279,7 +275,7 @@ impl Gate {
         let (go, probe) = match &mut self.state {
             State::Open => (true, false),
             State::Limited(limit) => {
-                let demand = self.demand.rate(now).max(self.reference);
+                let demand = self.demand.usual(now);
                 (caller.fresh && limit.admits(now, demand), false)
             }
             State::Closed(closed) => {
@@ -288,10 +284,7 @@ impl Gate {
             }
         };
         if go {
-            return Some(Pass {
-                started: now,
-                probe,
-            });
+            return Some(Pass::new(now, probe));
         }
         self.parked.add(caller);
         None
@@ -310,7 +303,7 @@ impl Gate {
             State::Open => self.parked.take_first(answered)?,
             State::Limited(limit) => {
                 let caller = self.parked.take_first(answered)?;
-                limit.on_release(now, self.demand.rate(now).max(self.reference));
+                limit.on_release(now, self.demand.usual(now));
                 caller
             }
             State::Closed(closed) => {
@@ -321,11 +314,7 @@ impl Gate {
                 caller
             }
         };
-        let pass = Pass {
-            started: now,
-            probe,
-        };
-        Some((caller, pass))
+        Some((caller, Pass::new(now, probe)))
     }
 
     /// When a parked caller may go, if nothing happens before; `None` while there is nobody who could
@@ -336,7 +325,7 @@ impl Gate {
         }
         Some(match self.state {
             State::Open => now,
-            State::Limited(limit) => limit.next(self.usual_demand(now)),
+            State::Limited(limit) => limit.next(self.demand.usual(now)),
             State::Closed(closed) => closed.next(&self.config),
         })
     }
@@ -385,11 +374,6 @@ impl Gate {
         self.judge_in_time(now);
     }
 
-    /// What the destination is held to a multiple of.
-    fn usual_demand(&mut self, now: Instant) -> f64 {
-        self.demand.rate(now).max(self.reference)
-    }
-
     fn on_failure(
         &mut self,
         now: Instant,
@@ -397,7 +381,7 @@ impl Gate {
         ended: Ended,
         random: &mut (impl Random + ?Sized),
     ) {
-        let demand = self.usual_demand(now);
+        let demand = self.demand.usual(now);
         let silence = self.usual.silence(demand < BUSY);
         let silent = ended == Ended::TimedOut && now.nanos_since(pass.started) >= silence;
         self.run.on_failure(pass.started, silent, &self.share);
@@ -420,14 +404,14 @@ impl Gate {
     fn leave_open(&mut self, now: Instant) {
         if self.is_open() {
             self.left_open = now;
-            self.reference = self.demand.rate(now);
+            self.demand.keep(now);
         }
     }
 
     fn limit(&mut self, now: Instant, factor: f64) {
         self.leave_open(now);
         self.tally.clear(now);
-        let demand = self.usual_demand(now);
+        let demand = self.demand.usual(now);
         let mut limit = Limit::new(now, factor, &self.usual);
         if self.is_closed() && demand < BUSY {
             limit = limit.spread(now, self.left_open, self.parked.len());
@@ -450,10 +434,10 @@ impl Gate {
         if self.is_open()
             && slowed
             && self.usual.is_failing(&self.tally)
-            && self.usual_demand(now) < BUSY
+            && self.demand.usual(now) < BUSY
         {
             self.overload = Some(now);
-            self.limit(now, LEAST_SMALL);
+            self.limit(now, BARE);
         }
     }
 
@@ -479,8 +463,8 @@ impl Gate {
             rising = (mean - self.recent).max(0.0) / tally.seconds(now).max(1e-9);
             self.recent = mean;
         }
-        let demand = self.usual_demand(now);
-        let least = if demand >= BUSY { LEAST } else { LEAST_SMALL };
+        let demand = self.demand.usual(now);
+        let least = if demand >= BUSY { LEAST } else { BARE };
         let slow = self.usual.is_slow(&tally);
         let failing = self.usual.is_failing(&tally);
         let overload = failing && (slow || self.usual.is_too_much(&tally));

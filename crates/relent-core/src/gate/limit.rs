@@ -17,8 +17,9 @@ const NOISE: f64 = 0.12;
 const MOST: f64 = 4.0;
 /// What was parked in some time follows in this many times as long: ρ/(1 − ρ) for ρ = 0.8, and a tenth.
 const SPREAD: f64 = 4.4;
-/// What parked requests get beside the demand whatever happens.
-pub(super) const LEAST_BESIDE: f64 = 0.02;
+/// What parked requests get beside the demand whatever happens, and the multiple that leaves no more.
+const LEAST_BESIDE: f64 = 0.02;
+pub(super) const BARE: f64 = 1.0 + LEAST_BESIDE;
 
 /// All attempts together are held to a multiple of the demand.
 #[derive(Clone, Copy, Debug)]
@@ -126,17 +127,16 @@ impl Limit {
     pub(super) fn doubt(&mut self, kept: f64, usual: &Usual) {
         self.per_request = usual.attempts();
         self.spread = 0.0;
-        let least = 1.0 + LEAST_BESIDE;
-        if self.factor > least {
-            self.settle((self.factor * kept).max(least));
+        self.settle(if self.is_bare() {
+            self.factor
         } else {
-            self.settle(self.factor);
-        }
+            (self.factor * kept).max(BARE)
+        });
     }
 
     /// Whether nothing is made beside the demand.
     pub(super) fn is_bare(&self) -> bool {
-        self.factor <= 1.0 + LEAST_BESIDE
+        self.factor <= BARE
     }
 
     /// Nothing fails, but there is a queue. While the time that successes take is `rising` by so many

@@ -11,6 +11,9 @@ use crate::window::Window;
 pub(super) struct Demand {
     window: Window<1>,
     first: Option<Instant>,
+    /// The rate that is kept: those who are parked make no new requests, which is no reason to let
+    /// them go more slowly.
+    kept: f64,
 }
 
 /// The window is twelve slots of five seconds, of which the last is running.
@@ -24,6 +27,7 @@ impl Demand {
         Self {
             window: Window::new(Duration::from_secs(60)),
             first: None,
+            kept: 0.0,
         }
     }
 
@@ -32,8 +36,19 @@ impl Demand {
         self.window.add(now, 0);
     }
 
+    /// Keeps the rate of now.
+    pub(super) fn keep(&mut self, now: Instant) {
+        self.kept = self.rate(now);
+    }
+
+    /// What the destination is held to a multiple of: the rate of now, or the one that was kept if that
+    /// is more.
+    pub(super) fn usual(&mut self, now: Instant) -> f64 {
+        self.rate(now).max(self.kept)
+    }
+
     /// Per second. Never zero after a first request, however long ago.
-    pub(super) fn rate(&mut self, now: Instant) -> f64 {
+    fn rate(&mut self, now: Instant) -> f64 {
         let Some(first) = self.first else { return 0.0 };
         let [count] = self.window.totals(now);
         let covered = WHOLE_SLOTS * SLOT + now.as_nanos() % SLOT;

@@ -415,7 +415,7 @@ fn failures_beyond_the_usual_cut_what_is_made_beside_the_demand_and_are_usual_if
         gate.admit(millis(now + 501), caller(1000 + id, millis(now + 501)));
     }
     let at = requests(&mut gate, now + 502, 60, 25, 5, half);
-    assert!(factor(&gate) <= LEAST_SMALL, "{}", factor(&gate));
+    assert!(factor(&gate) <= BARE, "{}", factor(&gate));
     requests(&mut gate, at, 1200, 25, 5, half);
     assert!(gate.is_open() || factor(&gate) > 1.2, "{:?}", gate.state);
 }
