@@ -1,5 +1,6 @@
 //! A session with its clock, randomness, destination and trace: what every loop of attempts stands on.
 
+mod builder;
 mod goes;
 mod race;
 mod visit;
@@ -19,6 +20,7 @@ use crate::observe::Observer;
 use crate::random::SessionRandom;
 use crate::seldom::Seldom;
 
+pub use builder::DriverBuilder;
 pub use goes::{Goes, Nowhere, To};
 pub use race::Racer;
 pub use visit::Entry;
@@ -110,177 +112,11 @@ struct Extras<'p> {
     waits: Option<Box<dyn Iterator<Item = Duration> + Send + 'p>>,
 }
 
-/// What a [`Driver`] is made of; [`start`](Self::start) makes it.
-#[must_use = "a builder does nothing until `start`"]
-pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, D = Nowhere> {
-    policy: P,
-    to: D,
-    clock: K,
-    random: R,
-    repeatable: bool,
-    silent: bool,
-    extras: Option<Box<Extras<'p>>>,
-    observer: Observer,
-}
-
-impl<'p, K, R, P, D> DriverBuilder<'p, K, R, P, D>
-where
-    K: Clock,
-    R: Random,
-    P: Deref<Target = Policy>,
-    D: Goes,
-{
-    /// Goes to this destination: takes the retries out of its budget, minds its cooldown and its gate.
-    #[inline]
-    pub fn destination(
-        self,
-        destination: &'p Destination,
-    ) -> DriverBuilder<'p, K, R, P, To<&'p Destination>> {
-        self.maybe_destination(Some(destination))
-    }
-
-    /// The same, for code that may have none.
-    #[inline]
-    pub fn maybe_destination(
-        self,
-        destination: Option<&'p Destination>,
-    ) -> DriverBuilder<'p, K, R, P, To<&'p Destination>> {
-        let Self {
-            policy,
-            to: _,
-            clock,
-            random,
-            repeatable,
-            silent,
-            extras,
-            observer,
-        } = self;
-        DriverBuilder {
-            policy,
-            to: To::new(destination),
-            clock,
-            random,
-            repeatable,
-            silent,
-            extras,
-            observer,
-        }
-    }
-
-    /// Whether the operation may run twice without harm; true unless said otherwise.
-    pub fn repeatable(mut self, repeatable: bool) -> Self {
-        self.repeatable = repeatable;
-        self
-    }
-
-    /// Keeps a trace of every attempt.
-    pub fn traced(mut self) -> Self {
-        self.extras.get_or_insert_default().trace = Some(Trace::new());
-        self
-    }
-
-    /// Takes the waits from an iterator in place of the policy's backoff; there are no more retries
-    /// when it ends. Ceiling, jitter, hints and limits of the policy apply as ever.
-    pub fn waits(mut self, waits: impl Iterator<Item = Duration> + Send + 'p) -> Self {
-        self.extras.get_or_insert_default().waits = Some(Box::new(waits));
-        self
-    }
-
-    /// Names the destination in the metrics of this session; without it they have no such label.
-    #[cfg(feature = "metrics")]
-    pub fn label(mut self, label: crate::observe::Label) -> Self {
-        self.observer.label(label);
-        self
-    }
-
-    /// Tells of nothing: what it drives is no operation.
-    pub(crate) fn silent(mut self) -> Self {
-        self.silent = true;
-        self
-    }
-
-    /// Draws from this random source.
-    pub fn random<R2: Random>(self, random: R2) -> DriverBuilder<'p, K, R2, P, D> {
-        let Self {
-            policy,
-            to,
-            clock,
-            random: _,
-            repeatable,
-            silent,
-            extras,
-            observer,
-        } = self;
-        DriverBuilder {
-            policy,
-            to,
-            clock,
-            random,
-            repeatable,
-            silent,
-            extras,
-            observer,
-        }
-    }
-
-    /// Reads this clock.
-    pub fn clock<K2: Clock>(self, clock: K2) -> DriverBuilder<'p, K2, R, P, D> {
-        let Self {
-            policy,
-            to,
-            clock: _,
-            random,
-            repeatable,
-            silent,
-            extras,
-            observer,
-        } = self;
-        DriverBuilder {
-            policy,
-            to,
-            clock,
-            random,
-            repeatable,
-            silent,
-            extras,
-            observer,
-        }
-    }
-
-    /// The driver, before its first attempt.
-    #[inline]
-    pub fn start(self) -> Driver<'p, K, R, P, D> {
-        Driver {
-            attended: self.policy.needs_time()
-                || self.to.destination().is_some()
-                || self.extras.is_some(),
-            policy: self.policy,
-            to: self.to,
-            clock: self.clock,
-            random: self.random,
-            session: Session::new(NOT_YET, self.repeatable),
-            silent: self.silent,
-            counted: false,
-            extras: Seldom::new(self.extras),
-            observer: self.observer,
-        }
-    }
-}
-
 impl<'p, K: Clock> Driver<'p, K> {
     /// Begins a driver for one repeatable operation, with a random stream of its own.
     #[inline]
     pub const fn builder(policy: &'p Policy, clock: K) -> DriverBuilder<'p, K> {
-        DriverBuilder {
-            policy,
-            to: Nowhere,
-            clock,
-            random: SessionRandom::new(),
-            repeatable: true,
-            silent: false,
-            extras: None,
-            observer: Observer::NEW,
-        }
+        DriverBuilder::new(policy, Nowhere, clock)
     }
 }
 
@@ -308,16 +144,7 @@ where
         destination: Option<D>,
         clock: K,
     ) -> DriverBuilder<'p, K, SessionRandom, P, To<D>> {
-        DriverBuilder {
-            policy,
-            to: To::new(destination),
-            clock,
-            random: SessionRandom::new(),
-            repeatable: true,
-            silent: false,
-            extras: None,
-            observer: Observer::NEW,
-        }
+        DriverBuilder::new(policy, To::new(destination), clock)
     }
 }
 
@@ -729,17 +556,6 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver")
             .field("session", &self.session)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<K, R, P, D> fmt::Debug for DriverBuilder<'_, K, R, P, D>
-where
-    P: Deref<Target = Policy>,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DriverBuilder")
-            .field("policy", &*self.policy)
             .finish_non_exhaustive()
     }
 }

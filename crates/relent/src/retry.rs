@@ -424,20 +424,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H,
         self,
         destination: Option<&'p Destination>,
     ) -> Retry<'p, O, C, H, K, R, X, To<&'p Destination>> {
-        let Self {
-            operation,
-            classify,
-            hook,
-            driver,
-            interrupt,
-        } = self;
-        Retry {
-            operation,
-            classify,
-            hook,
-            driver: driver.maybe_destination(destination),
-            interrupt,
-        }
+        self.drive(|driver| driver.maybe_destination(destination))
     }
 
     /// Keeps a [`Trace`](crate::Trace) of every attempt for the result.
@@ -464,39 +451,13 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H,
     /// Draws from this random source, such as [`Draw::at(0.5)`](crate::Draw::at).
     #[inline]
     pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X, D> {
-        let Self {
-            operation,
-            classify,
-            hook,
-            driver,
-            interrupt,
-        } = self;
-        Retry {
-            operation,
-            classify,
-            hook,
-            driver: driver.random(random),
-            interrupt,
-        }
+        self.drive(|driver| driver.random(random))
     }
 
     /// Reads this clock and waits by it, such as a [`VirtualClock`](crate::VirtualClock).
     #[inline]
     pub fn clock<K2: Clock>(self, clock: K2) -> Retry<'p, O, C, H, K2, R, X, D> {
-        let Self {
-            operation,
-            classify,
-            hook,
-            driver,
-            interrupt,
-        } = self;
-        Retry {
-            operation,
-            classify,
-            hook,
-            driver: driver.clock(clock),
-            interrupt,
-        }
+        self.drive(|driver| driver.clock(clock))
     }
 
     /// Gives up as soon as `signal` completes, be it during an attempt, which is dropped, or during
@@ -554,6 +515,23 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H,
                 first: interrupt,
                 second: another,
             },
+        }
+    }
+
+    /// The same with another driver, which may be of another type.
+    #[inline]
+    fn drive<K2, R2, D2>(
+        self,
+        change: impl FnOnce(
+            DriverBuilder<'p, K, R, &'p Policy, D>,
+        ) -> DriverBuilder<'p, K2, R2, &'p Policy, D2>,
+    ) -> Retry<'p, O, C, H, K2, R2, X, D2> {
+        Retry {
+            operation: self.operation,
+            classify: self.classify,
+            hook: self.hook,
+            driver: change(self.driver),
+            interrupt: self.interrupt,
         }
     }
 }

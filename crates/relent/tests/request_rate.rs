@@ -29,6 +29,12 @@ fn policy() -> Policy {
     policy.request_rate(ten()).build().unwrap()
 }
 
+/// The same with a gate.
+fn gated() -> Policy {
+    let policy = policy().into_builder();
+    policy.gate(GateConfig::DEFAULT).build().unwrap()
+}
+
 /// When attempts were made, in milliseconds.
 struct Times(Instant, RefCell<Vec<u128>>);
 
@@ -275,11 +281,7 @@ async fn a_destination_that_throttles_gets_less_and_then_more_again() {
 /// What the gate lets go goes before others, but not above the rate.
 #[tokio::test(start_paused = true)]
 async fn who_was_parked_at_the_gate_is_held_to_the_rate_too() {
-    let policy = policy()
-        .into_builder()
-        .gate(GateConfig::DEFAULT)
-        .build()
-        .unwrap();
+    let policy = gated();
     let there = Destination::new(&policy);
     let (began, times) = (Instant::now(), Times::new());
     let all = (0..60).map(|_| {
@@ -305,11 +307,7 @@ async fn who_was_parked_at_the_gate_is_held_to_the_rate_too() {
 
 #[tokio::test(start_paused = true)]
 async fn who_goes_away_while_the_gate_holds_it_leaves_nothing_behind() {
-    let policy = policy()
-        .into_builder()
-        .gate(GateConfig::DEFAULT)
-        .build()
-        .unwrap();
+    let policy = gated();
     let there = Destination::new(&policy);
     let all = (0..40).map(|_| {
         let call = retry(&policy, pending::<Result<(), ()>>);
