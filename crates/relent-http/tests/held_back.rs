@@ -2,87 +2,19 @@
 //! the last real outcome (design rule 7). On real sockets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
+mod held_by;
 mod scripted;
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::Duration;
 
+use held_by::{ALL, By};
 use http::Request;
-use relent::{
-    Destination, Driver, Failure, Hint, Policy, RequestRateConfig, StopReason, Summary, TokioClock,
-    retry,
-};
+use relent::{Destination, StopReason, Summary};
 use relent_http::client::recipe;
 use relent_http::{AttemptError, Body, Client, Error, NotKept, RetryMiddleware};
 use reqwest_middleware::ClientBuilder;
 use scripted::{Server, Step, cut, pattern, response};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// What holds the retry back.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum By {
-    Gate,
-    Cooldown,
-    Rate,
-}
-
-const ALL: [By; 3] = [By::Gate, By::Cooldown, By::Rate];
-
-impl By {
-    fn policy(self) -> Arc<Policy> {
-        let policy = Policy::STANDARD.clone().into_builder();
-        let policy = match self {
-            // After the first probe, half a second after closing, and before the second.
-            Self::Gate => policy.deadline(SECOND * 9 / 10),
-            Self::Cooldown => policy.deadline(20 * SECOND),
-            Self::Rate => policy
-                .deadline(20 * SECOND)
-                .request_rate(RequestRateConfig {
-                    burst: Some(1),
-                    ..RequestRateConfig::new(0.01)
-                }),
-        };
-        Arc::new(policy.build().unwrap())
-    }
-
-    /// A destination that is down already, if the gate is to hold back: the attempt is a probe then.
-    async fn destination(self) -> Destination {
-        let there = Destination::new(&self.policy());
-        let once = once();
-        while self == Self::Gate && !there.is_closed() {
-            let down = retry(&once, || async { Err::<(), _>("down") });
-            down.destination(&there).await.unwrap_err();
-            tokio::time::sleep(SECOND / 100).await;
-        }
-        there
-    }
-
-    /// What another meets while the attempt runs.
-    fn begins(self, there: &Destination) {
-        if self == Self::Cooldown {
-            let once = once();
-            let mut other = Driver::builder(&once, TokioClock)
-                .destination(there)
-                .start();
-            other.on_attempt();
-            other.on_failure(&Failure::throttled().hint(Hint::after(60 * SECOND)));
-        }
-    }
-
-    const fn reason(self) -> StopReason {
-        match self {
-            Self::Gate => StopReason::Gate,
-            Self::Cooldown | Self::Rate => StopReason::RetryLater,
-        }
-    }
-}
-
-fn once() -> Policy {
-    let policy = Policy::STANDARD.clone().into_builder();
-    policy.max_retries(0).build().unwrap()
-}
 
 /// A destination whose only attempt ends so, since no retry goes.
 struct Held {

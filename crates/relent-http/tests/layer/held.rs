@@ -9,77 +9,15 @@ use bytes::Bytes;
 use http::Request;
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use relent::{
-    Destination, Driver, Failure, GaveUp, Hedge, HedgeConfig, Hint, Policy, RequestRateConfig,
-    StopReason, TokioClock, retry,
-};
+use relent::{GaveUp, Hedge, HedgeConfig, StopReason};
 use relent_http::{NotKept, ReplayBody, ResponseBody, RetryLayer, ServiceError};
-use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 
+use super::held_by::{ALL, By};
 use super::mock::{Answer, Mock, Reply, status};
 use super::{SECOND, ending, get, layer, policy};
 
 type Result = std::result::Result<http::Response<ResponseBody<Reply>>, GaveUp<ServiceError>>;
-
-/// What holds the retry back.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum By {
-    Gate,
-    Cooldown,
-    Rate,
-}
-
-impl By {
-    fn policy(self) -> Policy {
-        let policy = Policy::STANDARD.clone().into_builder();
-        // After the first probe, half a second after closing, and before the second.
-        let policy = policy.deadline(SECOND * 9 / 10);
-        match self {
-            Self::Gate | Self::Cooldown => policy,
-            Self::Rate => policy.request_rate(RequestRateConfig {
-                burst: Some(1),
-                ..RequestRateConfig::new(0.01)
-            }),
-        }
-        .build()
-        .unwrap()
-    }
-
-    /// A destination that is down already, if the gate is to hold back: the attempt is a probe then.
-    async fn destination(self) -> Destination {
-        let there = Destination::new(&self.policy());
-        let once = Policy::STANDARD.clone().into_builder().max_retries(0);
-        let once = once.build().unwrap();
-        while self == Self::Gate && !there.is_closed() {
-            let down = retry(&once, || async { Err::<(), _>("down") });
-            down.destination(&there).await.unwrap_err();
-            sleep(SECOND / 100).await;
-        }
-        there
-    }
-
-    /// What another meets while the attempt runs.
-    fn begins(self, there: &Destination) {
-        if self == Self::Cooldown {
-            let once = policy().max_retries(0).build().unwrap();
-            let mut other = Driver::builder(&once, TokioClock)
-                .destination(there)
-                .start();
-            other.on_attempt();
-            other.on_failure(&Failure::throttled().hint(Hint::after(60 * SECOND)));
-        }
-    }
-
-    const fn reason(self) -> StopReason {
-        match self {
-            Self::Gate => StopReason::Gate,
-            Self::Cooldown | Self::Rate => StopReason::RetryLater,
-        }
-    }
-}
-
-const ALL: [By; 3] = [By::Gate, By::Cooldown, By::Rate];
 
 /// One attempt that is answered so, and none after it.
 async fn held_back(by: By, hedge: bool, answer: Answer) -> Result {

@@ -10,6 +10,8 @@
 mod bodies;
 mod hedge;
 mod held;
+#[path = "../held_by/mod.rs"]
+mod held_by;
 mod mock;
 mod time;
 
@@ -19,6 +21,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use held_by::SECOND;
 use http::{Method, Request, Response, Uri};
 use http_body_util::{Empty, Full};
 use mock::{Answer, Mock, Reply, status};
@@ -28,8 +31,6 @@ use relent::{
 };
 use relent_http::{FreshConnection, Override, ResponseBody, RetryLayer, ServiceError};
 use tower::{Layer, Service, ServiceExt};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Three retries, a second before each.
 fn policy() -> PolicyBuilder {
