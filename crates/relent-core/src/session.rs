@@ -143,6 +143,13 @@ impl Session {
         self.call_off_hedge(budget);
     }
 
+    /// Whether it has taken something from the budget that [`on_cancel`](Self::on_cancel) gives back.
+    #[inline]
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        self.waiting || self.hedging
+    }
+
     /// Something happened that makes the backoff begin anew: activity while polling (R4.4), a long
     /// healthy run. Limits are not moved: nothing extends past a limit.
     pub const fn reset(&mut self, now: Instant) {

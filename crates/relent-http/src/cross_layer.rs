@@ -67,6 +67,10 @@ struct Told<K: Clock> {
 }
 
 impl<K: Clock> Telling<K> {
+    /// Of a client that tells nothing.
+    #[cfg(feature = "tower")]
+    pub(crate) const NOTHING: Self = Self(None);
+
     /// A call of this client; one that is `None` tells nothing.
     #[inline]
     pub(crate) fn of(client: Option<&CrossLayer>, clock: impl FnOnce() -> K) -> Self {

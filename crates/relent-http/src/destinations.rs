@@ -27,7 +27,12 @@ impl There {
     #[cfg(feature = "tower")]
     pub(crate) fn at(&self, uri: &Uri) -> Arc<Destination> {
         match self {
-            Self::ByHost(destinations) => destinations.of(&host(uri)),
+            Self::ByHost(destinations) => {
+                let written = uri.authority().map_or("", Authority::as_str);
+                let last = may_be_name(written).then(|| destinations.again(written));
+                let last = last.flatten();
+                last.unwrap_or_else(|| destinations.of(&host(uri)))
+            }
             Self::One(destination) => Arc::clone(destination),
         }
     }
@@ -36,7 +41,10 @@ impl There {
     #[cfg(any(feature = "reqwest", test))]
     pub(crate) fn of(&self, host: &str) -> Arc<Destination> {
         match self {
-            Self::ByHost(destinations) => destinations.of(without_user(host)),
+            Self::ByHost(destinations) => {
+                let last = destinations.again(host);
+                last.unwrap_or_else(|| destinations.of(without_user(host)))
+            }
             Self::One(destination) => Arc::clone(destination),
         }
     }
@@ -47,6 +55,15 @@ fn without_user(authority: &str) -> &str {
     let user = authority.bytes().rposition(|byte| byte == b'@');
     user.and_then(|at| authority.get(at + 1..))
         .unwrap_or(authority)
+}
+
+/// Whether a destination of this very name is where a request goes whose address is written like this,
+/// so that it need not be looked at any closer. Other ways to write it are no names, but for the port
+/// that the one scheme has anyway and the other has not.
+#[cfg(feature = "tower")]
+#[inline]
+fn may_be_name(authority: &str) -> bool {
+    !authority.ends_with(":80") && !authority.ends_with(":443")
 }
 
 /// What tells destinations apart: host and port, in small letters and without the port that the scheme
@@ -93,6 +110,18 @@ mod tests {
         ] {
             assert_eq!(host(&uri.parse().unwrap()), name, "{uri}");
         }
+    }
+
+    #[test]
+    fn the_destination_that_was_called_last_is_found_by_the_whole_of_its_name() {
+        let there = There::by_host(&Arc::new(Policy::STANDARD.clone()));
+        let at = |uri: &str| there.at(&uri.parse().unwrap());
+        let (other, plain) = (at("https://one.example:80/"), at("http://one.example/"));
+        assert!(!Arc::ptr_eq(&other, &plain));
+        let _ = at("https://one.example:80/");
+        assert!(Arc::ptr_eq(&plain, &at("http://one.example:80/")));
+        assert!(Arc::ptr_eq(&plain, &at("http://ONE.example/")));
+        assert!(Arc::ptr_eq(&plain, &at("http://user@one.example/")));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A tower layer that retries HTTP requests (design rules 1–9).
 
+mod between;
 mod body;
 mod cross_layer;
 mod error;
@@ -8,6 +9,7 @@ mod future;
 mod grpc;
 mod head;
 mod last;
+mod opening;
 mod overrides;
 mod race;
 
@@ -16,9 +18,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response, Uri};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request, Response, Uri};
 use http_body::Body;
-use relent::{Clock, Destination, Driver, GaveUp, SessionRandom, Sleeper, Summary, To, TokioClock};
+use relent::{
+    Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary, To,
+    TokioClock,
+};
 use relent_core::{Hedge, Policy, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -27,7 +33,6 @@ use crate::cross_layer::CrossLayer;
 use crate::destinations::There;
 use crate::hint::HintOptions;
 use crate::observe::Named;
-use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use body::ResponseBody;
@@ -122,10 +127,14 @@ struct Config<K, M, N> {
     reroute: Option<Arc<Reroute>>,
     random: Option<Arc<NewRandom>>,
     cross: Option<CrossLayer>,
+    /// As [`is_plain`](Self::is_plain) says, of the layer as it is in a service.
+    plain: bool,
     clock: K,
     map: M,
     reopen: N,
 }
+
+type CallBuilder<K> = DriverBuilder<'static, K, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
 
 /// The driver of a call, which may not borrow.
 type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
@@ -146,6 +155,7 @@ impl RetryLayer {
                 reroute: None,
                 random: None,
                 cross: None,
+                plain: false,
                 clock: TokioClock,
                 map: Unchanged,
                 reopen: ByType,
@@ -292,6 +302,11 @@ impl<K, M, N> RetryLayer<K, M, N> {
 }
 
 impl<K, M, N> Config<K, M, N> {
+    /// Whether calls have nothing but the policy, the destination and a map of the body.
+    fn is_plain(&self) -> bool {
+        self.hedge.is_none() && self.cross.is_none() && self.random.is_none() && !self.traced
+    }
+
     /// The same with others of what has a type of its own, and what is left over.
     fn with<K2, M2, N2, T>(
         self,
@@ -309,6 +324,7 @@ impl<K, M, N> Config<K, M, N> {
             reroute: self.reroute,
             random: self.random,
             cross: self.cross,
+            plain: self.plain,
             clock,
             map,
             reopen,
@@ -320,41 +336,39 @@ impl<K, M, N> Config<K, M, N> {
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// The driver of one call, with all that is shared by the callers of the destination.
     #[inline]
-    fn driver(
-        &self,
-        uri: &Uri,
-        facts: RequestFacts,
-        overrides: Option<&Override>,
-    ) -> CallDriver<K> {
-        let policy = overrides.and_then(|overrides| overrides.policy.as_ref());
-        let policy = policy.unwrap_or(&self.policy);
-        let repeatable = repeatable(facts, overrides);
+    fn driver(&self, uri: &Uri, policy: &Arc<Policy>, repeatable: bool) -> CallBuilder<K> {
         let destination = Some(self.destinations.at(uri));
-        let mut driver =
-            Driver::shared(policy.clone(), destination, self.clock.clone()).repeatable(repeatable);
+        let driver = Driver::shared(policy.clone(), destination, self.clock.clone());
+        self.named.name(driver.repeatable(repeatable))
+    }
+
+    /// With what a layer has that is not [`plain`](Self::plain).
+    fn with_extras(&self, mut driver: CallBuilder<K>) -> CallBuilder<K> {
         if let Some(random) = &self.random {
             driver = driver.random(random());
         }
         if self.traced {
             driver = driver.traced();
         }
-        self.named.name(driver).start()
+        driver
     }
 
-    /// What hedges this request, if anything may.
+    /// What is kept of the body of this request, and the body of its first attempt.
     #[inline]
-    fn hedge_for(
-        &self,
-        facts: RequestFacts,
-        overrides: Option<&Override>,
-        policy: &Policy,
-    ) -> Option<Arc<Hedge>> {
-        let hedge = match overrides.and_then(|overrides| overrides.hedge.as_ref()) {
-            Some(hedge) => hedge.as_ref(),
-            None => self.hedge.as_ref(),
-        }?;
-        let may = repeatable(facts, overrides) || policy.assume_repeatable();
-        may.then(|| hedge.clone())
+    fn replay<B>(&self, headers: &HeaderMap, body: B, once: bool) -> (Replay<B>, ReplayBody<B>)
+    where
+        B: Body,
+        B::Error: Into<BoxError>,
+        N: Reopen<B>,
+    {
+        let cap = if once { 0 } else { self.cap };
+        let (mut replay, body) = Replay::new(body, &self.reopen, cap);
+        if replay.is_streamed()
+            && let Some(length) = content_length(headers)
+        {
+            replay.announce(length);
+        }
+        (replay, body)
     }
 
     /// Lets the caller choose where the attempt goes.
@@ -366,13 +380,6 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
     }
 }
 
-/// Whether the request may run twice without harm.
-#[inline]
-fn repeatable(facts: RequestFacts, overrides: Option<&Override>) -> bool {
-    let said = overrides.and_then(|overrides| overrides.repeatable);
-    said.unwrap_or(facts.repeatable)
-}
-
 impl<S, K, M, N> Layer<S> for RetryLayer<K, M, N>
 where
     K: Clone,
@@ -382,9 +389,11 @@ where
     type Service = Retry<S, K, M, N>;
 
     fn layer(&self, service: S) -> Self::Service {
+        let mut config = self.config.clone();
+        config.plain = config.is_plain();
         Retry {
             service,
-            config: Arc::new(self.config.clone()),
+            config: Arc::new(config),
         }
     }
 }
@@ -416,6 +425,11 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         ResponseFuture::start(&mut self.service, &self.config, request)
     }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    let length = headers.get(CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
 }
 
 #[cold]

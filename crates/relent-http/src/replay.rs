@@ -70,8 +70,8 @@ enum Turn<B> {
         turn: u32,
     },
     Streamed(Arc<Mutex<Stream<B>>>, u32),
-    /// All that an attempt beside this one has read.
-    Kept(Kept, Arc<Progress>),
+    /// All that an attempt beside this one has read. In a box, since few bodies are, and all are moved.
+    Kept(Box<Kept>, Arc<Progress>),
 }
 
 /// Whether the body of an attempt has been read to its end, for one who has given the body away.
@@ -238,7 +238,7 @@ where
             }
             Source::Streamed(stream, _) => {
                 let kept = lock(stream).kept().ok_or(NotReplayable)?;
-                ReplayBody(Turn::Kept(kept, Arc::default()))
+                ReplayBody(Turn::Kept(Box::new(kept), Arc::default()))
             }
         })
     }

@@ -250,17 +250,38 @@ impl Destination {
         Some(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// The same for a request that then asks for its first attempt, where nothing but a gate has a say
+    /// about it: as [`admit`](Self::admit), in one turn at the lock. `None`: there is more to ask.
+    #[inline]
+    pub(crate) fn on_request_at_gate(
+        &self,
+        now: Instant,
+        last_start: Instant,
+    ) -> Option<(u64, Option<Pass>)> {
+        if self.throttle.is_some() || self.slots.is_some() || self.cooldown.has_begun() {
+            return None;
+        }
+        let mut gated = self.locked()?;
+        if let Some(budget) = &self.budget {
+            budget.on_request();
+        }
+        gated.gate.on_request(now);
+        let caller = Caller {
+            until: last_start.min(self.patience(now)),
+            since: now,
+            id: self.requests.fetch_add(1, Ordering::Relaxed),
+            fresh: true,
+        };
+        let pass = gated.admit(now, caller, &self.change);
+        Some((caller.id, pass))
+    }
+
     /// May the caller make an attempt? `None`: it is parked, and asks for its [turn](Self::turn).
     pub(crate) fn admit(&self, now: Instant, caller: Caller) -> Option<Option<Pass>> {
         let Some(mut gated) = self.locked() else {
             return Some(None);
         };
-        let pass = gated.gate.admit(now, caller);
-        gated.note(&self.change);
-        if pass.is_none() {
-            gated.waiting.insert(caller.id, Waiting::default());
-        }
-        pass.map(Some)
+        gated.admit(now, caller, &self.change).map(Some)
     }
 
     /// Whether a parked caller may go now; if not, `waker` is woken when it may.
@@ -403,6 +424,15 @@ impl Destination {
 }
 
 impl Gated {
+    fn admit(&mut self, now: Instant, caller: Caller, change: &AtomicU8) -> Option<Pass> {
+        let pass = self.gate.admit(now, caller);
+        self.note(change);
+        if pass.is_none() {
+            self.waiting.insert(caller.id, Waiting::default());
+        }
+        pass
+    }
+
     /// Notes what the gate has become.
     fn note(&mut self, change: &AtomicU8) {
         let state = GateState::of(&self.gate);

@@ -540,7 +540,7 @@ where
 {
     #[inline]
     fn drop(&mut self) {
-        if self.to.destination().is_some() {
+        if self.to.destination().is_some() && (self.session.holds() || !self.has_left()) {
             self.leave();
         }
     }

@@ -7,31 +7,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
-use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock, Entry, GaveUp, Sleeper, Summary};
-use relent_core::{Cause, Decision, Failure, Hedge, Instant, Kind, StopReason};
+use relent::{Attempt, Clock, GaveUp, Sleeper, Summary};
+use relent_core::{Cause, Failure, Hedge, Instant, Kind};
 use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::head::Head;
 use super::last::Last;
-use super::race::{Call, Ended, Finish, Racing};
-use super::{CallDriver, Config, MapBody, Override, ServiceError};
+use super::race::{Ended, Racing};
+use super::{CallDriver, Config, MapBody, ServiceError};
 use crate::classify::cannot_fail;
 use crate::cross_layer::Telling;
-use crate::drain;
+
 use crate::network;
 use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
-
-/// A service that fails at once, again and again, without a wait, lets other tasks run after this
-/// many attempts.
-const ATTEMPTS_PER_TURN: u32 = 32;
+use crate::replay::{BoxError, Reopen, Replay};
 
 pin_project! {
     /// The future of a [`Retry`](super::Retry). Dropping it at any point leaves the budget
@@ -43,33 +37,50 @@ pin_project! {
         K: Sleeper,
         M: MapBody<B>,
     {
-        config: Arc<Config<K, M, N>>,
-        service: S,
+        pub(super) config: Arc<Config<K, M, N>>,
+        pub(super) service: S,
         // What the next attempt sends; `None` if there is none.
-        head: Option<Head>,
-        // The request of the first attempt, while it may not start.
-        first: Option<Box<Request<M::Body>>>,
-        replay: Replay<B>,
-        facts: RequestFacts,
-        driver: CallDriver<K>,
-        // What the attempts tell the server.
-        telling: Telling<K>,
+        pub(super) head: Option<Head>,
+        pub(super) replay: Replay<B>,
+        pub(super) facts: RequestFacts,
+        pub(super) driver: CallDriver<K>,
         // One timer for waits and limits, made when it is first needed and reused.
-        timer: Option<Pin<Box<K::Sleep>>>,
-        // The next attempt should have a new connection.
-        fresh: bool,
-        // What joins attempts that take long.
-        hedge: Option<Arc<Hedge>>,
-        // What the last attempt has left, until the next one starts.
-        last: Option<Box<Last<R>>>,
+        pub(super) timer: Option<Pin<Box<K::Sleep>>>,
+        pub(super) extras: Option<Box<Extras<M::Body, R, K>>>,
         #[pin]
-        state: State<S::Future, B, R, K>,
+        pub(super) state: State<S::Future, B, R, K>,
+    }
+}
+
+/// What few calls have, out of the way of those that do not.
+pub(super) struct Extras<T, R, K: Clock> {
+    /// What the attempts tell the server.
+    pub(super) telling: Telling<K>,
+    /// What joins attempts that take long.
+    pub(super) hedge: Option<Arc<Hedge>>,
+    /// The request of the first attempt, while it may not start.
+    pub(super) first: Option<Request<T>>,
+    /// The next attempt should have a new connection.
+    pub(super) fresh: bool,
+    /// What the last attempt has left, until the next one starts.
+    pub(super) last: Option<Last<R>>,
+}
+
+impl<T, R, K: Clock> Default for Extras<T, R, K> {
+    fn default() -> Self {
+        Self {
+            telling: Telling::NOTHING,
+            hedge: None,
+            first: None,
+            fresh: false,
+            last: None,
+        }
     }
 }
 
 /// When a running attempt is cut off.
 #[derive(Clone, Copy)]
-enum Limit {
+pub(super) enum Limit {
     Never,
     /// Then; the timer is not set before the attempt has to wait.
     At(Instant, Duration),
@@ -79,7 +90,7 @@ enum Limit {
 
 /// What the timer of a wait is set for.
 #[derive(Clone, Copy)]
-enum Set {
+pub(super) enum Set {
     Nothing,
     Wait,
     /// For what is still to be drained after the wait.
@@ -88,7 +99,7 @@ enum Set {
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F, B, R, K: Sleeper> {
+    pub(super) enum State<F, B, R, K: Sleeper> {
         Running {
             #[pin]
             attempt: F,
@@ -117,6 +128,53 @@ pin_project! {
     }
 }
 
+impl<F, B, R, K: Sleeper> State<F, B, R, K> {
+    /// An attempt that is sent now.
+    pub(super) fn running<S, T>(
+        service: &mut S,
+        request: Request<T>,
+        number: u32,
+        limit: Limit,
+    ) -> Self
+    where
+        S: Service<Request<T>, Future = F>,
+    {
+        let span = span_of(&request, number);
+        let entered = span.enter();
+        let attempt = service.call(request);
+        drop(entered);
+        Self::Running {
+            attempt,
+            limit,
+            span,
+        }
+    }
+}
+
+/// What a call does next.
+pub(super) enum Next<R> {
+    /// What its state says, which has changed.
+    Changed,
+    /// The same, when others have had their turn.
+    Yield,
+    /// It decides what to make of a failure.
+    Failed(Ended<R>, Failure),
+    /// It ends.
+    Over(Output<R>),
+}
+
+impl<R> Next<R> {
+    /// After an attempt without a response.
+    fn failed(span: &mut AttemptSpan, error: ServiceError, failure: Failure) -> Self {
+        span.failed(&failure);
+        let ended = Ended {
+            outcome: Outcome::Error(error),
+            busy: false,
+        };
+        Self::Failed(ended, failure)
+    }
+}
+
 /// How an attempt ended.
 pub(super) enum Outcome<R> {
     Response(Response<R>),
@@ -125,363 +183,9 @@ pub(super) enum Outcome<R> {
 
 pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
 
-impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
-where
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body,
-    R::Error: Into<BoxError>,
-    K: Sleeper + Clone,
-    M: MapBody<B>,
-    N: Reopen<B>,
-{
-    /// Calls the service, which is ready.
-    #[inline]
-    pub(super) fn start(
-        service: &mut S,
-        config: &Arc<Config<K, M, N>>,
-        mut request: Request<B>,
-    ) -> Self {
-        let mut overrides: Option<Override> = if request.extensions().is_empty() {
-            None
-        } else {
-            request.extensions_mut().remove()
-        };
-        config.obey_deadline(&request, &mut overrides);
-        let facts = RequestFacts::of(request.method(), request.headers());
-        let mut driver = config.driver(request.uri(), facts, overrides.as_ref());
-        let once = driver.policy().max_retries() == Some(0)
-            || overrides
-                .as_ref()
-                .is_some_and(|overrides| overrides.no_retry);
-        let hedge = if once {
-            None
-        } else {
-            config.hedge_for(facts, overrides.as_ref(), driver.policy())
-        };
-        let head = (!once).then(|| Head::of(&request));
-        let (parts, body) = request.into_parts();
-        let cap = if once { 0 } else { config.cap };
-        let (mut replay, body) = Replay::new(body, &config.reopen, cap);
-        if replay.is_streamed()
-            && let Some(length) = content_length(&parts)
-        {
-            replay.announce(length);
-        }
-        let sent = hedge.is_some().then(|| body.progressed());
-        let mut request = Request::from_parts(parts, config.map.map_body(body));
-        config.route(&mut request, 1);
-        let mut telling = config.telling();
-        let mut first = None;
-        let state = match (driver.enter(None), &hedge, sent) {
-            // The destination wants to be left alone for now: the future waits. What waited is not
-            // hedged.
-            (Entry::Wait(_) | Entry::Stop(_), ..) => {
-                first = Some(Box::new(request));
-                State::Reserving {
-                    timed: false,
-                    failure: Failure::not_processed(),
-                }
-            }
-            (Entry::Go, Some(hedge), Some(sent)) => {
-                let span = span_of(&request, 1);
-                let send = |attempt| {
-                    telling.tell(&attempt, request.headers_mut());
-                    service.call(request)
-                };
-                State::Racing {
-                    racing: Racing::first(hedge.clone(), &mut driver, sent, span, send),
-                }
-            }
-            (Entry::Go, ..) => {
-                let span = span_of(&request, 1);
-                let (first, limit) = begin(&mut driver);
-                telling.tell(&first, request.headers_mut());
-                let attempt = span.in_scope(|| service.call(request));
-                State::Running {
-                    attempt,
-                    limit,
-                    span,
-                }
-            }
-        };
-        Self {
-            config: config.clone(),
-            service: service.clone(),
-            head,
-            first,
-            replay,
-            facts,
-            driver,
-            telling,
-            timer: None,
-            fresh: false,
-            hedge,
-            last: None,
-            state,
-        }
-    }
-
-    fn poll_output(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Output<R>> {
-        let mut this = self.project();
-        loop {
-            let (outcome, failure, busy) = match this.state.as_mut().project() {
-                StateProjection::Done => return Poll::Pending,
-                StateProjection::Running {
-                    attempt,
-                    limit,
-                    span,
-                } => match span.in_scope(|| attempt.poll(context)) {
-                    Poll::Ready(Ok(response)) => {
-                        match judge(&response, *this.facts, this.config, this.driver) {
-                            None => {
-                                span.answered(response.status(), None);
-                                let status = response.status().as_u16();
-                                this.driver.on_success_with(Cause::Status(status));
-                                this.state.set(State::Done);
-                                let response = response.map(ResponseBody::of);
-                                if this.driver.attempts() > 1 || this.config.traced {
-                                    let summary = this.driver.summary(None);
-                                    return Poll::Ready(Ok(with(summary, response)));
-                                }
-                                return Poll::Ready(Ok(response));
-                            }
-                            Some(failure) => {
-                                span.answered(response.status(), Some(&failure));
-                                let busy = !this.replay.is_whole();
-                                (Outcome::Response(response), failure, busy)
-                            }
-                        }
-                    }
-                    Poll::Ready(Err(error)) => {
-                        let error = error.into();
-                        let failure = of_error(&*error);
-                        span.failed(&failure);
-                        (Outcome::Error(ServiceError::Service(error)), failure, false)
-                    }
-                    Poll::Pending => {
-                        let given = ready!(poll_limit(limit, this.driver, this.timer, context));
-                        let failure = Failure::ambiguous().cause(Cause::Timeout);
-                        span.failed(&failure);
-                        (Outcome::Error(ServiceError::Timeout(given)), failure, false)
-                    }
-                },
-                StateProjection::Racing { racing } => {
-                    let Some(head) = this.head.as_ref() else {
-                        return Poll::Pending;
-                    };
-                    let call = Call {
-                        service: this.service,
-                        head,
-                        config: this.config,
-                        fresh: *this.fresh,
-                        telling: this.telling,
-                    };
-                    let (driver, facts) = (&mut *this.driver, *this.facts);
-                    match ready!(racing.poll_finish(driver, call, this.replay, facts, context)) {
-                        Finish::Won(response) => {
-                            this.state.set(State::Done);
-                            let response = response.map(ResponseBody::of);
-                            if this.driver.attempts() > 1 || this.config.traced {
-                                let summary = this.driver.summary(None);
-                                return Poll::Ready(Ok(with(summary, response)));
-                            }
-                            return Poll::Ready(Ok(response));
-                        }
-                        Finish::Failed(Ended { outcome, busy }, failure) => {
-                            (outcome, failure, busy)
-                        }
-                    }
-                }
-                StateProjection::Waiting {
-                    left,
-                    patience,
-                    timer,
-                    failure,
-                } => {
-                    let mut draining = match this.last {
-                        Some(last) => last.poll_drain(context).is_pending(),
-                        None => false,
-                    };
-                    if matches!(timer, Set::Wait) || draining && matches!(timer, Set::Drain) {
-                        ready!(poll_timer(this.timer, context));
-                    }
-                    *timer = Set::Nothing;
-                    if patience.is_zero()
-                        && let Some(last) = this.last
-                    {
-                        last.end_drain();
-                        draining = false;
-                    }
-                    if !left.is_zero() {
-                        let wait = if draining {
-                            (*patience).min(*left)
-                        } else {
-                            *left
-                        };
-                        *left = left.saturating_sub(wait);
-                        *patience = patience.saturating_sub(wait);
-                        *timer = Set::Wait;
-                        set_timer(this.timer, this.driver.clock(), wait);
-                        continue;
-                    }
-                    if draining {
-                        *timer = Set::Drain;
-                        set_timer(this.timer, this.driver.clock(), *patience);
-                        *patience = Duration::ZERO;
-                        continue;
-                    }
-                    let failure = *failure;
-                    this.state.set(State::Reserving {
-                        timed: false,
-                        failure,
-                    });
-                    continue;
-                }
-                StateProjection::Reserving { timed, failure } => {
-                    if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
-                        this.state.set(State::Done);
-                        let summary = this.driver.summary(Some(stop));
-                        return Poll::Ready(match this.last.take() {
-                            Some(last) => last.into_output(summary),
-                            None => Err(GaveUp::new(None, summary)),
-                        });
-                    }
-                    let (last, stop) = match this.service.poll_ready(context) {
-                        Poll::Ready(Ok(())) => {
-                            if let Some(mut request) = this.first.take() {
-                                let (attempt, limit) = begin(this.driver);
-                                this.telling.tell(&attempt, request.headers_mut());
-                                let span = span_of(&request, 1);
-                                let attempt = span.in_scope(|| this.service.call(*request));
-                                this.state.set(State::Running {
-                                    attempt,
-                                    limit,
-                                    span,
-                                });
-                                continue;
-                            }
-                            match again(this.head.as_ref(), this.replay, this.config) {
-                                Ok((head, body)) => {
-                                    // The next outcome takes its place.
-                                    *this.last = None;
-                                    let (config, fresh) = (&**this.config, *this.fresh);
-                                    let state = if let Some(hedge) = this.hedge {
-                                        let call = Call {
-                                            service: this.service,
-                                            head,
-                                            config,
-                                            fresh,
-                                            telling: this.telling,
-                                        };
-                                        let hedge = hedge.clone();
-                                        let racing = Racing::again(hedge, this.driver, call, body);
-                                        State::Racing { racing }
-                                    } else {
-                                        let body = config.map.map_body(body);
-                                        let (attempt, limit) = begin(this.driver);
-                                        let mut request =
-                                            head.attempt(body, attempt, fresh, config);
-                                        this.telling.tell(&attempt, request.headers_mut());
-                                        let span = span_of(&request, attempt.number);
-                                        let attempt = span.in_scope(|| this.service.call(request));
-                                        State::Running {
-                                            attempt,
-                                            limit,
-                                            span,
-                                        }
-                                    };
-                                    this.state.set(state);
-                                    continue;
-                                }
-                                Err(error) => {
-                                    let stop =
-                                        this.driver.on_declined(failure, StopReason::NotReplayable);
-                                    let own = Box::new(Last::Error(ServiceError::Body(error)));
-                                    (this.last.take().unwrap_or(own), stop)
-                                }
-                            }
-                        }
-                        Poll::Ready(Err(error)) => {
-                            let stop = this.driver.on_declined(failure, StopReason::Permanent);
-                            let own = Last::Error(ServiceError::Service(error.into()));
-                            (Box::new(own), stop)
-                        }
-                        Poll::Pending => {
-                            if !*timed {
-                                let Some(left) = this.driver.remaining() else {
-                                    return Poll::Pending;
-                                };
-                                *timed = true;
-                                set_timer(this.timer, this.driver.clock(), left);
-                            }
-                            ready!(poll_timer(this.timer, context));
-                            let stop = this.driver.on_declined(failure, StopReason::Deadline);
-                            let own = Box::new(Last::Error(ServiceError::NotReady));
-                            (this.last.take().unwrap_or(own), stop)
-                        }
-                    };
-                    this.state.set(State::Done);
-                    let summary = this.driver.summary(Some(stop));
-                    return Poll::Ready(last.into_output(summary));
-                }
-            };
-
-            let answered = matches!(outcome, Outcome::Response(_));
-            *this.fresh = busy || failure.cause == Cause::Status(421);
-            let (head, replay) = (this.head.as_ref(), &mut *this.replay);
-            let unable = || match head {
-                None => Some(StopReason::RetriesExhausted),
-                Some(_) => {
-                    let kept = replay.take_back(answered);
-                    kept.err().map(|_| StopReason::NotReplayable)
-                }
-            };
-            match this.driver.on_failure_unless(&failure, unable) {
-                Decision::Stop(stop) => {
-                    this.state.set(State::Done);
-                    let summary = this.driver.summary(Some(stop));
-                    return Poll::Ready(match outcome {
-                        Outcome::Response(response) => {
-                            Ok(with(summary, response.map(ResponseBody::of)))
-                        }
-                        Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
-                    });
-                }
-                Decision::Retry { after } => {
-                    let last = this.last.insert(Box::new(Last::of(outcome)));
-                    let patience = if last.is_draining() {
-                        drain::patience(after, this.driver.room())
-                    } else {
-                        Duration::ZERO
-                    };
-                    // Drops the attempt, with all that it holds, before the wait.
-                    this.state.set(State::Waiting {
-                        left: after,
-                        patience,
-                        timer: Set::Nothing,
-                        failure,
-                    });
-                    if after.is_zero() && this.driver.attempts().is_multiple_of(ATTEMPTS_PER_TURN) {
-                        context.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn content_length(head: &Parts) -> Option<u64> {
-    let length = head.headers.get(CONTENT_LENGTH)?;
-    length.to_str().ok()?.parse().ok()
-}
-
 /// An attempt starts.
 #[inline]
-fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
+pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
     let (attempt, ends) = driver.begin_attempt();
     let limit = match (ends, attempt.limit) {
         (Some(ends), Some(limit)) => Limit::At(ends, limit),
@@ -494,21 +198,6 @@ fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
 #[inline]
 pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
     AttemptSpan::start(request.method(), request.uri(), request.headers(), attempt)
-}
-
-/// What an attempt after the first sends.
-fn again<'h, B, K, M, N>(
-    head: Option<&'h Head>,
-    replay: &mut Replay<B>,
-    config: &Config<K, M, N>,
-) -> Result<(&'h Head, ReplayBody<B>), NotReplayable>
-where
-    B: Body,
-    B::Error: Into<BoxError>,
-    N: Reopen<B>,
-{
-    let head = head.ok_or(NotReplayable)?;
-    Ok((head, replay.again(&config.reopen)?))
 }
 
 /// Ready when a running attempt is to be cut off, with the time that it was given.
@@ -577,13 +266,31 @@ pub(super) fn of_error(error: network::Source<'_>) -> Failure {
     network::classify_error(error)
 }
 
+/// What a call that has succeeded ends with.
+#[inline]
+pub(super) fn answer<R, K: Clock>(
+    driver: &mut CallDriver<K>,
+    traced: bool,
+    response: Response<R>,
+) -> Response<ResponseBody<R>> {
+    let response = response.map(ResponseBody::of);
+    if driver.attempts() > 1 || traced {
+        return with(driver.summary(None), response);
+    }
+    response
+}
+
 #[cold]
 pub(super) fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
     response.extensions_mut().insert(summary);
     response
 }
 
-fn set_timer<K: Sleeper>(timer: &mut Option<Pin<Box<K::Sleep>>>, clock: &K, duration: Duration) {
+pub(super) fn set_timer<K: Sleeper>(
+    timer: &mut Option<Pin<Box<K::Sleep>>>,
+    clock: &K,
+    duration: Duration,
+) {
     let sleep = clock.sleep(duration);
     match timer {
         Some(timer) => timer.as_mut().set(sleep),
@@ -591,7 +298,7 @@ fn set_timer<K: Sleeper>(timer: &mut Option<Pin<Box<K::Sleep>>>, clock: &K, dura
     }
 }
 
-fn poll_timer<F: Future<Output = ()>>(
+pub(super) fn poll_timer<F: Future<Output = ()>>(
     timer: &mut Option<Pin<Box<F>>>,
     context: &mut Context<'_>,
 ) -> Poll<()> {
@@ -616,8 +323,55 @@ where
     type Output = Output<R>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Output<R>> {
-        self.poll_output(context)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Output<R>> {
+        loop {
+            let mut this = self.as_mut().project();
+            let next = match this.state.as_mut().project() {
+                StateProjection::Running {
+                    attempt,
+                    limit,
+                    span,
+                } => {
+                    let entered = span.enter();
+                    let polled = attempt.poll(context);
+                    drop(entered);
+                    match polled {
+                        Poll::Ready(Ok(response)) => {
+                            match judge(&response, *this.facts, this.config, this.driver) {
+                                None => {
+                                    span.answered(response.status(), None);
+                                    let status = response.status().as_u16();
+                                    this.driver.on_success_with(Cause::Status(status));
+                                    this.state.set(State::Done);
+                                    let traced = this.config.traced;
+                                    return Poll::Ready(Ok(answer(this.driver, traced, response)));
+                                }
+                                Some(failure) => {
+                                    span.answered(response.status(), Some(&failure));
+                                    let outcome = Outcome::Response(response);
+                                    let busy = !this.replay.is_whole();
+                                    Next::Failed(Ended { outcome, busy }, failure)
+                                }
+                            }
+                        }
+                        Poll::Ready(Err(error)) => {
+                            let error = error.into();
+                            let failure = of_error(&*error);
+                            Next::failed(span, ServiceError::Service(error), failure)
+                        }
+                        Poll::Pending => {
+                            let given = ready!(poll_limit(limit, this.driver, this.timer, context));
+                            let failure = Failure::ambiguous().cause(Cause::Timeout);
+                            Next::failed(span, ServiceError::Timeout(given), failure)
+                        }
+                    }
+                }
+                _ => Next::Changed,
+            };
+            if let Some(output) = ready!(self.as_mut().poll_between(next, context)) {
+                return Poll::Ready(output);
+            }
+        }
     }
 }
 

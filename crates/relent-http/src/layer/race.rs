@@ -42,11 +42,9 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let poll = || this.call.poll(context);
-        let output = ready!(match &this.span {
-            Some(span) => span.in_scope(poll),
-            None => poll(),
-        });
+        let entered = this.span.as_ref().map(AttemptSpan::enter);
+        let output = ready!(this.call.poll(context));
+        drop(entered);
         Poll::Ready((output, this.sent.is_whole(), this.span.take()))
     }
 }
@@ -67,11 +65,8 @@ pub(super) struct Ended<R> {
     pub(super) busy: bool,
 }
 
-/// How a race ended.
-pub(super) enum Finish<R> {
-    Won(Response<R>),
-    Failed(Ended<R>, Failure),
-}
+/// How a race ended: with the response that won, or with the failure that decides.
+type Finish<R> = Result<Response<R>, (Ended<R>, Failure)>;
 
 /// What an attempt is made of, beside its body.
 pub(super) struct Call<'a, S, K: Clock, M, N> {
@@ -96,8 +91,11 @@ impl<S, K: Clock, M, N> Call<'_, S, K, M, N> {
         let mut request = self.head.attempt(body, attempt, self.fresh, self.config);
         self.telling.tell(&attempt, request.headers_mut());
         let span = span_of(&request, attempt.number);
+        let entered = span.enter();
+        let call = self.service.call(request);
+        drop(entered);
         Sent {
-            call: span.in_scope(|| self.service.call(request)),
+            call,
             sent,
             span: Some(span),
         }
@@ -130,10 +128,15 @@ where
     ) -> Box<Self> {
         let mut racing = Self::new(hedge);
         let hedge = racing.hedge.clone();
-        let start = |racer: &Racer| Sent {
-            call: span.in_scope(|| send(racer.attempt())),
-            sent,
-            span: Some(span),
+        let start = |racer: &Racer| {
+            let entered = span.enter();
+            let call = send(racer.attempt());
+            drop(entered);
+            Sent {
+                call,
+                sent,
+                span: Some(span),
+            }
         };
         racing.running.begin(driver, &hedge, start);
         racing
@@ -206,7 +209,7 @@ where
                     let Some(failure) = failure else {
                         let seen = Some(Cause::Status(response.status().as_u16()));
                         self.running.won(driver, &self.hedge, &racer, seen);
-                        return Poll::Ready(Finish::Won(response));
+                        return Poll::Ready(Ok(response));
                     };
                     let ended = Ended {
                         outcome: Outcome::Response(response),
@@ -240,7 +243,7 @@ where
                 }
                 Raced::Over { failure, latest } => {
                     let kept = self.kept.take().filter(|_| !latest);
-                    return Poll::Ready(Finish::Failed(kept.unwrap_or(ended), failure));
+                    return Poll::Ready(Err((kept.unwrap_or(ended), failure)));
                 }
             }
         }

@@ -24,9 +24,8 @@ impl AttemptSpan {
 
     #[cfg(feature = "tower")]
     #[inline]
-    pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
-        run()
-    }
+    #[must_use]
+    pub(crate) fn enter(&self) -> impl Sized {}
 
     #[cfg(feature = "reqwest")]
     #[inline]

@@ -48,11 +48,12 @@ impl AttemptSpan {
         Self { span, ended: false }
     }
 
-    /// Runs a part of the attempt, so that what happens in it is seen in the span.
+    /// A part of the attempt runs, until this is dropped: what happens in it is seen in the span.
     #[cfg(feature = "tower")]
     #[inline]
-    pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
-        self.span.in_scope(run)
+    #[must_use]
+    pub(crate) fn enter(&self) -> impl Sized {
+        self.span.enter()
     }
 
     /// Runs the whole of the attempt.

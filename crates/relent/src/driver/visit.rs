@@ -157,10 +157,16 @@ where
 
     fn ask_there(&mut self, now: Instant, waker: Option<&Waker>) -> Entry {
         let off = self.policy.is_off();
-        if self.to.visit().is_none() {
-            self.visit(now);
-        }
         let last_start = self.session.last_start(&self.policy);
+        if self.to.visit().is_none() {
+            if !off && let Some(stage) = self.visit_gate(now, last_start) {
+                if let Stage::Entered(..) = stage {
+                    return Entry::Go;
+                }
+            } else {
+                self.visit(now);
+            }
+        }
         let longest = self.policy.max_hint();
         let caller = self.caller(last_start);
         let Some((destination, Some(visit))) = self.to.parts() else {
@@ -385,6 +391,24 @@ where
         self.visit(now);
     }
 
+    /// The session comes to its destination for the first time, and asks the gate if that is all.
+    #[inline]
+    fn visit_gate(&mut self, now: Instant, last_start: Instant) -> Option<Stage> {
+        let (destination, visit) = self.to.parts()?;
+        let (id, pass) = destination.on_request_at_gate(now, last_start)?;
+        let stage = match pass {
+            Some(pass) => Stage::Entered(now, Some(pass.is_probe())),
+            None => Stage::Parked,
+        };
+        *visit = Some(Visit::new(id, stage));
+        if let Some(budget) = destination.budget()
+            && !self.silent
+        {
+            self.observer.on_budget(budget);
+        }
+        Some(stage)
+    }
+
     /// The session comes to its destination for the first time.
     fn visit(&mut self, now: Instant) {
         if let Some((destination, visit)) = self.to.parts() {
@@ -413,13 +437,17 @@ where
     /// The running attempt is over, or the session goes away.
     #[inline]
     pub(super) fn end_visit(&mut self, ended: Ended) {
+        if !self.has_left() {
+            self.end_visit_there(ended);
+        }
+    }
+
+    /// Whether its destination knows nothing of it that it would have to end.
+    #[inline]
+    pub(super) fn has_left(&self) -> bool {
         match self.to.visit() {
-            None
-            | Some(Visit {
-                stage: Stage::Unasked,
-                ..
-            }) => {}
-            Some(_) => self.end_visit_there(ended),
+            None => true,
+            Some(visit) => matches!(visit.stage, Stage::Unasked | Stage::Outside),
         }
     }
 

@@ -1,0 +1,287 @@
+//! What a call does between its attempts: it decides, waits and drains, and asks for leave. Attempts
+//! that run at once are told apart here as well.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body;
+use relent::{GaveUp, Sleeper};
+use relent_core::{Cause, Decision, Failure, StopReason};
+use tower_service::Service;
+
+use super::body::ResponseBody;
+use super::future::{
+    Next, Outcome, Output, ResponseFuture, Set, State, StateProjection, answer, begin, poll_timer,
+    set_timer, with,
+};
+use super::head::Head;
+use super::last::Last;
+use super::race::{Call, Ended, Racing};
+use super::{Config, MapBody, ServiceError};
+use crate::drain;
+use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
+
+/// A service that fails at once, again and again, without a wait, lets other tasks run after this
+/// many attempts.
+const ATTEMPTS_PER_TURN: u32 = 32;
+
+impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
+where
+    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+    R: Body,
+    R::Error: Into<BoxError>,
+    K: Sleeper + Clone,
+    M: MapBody<B>,
+    N: Reopen<B>,
+{
+    /// Goes on until the call is over, or an attempt runs, which is `None`.
+    #[inline(never)]
+    pub(super) fn poll_between(
+        mut self: Pin<&mut Self>,
+        mut next: Next<R>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Output<R>>> {
+        loop {
+            next = match next {
+                Next::Over(output) => {
+                    self.project().state.set(State::Done);
+                    return Poll::Ready(Some(output));
+                }
+                Next::Failed(ended, failure) => self.as_mut().decide(ended, failure),
+                Next::Yield => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Next::Changed => match self.as_mut().project().state.project() {
+                    StateProjection::Running { .. } => return Poll::Ready(None),
+                    StateProjection::Racing { .. } => ready!(self.as_mut().poll_race(context)),
+                    StateProjection::Waiting { .. } => ready!(self.as_mut().poll_wait(context)),
+                    StateProjection::Reserving { .. } => {
+                        ready!(self.as_mut().poll_reserve(context))
+                    }
+                    StateProjection::Done => return Poll::Pending,
+                },
+            };
+        }
+    }
+
+    /// An attempt, or a race of several, has failed.
+    fn decide(self: Pin<&mut Self>, ended: Ended<R>, failure: Failure) -> Next<R> {
+        let mut this = self.project();
+        let Ended { outcome, busy } = ended;
+        let answered = matches!(outcome, Outcome::Response(_));
+        let (head, replay) = (this.head.as_ref(), &mut *this.replay);
+        let unable = || match head {
+            None => Some(StopReason::RetriesExhausted),
+            Some(_) => {
+                let kept = replay.take_back(answered);
+                kept.err().map(|_| StopReason::NotReplayable)
+            }
+        };
+        match this.driver.on_failure_unless(&failure, unable) {
+            Decision::Stop(stop) => {
+                let summary = this.driver.summary(Some(stop));
+                Next::Over(match outcome {
+                    Outcome::Response(response) => {
+                        Ok(with(summary, response.map(ResponseBody::of)))
+                    }
+                    Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
+                })
+            }
+            Decision::Retry { after } => {
+                let extras = this.extras.get_or_insert_default();
+                extras.fresh = busy || failure.cause == Cause::Status(421);
+                let last = extras.last.insert(Last::of(outcome));
+                let patience = if last.is_draining() {
+                    drain::patience(after, this.driver.room())
+                } else {
+                    Duration::ZERO
+                };
+                // Drops the attempt, with all that it holds, before the wait.
+                this.state.set(State::Waiting {
+                    left: after,
+                    patience,
+                    timer: Set::Nothing,
+                    failure,
+                });
+                if after.is_zero() && this.driver.attempts().is_multiple_of(ATTEMPTS_PER_TURN) {
+                    Next::Yield
+                } else {
+                    Next::Changed
+                }
+            }
+        }
+    }
+
+    /// Until one of several attempts has succeeded, or all have failed.
+    fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
+        let this = self.project();
+        let (StateProjection::Racing { racing }, Some(head)) =
+            (this.state.project(), this.head.as_ref())
+        else {
+            return Poll::Pending;
+        };
+        let extras = this.extras.get_or_insert_default();
+        let call = Call {
+            service: this.service,
+            head,
+            config: this.config,
+            fresh: extras.fresh,
+            telling: &mut extras.telling,
+        };
+        let finish = racing.poll_finish(this.driver, call, this.replay, *this.facts, context);
+        Poll::Ready(match ready!(finish) {
+            Ok(response) => Next::Over(Ok(answer(this.driver, this.config.traced, response))),
+            Err((ended, failure)) => Next::Failed(ended, failure),
+        })
+    }
+
+    /// Until the wait is over and the last response is drained, which may take longer.
+    fn poll_wait(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
+        let mut this = self.project();
+        let StateProjection::Waiting {
+            left,
+            patience,
+            timer,
+            failure,
+        } = this.state.as_mut().project()
+        else {
+            return Poll::Ready(Next::Changed);
+        };
+        let mut last = this.extras.as_mut().and_then(|own| own.last.as_mut());
+        let mut draining = match &mut last {
+            Some(last) => last.poll_drain(context).is_pending(),
+            None => false,
+        };
+        if matches!(timer, Set::Wait) || draining && matches!(timer, Set::Drain) {
+            ready!(poll_timer(this.timer, context));
+        }
+        *timer = Set::Nothing;
+        if patience.is_zero()
+            && let Some(last) = last
+        {
+            last.end_drain();
+            draining = false;
+        }
+        if !left.is_zero() {
+            let wait = if draining {
+                (*patience).min(*left)
+            } else {
+                *left
+            };
+            *left = left.saturating_sub(wait);
+            *patience = patience.saturating_sub(wait);
+            *timer = Set::Wait;
+            set_timer(this.timer, this.driver.clock(), wait);
+        } else if draining {
+            *timer = Set::Drain;
+            set_timer(this.timer, this.driver.clock(), *patience);
+            *patience = Duration::ZERO;
+        } else {
+            let failure = *failure;
+            this.state.set(State::Reserving {
+                timed: false,
+                failure,
+            });
+        }
+        Poll::Ready(Next::Changed)
+    }
+
+    /// Until destination and service are ready for the next attempt, or the deadline.
+    fn poll_reserve(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
+        let mut this = self.project();
+        let StateProjection::Reserving { timed, failure } = this.state.as_mut().project() else {
+            return Poll::Ready(Next::Changed);
+        };
+        let extras = this.extras.get_or_insert_default();
+        if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
+            let summary = this.driver.summary(Some(stop));
+            return Poll::Ready(Next::Over(match extras.last.take() {
+                Some(last) => last.into_output(summary),
+                None => Err(GaveUp::new(None, summary)),
+            }));
+        }
+        let (last, stop) = match this.service.poll_ready(context) {
+            Poll::Ready(Ok(())) => {
+                if let Some(mut request) = extras.first.take() {
+                    let (attempt, limit) = begin(this.driver);
+                    extras.telling.tell(&attempt, request.headers_mut());
+                    let running = State::running(this.service, request, 1, limit);
+                    this.state.set(running);
+                    return Poll::Ready(Next::Changed);
+                }
+                match again(this.head.as_ref(), this.replay, this.config) {
+                    Ok((head, body)) => {
+                        // The next outcome takes its place.
+                        extras.last = None;
+                        let (config, fresh) = (&**this.config, extras.fresh);
+                        let state = if let Some(hedge) = extras.hedge.clone() {
+                            let call = Call {
+                                service: this.service,
+                                head,
+                                config,
+                                fresh,
+                                telling: &mut extras.telling,
+                            };
+                            let racing = Racing::again(hedge, this.driver, call, body);
+                            State::Racing { racing }
+                        } else {
+                            let body = config.map.map_body(body);
+                            let (attempt, limit) = begin(this.driver);
+                            let mut request = head.attempt(body, attempt, fresh, config);
+                            extras.telling.tell(&attempt, request.headers_mut());
+                            State::running(this.service, request, attempt.number, limit)
+                        };
+                        this.state.set(state);
+                        return Poll::Ready(Next::Changed);
+                    }
+                    Err(error) => {
+                        let stop = this.driver.on_declined(failure, StopReason::NotReplayable);
+                        let own = Last::Error(ServiceError::Body(error));
+                        (extras.last.take().unwrap_or(own), stop)
+                    }
+                }
+            }
+            Poll::Ready(Err(error)) => {
+                let stop = this.driver.on_declined(failure, StopReason::Permanent);
+                let own = Last::Error(ServiceError::Service(error.into()));
+                (own, stop)
+            }
+            Poll::Pending => {
+                if !*timed {
+                    let Some(left) = this.driver.remaining() else {
+                        return Poll::Pending;
+                    };
+                    *timed = true;
+                    set_timer(this.timer, this.driver.clock(), left);
+                }
+                ready!(poll_timer(this.timer, context));
+                let stop = this.driver.on_declined(failure, StopReason::Deadline);
+                let own = Last::Error(ServiceError::NotReady);
+                (extras.last.take().unwrap_or(own), stop)
+            }
+        };
+        let summary = this.driver.summary(Some(stop));
+        Poll::Ready(Next::Over(last.into_output(summary)))
+    }
+}
+
+/// What an attempt after the first sends.
+fn again<'h, B, K, M, N>(
+    head: Option<&'h Head>,
+    replay: &mut Replay<B>,
+    config: &Config<K, M, N>,
+) -> Result<(&'h Head, ReplayBody<B>), NotReplayable>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+    N: Reopen<B>,
+{
+    let head = head.ok_or(NotReplayable)?;
+    Ok((head, replay.again(&config.reopen)?))
+}

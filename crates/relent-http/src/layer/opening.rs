@@ -1,0 +1,189 @@
+//! How a call begins: its first attempt, unless the destination wants it to wait.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use http_body::Body;
+use relent::{Clock, Entry, Sleeper};
+use relent_core::Failure;
+use tower_service::Service;
+
+use super::future::{Extras, ResponseFuture, State, begin, span_of};
+use super::head::Head;
+use super::race::Racing;
+use super::{CallDriver, Config, MapBody, Override};
+use crate::repeatable::RequestFacts;
+use crate::replay::{BoxError, Reopen};
+
+/// How a call begins.
+struct Opening<T, R, K: Clock> {
+    driver: CallDriver<K>,
+    /// There is no retry.
+    once: bool,
+    extras: Option<Box<Extras<T, R, K>>>,
+}
+
+impl<T, R, K: Clock> Opening<T, R, K> {
+    #[inline]
+    fn is_hedged(&self) -> bool {
+        matches!(&self.extras, Some(extras) if extras.hedge.is_some())
+    }
+}
+
+impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
+where
+    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    S::Error: Into<BoxError>,
+    B: Body,
+    B::Error: Into<BoxError>,
+    R: Body,
+    R::Error: Into<BoxError>,
+    K: Sleeper + Clone,
+    M: MapBody<B>,
+    N: Reopen<B>,
+{
+    /// Calls the service, which is ready.
+    #[inline]
+    pub(super) fn start(
+        service: &mut S,
+        config: &Arc<Config<K, M, N>>,
+        mut request: Request<B>,
+    ) -> Self {
+        let facts = RequestFacts::of(request.method(), request.headers());
+        let mut opening = if config.plain && request.extensions().is_empty() {
+            Opening {
+                driver: config
+                    .driver(request.uri(), &config.policy, facts.repeatable)
+                    .start(),
+                once: config.policy.max_retries() == Some(0),
+                extras: None,
+            }
+        } else {
+            Self::open(config, &mut request, facts)
+        };
+        let head = (!opening.once).then(|| Head::of(&request));
+        config.route(&mut request, 1);
+        let enters = opening.driver.enter(None) == Entry::Go;
+        if !enters || opening.is_hedged() {
+            return Self::start_apart(service, config, request, facts, head, opening, enters);
+        }
+        let Opening {
+            mut driver,
+            once,
+            mut extras,
+        } = opening;
+        let span = span_of(&request, 1);
+        let (first, limit) = begin(&mut driver);
+        if let Some(extras) = &mut extras {
+            extras.telling.tell(&first, request.headers_mut());
+        }
+        // Taken apart late, and put together where it is handed on: a request is large, and each move
+        // in between would be a copy.
+        let (parts, body) = request.into_parts();
+        let (replay, body) = config.replay(&parts.headers, body, once);
+        let entered = span.enter();
+        let attempt = service.call(Request::from_parts(parts, config.map.map_body(body)));
+        drop(entered);
+        Self {
+            state: State::Running {
+                attempt,
+                limit,
+                span,
+            },
+            config: config.clone(),
+            service: service.clone(),
+            head,
+            replay,
+            facts,
+            driver,
+            timer: None,
+            extras,
+        }
+    }
+
+    /// The same for a call that is hedged, or that the destination wants to wait.
+    #[inline(never)]
+    fn start_apart(
+        service: &mut S,
+        config: &Arc<Config<K, M, N>>,
+        request: Request<B>,
+        facts: RequestFacts,
+        head: Option<Head>,
+        opening: Opening<M::Body, R, K>,
+        enters: bool,
+    ) -> Self {
+        let Opening {
+            mut driver,
+            once,
+            extras,
+        } = opening;
+        let mut extras = extras.unwrap_or_default();
+        let (parts, body) = request.into_parts();
+        let (replay, body) = config.replay(&parts.headers, body, once);
+        let sent = body.progressed();
+        let mut request = Request::from_parts(parts, config.map.map_body(body));
+        let state = match &extras.hedge {
+            Some(hedge) if enters => {
+                let span = span_of(&request, 1);
+                let telling = &mut extras.telling;
+                let send = |attempt| {
+                    telling.tell(&attempt, request.headers_mut());
+                    service.call(request)
+                };
+                State::Racing {
+                    racing: Racing::first(hedge.clone(), &mut driver, sent, span, send),
+                }
+            }
+            // What waited is not hedged.
+            _ => {
+                extras.first = Some(request);
+                State::Reserving {
+                    timed: false,
+                    failure: Failure::not_processed(),
+                }
+            }
+        };
+        Self {
+            config: config.clone(),
+            service: service.clone(),
+            head,
+            replay,
+            facts,
+            driver,
+            timer: None,
+            extras: Some(extras),
+            state,
+        }
+    }
+
+    /// How a call begins that may be more than attempts by the layer's policy.
+    #[inline(never)]
+    fn open(
+        config: &Config<K, M, N>,
+        request: &mut Request<B>,
+        facts: RequestFacts,
+    ) -> Opening<M::Body, R, K> {
+        let mut overrides: Option<Override> = request.extensions_mut().remove();
+        config.obey_deadline(request, &mut overrides);
+        let overrides = overrides.unwrap_or_default();
+        let policy = overrides.policy.as_ref().unwrap_or(&config.policy);
+        let repeatable = overrides.repeatable.unwrap_or(facts.repeatable);
+        let driver = config.driver(request.uri(), policy, repeatable);
+        let once = overrides.no_retry || policy.max_retries() == Some(0);
+        let may_hedge = !once && (repeatable || policy.assume_repeatable());
+        let hedge = overrides.hedge.as_ref().unwrap_or(&config.hedge);
+        let hedge = hedge.as_ref().filter(|_| may_hedge);
+        let extras = (hedge.is_some() || config.cross.is_some()).then(|| {
+            Box::new(Extras {
+                hedge: hedge.cloned(),
+                telling: config.telling(),
+                ..Extras::default()
+            })
+        });
+        Opening {
+            driver: config.with_extras(driver).start(),
+            once,
+            extras,
+        }
+    }
+}
