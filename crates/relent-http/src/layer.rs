@@ -69,7 +69,7 @@ pub use overrides::{FreshConnection, Override};
 /// ```
 ///
 /// # What may be retried
-/// By method, `Idempotency-Key` and precondition ([`RequestFacts`]), by the policy's
+/// By method, `Idempotency-Key` and precondition ([`RequestFacts`](crate::RequestFacts)), by the policy's
 /// `assume_repeatable`, or by an [`Override`] in the extensions of the request. A body is sent again
 /// if its content is known or was kept: see [`Replay`].
 ///

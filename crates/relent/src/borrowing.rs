@@ -17,6 +17,7 @@ use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::{Borrowing, BoxFuture, OnState};
 use crate::retry::Retry;
 use crate::settle::{Settled, settle};
+use crate::timer::Timer;
 
 /// The caller cancelled.
 struct Cancelled;
@@ -124,7 +125,7 @@ where
 {
     /// Waits until the destination lets the next attempt start.
     async fn enter(&mut self) -> Result<(), GaveUp<C::Last>> {
-        let mut timer = None;
+        let mut timer = Timer::new();
         let Self {
             driver, interrupt, ..
         } = self;

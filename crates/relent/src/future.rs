@@ -17,9 +17,8 @@ use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
 use crate::retry::Retry;
-use crate::seldom::Seldom;
 use crate::settle::{Settled, settle};
-use crate::timer::{poll_timer, set_timer};
+use crate::timer::Timer;
 
 /// An operation that fails at once, again and again, without a wait, lets other tasks run after
 /// this many attempts.
@@ -43,7 +42,7 @@ pin_project! {
         driver: Driver<'p, K, R, &'p Policy, D>,
         last: Option<C::Last>,
         // One timer for waits and attempt limits, made when it is first needed and reused.
-        timer: Seldom<Pin<Box<K::Sleep>>>,
+        timer: Timer<K>,
         #[pin]
         interrupt: X,
         #[pin]
@@ -101,7 +100,7 @@ where
             hook,
             driver: driver.start(),
             last: None,
-            timer: Seldom::new(None),
+            timer: Timer::new(),
             interrupt,
             state: State::Ready,
         }
@@ -171,7 +170,7 @@ where
                         this.state.as_mut().project()
                         && let Some(first) = this.driver.first_wait()
                     {
-                        set_timer(this.timer, this.driver.clock(), first);
+                        this.timer.set(this.driver.clock(), first);
                     }
                     // The interrupt has to be asked again, or it would not wake the task.
                     continue;
@@ -198,17 +197,17 @@ where
                             Limit::At(end) => {
                                 let clock = this.driver.clock();
                                 let left = end.saturating_since(clock.now());
-                                set_timer(this.timer, clock, left);
+                                this.timer.set(clock, left);
                                 *limit = Limit::Timer;
                             }
                             Limit::Timer => {}
                         }
-                        ready!(poll_timer(this.timer, context));
+                        ready!(this.timer.poll(context));
                         None
                     }
                 },
                 StateProjection::Waiting { .. } => {
-                    ready!(poll_timer(this.timer, context));
+                    ready!(this.timer.poll(context));
                     this.state.set(State::Ready);
                     continue;
                 }
@@ -235,7 +234,7 @@ where
                     }
                 }
                 Settled::Wait { after, hinted } => {
-                    set_timer(this.timer, this.driver.clock(), after);
+                    this.timer.set(this.driver.clock(), after);
                     this.state.set(State::Waiting { hinted });
                 }
             }

@@ -17,7 +17,7 @@ use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
 use crate::race::{RaceEvent, Running};
 use crate::retry::Retry;
-use crate::timer::{poll_timer, set_timer};
+use crate::timer::Timer;
 
 /// An operation whose slow attempts are joined by another. Made by [`Retry::hedge`]; awaited.
 #[must_use = "nothing is attempted until it is awaited"]
@@ -97,7 +97,7 @@ pin_project! {
         last: Option<C::Last>,
         // The error of the failure that decides, unless a plainer one comes.
         kept: Option<C::Last>,
-        timer: Option<Pin<Box<K::Sleep>>>,
+        timer: Timer<K>,
         state: State,
         #[pin]
         interrupt: X,
@@ -136,7 +136,7 @@ where
             driver: retry.driver.start(),
             last: None,
             kept: None,
-            timer: None,
+            timer: Timer::new(),
             state: State::Ready,
             interrupt: retry.interrupt,
         }
@@ -194,7 +194,7 @@ where
                     if let State::Waiting { hinted: false } = this.state
                         && let Some(first) = this.driver.first_wait()
                     {
-                        set_timer(this.timer, this.driver.clock(), first);
+                        this.timer.set(this.driver.clock(), first);
                     }
                     continue;
                 }
@@ -202,8 +202,8 @@ where
             let (racer, outcome) = match this.state {
                 State::Done => return Poll::Pending,
                 State::Waiting { .. } => {
-                    ready!(poll_timer(this.timer, context));
-                    *this.timer = None;
+                    ready!(this.timer.poll(context));
+                    this.timer.clear();
                     *this.state = State::Ready;
                     continue;
                 }
@@ -213,7 +213,7 @@ where
                         let last = this.kept.take().or(this.last.take());
                         return Poll::Ready((Err(last), Some(stop)));
                     }
-                    *this.timer = None;
+                    this.timer.clear();
                     let operation = &mut *this.operation;
                     let start = |racer: &Racer| operation.start(racer.attempt());
                     this.running.begin(this.driver, this.hedge, start);
@@ -295,7 +295,7 @@ where
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
-                    set_timer(this.timer, this.driver.clock(), after);
+                    this.timer.set(this.driver.clock(), after);
                     let hinted = failure.hint.delay().is_some();
                     *this.state = State::Waiting { hinted };
                 }

@@ -123,6 +123,7 @@ pub use race::{RaceEvent, Running};
 pub use random::SessionRandom;
 pub use retry::{DefaultClock, Retry, RetryExt, retry, retry_mut, retry_on, retry_with};
 pub use ticker::Ticker;
+pub use timer::Timer;
 #[cfg(feature = "serde")]
 pub use trace_json::{TraceJson, rfc3339};
 pub use update::{ByWritten, Written, update};

@@ -10,6 +10,7 @@ use relent_core::{Hedge, Instant, Policy, Race, Raced, Random};
 
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Goes, Racer};
+use crate::timer::Timer;
 
 /// The attempts of a [`Race`] as futures, for a loop of your own that hedges.
 ///
@@ -46,7 +47,7 @@ pub struct Running<F, K: Sleeper> {
     racers: Vec<(Racer, Pin<Box<F>>)>,
     /// A hedge has been granted that has not joined.
     granted: bool,
-    timer: Option<Pin<Box<K::Sleep>>>,
+    timer: Timer<K>,
     /// What the timer is set for.
     set_for: Option<Instant>,
 }
@@ -76,7 +77,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
             race: None,
             racers: Vec::new(),
             granted: false,
-            timer: None,
+            timer: Timer::new(),
             set_for: None,
         }
     }
@@ -174,18 +175,12 @@ impl<F: Future, K: Sleeper> Running<F, K> {
                 if left.is_zero() {
                     self.set_for = None;
                 } else {
-                    let sleep = clock.sleep(left);
-                    match &mut self.timer {
-                        Some(timer) => timer.as_mut().set(sleep),
-                        None => self.timer = Some(Box::pin(sleep)),
-                    }
+                    self.timer.set(clock, left);
                     self.set_for = Some(next);
                 }
             }
-            if self.set_for.is_some()
-                && let Some(timer) = &mut self.timer
-            {
-                ready!(timer.as_mut().poll(context));
+            if self.set_for.is_some() {
+                ready!(self.timer.poll(context));
                 self.set_for = None;
             }
             // It is then, whatever the clock says: a timer that is early must not be set forever.

@@ -13,8 +13,7 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::future::{
-    Next, Outcome, Output, ResponseFuture, Set, State, StateProjection, answer, begin, poll_timer,
-    set_timer, with,
+    Next, Outcome, Output, ResponseFuture, Set, State, StateProjection, answer, begin, with,
 };
 use super::head::Head;
 use super::last::Last;
@@ -159,7 +158,7 @@ where
             None => false,
         };
         if matches!(timer, Set::Wait) || draining && matches!(timer, Set::Drain) {
-            ready!(poll_timer(this.timer, context));
+            ready!(this.timer.poll(context));
         }
         *timer = Set::Nothing;
         if patience.is_zero()
@@ -177,10 +176,10 @@ where
             *left = left.saturating_sub(wait);
             *patience = patience.saturating_sub(wait);
             *timer = Set::Wait;
-            set_timer(this.timer, this.driver.clock(), wait);
+            this.timer.set(this.driver.clock(), wait);
         } else if draining {
             *timer = Set::Drain;
-            set_timer(this.timer, this.driver.clock(), *patience);
+            this.timer.set(this.driver.clock(), *patience);
             *patience = Duration::ZERO;
         } else {
             let failure = *failure;
@@ -258,9 +257,9 @@ where
                         return Poll::Pending;
                     };
                     *timed = true;
-                    set_timer(this.timer, this.driver.clock(), left);
+                    this.timer.set(this.driver.clock(), left);
                 }
-                ready!(poll_timer(this.timer, context));
+                ready!(this.timer.poll(context));
                 let stop = this.driver.on_declined(failure, StopReason::Deadline);
                 let own = Last::Error(ServiceError::NotReady);
                 (extras.last.take().unwrap_or(own), stop)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock, GaveUp, Sleeper, Summary};
+use relent::{Attempt, Clock, GaveUp, Sleeper, Summary, Timer};
 use relent_core::{Cause, Failure, Hedge, Instant, Kind};
 use tower_service::Service;
 
@@ -45,7 +45,7 @@ pin_project! {
         pub(super) facts: RequestFacts,
         pub(super) driver: CallDriver<K>,
         // One timer for waits and limits, made when it is first needed and reused.
-        pub(super) timer: Option<Pin<Box<K::Sleep>>>,
+        pub(super) timer: Timer<K>,
         pub(super) extras: Option<Box<Extras<M::Body, R, K>>>,
         #[pin]
         pub(super) state: State<S::Future, B, R, K>,
@@ -204,20 +204,20 @@ pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
 fn poll_limit<K: Sleeper>(
     limit: &mut Limit,
     driver: &CallDriver<K>,
-    timer: &mut Option<Pin<Box<K::Sleep>>>,
+    timer: &mut Timer<K>,
     context: &mut Context<'_>,
 ) -> Poll<Duration> {
     let given = match *limit {
         Limit::Never => return Poll::Pending,
         Limit::At(ends, given) => {
             let clock = driver.clock();
-            set_timer(timer, clock, ends.saturating_since(clock.now()));
+            timer.set(clock, ends.saturating_since(clock.now()));
             *limit = Limit::Timer(given);
             given
         }
         Limit::Timer(given) => given,
     };
-    poll_timer(timer, context).map(|()| given)
+    timer.poll(context).map(|()| given)
 }
 
 /// What the layer for gRPC has found out.
@@ -284,28 +284,6 @@ pub(super) fn answer<R, K: Clock>(
 pub(super) fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
     response.extensions_mut().insert(summary);
     response
-}
-
-pub(super) fn set_timer<K: Sleeper>(
-    timer: &mut Option<Pin<Box<K::Sleep>>>,
-    clock: &K,
-    duration: Duration,
-) {
-    let sleep = clock.sleep(duration);
-    match timer {
-        Some(timer) => timer.as_mut().set(sleep),
-        None => *timer = Some(Box::pin(sleep)),
-    }
-}
-
-pub(super) fn poll_timer<F: Future<Output = ()>>(
-    timer: &mut Option<Pin<Box<F>>>,
-    context: &mut Context<'_>,
-) -> Poll<()> {
-    match timer {
-        Some(timer) => timer.as_mut().poll(context),
-        None => Poll::Ready(()),
-    }
 }
 
 impl<S, B, R, K, M, N> Future for ResponseFuture<S, B, R, K, M, N>

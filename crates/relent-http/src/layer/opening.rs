@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::{Clock, Entry, Sleeper};
+use relent::{Clock, Entry, Sleeper, Timer};
 use relent_core::Failure;
 use tower_service::Service;
 
@@ -96,7 +96,7 @@ where
             replay,
             facts,
             driver,
-            timer: None,
+            timer: Timer::new(),
             extras,
         }
     }
@@ -150,7 +150,7 @@ where
             replay,
             facts,
             driver,
-            timer: None,
+            timer: Timer::new(),
             extras: Some(extras),
             state,
         }

@@ -1,7 +1,6 @@
 //! A session at its destination: before each attempt it asks whether it may start.
 
 use std::ops::Deref;
-use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::{Driver, Goes, budget};
 use crate::clock::{Clock, Sleeper};
 use crate::destination::{Destination, SlotTurn, Turn};
 use crate::observe::Held;
-use crate::timer::{poll_timer, set_timer};
+use crate::timer::Timer;
 
 /// A session at its destination.
 #[derive(Clone, Copy, Debug)]
@@ -304,7 +303,7 @@ where
     pub fn poll_enter(
         &mut self,
         context: &mut Context<'_>,
-        timer: &mut Option<Pin<Box<K::Sleep>>>,
+        timer: &mut Timer<K>,
     ) -> Poll<Result<(), Stop>>
     where
         K: Sleeper,
@@ -319,7 +318,7 @@ where
     fn poll_enter_there(
         &mut self,
         context: &mut Context<'_>,
-        timer: &mut Option<Pin<Box<K::Sleep>>>,
+        timer: &mut Timer<K>,
     ) -> Poll<Result<(), Stop>>
     where
         K: Sleeper,
@@ -330,8 +329,8 @@ where
                 Entry::Stop(stop) => return Poll::Ready(Err(stop)),
                 Entry::Wait(None) => return Poll::Pending,
                 Entry::Wait(Some(wait)) => {
-                    set_timer(timer, &self.clock, wait);
-                    ready!(poll_timer(timer, context));
+                    timer.set(&self.clock, wait);
+                    ready!(timer.poll(context));
                 }
             }
         }
@@ -349,7 +348,7 @@ where
         if self.needs_no_leave() {
             return Ok(());
         }
-        let mut timer = None;
+        let mut timer = Timer::new();
         std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
     }
 
