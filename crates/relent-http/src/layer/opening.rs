@@ -67,20 +67,15 @@ where
         if !enters || opening.is_hedged() {
             return Self::start_apart(service, config, request, facts, head, opening, enters);
         }
-        let Opening {
-            mut driver,
-            once,
-            mut extras,
-        } = opening;
         let span = span_of(&request, 1);
-        let (first, limit) = begin(&mut driver);
-        if let Some(extras) = &mut extras {
+        let (first, limit) = begin(&mut opening.driver);
+        if let Some(extras) = &mut opening.extras {
             extras.telling.tell(&first, request.headers_mut());
         }
         // Taken apart late, and put together where it is handed on: a request is large, and each move
         // in between would be a copy.
         let (parts, body) = request.into_parts();
-        let (replay, body) = config.replay(&parts.headers, body, once);
+        let (replay, body) = config.replay(&parts.headers, body, opening.once);
         let entered = span.enter();
         let attempt = service.call(Request::from_parts(parts, config.map.map_body(body)));
         drop(entered);
@@ -95,9 +90,9 @@ where
             head,
             replay,
             facts,
-            driver,
+            driver: opening.driver,
             timer: Timer::new(),
-            extras,
+            extras: opening.extras,
         }
     }
 
