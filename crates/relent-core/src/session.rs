@@ -106,6 +106,12 @@ impl Session {
         }
     }
 
+    /// Whether the operation may run twice without harm, where that is found out late: no later than
+    /// its first failure is decided.
+    pub const fn set_repeatable(&mut self, repeatable: bool) {
+        self.repeatable = repeatable;
+    }
+
     /// Moves the beginning of the session to `now`, for a driver that reads its clock late.
     pub const fn begin(&mut self, now: Instant) {
         self.started = now;

@@ -207,6 +207,23 @@ where
         (attempt, limit.map(|limit| now.saturating_add(limit)))
     }
 
+    /// Whether the operation may run twice without harm, in place of what the builder was told: for a
+    /// caller that finds it out when an attempt has failed, since most do not fail. To be said before
+    /// the failure.
+    ///
+    /// ```
+    /// use relent::{Driver, Failure, Policy, StdClock, StopReason};
+    ///
+    /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
+    /// driver.on_attempt();
+    /// driver.set_repeatable(false);
+    /// let stop = driver.on_failure(&Failure::ambiguous()).stop();
+    /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotRepeatable));
+    /// ```
+    pub const fn set_repeatable(&mut self, repeatable: bool) {
+        self.session.set_repeatable(repeatable);
+    }
+
     /// The operation succeeded.
     #[inline]
     pub fn on_success(&mut self) {

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::future::{
-    Next, Outcome, Output, ResponseFuture, Set, State, StateProjection, answer, begin, with,
+    Next, Outcome, Output, ResponseFuture, Set, State, StateProjection, answer, begin, known, with,
 };
 use super::head::Head;
 use super::last::Last;
@@ -73,6 +73,7 @@ where
     fn decide(self: Pin<&mut Self>, ended: Ended<R>, failure: Failure) -> Next<R> {
         let mut this = self.project();
         let Ended { outcome, busy } = ended;
+        known(this.facts, this.head.as_ref(), this.driver);
         let answered = matches!(outcome, Outcome::Response(_));
         let (head, replay) = (this.head.as_ref(), &mut *this.replay);
         let unable = || match head {
@@ -133,7 +134,8 @@ where
             fresh: extras.fresh,
             telling: &mut extras.telling,
         };
-        let finish = racing.poll_finish(this.driver, call, this.replay, *this.facts, context);
+        let facts = known(this.facts, Some(head), this.driver);
+        let finish = racing.poll_finish(this.driver, call, this.replay, facts, context);
         Poll::Ready(match ready!(finish) {
             Ok(response) => Next::Over(Ok(answer(this.driver, this.config.traced, response))),
             Err((ended, failure)) => Next::Failed(ended, failure),

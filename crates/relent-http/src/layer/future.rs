@@ -42,7 +42,8 @@ pin_project! {
         // What the next attempt sends; `None` if there is none.
         pub(super) head: Option<Head>,
         pub(super) replay: Replay<B>,
-        pub(super) facts: RequestFacts,
+        // `None` while they have not been read from the head, since only failures need them.
+        pub(super) facts: Option<RequestFacts>,
         pub(super) driver: CallDriver<K>,
         // One timer for waits and limits, made when it is first needed and reused.
         pub(super) timer: Timer<K>,
@@ -232,6 +233,25 @@ fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
     None
 }
 
+/// What is known of the request, read when it is first needed.
+pub(super) fn known<K: Clock>(
+    facts: &mut Option<RequestFacts>,
+    head: Option<&Head>,
+    driver: &mut CallDriver<K>,
+) -> RequestFacts {
+    *facts.get_or_insert_with(|| {
+        let facts = head.map_or_else(RequestFacts::default, Head::facts);
+        driver.set_repeatable(facts.repeatable);
+        facts
+    })
+}
+
+/// Whether a response is no failure, whatever is known of its request.
+#[inline]
+fn is_fine<R>(response: &Response<R>) -> bool {
+    cannot_fail(response.status(), response.headers()) && verdict(response).is_none()
+}
+
 /// The failure that a response is, if it is one.
 #[inline]
 pub(super) fn judge<R, K: Clock, M, N>(
@@ -241,7 +261,7 @@ pub(super) fn judge<R, K: Clock, M, N>(
     driver: &CallDriver<K>,
 ) -> Option<Failure> {
     let (status, headers) = (response.status(), response.headers());
-    if cannot_fail(status, headers) && verdict(response).is_none() {
+    if is_fine(response) {
         return None;
     }
     let now = driver.clock().wall();
@@ -315,7 +335,13 @@ where
                     drop(entered);
                     match polled {
                         Poll::Ready(Ok(response)) => {
-                            match judge(&response, *this.facts, this.config, this.driver) {
+                            let failure = if is_fine(&response) {
+                                None
+                            } else {
+                                let facts = known(this.facts, this.head.as_ref(), this.driver);
+                                judge(&response, facts, this.config, this.driver)
+                            };
+                            match failure {
                                 None => {
                                     span.answered(response.status(), None);
                                     let status = response.status().as_u16();

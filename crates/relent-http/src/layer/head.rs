@@ -4,6 +4,7 @@ use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 use relent::{Attempt, Clock};
 
 use super::{Config, FreshConnection};
+use crate::repeatable::RequestFacts;
 
 /// The head of a request, for the attempts after the first.
 pub(super) struct Head {
@@ -40,6 +41,13 @@ impl Head {
 
     pub(super) const fn method(&self) -> &Method {
         &self.method
+    }
+
+    pub(super) fn facts(&self) -> RequestFacts {
+        match &self.rest {
+            Some(rest) => RequestFacts::of(&self.method, &rest.headers),
+            None => RequestFacts::of(&self.method, &HeaderMap::new()),
+        }
     }
 
     /// The request of an attempt after the first.

@@ -18,6 +18,8 @@ use crate::replay::{BoxError, Reopen};
 /// How a call begins.
 struct Opening<T, R, K: Clock> {
     driver: CallDriver<K>,
+    /// What is known of the request, if something has to be.
+    facts: Option<RequestFacts>,
     /// There is no retry.
     once: bool,
     extras: Option<Box<Extras<T, R, K>>>,
@@ -49,23 +51,24 @@ where
         config: &Arc<Config<K, M, N>>,
         mut request: Request<B>,
     ) -> Self {
-        let facts = RequestFacts::of(request.method(), request.headers());
-        let mut opening = if config.plain && request.extensions().is_empty() {
+        let once = config.policy.max_retries() == Some(0);
+        let mut opening = if config.plain && request.extensions().is_empty() && !once {
+            let driver = config.driver(request.uri(), &config.policy, false);
             Opening {
-                driver: config
-                    .driver(request.uri(), &config.policy, facts.repeatable)
-                    .start(),
-                once: config.policy.max_retries() == Some(0),
+                driver: driver.start(),
+                // They can still be read from the head that is kept.
+                facts: None,
+                once,
                 extras: None,
             }
         } else {
-            Self::open(config, &mut request, facts)
+            Self::open(config, &mut request)
         };
         let head = (!opening.once).then(|| Head::of(&request));
         config.route(&mut request, 1);
         let enters = opening.driver.enter(None) == Entry::Go;
         if !enters || opening.is_hedged() {
-            return Self::start_apart(service, config, request, facts, head, opening, enters);
+            return Self::start_apart(service, config, request, head, opening, enters);
         }
         let span = span_of(&request, 1);
         let (first, limit) = begin(&mut opening.driver);
@@ -89,7 +92,7 @@ where
             service: service.clone(),
             head,
             replay,
-            facts,
+            facts: opening.facts,
             driver: opening.driver,
             timer: Timer::new(),
             extras: opening.extras,
@@ -102,13 +105,13 @@ where
         service: &mut S,
         config: &Arc<Config<K, M, N>>,
         request: Request<B>,
-        facts: RequestFacts,
         head: Option<Head>,
         opening: Opening<M::Body, R, K>,
         enters: bool,
     ) -> Self {
         let Opening {
             mut driver,
+            facts,
             once,
             extras,
         } = opening;
@@ -153,14 +156,11 @@ where
 
     /// How a call begins that may be more than attempts by the layer's policy.
     #[inline(never)]
-    fn open(
-        config: &Config<K, M, N>,
-        request: &mut Request<B>,
-        facts: RequestFacts,
-    ) -> Opening<M::Body, R, K> {
+    fn open(config: &Config<K, M, N>, request: &mut Request<B>) -> Opening<M::Body, R, K> {
         let mut overrides: Option<Override> = request.extensions_mut().remove();
         config.obey_deadline(request, &mut overrides);
         let overrides = overrides.unwrap_or_default();
+        let facts = RequestFacts::of(request.method(), request.headers());
         let policy = overrides.policy.as_ref().unwrap_or(&config.policy);
         let repeatable = overrides.repeatable.unwrap_or(facts.repeatable);
         let driver = config.driver(request.uri(), policy, repeatable);
@@ -177,6 +177,7 @@ where
         });
         Opening {
             driver: config.with_extras(driver).start(),
+            facts: Some(facts),
             once,
             extras,
         }
