@@ -4,6 +4,7 @@ mod attempt;
 mod body;
 mod download;
 mod error;
+mod exchange;
 mod manner;
 #[cfg(feature = "middleware")]
 mod middleware;
@@ -16,13 +17,12 @@ mod sending;
 mod whole;
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, Request, Uri};
-use relent::{Destination, Destinations, GaveUp, Summary};
-use relent_core::{Decision, Pattern, Policy};
+use relent::{Destination, Destinations};
+use relent_core::{Pattern, Policy};
 use reqwest::IntoUrl;
 
 use crate::cross_layer::CrossLayer;
@@ -31,19 +31,18 @@ use crate::dns::Resolver;
 use crate::hint::HintOptions;
 use crate::idempotency_key::KeyForm;
 
-use attempt::Until;
 pub use attempt::{AttemptError, Failed, Last};
 pub use body::Body;
 pub use download::{Download, Sink};
 pub use error::Error;
-use manner::{Manner, cause};
+use exchange::{Call, Exchange};
+use manner::Manner;
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
 use outgoing::Outgoing;
 pub use request::RequestBuilder;
 pub use response::Response;
 pub use route::{InvalidRoute, Route};
-use sending::{Connection, wait};
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///
@@ -169,7 +168,7 @@ impl Client {
         self
     }
 
-    /// Keeps a trace of every attempt in the [`Summary`].
+    /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
     #[must_use]
     pub fn traced(mut self) -> Self {
         self.manner().traced = true;
@@ -319,7 +318,7 @@ impl Client {
     ///
     /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
     /// The last real outcome is returned as it is: if the last attempt was answered, its response is
-    /// `Ok`, be it a 200 or a 503. [`Summary::reason`] is `None` only for a
+    /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
     /// success. The body is yours to read, under no limit; for an attempt that includes the body,
     /// use [`RequestBuilder::whole_body`] or [`download`](Self::download).
     ///
@@ -335,7 +334,7 @@ impl Client {
         let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
         let outgoing = Outgoing::of(request.clone(), &self.0.http);
-        self.exchange(&outgoing, &manner).await
+        Exchange::boxed(Call::new(self.clone(), manner, outgoing).go_on(None)).await
     }
 
     /// How a request to this address is retried, unless it says otherwise itself.
@@ -359,47 +358,6 @@ impl Client {
         manner
     }
 
-    pub(crate) async fn exchange(
-        &self,
-        request: &Outgoing,
-        manner: &Manner,
-    ) -> Result<Response, Error> {
-        let mut driver = manner.driver(request.host(), request.facts());
-        let mut last = None;
-        let mut connection = Connection::Pooled;
-        let mut telling = manner.telling();
-        loop {
-            let entered = driver.entered().await;
-            let earlier: Option<Box<Last>> = last.take();
-            if let Err(stop) = entered {
-                return ended(earlier.map(|last| *last), driver.summary(Some(stop)));
-            }
-            drop(earlier);
-            let begun = driver.on_attempt();
-            let until = Until::after(begun.limit);
-            let number = begun.number;
-            let attempt = pin!(self.attempt(request, connection, until, &begun, &mut telling));
-            let failed = match manner.judge(number.saturating_sub(1), attempt.await) {
-                Ok(response) => {
-                    driver.on_success_with(cause(response.status()));
-                    return Ok(Response::new(response, driver.summary(None)));
-                }
-                Err(failed) => failed,
-            };
-            match manner.decide(&mut driver, &failed) {
-                Decision::Retry { after } => {
-                    connection = Connection::after(&failed.failure);
-                    // Apart, since most calls never wait.
-                    let waited = Box::pin(wait(after, driver.room(), failed.last));
-                    last = Some(Box::new(waited.await));
-                }
-                Decision::Stop(stop) => {
-                    return ended(Some(failed.last), driver.summary(Some(stop)));
-                }
-            }
-        }
-    }
-
     /// The client without a pool, if one can be made.
     fn unpooled(&self) -> &reqwest::Client {
         let make = || {
@@ -410,15 +368,6 @@ impl Client {
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
         unpooled.unwrap_or(&self.0.http)
-    }
-}
-
-/// The last real outcome, if there is one.
-fn ended(last: Option<Last>, summary: Summary) -> Result<Response, Error> {
-    match last {
-        Some(Last::Refused(response)) => Ok(Response::new(response, summary)),
-        Some(Last::Error(error)) => Err(GaveUp::new(Some(error), summary).into()),
-        None => Err(GaveUp::new(None, summary).into()),
     }
 }
 

@@ -8,11 +8,11 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::time::Duration;
 
-use http::Response;
+use http::{Response, StatusCode};
 use relent::{Clock, Driver, Goes};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use reqwest::ResponseBuilderExt;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::drain::{Drain, TIME};
 use crate::network;
@@ -94,9 +94,18 @@ impl Last {
             Self::Error(error) => (Some(error), None),
         }
     }
+
+    /// The status, if it is a response.
+    pub(crate) fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Refused(response) => Some(response.status()),
+            Self::Error(_) => None,
+        }
+    }
 }
 
-/// An attempt that failed without a response to show.
+/// An attempt that failed without a response to show. It goes about in a box, since what does not
+/// happen on success would be moved as often as the response.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) failure: Failure,
@@ -106,52 +115,53 @@ pub(crate) struct Broken {
 
 impl Broken {
     /// A failure that only a new response from the beginning, or a further part, can repair.
-    pub(crate) fn not_the_rest(what: impl Into<String>) -> Self {
-        Self {
+    pub(crate) fn not_the_rest(what: impl Into<String>) -> Box<Self> {
+        Box::new(Self {
             failure: Failure::network(Network::Truncated),
             stop: None,
             error: AttemptError::NotTheRest(what.into()),
-        }
+        })
     }
 
     /// A failure of this side, which no server can help.
-    pub(crate) fn local(reason: StopReason, error: AttemptError) -> Self {
-        Self {
+    pub(crate) fn local(reason: StopReason, error: AttemptError) -> Box<Self> {
+        Box::new(Self {
             failure: Failure::permanent(),
             stop: Some(reason),
             error,
-        }
+        })
     }
 }
 
-impl From<reqwest::Error> for Broken {
+impl From<reqwest::Error> for Box<Broken> {
+    #[cold]
     fn from(error: reqwest::Error) -> Self {
-        Self {
+        Self::new(Broken {
             failure: network::classify(&error),
             stop: None,
             error: AttemptError::Transport(error),
-        }
+        })
     }
 }
 
-impl From<Broken> for Failed {
-    fn from(broken: Broken) -> Self {
-        Self {
+impl From<Box<Broken>> for Box<Failed> {
+    fn from(broken: Box<Broken>) -> Self {
+        Self::new(Failed {
             failure: broken.failure,
             stop: broken.stop,
             last: Last::Error(broken.error),
-        }
+        })
     }
 }
 
 impl Failed {
     /// A failure that is decided by a session.
-    pub(crate) const fn new(failure: Failure, last: Last) -> Self {
-        Self {
+    pub(crate) fn new(failure: Failure, last: Last) -> Box<Self> {
+        Box::new(Self {
             failure,
             stop: None,
             last,
-        }
+        })
     }
 
     /// Lets the driver decide, unless nothing can help.
@@ -208,15 +218,27 @@ impl Until {
         Self(limit.and_then(end))
     }
 
-    pub(crate) async fn timeout<F: Future>(self, future: F) -> Result<F::Output, Broken> {
-        let Some((end, limit)) = self.0 else {
+    /// Runs until then.
+    pub(crate) fn timer(self) -> Option<Sleep> {
+        self.0.map(|(end, _)| sleep_until(end))
+    }
+
+    /// What an attempt has come to that was cut off then.
+    #[cold]
+    pub(crate) fn over(self) -> Box<Broken> {
+        let given = self.0.map_or(Duration::MAX, |(_, given)| given);
+        Box::new(Broken {
+            failure: Failure::ambiguous().cause(Cause::Timeout),
+            stop: None,
+            error: AttemptError::Timeout(given),
+        })
+    }
+
+    pub(crate) async fn timeout<F: Future>(self, future: F) -> Result<F::Output, Box<Broken>> {
+        let Some((end, _)) = self.0 else {
             return Ok(future.await);
         };
         let in_time = tokio::time::timeout_at(end, future).await;
-        in_time.map_err(|_| Broken {
-            failure: Failure::ambiguous().cause(Cause::Timeout),
-            stop: None,
-            error: AttemptError::Timeout(limit),
-        })
+        in_time.map_err(|_| self.over())
     }
 }

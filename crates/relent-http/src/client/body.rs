@@ -92,20 +92,32 @@ impl Body {
 
     /// The body for one attempt, or `None` for an empty one, which needs no framing.
     pub(crate) async fn open(&self) -> io::Result<Option<reqwest::Body>> {
-        if self.is_empty() {
-            return Ok(None);
+        match &self.0 {
+            // Apart, since every request would be as large, and is moved.
+            Source::File(file) if file.len > 0 => Ok(Some(Box::pin(file.open()).await?.into())),
+            _ => self.open_now(),
         }
-        Ok(Some(match &self.0 {
-            Source::Bytes(bytes) => reqwest::Body::from(bytes.clone()),
-            Source::File(file) => reqwest::Body::from(file.open().await?),
-            Source::Made(make) => make(),
+    }
+
+    /// Whether it need not be waited for.
+    pub(crate) const fn is_at_hand(&self) -> bool {
+        !matches!(self.0, Source::File(_))
+    }
+
+    /// The same as [`open`](Self::open) for one that need not be waited for.
+    #[inline]
+    pub(crate) fn open_now(&self) -> io::Result<Option<reqwest::Body>> {
+        Ok(match &self.0 {
+            Source::Bytes(bytes) if bytes.is_empty() => None,
+            Source::Bytes(bytes) => Some(bytes.clone().into()),
+            Source::Made(make) => Some(make()),
             Source::Once(stream) => {
                 let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-                stream.take().ok_or_else(|| {
-                    io::Error::other("it is a stream, which has gone out and cannot be read again")
-                })?
+                let gone = "it is a stream, which has gone out and cannot be read again";
+                Some(stream.take().ok_or_else(|| io::Error::other(gone))?)
             }
-        }))
+            Source::File(_) => None,
+        })
     }
 
     /// The length that must be told in a header, because the opened body does not know it.

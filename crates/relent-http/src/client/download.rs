@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use relent::{Attempt, GaveUp, Summary, TokioClock};
 use relent_core::{Cause, Decision, StopReason};
 use reqwest::ResponseBuilderExt;
@@ -143,7 +143,8 @@ impl<'c> Download<'c> {
         let result = self.run(sink).await;
         let attempt = self.attempts;
         self.attempts = attempt.saturating_add(1);
-        result.map_err(|mut failed| {
+        result.map_err(|failed| {
+            let mut failed = *failed;
             self.connection = Connection::after(&failed.failure);
             if matches!(failed.last, Last::Error(_)) {
                 self.manner.judge_failed(attempt, &mut failed);
@@ -170,7 +171,7 @@ impl<'c> Download<'c> {
         read.map_err(|broken| broken.error)
     }
 
-    async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Failed> {
+    async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Box<Failed>> {
         let begun = self.partial.take().filter(|partial| partial.received > 0);
         let Some(mut partial) = begun else {
             let outcome = self.send(None).await;
@@ -181,24 +182,19 @@ impl<'c> Download<'c> {
             representation,
             received,
         } = &mut partial;
-        let request = self
-            .request
-            .with(|head| representation.ask_for_rest(*received, head.headers_mut()));
-        let response = match self.send(Some(&request)).await {
+        let response = match self.send(Some((representation, *received))).await {
             Ok(response) => self.judge(Ok(response))?,
-            Err(Failed {
-                last: Last::Refused(response),
-                ..
-            }) if matches!(
-                response.status(),
-                StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED
-            ) =>
-            {
-                let status = response.status().as_u16();
-                let what = format!("the server answered {status} when asked for the rest");
-                return Err(Broken::not_the_rest(what).into());
-            }
             Err(failed) => {
+                if let Some(status) = failed.last.status()
+                    && matches!(
+                        status,
+                        StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED
+                    )
+                {
+                    let status = status.as_u16();
+                    let what = format!("the server answered {status} when asked for the rest");
+                    return Err(Broken::not_the_rest(what).into());
+                }
                 // What has arrived is still good.
                 self.partial = Some(partial);
                 return self.judge(Err(failed)).map(|response| head(&response));
@@ -220,22 +216,30 @@ impl<'c> Download<'c> {
         Ok(head)
     }
 
-    /// Asks for the whole, or with this request for the rest.
-    async fn send(&mut self, rest: Option<&Outgoing>) -> Result<reqwest::Response, Failed> {
-        let request = rest.unwrap_or(&self.request);
+    /// Asks for the whole, or for the rest of this from there on.
+    async fn send(
+        &mut self,
+        rest: Option<(&Representation, u64)>,
+    ) -> Result<reqwest::Response, Box<Failed>> {
         let (begun, telling) = (&self.begun, &mut self.telling);
+        let tell = |headers: &mut HeaderMap| {
+            if let Some((representation, from)) = rest {
+                representation.ask_for_rest(from, headers);
+            }
+            telling.tell(begun, headers);
+        };
+        let (request, connection) = (&self.request, self.connection);
         let attempt = self
             .client
-            .attempt(request, self.connection, self.until, begun, telling);
+            .attempt(request, connection, self.until, begun.number, tell);
         attempt.await
     }
 
     /// The caller's own judgement of a response. That of an error waits until the attempt is over.
-    #[allow(clippy::result_large_err, reason = "a response is as large")]
     fn judge(
         &self,
-        outcome: Result<reqwest::Response, Failed>,
-    ) -> Result<reqwest::Response, Failed> {
+        outcome: Result<reqwest::Response, Box<Failed>>,
+    ) -> Result<reqwest::Response, Box<Failed>> {
         match outcome {
             Err(failed) if matches!(failed.last, Last::Error(_)) => Err(failed),
             answered => self.manner.judge(self.attempts, answered),
@@ -247,17 +251,18 @@ impl<'c> Download<'c> {
         &mut self,
         mut response: reqwest::Response,
         sink: &mut S,
-    ) -> Result<Response<()>, Broken> {
+    ) -> Result<Response<()>, Box<Broken>> {
         let head = head(&response);
         if !sink.can_start_over() {
-            return Err(Broken {
-                stop: Some(StopReason::NotReplayable),
-                ..Broken::not_the_rest("this response begins anew, and a part of another has left")
-            });
+            let what = "this response begins anew, and a part of another has left";
+            let mut broken = Broken::not_the_rest(what);
+            broken.stop = Some(StopReason::NotReplayable);
+            return Err(broken);
         }
-        let asked = self.request.head();
+        let (asked, none) = (self.request.asked(), HeaderMap::new());
+        let fields = self.request.headers().unwrap_or(&none);
         let representation =
-            asked.and_then(|asked| Representation::of(asked.method(), asked.headers(), &head));
+            asked.and_then(|(method, _)| Representation::of(method, fields, &head));
         sink.start(&head, representation.is_some())
             .map_err(refused_by_sink)?;
         self.partial = representation.map(|representation| Partial {
@@ -283,7 +288,7 @@ async fn read_rest<S: Sink>(
     end: u64,
     until: Until,
     sink: &mut S,
-) -> Result<(), Broken> {
+) -> Result<(), Box<Broken>> {
     while let Some(bytes) = until.timeout(response.chunk()).await?? {
         partial.received += bytes.len() as u64;
         if partial.received > end {
@@ -392,6 +397,6 @@ fn head(response: &reqwest::Response) -> Response<()> {
     head
 }
 
-fn refused_by_sink(error: io::Error) -> Broken {
+fn refused_by_sink(error: io::Error) -> Box<Broken> {
     Broken::local(StopReason::Permanent, AttemptError::Sink(error))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use relent::{Clock, Destination, Driver, SessionRandom, To, TokioClock};
-use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, Random, StopReason};
+use relent::{Destination, Driver, SessionRandom, To, TokioClock};
+use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, StopReason};
 
 use super::attempt::{AttemptError, Failed, Last};
 use crate::cross_layer::{CrossLayer, Telling};
@@ -20,9 +20,9 @@ type When = dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bo
 type Delay =
     dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration + Send + Sync;
 
-/// The driver of a request, with a share in its destination.
-pub(crate) type CallDriver<'p> =
-    Driver<'p, TokioClock, SessionRandom, &'p Policy, To<Arc<Destination>>>;
+/// The driver of a request, with shares in its policy and destination.
+pub(crate) type CallDriver =
+    Driver<'static, TokioClock, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
 
 #[derive(Clone)]
 pub(crate) struct Manner {
@@ -64,11 +64,11 @@ impl Manner {
 
     /// A driver for one request to this host of which this much is known. The only place that knows
     /// what is shared among the requests to a destination.
-    pub(crate) fn driver(&self, host: &str, facts: RequestFacts) -> CallDriver<'_> {
+    pub(crate) fn driver(&self, host: &str, facts: RequestFacts) -> CallDriver {
         let repeatable = self.repeatable.unwrap_or(facts.repeatable);
         let destination = Some(self.destinations.of(host));
         let mut driver =
-            Driver::shared(&*self.policy, destination, TokioClock).repeatable(repeatable);
+            Driver::shared(self.policy.clone(), destination, TokioClock).repeatable(repeatable);
         if self.traced {
             driver = driver.traced();
         }
@@ -77,13 +77,12 @@ impl Manner {
 
     /// The caller's own judgement of a response, which goes before that of the status. `attempt`
     /// counts from 0.
-    #[allow(clippy::result_large_err, reason = "a response is as large")]
     #[inline]
     pub(crate) fn judge(
         &self,
         attempt: u32,
-        outcome: Result<reqwest::Response, Failed>,
-    ) -> Result<reqwest::Response, Failed> {
+        outcome: Result<reqwest::Response, Box<Failed>>,
+    ) -> Result<reqwest::Response, Box<Failed>> {
         let Some(when) = &self.when else {
             return outcome;
         };
@@ -116,11 +115,7 @@ impl Manner {
     }
 
     /// Lets the driver decide, with the caller's own wait if there is one.
-    pub(crate) fn decide<K: Clock, R: Random>(
-        &self,
-        driver: &mut Driver<'_, K, R, &Policy, To<Arc<Destination>>>,
-        failed: &Failed,
-    ) -> Decision {
+    pub(crate) fn decide(&self, driver: &mut CallDriver, failed: &Failed) -> Decision {
         match &self.delay {
             Some(delay) if failed.stop.is_none() => {
                 let (error, response) = failed.last.parts();

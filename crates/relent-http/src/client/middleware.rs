@@ -12,7 +12,7 @@ use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::attempt::{AttemptError, Until};
 use super::manner::{Manner, cause};
-use super::outgoing::copy;
+use super::outgoing::Head;
 use super::sending::{sleep, wait_draining};
 use crate::classify::cannot_fail;
 use crate::cross_layer::CrossLayer;
@@ -157,6 +157,29 @@ impl RetryMiddleware {
     }
 }
 
+/// What the next attempt is made of.
+enum Again {
+    Head(Head),
+    Whole(Box<Request>),
+}
+
+impl Again {
+    /// `None` if the body goes out once.
+    fn of(request: &Request) -> Option<Self> {
+        match request.body() {
+            None => Some(Self::Head(Head::of(request))),
+            Some(_) => Some(Self::Whole(Box::new(request.try_clone()?))),
+        }
+    }
+
+    fn request(self) -> Request {
+        match self {
+            Self::Head(head) => head.request(),
+            Self::Whole(request) => *request,
+        }
+    }
+}
+
 fn failure_of(error: &Error) -> Failure {
     match error {
         Error::Reqwest(error) => network::classify(error),
@@ -239,10 +262,7 @@ impl Middleware for RetryMiddleware {
             drop(earlier);
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
-            let again = match request.body() {
-                None => Some(copy(&request)),
-                Some(_) => request.try_clone(),
-            };
+            let again = Again::of(&request);
             telling.tell(&begun, request.headers_mut());
             extensions.clone_from(&given);
             let attempt = self.attempt(until, request, extensions, next.clone());
@@ -261,7 +281,7 @@ impl Middleware for RetryMiddleware {
                     Decision::Retry { after } => {
                         let waited = outcome.wait(after, driver.room());
                         last = Some(Box::new(waited.await));
-                        request = again;
+                        request = again.request();
                         continue;
                     }
                     Decision::Stop(stop) => stop,

@@ -1,39 +1,43 @@
 //! A request as it goes out, alike in every attempt.
 
+use std::time::Duration;
+
 use http::header::CONTENT_LENGTH;
-use http::{HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderValue, Method, Request, Version};
 use relent_core::StopReason;
+use reqwest::Url;
 
 use super::attempt::{AttemptError, Broken};
 use super::body::Body;
 use crate::repeatable::RequestFacts;
 
-/// What reqwest sends, made once; an attempt takes a copy of the head.
+/// What the attempts of a request send.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// Without the body; or an address that reqwest refuses, which every attempt asks it about.
-    head: Result<reqwest::Request, String>,
+    /// Or an address that reqwest refuses, which every attempt asks it about.
+    head: Result<Head, String>,
     body: Body,
     facts: RequestFacts,
 }
 
 impl Outgoing {
+    /// What was built, which is without its body.
     #[inline]
-    pub(crate) fn new(mut head: reqwest::Request, body: Body) -> Self {
+    pub(crate) fn new(built: &mut reqwest::Request, body: Body) -> Self {
         // Hyper would leave out a length of zero, and some servers insist on it (RFC 9110 §8.6).
-        let zero = || matches!(*head.method(), Method::POST | Method::PUT | Method::PATCH);
+        let zero = || matches!(*built.method(), Method::POST | Method::PUT | Method::PATCH);
         let length = if body.is_empty() {
             zero().then_some(0)
         } else {
             body.told_length()
         };
         if let Some(length) = length {
-            let field = head.headers_mut().entry(CONTENT_LENGTH);
+            let field = built.headers_mut().entry(CONTENT_LENGTH);
             field.or_insert_with(|| HeaderValue::from(length));
         }
         Self {
-            facts: RequestFacts::of(head.method(), head.headers()),
-            head: Ok(head),
+            facts: RequestFacts::of(built.method(), built.headers()),
+            head: Ok(Head::of(built)),
             body,
         }
     }
@@ -43,13 +47,13 @@ impl Outgoing {
         let address = request.uri().to_string();
         let (parts, body) = request.into_parts();
         let facts = RequestFacts::of(&parts.method, &parts.headers);
-        let head = http
+        let built = http
             .request(parts.method, &address)
             .version(parts.version)
             .headers(parts.headers)
             .build();
-        match head {
-            Ok(head) => Self::new(head, body),
+        match built {
+            Ok(mut built) => Self::new(&mut built, body),
             Err(_) => Self {
                 head: Err(address),
                 body,
@@ -58,30 +62,21 @@ impl Outgoing {
         }
     }
 
-    /// The same with another head.
-    pub(crate) fn with(&self, change: impl FnOnce(&mut reqwest::Request)) -> Self {
-        let mut head = match &self.head {
-            Ok(head) => Ok(copy(head)),
-            Err(address) => Err(address.clone()),
-        };
-        if let Ok(head) = &mut head {
-            change(head);
-        }
-        Self {
-            head,
-            body: self.body.clone(),
-            facts: self.facts,
-        }
+    /// What is sent where; `None` if reqwest will refuse the address.
+    pub(crate) fn asked(&self) -> Option<(&Method, &Url)> {
+        let head = self.head.as_ref().ok()?;
+        Some((&head.method, &head.url))
     }
 
-    /// What reqwest sends, but for the body; `None` if it will refuse the address.
-    pub(crate) fn head(&self) -> Option<&reqwest::Request> {
-        self.head.as_ref().ok()
+    /// The fields that are sent, if there are any.
+    pub(crate) fn headers(&self) -> Option<&HeaderMap> {
+        let rest = self.head.as_ref().ok()?.rest.as_ref()?;
+        Some(&rest.headers)
     }
 
     /// Host and port, which tell destinations apart; empty if reqwest will refuse the address.
     pub(crate) fn host(&self) -> &str {
-        self.head().map_or("", |head| head.url().authority())
+        self.asked().map_or("", |(_, url)| url.authority())
     }
 
     pub(crate) const fn facts(&self) -> RequestFacts {
@@ -94,43 +89,72 @@ impl Outgoing {
     }
 
     /// The body for one attempt, or `None` for an empty one, which needs no framing.
-    pub(crate) async fn open(&self) -> Result<Option<reqwest::Body>, Broken> {
-        if self.body.is_empty() {
-            return Ok(None);
-        }
+    pub(crate) async fn open(&self) -> Result<Option<reqwest::Body>, Box<Broken>> {
         let opened = self.body.open().await;
         opened.map_err(|error| Broken::local(StopReason::NotReplayable, AttemptError::Body(error)))
     }
 
-    /// The request of one attempt.
-    #[inline]
-    pub(crate) fn request(
-        &self,
-        http: &reqwest::Client,
-        body: Option<reqwest::Body>,
-    ) -> Result<reqwest::Request, Broken> {
-        let mut request = match &self.head {
-            Ok(head) => copy(head),
-            Err(address) => http.get(address).build()?,
-        };
-        if body.is_some() {
-            *request.body_mut() = body;
+    /// The request of an attempt, without the body.
+    pub(crate) fn request(&self, http: &reqwest::Client) -> Result<reqwest::Request, Box<Broken>> {
+        match &self.head {
+            Ok(head) => Ok(head.request()),
+            Err(address) => Ok(http.get(address).build()?),
         }
-        Ok(request)
+    }
+
+    /// The body, if it need not be waited for.
+    #[inline]
+    pub(crate) fn body_at_hand(&self) -> Option<&Body> {
+        self.body.is_at_hand().then_some(&self.body)
     }
 }
 
-/// A copy of a request without a body. What is as in a new one is not touched: reqwest's own clone
-/// makes a map for a timeout that is not there.
-#[inline]
-pub(crate) fn copy(head: &reqwest::Request) -> reqwest::Request {
-    let mut copy = reqwest::Request::new(head.method().clone(), head.url().clone());
-    if !head.headers().is_empty() {
-        *copy.headers_mut() = head.headers().clone();
+/// No more of a request without a body than has to be kept to make it again.
+#[derive(Debug)]
+pub(crate) struct Head {
+    method: Method,
+    url: Url,
+    version: Version,
+    /// Apart, since moving it costs more than many a request that has none.
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Clone, Debug)]
+struct Rest {
+    headers: HeaderMap,
+    timeout: Option<Duration>,
+}
+
+impl Head {
+    #[inline]
+    pub(crate) fn of(request: &reqwest::Request) -> Self {
+        let none = request.headers().is_empty() && request.timeout().is_none();
+        let rest = || {
+            Box::new(Rest {
+                headers: request.headers().clone(),
+                timeout: request.timeout().copied(),
+            })
+        };
+        Self {
+            method: request.method().clone(),
+            url: request.url().clone(),
+            version: request.version(),
+            rest: (!none).then(rest),
+        }
     }
-    if head.timeout().is_some() {
-        *copy.timeout_mut() = head.timeout().copied();
+
+    /// A request with this head. What is as in a new one is not touched: reqwest makes a map for a
+    /// timeout that is not there.
+    pub(crate) fn request(&self) -> reqwest::Request {
+        let mut request = reqwest::Request::new(self.method.clone(), self.url.clone());
+        *request.version_mut() = self.version;
+        if let Some(rest) = &self.rest {
+            let Rest { headers, timeout } = (**rest).clone();
+            *request.headers_mut() = headers;
+            if timeout.is_some() {
+                *request.timeout_mut() = timeout;
+            }
+        }
+        request
     }
-    *copy.version_mut() = head.version();
-    copy
 }

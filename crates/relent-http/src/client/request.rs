@@ -13,11 +13,12 @@ use super::attempt::AttemptError;
 use super::body::Body;
 use super::download::Sink;
 use super::error::Error;
+use super::exchange::Exchange;
 use super::manner::Manner;
 use super::outgoing::Outgoing;
 use super::response::Response;
 use super::{Client, whole};
-use crate::idempotency_key::{IdempotencyKey, KeyForm};
+use crate::idempotency_key::IdempotencyKey;
 
 /// A request in the making: reqwest's builder, and how this one is retried.
 ///
@@ -47,8 +48,13 @@ use crate::idempotency_key::{IdempotencyKey, KeyForm};
 /// ```
 #[must_use = "a request does nothing until it is sent"]
 pub struct RequestBuilder {
-    client: Client,
     http: reqwest::RequestBuilder,
+    plan: Plan,
+}
+
+/// What reqwest's builder does not know of a request.
+pub(crate) struct Plan {
+    client: Client,
     body: Option<Body>,
     key: Option<IdempotencyKey>,
     changes: Vec<Change>,
@@ -61,15 +67,15 @@ type Change = Box<dyn FnOnce(&mut Manner) + Send>;
 
 impl RequestBuilder {
     pub(crate) fn new(client: Client, http: reqwest::RequestBuilder) -> Self {
-        Self {
+        let plan = Plan {
             client,
-            http,
             body: None,
             key: None,
             changes: Vec::new(),
             whole_body: false,
             wrong: None,
-        }
+        };
+        Self { http, plan }
     }
 
     /// Adds a header field.
@@ -101,7 +107,7 @@ impl RequestBuilder {
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + ?Sized>(mut self, json: &T) -> Self {
         self.http = self.http.json(json);
-        self.body = None;
+        self.plan.body = None;
         self
     }
 
@@ -109,7 +115,7 @@ impl RequestBuilder {
     #[cfg(feature = "form")]
     pub fn form<T: serde::Serialize + ?Sized>(mut self, form: &T) -> Self {
         self.http = self.http.form(form);
-        self.body = None;
+        self.plan.body = None;
         self
     }
 
@@ -117,7 +123,7 @@ impl RequestBuilder {
     /// again](Body::made_by), or one of reqwest's, which goes out once and is not retried if it is a
     /// stream.
     pub fn body(mut self, body: impl Into<Body>) -> Self {
-        self.body = Some(body.into());
+        self.plan.body = Some(body.into());
         self
     }
 
@@ -208,8 +214,8 @@ impl RequestBuilder {
         K::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         match key.try_into() {
-            Ok(key) => self.key = Some(key),
-            Err(error) => self.wrong = Some(error.into()),
+            Ok(key) => self.plan.key = Some(key),
+            Err(error) => self.plan.wrong = Some(error.into()),
         }
         self
     }
@@ -222,12 +228,12 @@ impl RequestBuilder {
     /// Makes reading the body a part of each attempt: a response that is cut short is retried, and
     /// goes on where it ended if it can (see [`Client::download`]). The body is kept in memory.
     pub const fn whole_body(mut self) -> Self {
-        self.whole_body = true;
+        self.plan.whole_body = true;
         self
     }
 
     fn change(mut self, change: impl FnOnce(&mut Manner) + Send + 'static) -> Self {
-        self.changes.push(Box::new(change));
+        self.plan.changes.push(Box::new(change));
         self
     }
 
@@ -237,11 +243,8 @@ impl RequestBuilder {
     /// # Errors
     /// [`Error::Request`] when a part of it makes no sense.
     pub fn build(self) -> Result<Request<Body>, Error> {
-        if let Some(wrong) = self.wrong {
-            return Err(Error::Request(wrong));
-        }
-        let key = self.key.map(|key| (key, self.client.0.key_form));
-        let (mut head, body) = parts(self.http, self.body, key)?;
+        let mut head = self.http.build().map_err(wrong)?;
+        let (_, _, body) = self.plan.settle(&mut head)?;
         let uri = head.url().as_str().parse::<http::Uri>();
         let mut request = Request::new(body);
         *request.uri_mut() = uri.map_err(|error| Error::Request(error.into()))?;
@@ -261,28 +264,10 @@ impl RequestBuilder {
     /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
     /// no response.
     pub fn send(self) -> impl Future<Output = Result<Response, Error>> + Send {
-        // Out of the future, which would hold the builder beside what is made of it.
-        let whole_body = self.whole_body;
-        let prepared = self.prepare();
-        async move {
-            let prepared = prepared?;
-            if whole_body {
-                let Prepared {
-                    client,
-                    request,
-                    manner,
-                } = prepared;
-                let received = whole::receive(&client, request, manner);
-                // Apart, since every other call would be as large, and is moved.
-                return Box::pin(received).await;
-            }
-            let Prepared {
-                client,
-                request,
-                manner,
-            } = &prepared;
-            client.exchange(request, manner).await
+        if self.plan.whole_body {
+            return Exchange::boxed(whole::receive(self));
         }
+        Exchange::new(self.http.build(), self.plan)
     }
 
     /// Attempts until the whole body is in `sink`, or the policy stops; see [`Client::download`].
@@ -291,65 +276,50 @@ impl RequestBuilder {
     /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
     /// no complete response.
     pub async fn download<S: Sink>(self, sink: &mut S) -> Result<(Head<()>, Summary), Error> {
-        let Prepared {
-            client,
-            request,
-            manner,
-        } = self.prepare()?;
+        let (client, manner, request) = self.prepare()?;
         Ok(client.receive(request, manner, sink).await?)
     }
 
+    /// What its attempts are made of.
+    pub(super) fn prepare(self) -> Result<(Client, Arc<Manner>, Outgoing), Error> {
+        let mut built = self.http.build().map_err(wrong)?;
+        let (client, manner, body) = self.plan.settle(&mut built)?;
+        Ok((client, manner, Outgoing::new(&mut built, body)))
+    }
+}
+
+impl Plan {
+    /// By whom and how the request is sent, and its body. The rest of it is made ready.
     #[inline]
-    fn prepare(self) -> Result<Prepared, Error> {
+    pub(super) fn settle(
+        self,
+        built: &mut reqwest::Request,
+    ) -> Result<(Client, Arc<Manner>, Body), Error> {
         if let Some(wrong) = self.wrong {
             return Err(Error::Request(wrong));
         }
-        let key = self.key.map(|key| (key, self.client.0.key_form));
-        let (head, body) = parts(self.http, self.body, key)?;
-        let uri = || head.url().as_str().parse().ok();
-        let mut manner = self.client.manner_of(head.method(), uri);
+        let body = match (self.body, built.body_mut().take()) {
+            (Some(body), _) => body,
+            (None, Some(body)) => body.into(),
+            (None, None) => Body::empty(),
+        };
+        if let Some(key) = self.key {
+            key.attach(self.client.0.key_form, built.headers_mut());
+        }
+        let uri = || built.url().as_str().parse().ok();
+        let mut manner = self.client.manner_of(built.method(), uri);
         if !self.changes.is_empty() {
             let manner = Arc::make_mut(&mut manner);
             for change in self.changes {
                 change(manner);
             }
         }
-        let manner = manner.settled(head.headers());
-        Ok(Prepared {
-            client: self.client,
-            request: Outgoing::new(head, body),
-            manner,
-        })
+        Ok((self.client, manner.settled(built.headers()), body))
     }
 }
 
-/// The request without its body, and the body.
-#[inline]
-fn parts(
-    http: reqwest::RequestBuilder,
-    body: Option<Body>,
-    key: Option<(IdempotencyKey, KeyForm)>,
-) -> Result<(reqwest::Request, Body), Error> {
-    let mut head = match http.build() {
-        Ok(head) => head,
-        Err(error) => return Err(Error::Request(error.into())),
-    };
-    let body = match (body, head.body_mut().take()) {
-        (Some(body), _) => body,
-        (None, Some(body)) => body.into(),
-        (None, None) => Body::empty(),
-    };
-    if let Some((key, form)) = key {
-        key.attach(form, head.headers_mut());
-    }
-    Ok((head, body))
-}
-
-/// A request that can be sent, and how it is retried.
-struct Prepared {
-    client: Client,
-    request: Outgoing,
-    manner: Arc<Manner>,
+pub(super) fn wrong(error: reqwest::Error) -> Error {
+    Error::Request(error.into())
 }
 
 impl fmt::Debug for RequestBuilder {

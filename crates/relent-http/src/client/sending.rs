@@ -3,15 +3,15 @@
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
-use relent::{Attempt, TokioClock};
+use http::HeaderMap;
 use relent_core::{Cause, Failure, Kind, StopReason};
+use tower_service::Service;
 
 use super::Client;
 use super::attempt::{Broken, Failed, Last, Until, drained};
 use super::outgoing::Outgoing;
 use crate::classify;
 use crate::classify::cannot_fail;
-use crate::cross_layer::Telling;
 use crate::drain;
 use crate::observe::AttemptSpan;
 
@@ -36,26 +36,76 @@ impl Connection {
 }
 
 impl Client {
-    /// One attempt, which tells the server what there is to tell, until the head of a response that is
-    /// no failure.
+    /// One attempt, until the head of a response that is no failure. `tell` has the last word on the
+    /// fields of its request.
+    #[inline]
     pub(crate) async fn attempt(
         &self,
         request: &Outgoing,
         connection: Connection,
         until: Until,
-        begun: &Attempt,
-        telling: &mut Telling<TokioClock>,
-    ) -> Result<reqwest::Response, Failed> {
-        let mut span = AttemptSpan::of(request.head(), begun.number);
-        // Pinned where it is, here and below: what is handed on by value is copied each time.
-        let sending = pin!(self.transmit(request, connection, until, begun, telling));
-        let mut failed = match span.around(sending).await {
+        number: u32,
+        tell: impl FnOnce(&mut HeaderMap),
+    ) -> Result<reqwest::Response, Box<Failed>> {
+        let mut span = AttemptSpan::of(request.asked(), number);
+        // Pinned where it is: what is handed on by value is copied each time.
+        let outcome = span
+            .around(pin!(self.transmit(request, connection, until, tell)))
+            .await;
+        match outcome {
+            Ok(response) if cannot_fail(response.status(), response.headers()) => {
+                span.answered(response.status(), None);
+                Ok(response)
+            }
+            outcome => self.judge(request, &mut span, outcome),
+        }
+    }
+
+    #[inline]
+    async fn transmit(
+        &self,
+        request: &Outgoing,
+        connection: Connection,
+        until: Until,
+        tell: impl FnOnce(&mut HeaderMap),
+    ) -> Result<reqwest::Response, Box<Broken>> {
+        let body = request.open().await?;
+        let sent = self.execute(request, connection, body, tell)?;
+        Ok(until.timeout(sent).await??)
+    }
+
+    /// Not in a future, which would keep room for the request.
+    fn execute(
+        &self,
+        request: &Outgoing,
+        connection: Connection,
+        body: Option<reqwest::Body>,
+        tell: impl FnOnce(&mut HeaderMap),
+    ) -> Result<Sent, Box<Broken>> {
+        let mut http = self.http(connection);
+        let mut request = request.request(http)?;
+        make_ready(&mut request, body, tell);
+        Ok(http.call(request))
+    }
+
+    fn http(&self, connection: Connection) -> &reqwest::Client {
+        match connection {
+            Connection::Pooled => &self.0.http,
+            Connection::Fresh => self.unpooled(),
+        }
+    }
+
+    /// What an attempt came to that may have failed.
+    #[cold]
+    pub(super) fn judge(
+        &self,
+        request: &Outgoing,
+        span: &mut AttemptSpan,
+        outcome: Result<reqwest::Response, Box<Broken>>,
+    ) -> Result<reqwest::Response, Box<Failed>> {
+        let mut failed = match outcome {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
-                if cannot_fail(status, headers) {
-                    span.answered(status, None);
-                    return Ok(response);
-                }
                 let now = SystemTime::now();
                 let failure = classify(status, headers, request.facts(), now, &self.0.hints);
                 span.answered(status, failure.as_ref());
@@ -75,25 +125,22 @@ impl Client {
         }
         Err(failed)
     }
+}
 
-    async fn transmit(
-        &self,
-        request: &Outgoing,
-        connection: Connection,
-        until: Until,
-        begun: &Attempt,
-        telling: &mut Telling<TokioClock>,
-    ) -> Result<reqwest::Response, Broken> {
-        let body = request.open().await?;
-        let http = match connection {
-            Connection::Pooled => &self.0.http,
-            Connection::Fresh => self.unpooled(),
-        };
-        let mut request = request.request(http, body)?;
-        telling.tell(begun, request.headers_mut());
-        let sent = pin!(http.execute(request));
-        Ok(until.timeout(sent).await??)
+/// A request on its way.
+pub(super) type Sent = <reqwest::Client as Service<reqwest::Request>>::Future;
+
+/// Gives a request its body. `tell` has the last word on its fields.
+#[inline]
+pub(super) fn make_ready(
+    request: &mut reqwest::Request,
+    body: Option<reqwest::Body>,
+    tell: impl FnOnce(&mut HeaderMap),
+) {
+    if body.is_some() {
+        *request.body_mut() = body;
     }
+    tell(request.headers_mut());
 }
 
 /// Waits, and drains what is left of the failed attempt; what there is to show of it is given back.

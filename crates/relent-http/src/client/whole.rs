@@ -1,16 +1,13 @@
 //! A response whose body has been read before it is handed out.
 
 use std::io;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response as Head;
 
-use super::Client;
 use super::download::Sink;
 use super::error::Error;
-use super::manner::Manner;
-use super::outgoing::Outgoing;
+use super::request::RequestBuilder;
 use super::response::Response;
 
 /// A body in memory, under the head with which it began.
@@ -33,11 +30,8 @@ impl Sink for Whole {
     }
 }
 
-pub(crate) async fn receive(
-    client: &Client,
-    request: Outgoing,
-    manner: Arc<Manner>,
-) -> Result<Response, Error> {
+pub(super) async fn receive(request: RequestBuilder) -> Result<Response, Error> {
+    let (client, manner, request) = request.prepare()?;
     let mut whole = Whole::default();
     let (_, summary) = client.receive(request, manner, &mut whole).await?;
     // Of a response that came in parts, the first head is the one that speaks of the whole.

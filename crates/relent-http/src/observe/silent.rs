@@ -18,11 +18,10 @@ impl AttemptSpan {
 
     #[cfg(feature = "reqwest")]
     #[inline]
-    pub(crate) fn of(_: Option<&reqwest::Request>, _: u32) -> Self {
+    pub(crate) fn of(_: Option<(&http::Method, &reqwest::Url)>, _: u32) -> Self {
         Self
     }
 
-    #[cfg(feature = "tower")]
     #[inline]
     #[must_use]
     pub(crate) fn enter(&self) -> impl Sized {}

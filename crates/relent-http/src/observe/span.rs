@@ -36,12 +36,12 @@ impl AttemptSpan {
     /// none for one that reqwest refuses, since nothing goes out.
     #[cfg(feature = "reqwest")]
     #[inline]
-    pub(crate) fn of(request: Option<&reqwest::Request>, number: u32) -> Self {
+    pub(crate) fn of(request: Option<(&Method, &reqwest::Url)>, number: u32) -> Self {
         let span = match request {
-            Some(request) if tracing::level_enabled!(tracing::Level::INFO) => {
-                let uri = request.url().as_str().parse();
-                let span = |uri: Uri| begin(request.method(), &uri, request.headers(), number);
-                uri.map_or_else(|_| Span::none(), span)
+            Some((method, url)) if tracing::level_enabled!(tracing::Level::INFO) => {
+                // It has an authority, so no `Host` is asked for.
+                let span = |uri: Uri| begin(method, &uri, &HeaderMap::new(), number);
+                url.as_str().parse().map_or_else(|_| Span::none(), span)
             }
             _ => Span::none(),
         };
@@ -49,7 +49,6 @@ impl AttemptSpan {
     }
 
     /// A part of the attempt runs, until this is dropped: what happens in it is seen in the span.
-    #[cfg(feature = "tower")]
     #[inline]
     #[must_use]
     pub(crate) fn enter(&self) -> impl Sized {

@@ -1,0 +1,258 @@
+//! A request and its attempts, until the head of a response.
+
+use std::future::{Future, ready};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::HeaderMap;
+use pin_project_lite::pin_project;
+use relent::{Entry, GaveUp, Summary, TokioClock};
+use relent_core::Decision;
+use tokio::time::Sleep;
+use tower_service::Service;
+
+use super::Client;
+use super::attempt::{Failed, Last, Until};
+use super::error::Error;
+use super::manner::{CallDriver, Manner, cause};
+use super::outgoing::Outgoing;
+use super::request::{Plan, wrong};
+use super::response::Response;
+use super::sending::{Connection, Sent, make_ready, wait};
+use crate::classify::cannot_fail;
+use crate::cross_layer::Telling;
+use crate::observe::AttemptSpan;
+
+type Ending = Result<Response, Error>;
+
+pin_project! {
+    /// The future of a request. It is no larger than its first attempt needs, since it is moved with
+    /// all that it has, and most requests have no other.
+    pub(crate) struct Exchange {
+        // Before `call`, so that the attempt is dropped first.
+        first: Option<First>,
+        // Of the first attempt, if it has a limit.
+        #[pin]
+        timer: Option<Sleep>,
+        // What the first attempt sends, which uses it up.
+        built: Option<reqwest::Request>,
+        // Until it is over, or goes on in the box.
+        call: Option<Call>,
+        rest: Option<Pin<Box<dyn Future<Output = Ending> + Send>>>,
+    }
+}
+
+/// The first attempt, on its way.
+struct First {
+    sent: Sent,
+    until: Until,
+    span: AttemptSpan,
+}
+
+/// What the attempts of a request have in common.
+pub(crate) struct Call {
+    client: Client,
+    manner: Arc<Manner>,
+    request: Outgoing,
+    driver: CallDriver,
+    telling: Telling<TokioClock>,
+}
+
+impl Exchange {
+    /// What reqwest has built, by this plan.
+    #[inline]
+    pub(crate) fn new(built: reqwest::Result<reqwest::Request>, plan: Plan) -> Self {
+        let mut built = match built {
+            Ok(built) => built,
+            Err(error) => return Self::boxed(ready(Err(wrong(error)))),
+        };
+        let (client, manner, body) = match plan.settle(&mut built) {
+            Ok(settled) => settled,
+            Err(error) => return Self::boxed(ready(Err(error))),
+        };
+        let request = Outgoing::new(&mut built, body);
+        Self {
+            call: Some(Call::new(client, manner, request)),
+            built: Some(built),
+            first: None,
+            timer: None,
+            rest: None,
+        }
+    }
+
+    /// Something else that ends like an exchange.
+    pub(crate) fn boxed(rest: impl Future<Output = Ending> + Send + 'static) -> Self {
+        Self {
+            call: None,
+            built: None,
+            first: None,
+            timer: None,
+            rest: Some(Box::pin(rest)),
+        }
+    }
+}
+
+impl Future for Exchange {
+    type Output = Ending;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ending> {
+        let mut this = self.project();
+        if let Some(call) = this.call {
+            if this.built.is_some() {
+                *this.first = call.begin(this.built);
+                *this.built = None;
+                if let Some(end) = this.first.as_ref().and_then(|first| first.until.timer()) {
+                    this.timer.set(Some(end));
+                }
+            }
+            let failed = match this.first {
+                None => None,
+                Some(first) => match ready!(call.poll_first(first, this.timer.as_mut(), context)) {
+                    Ok(response) => {
+                        let response = call.succeeded(response);
+                        *this.first = None;
+                        *this.call = None;
+                        return Poll::Ready(Ok(response));
+                    }
+                    Err(failed) => Some(failed),
+                },
+            };
+            *this.first = None;
+            this.timer.set(None);
+            *this.rest = this.call.take().map(|call| call.into_rest(failed));
+        }
+        match this.rest {
+            Some(rest) => rest.as_mut().poll(context),
+            // Polled again by mistake.
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Call {
+    #[inline]
+    pub(crate) fn new(client: Client, manner: Arc<Manner>, request: Outgoing) -> Self {
+        Self {
+            driver: manner.driver(request.host(), request.facts()),
+            telling: manner.telling(),
+            client,
+            manner,
+            request,
+        }
+    }
+
+    /// The first attempt starts, unless something has to be waited for before it.
+    #[inline]
+    fn begin(&mut self, built: &mut Option<reqwest::Request>) -> Option<First> {
+        let body = self.request.body_at_hand()?;
+        if self.driver.enter(None) != Entry::Go {
+            return None;
+        }
+        let body = body.open_now().ok()?;
+        let begun = self.driver.on_attempt();
+        let until = Until::after(begun.limit);
+        let span = AttemptSpan::of(self.request.asked(), begun.number);
+        if let Some(built) = built {
+            make_ready(built, body, |headers| self.telling.tell(&begun, headers));
+        }
+        let mut http = &self.client.0.http;
+        let sent = {
+            let _entered = span.enter();
+            http.call(built.take()?)
+        };
+        Some(First { sent, until, span })
+    }
+
+    #[inline]
+    fn poll_first(
+        &self,
+        first: &mut First,
+        timer: Pin<&mut Option<Sleep>>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<reqwest::Response, Box<Failed>>> {
+        let First { sent, until, span } = first;
+        let entered = span.enter();
+        let polled = Pin::new(sent).poll(context);
+        drop(entered);
+        let outcome = match polled {
+            Poll::Ready(Ok(response))
+                if cannot_fail(response.status(), response.headers())
+                    && self.manner.when.is_none() =>
+            {
+                span.answered(response.status(), None);
+                return Poll::Ready(Ok(response));
+            }
+            Poll::Ready(outcome) => outcome.map_err(Into::into),
+            Poll::Pending => match timer.as_pin_mut() {
+                Some(timer) => {
+                    ready!(timer.poll(context));
+                    Err(until.over())
+                }
+                None => return Poll::Pending,
+            },
+        };
+        Poll::Ready(
+            self.manner
+                .judge(0, self.client.judge(&self.request, span, outcome)),
+        )
+    }
+
+    #[inline]
+    fn succeeded(&mut self, response: reqwest::Response) -> Response {
+        self.driver.on_success_with(cause(response.status()));
+        Response::new(response, self.driver.summary(None))
+    }
+
+    #[cold]
+    fn into_rest(
+        self,
+        failed: Option<Box<Failed>>,
+    ) -> Pin<Box<dyn Future<Output = Ending> + Send>> {
+        Box::pin(self.go_on(failed))
+    }
+
+    /// The attempts after the first, which has failed thus, or all of them.
+    pub(crate) async fn go_on(mut self, mut failed: Option<Box<Failed>>) -> Ending {
+        loop {
+            let mut connection = Connection::Pooled;
+            let mut last = None;
+            if let Some(failed) = failed {
+                let after = match self.manner.decide(&mut self.driver, &failed) {
+                    Decision::Retry { after } => after,
+                    Decision::Stop(stop) => {
+                        return ended(Some(failed.last), self.driver.summary(Some(stop)));
+                    }
+                };
+                connection = Connection::after(&failed.failure);
+                last = Some(wait(after, self.driver.room(), failed.last).await);
+            }
+            if let Err(stop) = self.driver.entered().await {
+                return ended(last, self.driver.summary(Some(stop)));
+            }
+            drop(last);
+            let begun = self.driver.on_attempt();
+            let (until, number) = (Until::after(begun.limit), begun.number);
+            let telling = &mut self.telling;
+            let tell = |headers: &mut HeaderMap| telling.tell(&begun, headers);
+            let attempt = self
+                .client
+                .attempt(&self.request, connection, until, number, tell);
+            let outcome = pin!(attempt).await;
+            failed = match self.manner.judge(number.saturating_sub(1), outcome) {
+                Ok(response) => return Ok(self.succeeded(response)),
+                Err(failed) => Some(failed),
+            };
+        }
+    }
+}
+
+/// The last real outcome, if there is one.
+fn ended(last: Option<Last>, summary: Summary) -> Ending {
+    match last {
+        Some(Last::Refused(response)) => Ok(Response::new(response, summary)),
+        Some(Last::Error(error)) => Err(GaveUp::new(Some(error), summary).into()),
+        None => Err(GaveUp::new(None, summary).into()),
+    }
+}
