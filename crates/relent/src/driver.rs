@@ -1,6 +1,7 @@
 //! A session with its clock, randomness, destination and trace: what every loop of attempts stands on.
 
 mod builder;
+mod enter;
 mod goes;
 mod race;
 mod visit;
@@ -21,9 +22,9 @@ use crate::random::SessionRandom;
 use crate::seldom::Seldom;
 
 pub use builder::DriverBuilder;
+pub use enter::Entry;
 pub use goes::{Goes, Nowhere, To};
 pub use race::Racer;
-pub use visit::Entry;
 use visit::{Stage, Visit};
 
 /// What an operation may know about the attempt that it is.
