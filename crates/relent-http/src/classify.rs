@@ -83,6 +83,12 @@ pub(crate) fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
     status.as_u16() < 400 && !grpc::is_grpc(headers)
 }
 
+/// Whether the failure is what a `DELETE` is told when it has been done.
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+pub(crate) fn is_gone(method: &http::Method, failure: &Failure) -> bool {
+    *method == http::Method::DELETE && matches!(failure.cause, Cause::Status(404 | 410))
+}
+
 /// The kind of a status of 400 or above.
 pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestFacts) -> Kind {
     match status.as_u16() {

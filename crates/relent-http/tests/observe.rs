@@ -21,7 +21,7 @@ use collector::{Collector, Fields, Measured, measured};
 use http::{Request, Response};
 use http_body_util::{Empty, Full};
 use metrics_util::debugging::{DebuggingRecorder, Snapshotter};
-use relent::{Backoff, Jitter, Policy, PolicyBuilder, Summary, VirtualClock};
+use relent::{Backoff, Hedge, HedgeConfig, Jitter, Policy, PolicyBuilder, Summary, VirtualClock};
 use relent_http::client::recipe;
 use relent_http::grpc::ServiceConfig;
 use relent_http::{Client, Override, RetryLayer};
@@ -227,6 +227,48 @@ async fn each_attempt_of_the_client_is_a_span_by_the_conventions() {
     );
     assert!(spans.iter().all(|span| span.ended));
     assert_eq!(measured(&snapshotter), three_attempts("blue"));
+}
+
+#[tokio::test]
+async fn each_attempt_of_a_hedged_request_is_a_span() {
+    let (collector, _guard) = Collector::start();
+    let silent = Step::Stall(Vec::new());
+    let limit = Duration::from_millis(500);
+    for (second, told) in [
+        (
+            Step::Answer(response(200, &[], b"done")),
+            [(None, Some("cancelled")), (Some("200"), None)],
+        ),
+        (
+            Step::Answer(response(500, &[], b"")),
+            [(None, Some("timeout")), (Some("500"), Some("500"))],
+        ),
+    ] {
+        let before = collector.spans().len();
+        let server = Server::script([silent.clone(), second]);
+        let hedge = HedgeConfig::after(limit / 20);
+        let client = client(policy().max_retries(1).attempt_timeout(limit));
+        let client = client.hedge(Hedge::new(&hedge).unwrap());
+        let _ = client.get(server.url("/")).send().await;
+        let spans = &collector.spans()[before..];
+        let of = |span: &collector::Told, field| span.fields.get(field).cloned();
+        let seen: Vec<_> = spans
+            .iter()
+            .map(|span| {
+                (
+                    of(span, "http.response.status_code"),
+                    of(span, "error.type"),
+                )
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            told.map(|(status, error)| (status.map(str::to_owned), error.map(str::to_owned)))
+        );
+        assert_eq!(of(&spans[0], "http.request.resend_count"), None);
+        assert_eq!(of(&spans[1], "http.request.resend_count").unwrap(), "1");
+        assert!(spans.iter().all(|span| span.ended));
+    }
 }
 
 /// The span ends with the head; that the body was cut is told by the wait that follows.

@@ -123,6 +123,15 @@ impl Broken {
         })
     }
 
+    /// An attempt that was cut off after this time.
+    pub(crate) fn timeout(given: Duration) -> Box<Self> {
+        Box::new(Self {
+            failure: Failure::ambiguous().cause(Cause::Timeout),
+            stop: None,
+            error: AttemptError::Timeout(given),
+        })
+    }
+
     /// A failure of this side, which no server can help.
     pub(crate) fn local(reason: StopReason, error: AttemptError) -> Box<Self> {
         Box::new(Self {
@@ -226,12 +235,7 @@ impl Until {
     /// What an attempt has come to that was cut off then.
     #[cold]
     pub(crate) fn over(self) -> Box<Broken> {
-        let given = self.0.map_or(Duration::MAX, |(_, given)| given);
-        Box::new(Broken {
-            failure: Failure::ambiguous().cause(Cause::Timeout),
-            stop: None,
-            error: AttemptError::Timeout(given),
-        })
+        Broken::timeout(self.0.map_or(Duration::MAX, |(_, given)| given))
     }
 
     pub(crate) async fn timeout<F: Future>(self, future: F) -> Result<F::Output, Box<Broken>> {

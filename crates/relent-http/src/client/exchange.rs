@@ -19,7 +19,7 @@ use super::manner::{CallDriver, Manner, cause};
 use super::outgoing::Outgoing;
 use super::request::{Plan, wrong};
 use super::response::Response;
-use super::sending::{Connection, Sent, make_ready, wait};
+use super::sending::{Connection, Sent, wait};
 use crate::classify::cannot_fail;
 use crate::cross_layer::Telling;
 use crate::observe::AttemptSpan;
@@ -52,11 +52,11 @@ struct First {
 
 /// What the attempts of a request have in common.
 pub(crate) struct Call {
-    client: Client,
-    manner: Arc<Manner>,
-    request: Outgoing,
-    driver: CallDriver,
-    telling: Telling<TokioClock>,
+    pub(super) client: Client,
+    pub(super) manner: Arc<Manner>,
+    pub(super) request: Outgoing,
+    pub(super) driver: CallDriver,
+    pub(super) telling: Telling<TokioClock>,
 }
 
 impl Exchange {
@@ -143,9 +143,12 @@ impl Call {
         }
     }
 
-    /// The first attempt starts, unless something has to be waited for before it.
+    /// The first attempt starts, unless something has to be waited for before it, or others may join.
     #[inline]
     fn begin(&mut self, built: &mut Option<reqwest::Request>) -> Option<First> {
+        if self.manner.hedge_for(&self.request).is_some() {
+            return None;
+        }
         let body = self.request.body_at_hand()?;
         if self.driver.enter(None) != Entry::Go {
             return None;
@@ -155,7 +158,10 @@ impl Call {
         let until = Until::after(begun.limit);
         let span = AttemptSpan::of(self.request.asked(), begun.number);
         if let Some(built) = built {
-            make_ready(built, body, |headers| self.telling.tell(&begun, headers));
+            if body.is_some() {
+                *built.body_mut() = body;
+            }
+            self.telling.tell(&begun, built.headers_mut());
         }
         let mut http = &self.client.0.http;
         let sent = {
@@ -232,19 +238,30 @@ impl Call {
                 return ended(last, self.driver.summary(Some(stop)));
             }
             drop(last);
-            let begun = self.driver.on_attempt();
-            let (until, number) = (Until::after(begun.limit), begun.number);
-            let telling = &mut self.telling;
-            let tell = |headers: &mut HeaderMap| telling.tell(&begun, headers);
-            let attempt = self
-                .client
-                .attempt(&self.request, connection, until, number, tell);
-            let outcome = pin!(attempt).await;
-            failed = match self.manner.judge(number.saturating_sub(1), outcome) {
-                Ok(response) => return Ok(self.succeeded(response)),
+            let outcome = match self.manner.hedge_for(&self.request).cloned() {
+                // Apart, since few requests have one.
+                Some(hedge) => Box::pin(self.race(&hedge, connection)).await,
+                None => self.attempt(connection).await,
+            };
+            failed = match outcome {
+                Ok(response) => return Ok(response),
                 Err(failed) => Some(failed),
             };
         }
+    }
+
+    /// One attempt.
+    async fn attempt(&mut self, connection: Connection) -> Result<Response, Box<Failed>> {
+        let begun = self.driver.on_attempt();
+        let (until, number) = (Until::after(begun.limit), begun.number);
+        let telling = &mut self.telling;
+        let tell = |headers: &mut HeaderMap| telling.tell(&begun, headers);
+        let attempt = self
+            .client
+            .attempt(&self.request, connection, until, number, tell);
+        let outcome = pin!(attempt).await;
+        let response = self.manner.judge(number.saturating_sub(1), outcome)?;
+        Ok(self.succeeded(response))
     }
 }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use relent::{Destination, Driver, SessionRandom, To, TokioClock};
-use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, StopReason};
+use relent_core::{Cause, Decision, Failure, Hedge, Kind, Pattern, Policy, StopReason};
 
 use super::attempt::{AttemptError, Failed, Last};
+use super::outgoing::Outgoing;
 use crate::cross_layer::{CrossLayer, Telling};
 use crate::destinations::There;
 use crate::observe::Named;
@@ -28,6 +29,7 @@ pub(crate) type CallDriver =
 pub(crate) struct Manner {
     pub(crate) policy: Arc<Policy>,
     pub(crate) destinations: There,
+    pub(crate) hedge: Option<Arc<Hedge>>,
     pub(crate) when: Option<Arc<When>>,
     pub(crate) delay: Option<Arc<Delay>>,
     /// Whether the request may run twice, if the caller says so.
@@ -43,6 +45,7 @@ impl Manner {
         Self {
             destinations: There::by_host(&policy),
             policy,
+            hedge: None,
             when: None,
             delay: None,
             repeatable: None,
@@ -73,6 +76,17 @@ impl Manner {
             driver = driver.traced();
         }
         self.named.name(driver).start()
+    }
+
+    /// What hedges this request, if anything may.
+    #[inline]
+    pub(crate) fn hedge_for(&self, request: &Outgoing) -> Option<&Arc<Hedge>> {
+        let hedge = self.hedge.as_ref()?;
+        let repeatable = self.repeatable.unwrap_or(request.facts().repeatable);
+        let may = (repeatable || self.policy.assume_repeatable())
+            && self.policy.max_retries() != Some(0)
+            && request.can_be_sent_again();
+        may.then_some(hedge)
     }
 
     /// The caller's own judgement of a response, which goes before that of the status. `attempt`

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response as Head, Version};
 use relent::Summary;
-use relent_core::{Pattern, Policy};
+use relent_core::{Hedge, Pattern, Policy};
 
 use super::attempt::AttemptError;
 use super::body::Body;
@@ -200,6 +200,17 @@ impl RequestBuilder {
         self.change(|manner| manner.delay = Some(Arc::new(delay)))
     }
 
+    /// Hedged by this; see [`Client::hedge`].
+    pub fn hedge(self, hedge: impl Into<Arc<Hedge>>) -> Self {
+        let hedge = hedge.into();
+        self.change(|manner| manner.hedge = Some(hedge))
+    }
+
+    /// Not hedged.
+    pub fn no_hedge(self) -> Self {
+        self.change(|manner| manner.hedge = None)
+    }
+
     /// Says whether the request may run twice, whatever its method and header say. With `true` you
     /// promise that a duplicate does no harm; `false` is for a GET that does something.
     pub fn repeatable(self, repeatable: bool) -> Self {
@@ -226,7 +237,8 @@ impl RequestBuilder {
     }
 
     /// Makes reading the body a part of each attempt: a response that is cut short is retried, and
-    /// goes on where it ended if it can (see [`Client::download`]). The body is kept in memory.
+    /// goes on where it ended if it can (see [`Client::download`]). The body is kept in memory. Such
+    /// attempts are not [hedged](Client::hedge).
     pub const fn whole_body(mut self) -> Self {
         self.plan.whole_body = true;
         self

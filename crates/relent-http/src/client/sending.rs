@@ -48,10 +48,10 @@ impl Client {
         tell: impl FnOnce(&mut HeaderMap),
     ) -> Result<reqwest::Response, Box<Failed>> {
         let mut span = AttemptSpan::of(request.asked(), number);
+        let built = self.built(request, connection, tell);
         // Pinned where it is: what is handed on by value is copied each time.
-        let outcome = span
-            .around(pin!(self.transmit(request, connection, until, tell)))
-            .await;
+        let sending = pin!(self.transmit(request, connection, built));
+        let outcome = until.timeout(span.around(sending)).await.flatten();
         match outcome {
             Ok(response) if cannot_fail(response.status(), response.headers()) => {
                 span.answered(response.status(), None);
@@ -61,31 +61,28 @@ impl Client {
         }
     }
 
-    #[inline]
-    async fn transmit(
+    /// What one attempt sends, but for the body. `tell` has the last word on its fields.
+    pub(super) fn built(
         &self,
         request: &Outgoing,
         connection: Connection,
-        until: Until,
         tell: impl FnOnce(&mut HeaderMap),
-    ) -> Result<reqwest::Response, Box<Broken>> {
-        let body = request.open().await?;
-        let sent = self.execute(request, connection, body, tell)?;
-        Ok(until.timeout(sent).await??)
+    ) -> Result<reqwest::Request, Box<Broken>> {
+        let mut built = request.request(self.http(connection))?;
+        tell(built.headers_mut());
+        Ok(built)
     }
 
-    /// Not in a future, which would keep room for the request.
-    fn execute(
+    /// Sends it with the body, until the head of a response.
+    pub(super) async fn transmit(
         &self,
         request: &Outgoing,
         connection: Connection,
-        body: Option<reqwest::Body>,
-        tell: impl FnOnce(&mut HeaderMap),
-    ) -> Result<Sent, Box<Broken>> {
-        let mut http = self.http(connection);
-        let mut request = request.request(http)?;
-        make_ready(&mut request, body, tell);
-        Ok(http.call(request))
+        built: Result<reqwest::Request, Box<Broken>>,
+    ) -> Result<reqwest::Response, Box<Broken>> {
+        let body = request.open().await?;
+        let sent = send(self.http(connection), built?, body);
+        Ok(sent.await?)
     }
 
     fn http(&self, connection: Connection) -> &reqwest::Client {
@@ -130,17 +127,14 @@ impl Client {
 /// A request on its way.
 pub(super) type Sent = <reqwest::Client as Service<reqwest::Request>>::Future;
 
-/// Gives a request its body. `tell` has the last word on its fields.
-#[inline]
-pub(super) fn make_ready(
-    request: &mut reqwest::Request,
+/// Sends a request with this body. Not in a future, which would keep room for the request.
+fn send(
+    mut http: &reqwest::Client,
+    mut request: reqwest::Request,
     body: Option<reqwest::Body>,
-    tell: impl FnOnce(&mut HeaderMap),
-) {
-    if body.is_some() {
-        *request.body_mut() = body;
-    }
-    tell(request.headers_mut());
+) -> Sent {
+    *request.body_mut() = body;
+    http.call(request)
 }
 
 /// Waits, and drains what is left of the failed attempt; what there is to show of it is given back.

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use relent::{Attempt, Clock, RaceEvent, Racer, Running, Sleeper};
@@ -15,6 +15,7 @@ use tower_service::Service;
 use super::future::{Outcome, judge, of_error, span_of};
 use super::head::Head;
 use super::{CallDriver, Config, MapBody, ServiceError};
+use crate::classify::is_gone;
 use crate::cross_layer::Telling;
 use crate::observe::AttemptSpan;
 use crate::repeatable::RequestFacts;
@@ -231,7 +232,7 @@ where
                     (racer, ended, failure)
                 }
             };
-            if !self.running.is_empty() && is_gone(call.head, &failure) {
+            if !self.running.is_empty() && is_gone(call.head.method(), &failure) {
                 // The attempt that is still running may have deleted it.
                 failure.as_if_done = true;
             }
@@ -260,9 +261,4 @@ impl<R> Ended<R> {
             busy: false,
         }
     }
-}
-
-/// Whether the failure is what a `DELETE` is told when it has been done.
-fn is_gone(head: &Head, failure: &Failure) -> bool {
-    head.method() == Method::DELETE && matches!(failure.cause, Cause::Status(404 | 410))
 }

@@ -98,6 +98,7 @@ pub struct Server {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
     silent: Arc<AtomicUsize>,
+    left: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -121,12 +122,13 @@ impl Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let (seen, silent) = (
+        let (seen, silent, left) = (
             Arc::new(Mutex::new(Vec::new())),
+            Arc::new(AtomicUsize::new(0)),
             Arc::new(AtomicUsize::new(0)),
         );
         let script: Arc<Script> = Arc::new(script);
-        let (all, stalled) = (seen.clone(), Arc::clone(&silent));
+        let (all, stalled, gone) = (seen.clone(), Arc::clone(&silent), Arc::clone(&left));
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -137,9 +139,11 @@ impl Server {
                 for connection in 1.. {
                     let (stream, _) = listener.accept().await.unwrap();
                     let (script, all, stalled) = (script.clone(), all.clone(), stalled.clone());
+                    let gone = gone.clone();
                     tokio::spawn(async move {
                         // The client may go away at any time.
                         let _ = serve(stream, connection, early, &*script, &all, &stalled).await;
+                        gone.fetch_add(1, Ordering::Release);
                     });
                 }
             });
@@ -148,6 +152,7 @@ impl Server {
             address,
             seen,
             silent,
+            left,
         }
     }
 
@@ -164,6 +169,11 @@ impl Server {
     /// How many requests have met a silence: all that comes before it has been sent.
     pub fn silences(&self) -> usize {
         self.silent.load(Ordering::Acquire)
+    }
+
+    /// How many connections have ended.
+    pub fn ended(&self) -> usize {
+        self.left.load(Ordering::Acquire)
     }
 
     /// How many requests have arrived.

@@ -1,0 +1,154 @@
+//! The attempts of a request that is hedged.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::HeaderMap;
+use pin_project_lite::pin_project;
+use relent::{RaceEvent, Racer, Running};
+use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
+
+use super::Client;
+use super::attempt::{Broken, Failed};
+use super::exchange::Call;
+use super::manner::cause;
+use super::outgoing::Outgoing;
+use super::response::Response;
+use super::sending::Connection;
+use crate::classify::is_gone;
+use crate::observe::AttemptSpan;
+
+pin_project! {
+    /// One of the attempts, which is judged when it is over.
+    struct Sending<'c, F> {
+        #[pin]
+        sending: F,
+        client: &'c Client,
+        request: &'c Outgoing,
+        span: AttemptSpan,
+    }
+}
+
+type Sent = Result<reqwest::Response, Box<Broken>>;
+type Outcome = Result<reqwest::Response, Box<Failed>>;
+
+impl<F: Future<Output = Sent>> Future for Sending<'_, F> {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let this = self.project();
+        let entered = this.span.enter();
+        let polled = this.sending.poll(context);
+        drop(entered);
+        let sent = ready!(polled);
+        Poll::Ready(this.client.judge(this.request, this.span, sent))
+    }
+}
+
+impl<F> Sending<'_, F> {
+    /// It has reached its limit.
+    fn cut_off(self: Pin<&mut Self>, racer: &Racer) -> Outcome {
+        let given = racer.attempt().limit.unwrap_or_default();
+        let this = self.project();
+        this.client
+            .judge(this.request, this.span, Err(Broken::timeout(given)))
+    }
+}
+
+impl Call {
+    /// An attempt that others join if it takes long, until one has succeeded or all have failed.
+    pub(super) async fn race(
+        &mut self,
+        hedge: &Hedge,
+        connection: Connection,
+    ) -> Result<Response, Box<Failed>> {
+        let Self {
+            client,
+            manner,
+            request,
+            driver,
+            telling,
+        } = self;
+        let (client, request) = (&*client, &*request);
+        let mut start = |racer: &Racer| {
+            let begun = racer.attempt();
+            let tell = |headers: &mut HeaderMap| telling.tell(&begun, headers);
+            let built = client.built(request, connection, tell);
+            Sending {
+                sending: client.transmit(request, connection, built),
+                client,
+                request,
+                span: AttemptSpan::of(request.asked(), begun.number),
+            }
+        };
+        let mut running = Running::new();
+        running.begin(driver, hedge, &mut start);
+        // What belongs to the failure that decides, unless a plainer one comes.
+        let mut kept = None;
+        loop {
+            let (racer, outcome) = match poll_fn(|context| running.poll_next(driver, context)).await
+            {
+                RaceEvent::Due => {
+                    running.join(driver, &mut start);
+                    continue;
+                }
+                RaceEvent::Ended(racer, outcome) => (racer, outcome),
+                RaceEvent::CutOff(racer, mut sending) => {
+                    let outcome = sending.as_mut().cut_off(&racer);
+                    (racer, outcome)
+                }
+            };
+            let before = racer.attempt().number.saturating_sub(1);
+            let mut failed = match manner.judge(before, outcome) {
+                Ok(response) => {
+                    let seen = Some(cause(response.status()));
+                    running.won(driver, hedge, &racer, seen);
+                    return Ok(Response::new(response, driver.summary(None)));
+                }
+                Err(failed) => failed,
+            };
+            if !running.is_empty() {
+                stand_beside(&mut failed, request);
+            }
+            let told = Failure {
+                // The caller says that no other helps.
+                kind: match failed.stop {
+                    Some(StopReason::Permanent) => Kind::Permanent,
+                    _ => failed.failure.kind,
+                },
+                ..failed.failure
+            };
+            match running.failed(driver, hedge, &racer, &told) {
+                Raced::GoesOn { kept: keep } => {
+                    if keep {
+                        kept = Some(failed);
+                    }
+                }
+                Raced::Over { failure, latest } => {
+                    let mut last = match kept.take() {
+                        Some(kept) if !latest => kept,
+                        _ => failed,
+                    };
+                    last.failure.hint = failure.hint;
+                    return Err(last);
+                }
+            }
+        }
+    }
+}
+
+/// What a failure means while another attempt runs.
+fn stand_beside(failed: &mut Failed, request: &Outgoing) {
+    if request
+        .asked()
+        .is_some_and(|(method, _)| is_gone(method, &failed.failure))
+    {
+        // The other may have deleted it.
+        failed.failure.as_if_done = true;
+    }
+    if failed.stop == Some(StopReason::NotReplayable) {
+        // Its body could not be opened again: nothing was sent, and the other may yet succeed.
+        failed.failure.kind = Kind::NotProcessed;
+    }
+}
