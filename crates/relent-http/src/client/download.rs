@@ -112,7 +112,7 @@ impl<'c> Download<'c> {
 
     /// Whether the request may run twice.
     #[must_use]
-    pub const fn facts(&self) -> RequestFacts {
+    pub fn facts(&self) -> RequestFacts {
         self.request.facts()
     }
 
@@ -351,7 +351,8 @@ impl Client {
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let mut download = Download::with(self, request, manner.clone());
-        let mut driver = manner.driver(download.request.host(), download.facts());
+        let mut driver = manner.driver(download.request.host());
+        driver.set_repeatable(manner.may_repeat(download.facts()));
         let mut last = None;
         let (last, stop) = loop {
             let entered = driver.entered().await;

@@ -135,7 +135,7 @@ impl Call {
     #[inline]
     pub(crate) fn new(client: Client, manner: Arc<Manner>, request: Outgoing) -> Self {
         Self {
-            driver: manner.driver(request.host(), request.facts()),
+            driver: manner.driver(request.host()),
             telling: manner.telling(),
             client,
             manner,
@@ -221,6 +221,8 @@ impl Call {
 
     /// The attempts after the first, which has failed thus, or all of them.
     pub(crate) async fn go_on(mut self, mut failed: Option<Box<Failed>>) -> Ending {
+        let repeatable = self.manner.may_repeat(self.request.facts());
+        self.driver.set_repeatable(repeatable);
         loop {
             let mut connection = Connection::Pooled;
             let mut last = None;

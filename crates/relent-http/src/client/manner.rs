@@ -65,25 +65,29 @@ impl Manner {
         self.policy = Arc::new(change(Policy::clone(&self.policy)));
     }
 
-    /// A driver for one request to this host of which this much is known. The only place that knows
-    /// what is shared among the requests to a destination.
-    pub(crate) fn driver(&self, host: &str, facts: RequestFacts) -> CallDriver {
-        let repeatable = self.repeatable.unwrap_or(facts.repeatable);
+    /// A driver for one request to this host, which does not run twice until that is
+    /// [found out](Self::may_repeat): most do not fail. The only place that knows what is shared among
+    /// the requests to a destination.
+    pub(crate) fn driver(&self, host: &str) -> CallDriver {
         let destination = Some(self.destinations.of(host));
-        let mut driver =
-            Driver::shared(self.policy.clone(), destination, TokioClock).repeatable(repeatable);
+        let driver = Driver::shared(self.policy.clone(), destination, TokioClock);
+        let mut driver = driver.repeatable(false);
         if self.traced {
             driver = driver.traced();
         }
         self.named.name(driver).start()
     }
 
+    /// Whether a request of which this is known may run twice.
+    pub(crate) fn may_repeat(&self, facts: RequestFacts) -> bool {
+        self.repeatable.unwrap_or(facts.repeatable)
+    }
+
     /// What hedges this request, if anything may.
     #[inline]
     pub(crate) fn hedge_for(&self, request: &Outgoing) -> Option<&Arc<Hedge>> {
         let hedge = self.hedge.as_ref()?;
-        let repeatable = self.repeatable.unwrap_or(request.facts().repeatable);
-        let may = (repeatable || self.policy.assume_repeatable())
+        let may = (self.may_repeat(request.facts()) || self.policy.assume_repeatable())
             && self.policy.max_retries() != Some(0)
             && request.can_be_sent_again();
         may.then_some(hedge)

@@ -244,7 +244,8 @@ impl Middleware for RetryMiddleware {
         let manner = manner.settled(request.headers());
         let mut telling = manner.telling();
         let facts = RequestFacts::of(request.method(), request.headers());
-        let mut driver = manner.driver(request.url().authority(), facts);
+        let mut driver = manner.driver(request.url().authority());
+        driver.set_repeatable(manner.may_repeat(facts));
         let given = extensions.clone();
         let mut last = None;
         loop {

@@ -14,9 +14,14 @@ use crate::repeatable::RequestFacts;
 /// What the attempts of a request send.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// Or an address that reqwest refuses, which every attempt asks it about.
-    head: Result<Head, String>,
+    head: Result<Head, Refused>,
     body: Body,
+}
+
+/// An address that reqwest refuses, which every attempt asks it about.
+#[derive(Debug)]
+struct Refused {
+    address: String,
     facts: RequestFacts,
 }
 
@@ -36,7 +41,6 @@ impl Outgoing {
             field.or_insert_with(|| HeaderValue::from(length));
         }
         Self {
-            facts: RequestFacts::of(built.method(), built.headers()),
             head: Ok(Head::of(built)),
             body,
         }
@@ -55,9 +59,8 @@ impl Outgoing {
         match built {
             Ok(mut built) => Self::new(&mut built, body),
             Err(_) => Self {
-                head: Err(address),
+                head: Err(Refused { address, facts }),
                 body,
-                facts,
             },
         }
     }
@@ -79,8 +82,13 @@ impl Outgoing {
         self.asked().map_or("", |(_, url)| url.authority())
     }
 
-    pub(crate) const fn facts(&self) -> RequestFacts {
-        self.facts
+    /// Looked up when it is needed: most requests do not fail.
+    pub(crate) fn facts(&self) -> RequestFacts {
+        match (&self.head, self.headers()) {
+            (Ok(head), Some(headers)) => RequestFacts::of(&head.method, headers),
+            (Ok(head), None) => RequestFacts::of(&head.method, &HeaderMap::new()),
+            (Err(refused), _) => refused.facts,
+        }
     }
 
     /// Whether there is a body for another attempt.
@@ -98,7 +106,7 @@ impl Outgoing {
     pub(crate) fn request(&self, http: &reqwest::Client) -> Result<reqwest::Request, Box<Broken>> {
         match &self.head {
             Ok(head) => Ok(head.request()),
-            Err(address) => Ok(http.get(address).build()?),
+            Err(refused) => Ok(http.get(&refused.address).build()?),
         }
     }
 
