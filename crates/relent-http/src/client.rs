@@ -1,4 +1,4 @@
-//! A client over reqwest that retries.
+//! A client over reqwest that retries, and hedges if it is asked to.
 
 mod attempt;
 mod body;

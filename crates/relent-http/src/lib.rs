@@ -16,7 +16,7 @@
 //!   client, a tonic channel, a stack of middleware; [`Replay`], for bodies that can be sent again;
 //!   and the module `network` for the errors of hyper.
 //! - `rustls`: the module `network` knows the errors of rustls, such as a rejected certificate.
-//! - `reqwest`: the module `client`, a client that retries and resumes; the module `network`, which
+//! - `reqwest`: the module `client`, a client that retries, hedges and resumes; the module `network`, which
 //!   classifies the errors of reqwest; and the module `dns`, a resolver whose errors can be told
 //!   apart.
 //! - `middleware`: the same for a stack of reqwest-middleware.

@@ -71,9 +71,14 @@ impl Exchange {
             Ok(settled) => settled,
             Err(error) => return Self::boxed(ready(Err(error))),
         };
-        let request = Outgoing::new(&mut built, body);
         Self {
-            call: Some(Call::new(client, manner, request)),
+            call: Some(Call {
+                driver: manner.driver(built.url().authority()),
+                telling: manner.telling(),
+                client,
+                manner,
+                request: Outgoing::new(&mut built, body),
+            }),
             built: Some(built),
             first: None,
             timer: None,
@@ -111,10 +116,10 @@ impl Future for Exchange {
                 None => None,
                 Some(first) => match ready!(call.poll_first(first, this.timer.as_mut(), context)) {
                     Ok(response) => {
-                        let response = call.succeeded(response);
+                        let summary = call.succeeded(&response);
                         *this.first = None;
                         *this.call = None;
-                        return Poll::Ready(Ok(response));
+                        return Poll::Ready(Ok(Response::new(response, summary)));
                     }
                     Err(failed) => Some(failed),
                 },
@@ -206,9 +211,9 @@ impl Call {
     }
 
     #[inline]
-    fn succeeded(&mut self, response: reqwest::Response) -> Response {
+    fn succeeded(&mut self, response: &reqwest::Response) -> Summary {
         self.driver.on_success_with(cause(response.status()));
-        Response::new(response, self.driver.summary(None))
+        self.driver.summary(None)
     }
 
     #[cold]
@@ -263,7 +268,8 @@ impl Call {
             .attempt(&self.request, connection, until, number, tell);
         let outcome = pin!(attempt).await;
         let response = self.manner.judge(number.saturating_sub(1), outcome)?;
-        Ok(self.succeeded(response))
+        let summary = self.succeeded(&response);
+        Ok(Response::new(response, summary))
     }
 }
 

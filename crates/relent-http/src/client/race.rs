@@ -30,10 +30,12 @@ pin_project! {
     }
 }
 
-type Sent = Result<reqwest::Response, Box<Broken>>;
 type Outcome = Result<reqwest::Response, Box<Failed>>;
 
-impl<F: Future<Output = Sent>> Future for Sending<'_, F> {
+impl<F> Future for Sending<'_, F>
+where
+    F: Future<Output = Result<reqwest::Response, Box<Broken>>>,
+{
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {

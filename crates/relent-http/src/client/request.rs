@@ -330,6 +330,7 @@ impl Plan {
     }
 }
 
+/// What reqwest could not build.
 pub(super) fn wrong(error: reqwest::Error) -> Error {
     Error::Request(error.into())
 }
