@@ -41,6 +41,7 @@ use manner::Manner;
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
 use outgoing::Outgoing;
+use request::Plan;
 pub use request::RequestBuilder;
 pub use response::Response;
 pub use route::{InvalidRoute, Route};
@@ -370,10 +371,16 @@ impl Client {
     /// # Errors
     /// [`Error::GaveUp`] when the last attempt brought no response.
     pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
-        let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
-        let manner = manner.settled(request.headers());
-        let outgoing = Outgoing::of(request.clone(), &self.0.http);
-        Exchange::boxed(Call::new(self.clone(), manner, outgoing).go_on(None)).await
+        let client = self.clone();
+        let exchange = match Outgoing::build(request.clone(), &self.0.http) {
+            Ok((built, body)) => Exchange::new(Ok(built), Plan::new(client, Some(body))),
+            Err(refused) => {
+                let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
+                let manner = manner.settled(request.headers());
+                Exchange::boxed(Call::new(client, manner, *refused).go_on(None))
+            }
+        };
+        exchange.await
     }
 
     /// How a request to this address is retried, unless it says otherwise itself.

@@ -48,6 +48,20 @@ impl Outgoing {
 
     /// The same for a request that is not of reqwest.
     pub(crate) fn of(request: Request<Body>, http: &reqwest::Client) -> Self {
+        match Self::build(request, http) {
+            Ok((mut built, body)) => Self::new(&mut built, body),
+            Err(refused) => *refused,
+        }
+    }
+
+    /// What reqwest makes of it, and the body.
+    ///
+    /// # Errors
+    /// What there is to attempt if reqwest refuses the address.
+    pub(crate) fn build(
+        request: Request<Body>,
+        http: &reqwest::Client,
+    ) -> Result<(reqwest::Request, Body), Box<Self>> {
         let address = request.uri().to_string();
         let (parts, body) = request.into_parts();
         let facts = RequestFacts::of(&parts.method, &parts.headers);
@@ -57,11 +71,11 @@ impl Outgoing {
             .headers(parts.headers)
             .build();
         match built {
-            Ok(mut built) => Self::new(&mut built, body),
-            Err(_) => Self {
+            Ok(built) => Ok((built, body)),
+            Err(_) => Err(Box::new(Self {
                 head: Err(Refused { address, facts }),
                 body,
-            },
+            })),
         }
     }
 

@@ -67,14 +67,7 @@ type Change = Box<dyn FnOnce(&mut Manner) + Send>;
 
 impl RequestBuilder {
     pub(crate) fn new(client: Client, http: reqwest::RequestBuilder) -> Self {
-        let plan = Plan {
-            client,
-            body: None,
-            key: None,
-            changes: Vec::new(),
-            whole_body: false,
-            wrong: None,
-        };
+        let plan = Plan::new(client, None);
         Self { http, plan }
     }
 
@@ -301,6 +294,19 @@ impl RequestBuilder {
 }
 
 impl Plan {
+    /// A plan without anything of its own but the body, in place of one that reqwest has.
+    #[inline]
+    pub(crate) const fn new(client: Client, body: Option<Body>) -> Self {
+        Self {
+            client,
+            body,
+            key: None,
+            changes: Vec::new(),
+            whole_body: false,
+            wrong: None,
+        }
+    }
+
     /// By whom and how the request is sent, and its body. The rest of it is made ready.
     #[inline]
     pub(super) fn settle(
