@@ -30,7 +30,7 @@ impl ScenarioError {
         let span = error.span().filter(|span| *span != (0..text.len()));
         let before = span.and_then(|span| text.get(..span.start));
         Self {
-            message: error.message().trim_end().to_owned(),
+            message: plain(error.message()),
             place: before.and_then(|before| place(text, before.matches('\n').count())),
         }
     }
@@ -51,10 +51,21 @@ impl ScenarioError {
 
     pub(super) fn change(change: &str, message: &str) -> Self {
         Self {
-            message: format!("{change}: {}", message.trim_end()),
+            message: format!("{change}: {}", plain(message)),
             place: None,
         }
     }
+}
+
+/// What serde says of a key with two forms at once, in words.
+fn plain(message: &str) -> String {
+    let message = message.trim_end();
+    if message.starts_with("wanted exactly 1 element") {
+        return "it has one form only, and this would be a second beside it; give the whole value, as in \
+                clients.arrivals={herd={clients=10}}"
+            .to_owned();
+    }
+    message.to_owned()
 }
 
 /// Whether the line gives `key` a value.

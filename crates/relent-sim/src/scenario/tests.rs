@@ -155,11 +155,18 @@ fn a_change_is_checked_like_the_file() {
         ("service.failures", "much", "failures"),
         ("service.failures", "7", "from 0 to 1"),
         ("service.capacity.x", "7", "capacity"),
+        (
+            "clients.arrivals.closed.clients",
+            "7",
+            "give the whole value",
+        ),
         ("", "1", "unknown field"),
     ] {
         let error = with(key, value).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
+    let arrivals = "{ closed = { clients = 7, think = \"1s\", for = \"1s\" } }";
+    assert!(with("clients.arrivals", arrivals).is_ok());
     let outage = "[[outages]]\nat = \"1s\"\nfor = \"1s\"\neffect = \"stall\"\n";
     let text = format!("{HERD}{outage}");
     let longer = Scenario::parse_with(&text, &[("outages.0.for", "9s")]).unwrap();
