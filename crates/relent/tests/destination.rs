@@ -271,31 +271,28 @@ fn the_blocking_loop_enters_too() {
 
 #[test]
 fn a_throttled_destination_refuses_before_the_first_attempt() {
-    let (clock, policy) = (
-        VirtualClock::new(),
-        Policy::builder(Backoff::None)
-            .max_retries(0)
-            .build()
-            .unwrap(),
-    );
-    let there = Destination::new(&policy).with_throttle(Throttle::new());
-    let reasons: Vec<_> = (0..200)
-        .map(|_| {
-            blocking::retry(&policy, || Err::<(), _>("down"))
-                .destination(&there)
-                .clock(&clock)
-                .run()
-                .unwrap_err()
-        })
-        .collect();
-    let refused = reasons.iter().filter(|gave_up| gave_up.attempts() == 0);
-    let refused: Vec<_> = refused.collect();
-    assert!(refused.len() > 100, "{}", refused.len());
-    assert!(
-        refused
-            .iter()
-            .all(|gave_up| gave_up.reason() == StopReason::Overloaded)
-    );
+    let once = || Policy::builder(Backoff::None).max_retries(0);
+    let gate = relent::GateConfig::DEFAULT;
+    for policy in [once().build().unwrap(), once().gate(gate).build().unwrap()] {
+        let clock = VirtualClock::new();
+        let there = Destination::new(&policy).with_throttle(Throttle::new());
+        let reasons: Vec<_> = (0..200)
+            .map(|_| {
+                // Refused, and no outage: a gate would take that up itself.
+                blocking::retry(&policy, || Err::<(), _>(Failure::throttled()))
+                    .classify(|failure| *failure)
+                    .destination(&there)
+                    .clock(&clock)
+                    .run()
+                    .unwrap_err()
+            })
+            .collect();
+        let refused = reasons.iter().filter(|gave_up| gave_up.attempts() == 0);
+        let refused: Vec<_> = refused.collect();
+        assert!(refused.len() > 100, "{}", refused.len());
+        let reason = |gave_up: &&relent::GaveUp<_>| gave_up.reason() == StopReason::Overloaded;
+        assert!(refused.iter().all(reason));
+    }
 }
 
 #[tokio::test(start_paused = true)]

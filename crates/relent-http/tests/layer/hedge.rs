@@ -176,6 +176,17 @@ async fn a_call_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_while_its_hedge_waits_for_the_service_gives_it_back() {
+    let mock = Mock::new([Answer::Hang]).never_ready_again();
+    let there = there();
+    let layer = hedged().destination(there.clone());
+    let call = layer.layer(mock.clone()).oneshot(get());
+    assert!(tokio::time::timeout(MILLI * 70, call).await.is_err());
+    assert_eq!((mock.calls(), mock.running()), (1, 0));
+    assert_eq!(there.budget().unwrap().balance(), 3.0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_hedge_leaves_the_first_attempt_alone() {
     let several = Hedge::new(&HedgeConfig::after(MILLI * 50).max_hedges(3)).unwrap();
     let mock = Mock::new([late(500, 200), status(429)]);

@@ -73,7 +73,7 @@ where
         let off = self.policy.is_off();
         let last_start = self.session.last_start(&self.policy);
         if self.to.visit().is_none() {
-            if !off && let Some(stage) = self.visit_gate(now, last_start) {
+            if let Some(stage) = self.visit_gate(now, last_start) {
                 if let Stage::Entered(..) = stage {
                     return Entry::Go;
                 }
