@@ -15,6 +15,7 @@ mod response;
 mod resume;
 mod route;
 mod sending;
+mod streamed;
 mod whole;
 
 use std::fmt;
@@ -31,6 +32,7 @@ use crate::destinations::There;
 use crate::dns::Resolver;
 use crate::hint::HintOptions;
 use crate::idempotency_key::KeyForm;
+use crate::replay::Replay;
 
 pub use attempt::{AttemptError, Failed, Last};
 pub use body::Body;
@@ -79,6 +81,8 @@ struct Made {
     routes: Vec<(Route, Routed)>,
     hints: HintOptions,
     key_form: KeyForm,
+    /// The most bytes that are kept of a body that streams.
+    body_cap: usize,
 }
 
 /// What a route has of its own.
@@ -136,6 +140,7 @@ impl Client {
             routes: Vec::new(),
             hints: HintOptions::default(),
             key_form: KeyForm::default(),
+            body_cap: Replay::CAP,
         }))
     }
 
@@ -242,6 +247,14 @@ impl Client {
     #[must_use]
     pub fn cross_layer(mut self) -> Self {
         self.manner().cross = Some(CrossLayer::new());
+        self
+    }
+
+    /// The most bytes that are kept of a body that streams, so that it can be sent again: 64 KiB unless
+    /// said otherwise. What is longer goes out all the same, once. See [`Body`].
+    #[must_use]
+    pub fn body_cap(mut self, bytes: usize) -> Self {
+        self.made().body_cap = bytes;
         self
     }
 

@@ -18,6 +18,13 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// The length that a head announces.
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    let length = headers.get(http::header::CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
+}
+
 /// Milliseconds, for [`decimal`].
 pub(crate) const MILLIS: u32 = 1_000_000;
 /// Seconds, for [`decimal`].

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request, Response, Uri};
 use http_body::Body;
 use relent::{
@@ -31,6 +30,7 @@ use tower_service::Service;
 
 use crate::cross_layer::CrossLayer;
 use crate::destinations::There;
+use crate::field::content_length;
 use crate::hint::HintOptions;
 use crate::observe::Named;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
@@ -425,11 +425,6 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         ResponseFuture::start(&mut self.service, &self.config, request)
     }
-}
-
-fn content_length(headers: &HeaderMap) -> Option<u64> {
-    let length = headers.get(CONTENT_LENGTH)?;
-    length.to_str().ok()?.parse().ok()
 }
 
 #[cold]

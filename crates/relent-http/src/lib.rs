@@ -63,7 +63,7 @@ pub mod network;
 mod observe;
 mod rate_limit;
 mod repeatable;
-#[cfg(feature = "tower")]
+#[cfg(any(feature = "reqwest", feature = "tower"))]
 mod replay;
 pub mod retry_after;
 mod server_clock;
@@ -95,7 +95,7 @@ pub use mark::Mark;
 pub use mark::mark_response;
 pub use rate_limit::XRateLimitReset;
 pub use repeatable::RequestFacts;
-#[cfg(feature = "tower")]
+#[cfg(any(feature = "reqwest", feature = "tower"))]
 pub use replay::{
     BoxError, ByType, Content, NotReplayable, Reopen, Replay, ReplayBody, Superseded,
 };

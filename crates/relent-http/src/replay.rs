@@ -75,14 +75,17 @@ enum Turn<B> {
 }
 
 /// Whether the body of an attempt has been read to its end, for one who has given the body away.
+#[cfg(feature = "tower")]
 pub(crate) struct Progressed<B>(Reading<B>);
 
+#[cfg(feature = "tower")]
 enum Reading<B> {
     Whole,
     Known(Arc<Progress>, u32),
     Streamed(Arc<Mutex<Stream<B>>>),
 }
 
+#[cfg(feature = "tower")]
 impl<B> Progressed<B>
 where
     B: Body,
@@ -167,6 +170,7 @@ where
     }
 
     /// Whether it is kept while it streams.
+    #[cfg(feature = "tower")]
     pub(crate) const fn is_streamed(&self) -> bool {
         matches!(self.0, Source::Streamed(..))
     }
@@ -273,6 +277,7 @@ fn lock<B>(stream: &Mutex<Stream<B>>) -> std::sync::MutexGuard<'_, Stream<B>> {
 }
 
 impl<B> ReplayBody<B> {
+    #[cfg(feature = "tower")]
     pub(crate) fn progressed(&self) -> Progressed<B> {
         Progressed(match &self.0 {
             Turn::Empty => Reading::Whole,

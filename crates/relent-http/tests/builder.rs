@@ -3,11 +3,16 @@
 
 mod scripted;
 
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::StreamBody;
 use relent::{Backoff, BudgetConfig, Jitter, Pattern, Policy, PolicyBuilder, StopReason};
 use relent_http::client::recipe;
 use relent_http::{AttemptError, Body, Client, Error, IdempotencyKey, KeyForm, Response};
@@ -506,25 +511,69 @@ async fn a_route_shares_the_budget_of_its_client_unless_it_has_its_own() {
     assert_eq!(ending(&result), (Some(500), Some(StopReason::Budget), 1));
 }
 
+fn streamed() -> reqwest::Body {
+    reqwest::Body::wrap(reqwest::Body::from("streamed"))
+}
+
 #[tokio::test]
-async fn a_stream_goes_out_once_and_one_that_can_be_made_again_as_often_as_needed() {
-    let server = Server::script([status(503), ok()]);
-    let client = client(quick());
-    let stream = || reqwest::Body::wrap(reqwest::Body::from("streamed"));
-    let put = || client.put(server.url("/"));
-    let once = put().body(stream()).send().await;
+async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
+    // Refused, not answered at all, and taken.
+    let script = || Server::script([status(503), Step::Close(Vec::new()), ok()]);
+    let client = client(quick()).body_cap(8);
+    for whole_body in [false, true] {
+        let server = script();
+        let mut put = client.put(server.url("/")).body(streamed());
+        if whole_body {
+            put = put.whole_body();
+        }
+        assert_eq!(ending(&put.send().await), (Some(200), None, 3));
+        assert_eq!(server.seen().len(), 3);
+        assert!(server.seen().iter().all(|seen| seen.body == b"streamed"));
+    }
+    // Also where the caller's own judgement refuses the response.
+    let server = Server::script([ok(), ok()]);
+    let put = client.put(server.url("/")).body(streamed());
+    let put = put.when(|attempt, _, _| attempt == 0).send().await;
+    assert_eq!(ending(&put), (Some(200), None, 2));
+    assert!(server.seen().iter().all(|seen| seen.body == b"streamed"));
+}
+
+#[tokio::test]
+async fn rule_9_a_stream_over_the_cap_goes_out_whole_and_once() {
+    for failed in [status(503), Step::Close(Vec::new())] {
+        let answer = matches!(failed, Step::Answer(_)).then_some(503);
+        let server = Server::script([failed, ok()]);
+        let client = client(quick()).body_cap(7);
+        let once = client.put(server.url("/")).body(streamed()).send().await;
+        let expected = (answer, Some(StopReason::NotReplayable), 1);
+        assert_eq!(ending(&once), expected);
+        assert_eq!(server.seen()[0].body, b"streamed");
+    }
+}
+
+#[tokio::test]
+async fn rule_9_a_stream_that_an_answer_has_beaten_is_not_sent_again() {
+    let server = Server::answering_early(|_, _| Step::Early(response(503, &[], ""), false));
+    let begun = stream::once(async { Ok::<_, io::Error>(Frame::data(Bytes::from("begun"))) });
+    let endless = StreamBody::new(begun.chain(stream::pending()));
+    let put = client(quick()).put(server.url("/"));
+    let put = put.body(reqwest::Body::wrap(endless)).send().await;
     assert_eq!(
-        ending(&once),
+        ending(&put),
         (Some(503), Some(StopReason::NotReplayable), 1)
     );
+}
 
+#[tokio::test]
+async fn a_stream_that_can_be_made_again_goes_out_as_often_as_needed() {
+    let client = client(quick());
     let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);
     let made = AtomicU32::new(0);
     let made = Arc::new(made);
     let count = made.clone();
     let body = Body::made_by(move || {
         count.fetch_add(1, Ordering::Relaxed);
-        stream()
+        streamed()
     });
     let again = client.put(server.url("/")).body(body).send().await;
     assert_eq!(ending(&again), (Some(200), None, 3));

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use http::{Extensions, Method};
 use relent::{Backoff, GaveUp, Jitter, Policy, PolicyBuilder, StopReason, Summary};
 use relent_http::client::recipe;
-use relent_http::{AttemptError, RetryMiddleware};
+use relent_http::{AttemptError, Replay, RetryMiddleware};
 use reqwest::{Request, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next, Result};
 use scripted::{Server, Step, response};
@@ -76,15 +76,25 @@ async fn retry_after_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_out_once_and_is_not_retried() {
-    let server = Server::script([status(503), ok()]);
+async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
+    let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);
     let stream = reqwest::Body::wrap(reqwest::Body::from("streamed"));
+    let put = client(quick()).put(server.url("/")).body(stream);
+    let response = put.send().await.unwrap();
+    assert_eq!(summary(&response), (200, None, 3));
+    assert_eq!(server.seen().len(), 3);
+    assert!(server.seen().iter().all(|seen| seen.body == b"streamed"));
+
+    let server = Server::script([status(503), ok()]);
+    let long = vec![b'x'; Replay::CAP + 1];
+    let stream = reqwest::Body::wrap(reqwest::Body::from(long.clone()));
     let put = client(quick()).put(server.url("/")).body(stream);
     let response = put.send().await.unwrap();
     assert_eq!(
         summary(&response),
         (503, Some(StopReason::NotReplayable), 1)
     );
+    assert!(server.seen()[0].body == long);
 
     let missing = Server::script([status(404)]);
     let stream = reqwest::Body::wrap(reqwest::Body::from("streamed"));

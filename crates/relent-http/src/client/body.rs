@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use super::streamed::Streamed;
 use crate::unchanged::Unchanged;
 
 /// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
-/// made anew for every attempt. A stream of reqwest's goes out once and is never retried.
+/// made anew for every attempt. A stream of reqwest's is kept while it goes out, up to
+/// [`Client::body_cap`](crate::Client::body_cap), and sent again if that was all of it.
 ///
 /// ```
 /// use relent_http::Body;
@@ -27,8 +29,10 @@ enum Source {
     Bytes(Bytes),
     File(Arc<Unchanged>),
     Made(Arc<dyn Fn() -> reqwest::Body + Send + Sync>),
-    /// `None` when it has gone out.
+    /// A stream; `None` when a request has it.
     Once(Arc<Mutex<Option<reqwest::Body>>>),
+    /// The same in a request, where it is kept while it goes out.
+    Streamed(Streamed),
 }
 
 impl Default for Source {
@@ -74,7 +78,7 @@ impl Body {
         match &self.0 {
             Source::Bytes(bytes) => Some(bytes.len() as u64),
             Source::File(file) => Some(file.len),
-            Source::Made(_) | Source::Once(_) => None,
+            Source::Made(_) | Source::Once(_) | Source::Streamed(_) => None,
         }
     }
 
@@ -84,10 +88,33 @@ impl Body {
         self.len() == Some(0)
     }
 
-    /// Whether there is a body for another attempt.
+    /// Whether there is a body for another attempt, however long it is. A stream has one only if it
+    /// was short enough to be kept, which shows when it has gone out.
     #[must_use]
     pub const fn can_be_sent_again(&self) -> bool {
-        !matches!(self.0, Source::Once(_))
+        !matches!(self.0, Source::Once(_) | Source::Streamed(_))
+    }
+
+    /// The same for one request, which keeps up to `cap` bytes of a stream. `length` is what a header
+    /// says of it, if one does.
+    pub(crate) fn kept(self, cap: usize, length: impl FnOnce() -> Option<u64>) -> Self {
+        let Source::Once(stream) = &self.0 else {
+            return self;
+        };
+        let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match stream {
+            Some(stream) => Self(Source::Streamed(Streamed::new(stream, cap, length()))),
+            None => self,
+        }
+    }
+
+    /// Whether an attempt that has failed leaves a body for another. `answered`: the server has sent
+    /// a response. To be asked once for each attempt.
+    pub(crate) fn take_back(&self, answered: bool) -> bool {
+        match &self.0 {
+            Source::Streamed(stream) => stream.take_back(answered),
+            _ => self.can_be_sent_again(),
+        }
     }
 
     /// The body for one attempt, or `None` for an empty one, which needs no framing.
@@ -111,6 +138,7 @@ impl Body {
             Source::Bytes(bytes) if bytes.is_empty() => None,
             Source::Bytes(bytes) => Some(bytes.clone().into()),
             Source::Made(make) => Some(make()),
+            Source::Streamed(stream) => Some(stream.open()?),
             Source::Once(stream) => {
                 let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
                 let gone = "it is a stream, which has gone out and cannot be read again";
@@ -136,11 +164,12 @@ impl fmt::Debug for Source {
             Self::File(file) => f.debug_tuple("File").field(file).finish(),
             Self::Made(_) => f.write_str("Made"),
             Self::Once(_) => f.write_str("Once"),
+            Self::Streamed(_) => f.write_str("Streamed"),
         }
     }
 }
 
-/// Bytes can be sent again; a stream goes out once.
+/// Bytes can be sent again, a stream if it could be kept.
 impl From<reqwest::Body> for Body {
     fn from(body: reqwest::Body) -> Self {
         Self(match body.as_bytes() {

@@ -88,7 +88,7 @@ impl<'c> Download<'c> {
     pub fn new(client: &'c Client, request: Request<Body>) -> Self {
         let manner = client.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
-        let request = Outgoing::of(request, &client.0.http);
+        let request = Outgoing::of(request, &client.0.http, client.0.body_cap);
         Self::with(client, request, manner)
     }
 
@@ -149,6 +149,7 @@ impl<'c> Download<'c> {
             if matches!(failed.last, Last::Error(_)) {
                 self.manner.judge_failed(attempt, &mut failed);
             }
+            self.request.take_back(&mut failed);
             if self.partial.is_none() && !sink.can_start_over() {
                 failed.stop.get_or_insert(StopReason::NotReplayable);
             }
@@ -340,7 +341,7 @@ impl Client {
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
         let manner = manner.settled(request.headers());
-        let request = Outgoing::of(request, &self.0.http);
+        let request = Outgoing::of(request, &self.0.http, self.0.body_cap);
         self.receive(request, manner, sink).await
     }
 

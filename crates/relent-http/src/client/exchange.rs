@@ -71,13 +71,14 @@ impl Exchange {
             Ok(settled) => settled,
             Err(error) => return Self::boxed(ready(Err(error))),
         };
+        let cap = client.0.body_cap;
         Self {
             call: Some(Call {
                 driver: manner.driver(built.url().authority()),
                 telling: manner.telling(),
                 client,
                 manner,
-                request: Outgoing::new(&mut built, body),
+                request: Outgoing::new(&mut built, body, cap),
             }),
             built: Some(built),
             first: None,
@@ -231,7 +232,8 @@ impl Call {
         loop {
             let mut connection = Connection::Pooled;
             let mut last = None;
-            if let Some(failed) = failed {
+            if let Some(mut failed) = failed {
+                self.request.take_back(&mut failed);
                 let after = match self.manner.decide(&mut self.driver, &failed) {
                     Decision::Retry { after } => after,
                     Decision::Stop(stop) => {

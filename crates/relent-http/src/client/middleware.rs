@@ -14,11 +14,14 @@ use super::attempt::{AttemptError, Until};
 use super::manner::{Manner, cause};
 use super::outgoing::Head;
 use super::sending::{sleep, wait_draining};
+use super::streamed::Streamed;
 use crate::classify::cannot_fail;
 use crate::cross_layer::CrossLayer;
 use crate::destinations::There;
+use crate::field::content_length;
 use crate::hint::HintOptions;
 use crate::repeatable::RequestFacts;
+use crate::replay::Replay;
 use crate::{classify, network};
 
 /// Runs what follows it in a stack of reqwest-middleware as often as a policy allows, by design
@@ -30,8 +33,8 @@ use crate::{classify, network};
 ///   read of its body, at most 256 KiB, and ends with [`NotKept`](crate::NotKept) if that is not all.
 ///   A [`Summary`] is in the extensions of the response, and
 ///   in those that the caller gave.
-/// - A body that reqwest can clone is sent for each attempt; a stream goes out once, and its request
-///   is not retried.
+/// - A body that reqwest can clone is sent for each attempt. A stream is kept while it goes out, up to
+///   [`Replay::CAP`], and sent again if that was all of it (design rule 9).
 /// - Each attempt begins with the extensions that the caller gave: what one attempt has put into them
 ///   is not seen by the next.
 /// - The error of another middleware may have taken effect, so it is retried only if the request may
@@ -161,21 +164,46 @@ impl RetryMiddleware {
 enum Again {
     Head(Head),
     Whole(Box<Request>),
+    /// With a body that is kept while it goes out.
+    Streamed(Head, Streamed),
 }
 
 impl Again {
-    /// `None` if the body goes out once.
-    fn of(request: &Request) -> Option<Self> {
-        match request.body() {
-            None => Some(Self::Head(Head::of(request))),
-            Some(_) => Some(Self::Whole(Box::new(request.try_clone()?))),
+    /// `stream` is the body if it is kept while it goes out, from the first attempt on.
+    fn of(request: &mut Request, stream: &mut Option<Streamed>) -> Self {
+        if stream.is_none() && request.body().is_some() {
+            if let Some(whole) = request.try_clone() {
+                return Self::Whole(Box::new(whole));
+            }
+            let length = content_length(request.headers());
+            let body = request.body_mut().take();
+            *stream = body.map(|body| Streamed::new(body, Replay::CAP, length));
+            *request.body_mut() = stream.as_ref().and_then(|stream| stream.open().ok());
+        }
+        match stream {
+            Some(stream) => Self::Streamed(Head::of(request), stream.clone()),
+            None => Self::Head(Head::of(request)),
         }
     }
 
-    fn request(self) -> Request {
+    /// Whether the attempt that has failed leaves a body for another.
+    fn is_left(&self, answered: bool) -> bool {
         match self {
-            Self::Head(head) => head.request(),
-            Self::Whole(request) => *request,
+            Self::Streamed(_, stream) => stream.take_back(answered),
+            _ => true,
+        }
+    }
+
+    /// `None` if the body cannot be sent again after all.
+    fn request(self) -> Option<Request> {
+        match self {
+            Self::Head(head) => Some(head.request()),
+            Self::Whole(request) => Some(*request),
+            Self::Streamed(head, stream) => {
+                let mut request = head.request();
+                *request.body_mut() = Some(stream.open().ok()?);
+                Some(request)
+            }
         }
     }
 }
@@ -248,6 +276,7 @@ impl Middleware for RetryMiddleware {
         driver.set_repeatable(manner.may_repeat(facts));
         let given = extensions.clone();
         let mut last = None;
+        let mut stream = None;
         loop {
             let entered = driver.entered().await;
             let earlier: Option<Box<Outcome>> = last.take();
@@ -263,7 +292,7 @@ impl Middleware for RetryMiddleware {
             drop(earlier);
             let begun = driver.on_attempt();
             let until = Until::after(begun.limit);
-            let again = Again::of(&request);
+            let again = Again::of(&mut request, &mut stream);
             telling.tell(&begun, request.headers_mut());
             extensions.clone_from(&given);
             let attempt = self.attempt(until, request, extensions, next.clone());
@@ -277,24 +306,23 @@ impl Middleware for RetryMiddleware {
                 }
                 Err(failed) => failed,
             };
-            let stop = match again {
-                Some(again) => match driver.on_failure(&failure) {
-                    Decision::Retry { after } => {
-                        let waited = outcome.wait(after, driver.room());
-                        last = Some(Box::new(waited.await));
-                        request = again.request();
-                        continue;
-                    }
+            let helped = !matches!(failure.kind, Kind::Permanent | Kind::Overloaded);
+            let answered = matches!(outcome, Outcome::Refused(_));
+            let stop = if helped && !again.is_left(answered) {
+                driver.on_stop(&failure, StopReason::NotReplayable)
+            } else {
+                match driver.on_failure(&failure) {
                     Decision::Stop(stop) => stop,
-                },
-                None => driver.on_stop(
-                    &failure,
-                    match failure.kind {
-                        Kind::Permanent => StopReason::Permanent,
-                        Kind::Overloaded => StopReason::Overloaded,
-                        _ => StopReason::NotReplayable,
+                    Decision::Retry { after } => match again.request() {
+                        Some(next) => {
+                            let waited = outcome.wait(after, driver.room());
+                            last = Some(Box::new(waited.await));
+                            request = next;
+                            continue;
+                        }
+                        None => driver.on_declined(&failure, StopReason::NotReplayable),
                     },
-                ),
+                }
             };
             return outcome.into_result(driver.summary(Some(stop)), extensions);
         }

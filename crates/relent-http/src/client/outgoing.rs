@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue, Method, Request, Version};
-use relent_core::StopReason;
+use relent_core::{Kind, StopReason};
 use reqwest::Url;
 
-use super::attempt::{AttemptError, Broken};
+use super::attempt::{AttemptError, Broken, Failed};
 use super::body::Body;
+use crate::field::content_length;
 use crate::repeatable::RequestFacts;
 
 /// What the attempts of a request send.
@@ -26,9 +27,9 @@ struct Refused {
 }
 
 impl Outgoing {
-    /// What was built, which is without its body.
+    /// What was built, which is without its body. Of one that streams up to `cap` bytes are kept.
     #[inline]
-    pub(crate) fn new(built: &mut reqwest::Request, body: Body) -> Self {
+    pub(crate) fn new(built: &mut reqwest::Request, body: Body, cap: usize) -> Self {
         // Hyper would leave out a length of zero, and some servers insist on it (RFC 9110 §8.6).
         let zero = || matches!(*built.method(), Method::POST | Method::PUT | Method::PATCH);
         let length = if body.is_empty() {
@@ -42,14 +43,14 @@ impl Outgoing {
         }
         Self {
             head: Ok(Head::of(built)),
-            body,
+            body: body.kept(cap, || content_length(built.headers())),
         }
     }
 
     /// The same for a request that is not of reqwest.
-    pub(crate) fn of(request: Request<Body>, http: &reqwest::Client) -> Self {
+    pub(crate) fn of(request: Request<Body>, http: &reqwest::Client, cap: usize) -> Self {
         match Self::build(request, http) {
-            Ok((mut built, body)) => Self::new(&mut built, body),
+            Ok((mut built, body)) => Self::new(&mut built, body, cap),
             Err(refused) => *refused,
         }
     }
@@ -105,7 +106,15 @@ impl Outgoing {
         }
     }
 
-    /// Whether there is a body for another attempt.
+    /// Takes the body back from an attempt that has failed thus, for another.
+    pub(crate) fn take_back(&self, failed: &mut Failed) {
+        let helped = !matches!(failed.failure.kind, Kind::Permanent | Kind::Overloaded);
+        if helped && !self.body.take_back(failed.last.status().is_some()) {
+            failed.stop.get_or_insert(StopReason::NotReplayable);
+        }
+    }
+
+    /// Whether there is a body for another attempt, however long it is.
     pub(crate) const fn can_be_sent_again(&self) -> bool {
         self.body.can_be_sent_again()
     }

@@ -113,8 +113,8 @@ impl RequestBuilder {
     }
 
     /// Sends this body: bytes, a [file](Body::file), a [stream that can be made
-    /// again](Body::made_by), or one of reqwest's, which goes out once and is not retried if it is a
-    /// stream.
+    /// again](Body::made_by), or one of reqwest's. If that is a stream, it is kept while it goes out, up
+    /// to [`Client::body_cap`], and sent again if that was all of it (design rule 9).
     pub fn body(mut self, body: impl Into<Body>) -> Self {
         self.plan.body = Some(body.into());
         self
@@ -289,7 +289,8 @@ impl RequestBuilder {
     pub(super) fn prepare(self) -> Result<(Client, Arc<Manner>, Outgoing), Error> {
         let mut built = self.http.build().map_err(wrong)?;
         let (client, manner, body) = self.plan.settle(&mut built)?;
-        Ok((client, manner, Outgoing::new(&mut built, body)))
+        let outgoing = Outgoing::new(&mut built, body, client.0.body_cap);
+        Ok((client, manner, outgoing))
     }
 }
 

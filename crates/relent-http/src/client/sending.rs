@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
-use relent_core::{Cause, Failure, Kind, StopReason};
+use relent_core::{Cause, Failure};
 use tower_service::Service;
 
 use super::Client;
@@ -100,27 +100,22 @@ impl Client {
         span: &mut AttemptSpan,
         outcome: Result<reqwest::Response, Box<Broken>>,
     ) -> Result<reqwest::Response, Box<Failed>> {
-        let mut failed = match outcome {
+        match outcome {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
                 let now = SystemTime::now();
                 let failure = classify(status, headers, request.facts(), now, &self.0.hints);
                 span.answered(status, failure.as_ref());
                 match failure {
-                    None => return Ok(response),
-                    Some(failure) => Failed::new(failure, Last::Refused(response)),
+                    None => Ok(response),
+                    Some(failure) => Err(Failed::new(failure, Last::Refused(response))),
                 }
             }
             Err(broken) => {
                 span.failed(&broken.failure);
-                broken.into()
+                Err(broken.into())
             }
-        };
-        let helped = !matches!(failed.failure.kind, Kind::Permanent | Kind::Overloaded);
-        if helped && !request.can_be_sent_again() {
-            failed.stop.get_or_insert(StopReason::NotReplayable);
         }
-        Err(failed)
     }
 }
 

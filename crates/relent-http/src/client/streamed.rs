@@ -1,0 +1,57 @@
+//! A body that is kept while it streams to the server (design rule 9).
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::replay::{ByType, Replay, ReplayBody};
+
+/// A stream of reqwest's, which can be read once, and what was kept of it meanwhile, for more attempts.
+#[derive(Clone)]
+pub(crate) struct Streamed(Arc<Mutex<Kept>>);
+
+struct Kept {
+    replay: Replay<reqwest::Body>,
+    /// The body of the first attempt, until it is sent.
+    first: Option<ReplayBody<reqwest::Body>>,
+}
+
+impl Streamed {
+    /// Keeps up to `cap` bytes. `length` is what a header says of it, if one does.
+    pub(crate) fn new(body: reqwest::Body, cap: usize, length: Option<u64>) -> Self {
+        let (mut replay, first) = Replay::new(body, &ByType, cap);
+        if let Some(length) = length {
+            replay.announce(length);
+        }
+        let first = Some(first);
+        Self(Arc::new(Mutex::new(Kept { replay, first })))
+    }
+
+    /// The body of the next attempt.
+    ///
+    /// # Errors
+    /// When it cannot be sent again.
+    pub(crate) fn open(&self) -> io::Result<reqwest::Body> {
+        self.with(|kept| match kept.first.take() {
+            Some(first) => Ok(first),
+            None => kept.replay.again(&ByType).map_err(io::Error::other),
+        })
+        .map(reqwest::Body::wrap)
+    }
+
+    /// Whether the last attempt, which has failed, leaves a body for another. `answered`: the server
+    /// has sent a response.
+    pub(crate) fn take_back(&self, answered: bool) -> bool {
+        self.with(|kept| kept.first.is_some() || kept.replay.take_back(answered).is_ok())
+    }
+
+    fn with<T>(&self, with: impl FnOnce(&mut Kept) -> T) -> T {
+        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for Streamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Streamed")
+    }
+}
