@@ -331,6 +331,34 @@ impl Client {
         self
     }
 
+    /// Chooses where an attempt goes: given its number (the first is 1) and the address of the
+    /// request, which it may change. For a fallback, or for another node when only some fail.
+    ///
+    /// The destination, with its budget, gate and cooldown, stays that of the request's own address.
+    /// All header fields go along, credentials too: reroute only to those who may have them.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::Client;
+    ///
+    /// let client = Client::new(Policy::STANDARD.clone())?.reroute(|attempt, url| {
+    ///     if attempt > 1 {
+    ///         // An address without a host cannot be given one, and stays.
+    ///         let _ = url.set_host(Some("fallback.example"));
+    ///     }
+    /// });
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn reroute(
+        mut self,
+        route: impl Fn(u32, &mut reqwest::Url) + Send + Sync + 'static,
+    ) -> Self {
+        self.manner().reroute = Some(Arc::new(route));
+        self
+    }
+
     /// A GET request.
     pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
         self.request(Method::GET, url)

@@ -511,6 +511,28 @@ async fn a_route_shares_the_budget_of_its_client_unless_it_has_its_own() {
     assert_eq!(ending(&result), (Some(500), Some(StopReason::Budget), 1));
 }
 
+#[tokio::test]
+async fn an_attempt_goes_where_the_caller_says() {
+    let (one, other) = (Server::script([status(503)]), Server::script([ok()]));
+    let port = other.address.port();
+    let client = client(quick()).reroute(move |attempt, url| {
+        if attempt > 1 {
+            url.set_port(Some(port)).unwrap();
+        }
+    });
+    let get = client.get(one.url("/a?b")).header("x-key", "1");
+    assert_eq!(ending(&get.send().await), (Some(200), None, 2));
+    assert_eq!((one.count(), other.count()), (1, 1));
+    let seen = &other.seen()[0];
+    assert_eq!((seen.path(), seen.header("x-key")), ("/a?b", Some("1")));
+
+    // For one request, and of attempts that include the body; the first can go elsewhere too.
+    let whole = client.get(one.url("/")).whole_body();
+    let whole = whole.reroute(move |_, url| url.set_port(Some(port)).unwrap());
+    assert_eq!(ending(&whole.send().await), (Some(200), None, 1));
+    assert_eq!((one.count(), other.count()), (1, 2));
+}
+
 fn streamed() -> reqwest::Body {
     reqwest::Body::wrap(reqwest::Body::from("streamed"))
 }

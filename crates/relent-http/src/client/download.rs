@@ -222,12 +222,13 @@ impl<'c> Download<'c> {
         &mut self,
         rest: Option<(&Representation, u64)>,
     ) -> Result<reqwest::Response, Box<Failed>> {
-        let (begun, telling) = (&self.begun, &mut self.telling);
-        let tell = |headers: &mut HeaderMap| {
+        let (begun, telling, manner) = (&self.begun, &mut self.telling, &self.manner);
+        let tell = |request: &mut reqwest::Request| {
+            manner.route(begun.number, request);
             if let Some((representation, from)) = rest {
-                representation.ask_for_rest(from, headers);
+                representation.ask_for_rest(from, request.headers_mut());
             }
-            telling.tell(begun, headers);
+            telling.tell(begun, request.headers_mut());
         };
         let (request, connection) = (&self.request, self.connection);
         let attempt = self

@@ -5,7 +5,6 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::HeaderMap;
 use pin_project_lite::pin_project;
 use relent::{Entry, GaveUp, Summary, TokioClock};
 use relent_core::Decision;
@@ -162,13 +161,13 @@ impl Call {
         let body = body.open_now().ok()?;
         let begun = self.driver.on_attempt();
         let until = Until::after(begun.limit);
-        let span = AttemptSpan::of(self.request.asked(), begun.number);
-        if let Some(built) = built {
-            if body.is_some() {
-                *built.body_mut() = body;
-            }
-            self.telling.tell(&begun, built.headers_mut());
+        let sent = built.as_mut()?;
+        if body.is_some() {
+            *sent.body_mut() = body;
         }
+        self.manner.route(begun.number, sent);
+        self.telling.tell(&begun, sent.headers_mut());
+        let span = AttemptSpan::of(Some((sent.method(), sent.url())), begun.number);
         let mut http = &self.client.0.http;
         let sent = {
             let _entered = span.enter();
@@ -263,8 +262,11 @@ impl Call {
     async fn attempt(&mut self, connection: Connection) -> Result<Response, Box<Failed>> {
         let begun = self.driver.on_attempt();
         let (until, number) = (Until::after(begun.limit), begun.number);
-        let telling = &mut self.telling;
-        let tell = |headers: &mut HeaderMap| telling.tell(&begun, headers);
+        let (manner, telling) = (&self.manner, &mut self.telling);
+        let tell = |request: &mut reqwest::Request| {
+            manner.route(number, request);
+            telling.tell(&begun, request.headers_mut());
+        };
         let attempt = self
             .client
             .attempt(&self.request, connection, until, number, tell);

@@ -21,6 +21,9 @@ type When = dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bo
 type Delay =
     dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration + Send + Sync;
 
+/// Where an attempt goes.
+type Reroute = dyn Fn(u32, &mut reqwest::Url) + Send + Sync;
+
 /// The driver of a request, with shares in its policy and destination.
 pub(crate) type CallDriver =
     Driver<'static, TokioClock, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
@@ -32,6 +35,7 @@ pub(crate) struct Manner {
     pub(crate) hedge: Option<Arc<Hedge>>,
     pub(crate) when: Option<Arc<When>>,
     pub(crate) delay: Option<Arc<Delay>>,
+    pub(crate) reroute: Option<Arc<Reroute>>,
     /// Whether the request may run twice, if the caller says so.
     pub(crate) repeatable: Option<bool>,
     pub(crate) traced: bool,
@@ -48,6 +52,7 @@ impl Manner {
             hedge: None,
             when: None,
             delay: None,
+            reroute: None,
             repeatable: None,
             traced: false,
             named: Named::default(),
@@ -81,6 +86,14 @@ impl Manner {
     /// Whether a request of which this is known may run twice.
     pub(crate) fn may_repeat(&self, facts: RequestFacts) -> bool {
         self.repeatable.unwrap_or(facts.repeatable)
+    }
+
+    /// Lets the caller choose where the attempt goes.
+    #[inline]
+    pub(crate) fn route(&self, attempt: u32, request: &mut reqwest::Request) {
+        if let Some(reroute) = &self.reroute {
+            reroute(attempt, request.url_mut());
+        }
     }
 
     /// What hedges this request, if anything may.

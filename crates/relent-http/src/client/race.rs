@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::HeaderMap;
 use pin_project_lite::pin_project;
 use relent::{RaceEvent, Racer, Running};
 use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
@@ -15,7 +14,7 @@ use super::exchange::Call;
 use super::manner::cause;
 use super::outgoing::Outgoing;
 use super::response::Response;
-use super::sending::Connection;
+use super::sending::{Connection, span_of};
 use crate::classify::is_gone;
 use crate::observe::AttemptSpan;
 
@@ -75,13 +74,17 @@ impl Call {
         let (client, request) = (&*client, &*request);
         let mut start = |racer: &Racer| {
             let begun = racer.attempt();
-            let tell = |headers: &mut HeaderMap| telling.tell(&begun, headers);
+            let tell = |request: &mut reqwest::Request| {
+                manner.route(begun.number, request);
+                telling.tell(&begun, request.headers_mut());
+            };
             let built = client.built(request, connection, tell);
+            let span = span_of(&built, begun.number);
             Sending {
                 sending: client.transmit(request, connection, built),
                 client,
                 request,
-                span: AttemptSpan::of(request.asked(), begun.number),
+                span,
             }
         };
         let mut running = Running::new();

@@ -193,6 +193,11 @@ impl RequestBuilder {
         self.change(|manner| manner.delay = Some(Arc::new(delay)))
     }
 
+    /// Chooses where an attempt goes; see [`Client::reroute`].
+    pub fn reroute(self, route: impl Fn(u32, &mut reqwest::Url) + Send + Sync + 'static) -> Self {
+        self.change(|manner| manner.reroute = Some(Arc::new(route)))
+    }
+
     /// Hedged by this; see [`Client::hedge`].
     pub fn hedge(self, hedge: impl Into<Arc<Hedge>>) -> Self {
         let hedge = hedge.into();

@@ -3,7 +3,6 @@
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
-use http::HeaderMap;
 use relent_core::{Cause, Failure};
 use tower_service::Service;
 
@@ -37,7 +36,7 @@ impl Connection {
 
 impl Client {
     /// One attempt, until the head of a response that is no failure. `tell` has the last word on the
-    /// fields of its request.
+    /// address and the fields of its request.
     #[inline]
     pub(crate) async fn attempt(
         &self,
@@ -45,10 +44,10 @@ impl Client {
         connection: Connection,
         until: Until,
         number: u32,
-        tell: impl FnOnce(&mut HeaderMap),
+        tell: impl FnOnce(&mut reqwest::Request),
     ) -> Result<reqwest::Response, Box<Failed>> {
-        let mut span = AttemptSpan::of(request.asked(), number);
         let built = self.built(request, connection, tell);
+        let mut span = span_of(&built, number);
         // Pinned where it is: what is handed on by value is copied each time.
         let sending = pin!(self.transmit(request, connection, built));
         let outcome = until.timeout(span.around(sending)).await.flatten();
@@ -61,15 +60,15 @@ impl Client {
         }
     }
 
-    /// What one attempt sends, but for the body. `tell` has the last word on its fields.
+    /// What one attempt sends, but for the body. `tell` has the last word on it.
     pub(super) fn built(
         &self,
         request: &Outgoing,
         connection: Connection,
-        tell: impl FnOnce(&mut HeaderMap),
+        tell: impl FnOnce(&mut reqwest::Request),
     ) -> Result<reqwest::Request, Box<Broken>> {
         let mut built = request.request(self.http(connection))?;
-        tell(built.headers_mut());
+        tell(&mut built);
         Ok(built)
     }
 
@@ -117,6 +116,12 @@ impl Client {
             }
         }
     }
+}
+
+/// The span of the attempt that sends this. There is none if reqwest refuses it.
+pub(super) fn span_of(built: &Result<reqwest::Request, Box<Broken>>, number: u32) -> AttemptSpan {
+    let built = built.as_ref().ok();
+    AttemptSpan::of(built.map(|built| (built.method(), built.url())), number)
 }
 
 /// A request on its way.
