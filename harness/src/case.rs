@@ -26,6 +26,11 @@ pub struct Case {
     /// The seed of requests and service times
     #[arg(long)]
     pub seed: u64,
+
+    /// For tests: each request blocks the event loop of its client process for so many milliseconds, as
+    /// a defect of the client would
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub block_ms: u64,
 }
 
 /// Reads `KEY=VALUE`.
@@ -47,6 +52,7 @@ impl Case {
             format!("--scenario={}", self.scenario),
             format!("--policy={}", self.policy),
             format!("--seed={}", self.seed),
+            format!("--block-ms={}", self.block_ms),
         ];
         let set = |(key, value): &(String, String)| format!("--set={key}={value}");
         arguments.extend(self.set.iter().map(set));
@@ -146,6 +152,7 @@ mod tests {
             set: set.iter().map(own).collect(),
             policy: "standard".to_owned(),
             seed: 1,
+            block_ms: 0,
         }
     }
 

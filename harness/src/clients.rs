@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use relent::{Cause, Policy, Summary};
 use relent_http::{Client, client};
@@ -29,7 +31,7 @@ pub struct Share {
 }
 
 /// Makes its requests when they are due, and says then what became of them. Ends at once when nobody
-/// can tell it anything any more.
+/// can tell it anything any more. Each request blocks the event loop for so long.
 ///
 /// # Errors
 /// When there can be no client, or nobody reads what it says.
@@ -38,6 +40,7 @@ pub async fn ask(
     policy: Policy,
     seed: u64,
     share: Share,
+    blocked: Duration,
     address: &str,
 ) -> Result<(), Box<dyn Error>> {
     // The proxies of the environment are none for this machine.
@@ -61,15 +64,17 @@ pub async fn ask(
     let Some(wall) = stdin::start(&mut told).await else {
         return Ok(());
     };
+    let start = Start::at(wall);
     let crowd = Crowd {
-        start: Start::at(wall),
+        start,
+        blocked,
         address: address.to_owned(),
         repeatable: scenario.clients.repeatable,
         said: RefCell::default(),
         odd: RefCell::default(),
     };
     let crowd = Rc::new(crowd);
-    let mut watch = Watch::default();
+    let mut watch = Watch::new(start.late());
     let local = LocalSet::new();
     let done = local.run_until(async {
         tokio::select! {
@@ -83,16 +88,19 @@ pub async fn ask(
     }
     let odd = crowd.odd.take().into_iter();
     let odd = odd.map(|(what, count)| Said::Odd(count, what.to_owned()));
-    let outcomes = crowd.said.take().into_iter().map(Said::Request);
-    let rest = odd.chain([Said::Lag(watch.lag()), Said::End]);
+    let outcomes = crowd.said.take().into_iter();
+    let outcomes = outcomes.map(|(name, outcome)| Said::Request(name, outcome));
+    let (late, used) = watch.end();
+    let rest = odd.chain([Said::Late(late), Said::Used(used), Said::End]);
     Ok(say(outcomes.chain(rest))?)
 }
 
 struct Crowd {
     start: Start,
+    blocked: Duration,
     address: String,
     repeatable: bool,
-    said: RefCell<Vec<Outcome>>,
+    said: RefCell<Vec<(u64, Outcome)>>,
     /// Attempts that ended in a way that the simulator does not know.
     odd: RefCell<BTreeMap<&'static str, u64>>,
 }
@@ -112,6 +120,9 @@ impl Crowd {
 
     /// Makes a request: the name is that by which a limiter knows it.
     async fn ask(self: Rc<Self>, client: Client, name: u64, request: Request) {
+        if !self.blocked.is_zero() {
+            thread::sleep(self.blocked);
+        }
         let url = format!("http://{}/{name}", self.address);
         let sent = match self.repeatable {
             true => client.get(url).send(),
@@ -127,12 +138,13 @@ impl Crowd {
                 error.summary().map_or(0, |summary| self.account(summary)),
             ),
         };
-        self.said.borrow_mut().push(Outcome {
+        let outcome = Outcome {
             request,
             attempts,
             ended: self.start.now(),
             succeeded,
-        });
+        };
+        self.said.borrow_mut().push((name, outcome));
     }
 
     /// The number of attempts; what is odd about them is remembered.

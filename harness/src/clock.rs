@@ -1,30 +1,48 @@
 //! One time for all processes, and how late they are.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 
 /// The instant from which a run counts its time.
 #[derive(Clone, Copy, Debug)]
-pub struct Start(Instant);
+pub struct Start {
+    instant: Instant,
+    late: u64,
+}
 
 impl Start {
     /// So many nanoseconds after 1970, by the clock of the machine, which all processes share. It is
     /// read once: what sets it during a run changes nothing.
     #[must_use]
     pub fn at(wall: u128) -> Self {
-        let ahead = wall.saturating_sub(wall_clock());
-        Self(Instant::now() + Duration::from_nanos(u64::try_from(ahead).unwrap_or(0)))
+        let now = wall_clock();
+        let ahead = u64::try_from(wall.saturating_sub(now)).unwrap_or(0);
+        Self {
+            instant: Instant::now() + Duration::from_nanos(ahead),
+            late: u64::try_from(now.saturating_sub(wall)).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// By how many nanoseconds this process begins later than the others, since it was told too late.
+    #[must_use]
+    pub const fn late(self) -> u64 {
+        self.late
     }
 
     /// Nanoseconds since the start; 0 before it.
     #[must_use]
     pub fn now(self) -> u64 {
-        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanos(self.instant.elapsed())
     }
 
     /// The instant so many nanoseconds after the start.
     #[must_use]
     pub fn instant(self, nanos: u64) -> tokio::time::Instant {
-        (self.0 + Duration::from_nanos(nanos)).into()
+        (self.instant + Duration::from_nanos(nanos)).into()
     }
 }
 
@@ -36,7 +54,7 @@ pub fn wall_clock() -> u128 {
         .map_or(0, |since| since.as_nanos())
 }
 
-/// How late an event loop is: by how much a timer that was due is run later.
+/// How late something that was due happened.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Lag {
     /// 95 % of the time by no more than this, in nanoseconds.
@@ -46,7 +64,7 @@ pub struct Lag {
 }
 
 impl Lag {
-    /// Of two processes the later.
+    /// The later of two processes.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -65,29 +83,152 @@ impl Lag {
     }
 }
 
-/// How often an event loop is looked at.
+/// How late the event loop of a process was, and the part of it that the machine caused.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Lateness {
+    /// By how much a timer of the event loop ran later than it was due, whatever the reason.
+    pub loops: Lag,
+    /// The part for which the machine was the reason: no processor was free.
+    pub machine: Lag,
+}
+
+impl Lateness {
+    /// The later of two processes.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            loops: self.loops.max(other.loops),
+            machine: self.machine.max(other.machine),
+        }
+    }
+}
+
+/// How often lateness is measured.
 const EVERY: Duration = Duration::from_millis(5);
 
-/// Watches the event loop that it runs on.
-#[derive(Default, Debug)]
-pub struct Watch(Vec<u64>);
+/// Measures how late the event loop is that it runs on.
+///
+/// The machine's part is what the thread of the loop has waited for a processor, by the account of the
+/// kernel. Beside it a thread that has nothing else to do measures its own lateness, which also shows
+/// when the machine as a whole stood still. So a loop that is late because the code on it blocks or
+/// computes is late, and the machine is not.
+#[derive(Debug)]
+pub struct Watch {
+    loops: Vec<u64>,
+    machine: Vec<u64>,
+    /// The processor time that the process had taken before.
+    used: u64,
+    /// The thread ends when this is dropped.
+    stop: Sender<()>,
+    thread: JoinHandle<Vec<u64>>,
+}
 
 impl Watch {
-    /// Goes on until it is dropped.
-    pub async fn watch(&mut self) {
-        loop {
-            let due = tokio::time::Instant::now() + EVERY;
-            tokio::time::sleep_until(due).await;
-            let late = due.elapsed().as_nanos();
-            self.0.push(u64::try_from(late).unwrap_or(u64::MAX));
+    /// A watch over a run that the process began so many nanoseconds too late.
+    #[must_use]
+    pub fn new(began_late: u64) -> Self {
+        let (stop, stopped) = channel();
+        Self {
+            loops: vec![began_late],
+            machine: vec![began_late],
+            used: processor_time(),
+            stop,
+            thread: thread::spawn(move || idle(&stopped)),
         }
     }
 
-    /// What was seen.
-    #[must_use]
-    pub fn lag(self) -> Lag {
-        Lag::of(self.0)
+    /// Measures until it is dropped.
+    pub async fn watch(&mut self) {
+        let mut due = tokio::time::Instant::now();
+        let mut waited = waited_for_a_processor();
+        let mut before = 0;
+        loop {
+            // A tick is due every 5 ms also while the loop stands still: each that was missed counts.
+            due += EVERY;
+            tokio::time::sleep_until(due).await;
+            let late = nanos(due.elapsed());
+            let so_far = waited_for_a_processor();
+            let machine = match (waited, so_far) {
+                (Some(waited), Some(so_far)) => {
+                    machines_part(late, so_far.saturating_sub(waited), before)
+                }
+                // Where the kernel gives no account, all of it may be the machine's.
+                _ => late,
+            };
+            waited = so_far;
+            before = machine;
+            self.loops.push(late);
+            self.machine.push(machine);
+        }
     }
+
+    /// What was measured: how late the loop was, and the processor time that the process took meanwhile,
+    /// in nanoseconds.
+    #[must_use]
+    pub fn end(self) -> (Lateness, u64) {
+        drop(self.stop);
+        let idle = self.thread.join().unwrap_or_default();
+        let late = Lateness {
+            loops: Lag::of(self.loops),
+            machine: Lag::of(self.machine).max(Lag::of(idle)),
+        };
+        (late, processor_time().saturating_sub(self.used))
+    }
+}
+
+/// The machine's part in the lateness of a tick: what the thread has waited for a processor since the
+/// tick before, and what is left of the wait that made that one late.
+fn machines_part(late: u64, waited: u64, before: u64) -> u64 {
+    let left = before.saturating_sub(nanos(EVERY));
+    late.min(waited.saturating_add(left))
+}
+
+/// How late a thread is that has nothing to do.
+fn idle(stopped: &Receiver<()>) -> Vec<u64> {
+    let mut late = Vec::new();
+    let mut due = Instant::now();
+    loop {
+        due += EVERY;
+        let ahead = due.saturating_duration_since(Instant::now());
+        match stopped.recv_timeout(ahead) {
+            Err(RecvTimeoutError::Timeout) => late.push(nanos(due.elapsed())),
+            _ => return late,
+        }
+    }
+}
+
+/// How long this thread was ready to run and had no processor, in nanoseconds. `None` where the kernel
+/// does not tell.
+fn waited_for_a_processor() -> Option<u64> {
+    let account = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    account.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// The time that all processors of the machine have been taken since it started, also by other machines
+/// on the same hardware. `None` where the kernel does not tell.
+#[must_use]
+pub fn machine_time() -> Option<Duration> {
+    let account = std::fs::read_to_string("/proc/stat").ok()?;
+    let all = account.lines().next()?.strip_prefix("cpu ")?;
+    let all: Vec<u64> = all
+        .split_ascii_whitespace()
+        .filter_map(|ticks| ticks.parse().ok())
+        .collect();
+    // user, nice, system, (idle, iowait,) irq, softirq, steal, in hundredths of a second
+    let taken = [0, 1, 2, 5, 6, 7].iter().filter_map(|at| all.get(*at));
+    Some(Duration::from_millis(10 * taken.sum::<u64>()))
+}
+
+/// The time that the processors have spent on this process, in nanoseconds. 0 where it is not known.
+fn processor_time() -> u64 {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| {
+        let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        u64::try_from(micros).unwrap_or(0).saturating_mul(1000)
+    })
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -101,6 +242,52 @@ mod tests {
         let lag = Lag::of(late);
         assert_eq!((lag.usual, lag.worst), (10, 1000));
         assert_eq!(Lag::of(Vec::new()), Lag::default());
+    }
+
+    #[test]
+    fn the_machine_is_late_only_by_what_the_thread_has_waited_for_a_processor() {
+        let ms = 1_000_000;
+        assert_eq!(machines_part(60 * ms, 0, 0), 0, "the code on it blocked");
+        assert_eq!(machines_part(60 * ms, 55 * ms, 0), 55 * ms);
+        assert_eq!(
+            machines_part(3 * ms, 9 * ms, 0),
+            3 * ms,
+            "not what it made up for"
+        );
+        // The ticks that a wait of 55 ms made late, one after the other.
+        assert_eq!(machines_part(55 * ms, 0, 55 * ms), 50 * ms);
+        assert_eq!(machines_part(5 * ms, 0, 5 * ms), 0);
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_its_own_code_blocks_is_late_and_the_kernel_does_not_blame_the_machine() {
+        let mut watch = Watch::new(0);
+        let blocked = Duration::from_millis(300);
+        tokio::select! {
+            () = watch.watch() => {}
+            () = async {
+                tokio::time::sleep(EVERY * 2).await;
+                thread::sleep(blocked);
+                tokio::time::sleep(EVERY * 2).await;
+            } => {}
+        }
+        assert!(
+            watch
+                .loops
+                .iter()
+                .any(|late| *late >= nanos(blocked - 2 * EVERY))
+        );
+        // On a machine that is idle it has waited for nothing; on a busy one not while it slept.
+        let machine: Vec<_> = watch.loops.iter().zip(&watch.machine).collect();
+        assert!(machine.iter().all(|(loops, machine)| machine <= loops));
+        // A tick is due every 5 ms whatever happens in between.
+        assert!(watch.loops.len() as u128 > blocked.as_millis() / 5);
+    }
+
+    #[test]
+    fn who_is_told_too_late_begins_late() {
+        assert_eq!(Start::at(wall_clock() + 3_600_000_000_000).late(), 0);
+        assert!(Start::at(wall_clock() - 1_000_000_000).late() >= 1_000_000_000);
     }
 
     #[test]

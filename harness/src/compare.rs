@@ -7,7 +7,7 @@ use relent_sim::measure::{self, Measure};
 use relent_sim::study::{Estimate, run_all};
 use relent_sim::{Arrivals, Metrics, Scenario};
 
-use crate::clock::Lag;
+use crate::clock::{Lag, Lateness};
 use crate::crowd::Measured;
 
 /// The quantile of Student's t for 99.99 % of what one more run gives, from about 50 seeds on: a
@@ -17,8 +17,6 @@ const T: f64 = 4.2;
 const TIMERS_MS: f64 = 3.0;
 /// Latencies are counted in buckets, each so wide as a share of what is in it.
 const BUCKET: f64 = 1.0 / 128.0;
-/// A loop that is usually later than this measures itself. It is what a gate takes for a queue.
-pub const BUSY: u64 = 10_000_000;
 /// What is nowhere in these scenarios.
 const LEFT_OUT: [&str; 2] = ["drops", "eff."];
 
@@ -68,13 +66,14 @@ pub fn simulate(scenario: &Scenario, policy: &Policy, first: u64, seeds: u64) ->
 /// latencies are counted add.
 #[must_use]
 pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) -> Vec<Comparison> {
+    let loops = measured.late.loops;
     let lag = match scenario.clients.arrivals {
         // All of it happens while the machine has most to do.
         Arrivals::Herd { .. } => Lag {
-            usual: measured.lag.worst,
-            ..measured.lag
+            usual: loops.worst,
+            ..loops
         },
-        _ => measured.lag,
+        _ => loops,
     };
     let runs: Vec<&Metrics> = simulated.iter().collect();
     let measures = measure::ALL
@@ -148,16 +147,24 @@ pub fn table(policy: &str, comparisons: &[Comparison], measured: &Measured) -> S
         );
     }
     let millis = |nanos: u64| nanos as f64 / 1e6;
-    let Lag { usual, worst } = measured.lag;
+    let Lateness { loops, machine } = measured.late;
     let _ = writeln!(
         text,
-        "  event loops late by {:.1} ms (95 %), {:.1} ms at worst",
-        millis(usual),
-        millis(worst)
+        "  event loops late by {:.1} ms (95 %), {:.1} ms at worst, of which the machine {:.1} ms and {:.1} ms",
+        millis(loops.usual),
+        millis(loops.worst),
+        millis(machine.usual),
+        millis(machine.worst),
     );
-    if usual > BUSY {
+    let _ = writeln!(
+        text,
+        "  the run took {:.1} % of the machine, others {:.1} %",
+        measured.share.own * 100.0,
+        measured.share.others * 100.0
+    );
+    if measured.disturbed() {
         text.push_str(
-            "  THE MACHINE WAS TOO BUSY: these numbers say more about it than about retries\n",
+            "  DISTURBED: the machine was too busy, and these numbers say more about it than about retries\n",
         );
     }
     for (what, count) in &measured.odd {

@@ -9,11 +9,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use relent_sim::{Metrics, Observed, Scenario};
+use relent_sim::{Arrivals, Metrics, Observed, Outcome, Scenario};
 
 use crate::case::Case;
-use crate::clock::{Lag, wall_clock};
-use crate::wire::Said;
+use crate::clock::{Lag, Lateness, machine_time, wall_clock};
+use crate::verdict::{self, Share};
+use crate::wire::{Arrival, Said};
 
 /// The most client processes of the machine. Where a scenario has more, each of them has the clients
 /// of several, which share nothing but connections.
@@ -21,17 +22,35 @@ const MOST: u32 = 20;
 /// From the time at which all know when to start to the start.
 const AHEAD: Duration = Duration::from_millis(500);
 /// How long the processes have to be prepared, and to say what they have seen.
-const PREPARED: Duration = Duration::from_secs(60);
+const PREPARED: Duration = Duration::from_secs(300);
 
 /// What was measured of a run over sockets.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The numbers, by the simulator's rules.
     pub metrics: Metrics,
+    /// The requests that ended, by their numbers among those of the run.
+    pub ended: Vec<(u64, Outcome)>,
+    /// The attempts that reached the service.
+    pub arrivals: Vec<Arrival>,
+    /// Services that had an effect, by the service's own count.
+    pub executions: u64,
     /// How late the latest of the processes was.
-    pub lag: Lag,
+    pub late: Lateness,
+    /// The machine's lateness that counts: in a herd the worst, since all of it happens at once.
+    pub machine: Lag,
+    /// Who took how much of the machine.
+    pub share: Share,
     /// Attempts that ended in a way that the simulator does not know, by their ending.
     pub odd: BTreeMap<String, u64>,
+}
+
+impl Measured {
+    /// Whether the machine disturbed the run, so that what depends on time says nothing.
+    #[must_use]
+    pub fn disturbed(&self) -> bool {
+        verdict::disturbed(self.machine, self.share)
+    }
 }
 
 /// Why there was no run.
@@ -75,6 +94,7 @@ pub fn measure(program: &Path, case: &Case) -> Result<Measured, NoRun> {
         clients.push(Process::start(program, "ask", case, &own, &tell)?);
     }
     ready(&said, parts)?;
+    let (began, taken) = (Instant::now(), machine_time());
     let start = wall_clock() + AHEAD.as_nanos();
     for process in clients.iter_mut().chain([&mut server]) {
         process.tell(&format!("start {start}"))?;
@@ -84,9 +104,43 @@ pub fn measure(program: &Path, case: &Case) -> Result<Measured, NoRun> {
     gathered.listen(&said, parts, lasts(&scenario))?;
     server.tell("stop")?;
     gathered.listen(&said, 1, PREPARED)?;
+    let lasted = began.elapsed();
+    let taken = taken.zip(machine_time());
+    let taken = taken.map_or(Duration::ZERO, |(before, after)| {
+        after.saturating_sub(before)
+    });
+    for process in clients.iter_mut().chain([&mut server]) {
+        process.end()?;
+    }
+    let outcomes = gathered.ended.iter().map(|(_, outcome)| *outcome);
+    let observed = Observed {
+        outcomes: outcomes.collect(),
+        attempts: gathered.arrivals.iter().map(|arrival| arrival.at).collect(),
+        executions: gathered.executions,
+    };
+    let late = gathered.late;
+    let machine = match scenario.clients.arrivals {
+        Arrivals::Herd { .. } => Lag {
+            usual: late.machine.worst,
+            ..late.machine
+        },
+        _ => late.machine,
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let whole = lasted.as_secs_f64() * processors as f64;
+    let own = Duration::from_nanos(gathered.used);
+    let share = Share {
+        own: own.as_secs_f64() / whole,
+        others: taken.saturating_sub(own).as_secs_f64() / whole,
+    };
     Ok(Measured {
-        metrics: gathered.observed.metrics(&scenario),
-        lag: gathered.lag,
+        metrics: observed.metrics(&scenario),
+        ended: gathered.ended,
+        arrivals: gathered.arrivals,
+        executions: gathered.executions,
+        late,
+        machine,
+        share,
         odd: gathered.odd,
     })
 }
@@ -124,8 +178,11 @@ fn next(said: &Receiver<Result<Said, String>>, end: Instant) -> Result<Said, NoR
 
 #[derive(Default)]
 struct Gathered {
-    observed: Observed,
-    lag: Lag,
+    ended: Vec<(u64, Outcome)>,
+    arrivals: Vec<Arrival>,
+    executions: u64,
+    late: Lateness,
+    used: u64,
     odd: BTreeMap<String, u64>,
 }
 
@@ -142,10 +199,11 @@ impl Gathered {
         while ended < count {
             match next(said, end)? {
                 Said::Ready(_) => {}
-                Said::Request(outcome) => self.observed.outcomes.push(outcome),
-                Said::Attempt(at) => self.observed.attempts.push(at),
-                Said::Executions(count) => self.observed.executions += count,
-                Said::Lag(lag) => self.lag = self.lag.max(lag),
+                Said::Request(name, outcome) => self.ended.push((name, outcome)),
+                Said::Attempt(arrival) => self.arrivals.push(arrival),
+                Said::Executions(count) => self.executions += count,
+                Said::Late(late) => self.late = self.late.max(late),
+                Said::Used(nanos) => self.used += nanos,
                 Said::Odd(count, what) => *self.odd.entry(what).or_default() += count,
                 Said::End => ended += 1,
             }
@@ -206,6 +264,23 @@ impl Process {
         let told = self.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
         told.unwrap_or(Ok(()))
             .map_err(|error| NoRun(format!("a process does not listen: {error}")))
+    }
+}
+
+impl Process {
+    /// Waits until it has ended by itself.
+    fn end(&mut self) -> Result<(), NoRun> {
+        self.stdin = None;
+        let end = Instant::now() + PREPARED;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(NoRun(format!("a process ended with {status}"))),
+                Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(2)),
+                Ok(None) => return Err(NoRun("a process does not end".to_owned())),
+                Err(error) => return Err(NoRun(error.to_string())),
+            }
+        }
     }
 }
 

@@ -96,6 +96,7 @@ mod tests {
                     set: form.changes(name),
                     policy: "standard".to_owned(),
                     seed: 1,
+                    block_ms: 0,
                 };
                 case.scenario().unwrap();
             }

@@ -13,6 +13,8 @@ pub mod clock;
 pub mod compare;
 pub mod crowd;
 pub mod form;
+pub mod records;
 pub mod server;
 pub mod stdin;
+pub mod verdict;
 pub mod wire;

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use relent_harness::case::{Case, change};
@@ -104,7 +105,9 @@ impl Role {
             } => {
                 let scenario = case.scenario()?;
                 let policy = case.policy(&scenario)?;
-                runtime.block_on(clients::ask(&scenario, policy, case.seed, *share, address))?;
+                let blocked = Duration::from_millis(case.block_ms);
+                let asked = clients::ask(&scenario, policy, case.seed, *share, blocked, address);
+                runtime.block_on(asked)?;
             }
         }
         Ok(())
@@ -114,6 +117,7 @@ impl Role {
 impl Sockets {
     fn compare(&self) -> Result<(), Box<dyn Error>> {
         let program = std::env::current_exe()?;
+        let (mut runs, mut disturbed) = (0, 0);
         let at_once = if self.alone { 1 } else { self.policies.len() };
         for name in &self.scenarios {
             let mut set = self.form.changes(name);
@@ -125,6 +129,7 @@ impl Sockets {
                 set: set.clone(),
                 policy: policy.clone(),
                 seed: self.seed,
+                block_ms: 0,
             };
             let cases: Vec<Case> = self.policies.iter().map(case).collect();
             // Before anything is measured, since it takes all processors.
@@ -150,8 +155,16 @@ impl Sockets {
                     let measured = measured?;
                     let comparisons = compare(scenario, simulated, &measured);
                     println!("{}", table(&case.policy, &comparisons, &measured));
+                    runs += 1;
+                    disturbed += u32::from(measured.disturbed());
                 }
             }
+        }
+        if disturbed > 0 {
+            println!(
+                "DISTURBED: the machine was too busy during {disturbed} of {runs} runs, so their \
+                 numbers say nothing. Play them again while it has nothing else to do."
+            );
         }
         Ok(())
     }

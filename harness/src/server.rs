@@ -24,7 +24,7 @@ use tokio::task::LocalSet;
 
 use crate::clock::{Start, Watch};
 use crate::stdin;
-use crate::wire::Said;
+use crate::wire::{Arrival, Said};
 
 /// Connections that may wait to be accepted: a herd comes all at once.
 const BACKLOG: u32 = 16_384;
@@ -42,8 +42,9 @@ pub async fn serve(scenario: &Scenario, seed: u64) -> io::Result<()> {
     let Some(wall) = stdin::start(&mut told).await else {
         return Ok(());
     };
-    let desk = Rc::new(Desk::new(scenario, seed, Start::at(wall)));
-    let mut watch = Watch::default();
+    let start = Start::at(wall);
+    let desk = Rc::new(Desk::new(scenario, seed, start));
+    let mut watch = Watch::new(start.late());
     let local = LocalSet::new();
     local
         .run_until(async {
@@ -58,10 +59,15 @@ pub async fn serve(scenario: &Scenario, seed: u64) -> io::Result<()> {
     let mut state = desk.state.borrow_mut();
     // Nobody waits any more, but what is queued is served.
     state.serving.advance(u64::MAX);
-    let executions = Said::Executions(state.serving.executions());
-    let lag = Said::Lag(watch.lag());
-    let attempts = state.attempts.iter().map(|at| Said::Attempt(*at));
-    say(attempts.chain([executions, lag, Said::End]))
+    state.answer();
+    let (late, used) = watch.end();
+    let rest = [
+        Said::Executions(state.serving.executions()),
+        Said::Late(late),
+        Said::Used(used),
+        Said::End,
+    ];
+    say(state.attempts.drain(..).map(Said::Attempt).chain(rest))
 }
 
 /// Says these lines to whoever started this process.
@@ -87,8 +93,8 @@ struct State {
     serving: Serving,
     /// Who waits for the answer to each attempt.
     waiting: HashMap<u32, oneshot::Sender<Answer>>,
-    /// When each attempt arrived.
-    attempts: Vec<u64>,
+    /// The attempts that arrived; the name of each is its index.
+    attempts: Vec<Arrival>,
 }
 
 impl Desk {
@@ -154,7 +160,13 @@ impl Desk {
         let now = self.start.now();
         let mut state = self.state.borrow_mut();
         let id = state.attempts.len() as u32;
-        state.attempts.push(now);
+        state.attempts.push(Arrival {
+            at: now,
+            // One without a number is none of the run.
+            request: key.unwrap_or(u64::MAX),
+            attempt: number,
+            executed: false,
+        });
         let before = state.serving.next();
         let answer = state.serving.arrive(now, Attempt { id, number, key });
         state.answer();
@@ -209,6 +221,9 @@ impl State {
     /// Gives the answers that are there. Who has gone away gets none.
     fn answer(&mut self) {
         for (id, answer) in self.serving.answers() {
+            if let Some(arrival) = self.attempts.get_mut(id as usize) {
+                arrival.executed = answer == Answer::Success;
+            }
             if let Some(tell) = self.waiting.remove(&id) {
                 let _ = tell.send(answer);
             }

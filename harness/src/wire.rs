@@ -5,21 +5,36 @@ use std::str::{FromStr, SplitAsciiWhitespace};
 
 use relent_sim::{Outcome, Request};
 
-use crate::clock::Lag;
+use crate::clock::{Lag, Lateness};
+
+/// An attempt that reached the service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// When, in nanoseconds from the start.
+    pub at: u64,
+    /// The number of its request among those of the run.
+    pub request: u64,
+    /// Which attempt of its request it says it is, from 1.
+    pub attempt: u32,
+    /// Whether it was served with effect.
+    pub executed: bool,
+}
 
 /// A line from a process to the one that started it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
     /// The server listens at this address, or a client process is prepared.
     Ready(String),
-    /// A request has ended.
-    Request(Outcome),
-    /// An attempt reached the service, at this time.
-    Attempt(u64),
+    /// The request of this number has ended.
+    Request(u64, Outcome),
+    /// An attempt reached the service.
+    Attempt(Arrival),
     /// Services that had an effect.
     Executions(u64),
     /// How late the process was.
-    Lag(Lag),
+    Late(Lateness),
+    /// The processor time that it took for the run, in nanoseconds.
+    Used(u64),
     /// So many attempts ended in a way that the simulator does not know.
     Odd(u64, String),
     /// Nothing more will be said.
@@ -30,17 +45,34 @@ impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready(at) => write!(f, "ready {at}"),
-            Self::Request(outcome) => {
+            Self::Request(name, outcome) => {
                 let Request { at, process } = outcome.request;
                 let Outcome {
                     attempts, ended, ..
                 } = outcome;
                 let succeeded = u8::from(outcome.succeeded);
-                write!(f, "request {at} {process} {attempts} {ended} {succeeded}")
+                write!(
+                    f,
+                    "request {name} {at} {process} {attempts} {ended} {succeeded}"
+                )
             }
-            Self::Attempt(at) => write!(f, "attempt {at}"),
+            Self::Attempt(arrival) => {
+                let Arrival {
+                    at,
+                    request,
+                    attempt,
+                    ..
+                } = arrival;
+                let executed = u8::from(arrival.executed);
+                write!(f, "attempt {at} {request} {attempt} {executed}")
+            }
             Self::Executions(count) => write!(f, "executions {count}"),
-            Self::Lag(lag) => write!(f, "lag {} {}", lag.usual, lag.worst),
+            Self::Late(Lateness { loops, machine }) => write!(
+                f,
+                "late {} {} {} {}",
+                loops.usual, loops.worst, machine.usual, machine.worst
+            ),
+            Self::Used(nanos) => write!(f, "used {nanos}"),
             Self::Odd(count, what) => write!(f, "odd {count} {what}"),
             Self::End => f.write_str("end"),
         }
@@ -72,21 +104,38 @@ fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Said> {
     }
     Some(match words.next()? {
         "ready" => Said::Ready(words.next().unwrap_or_default().to_owned()),
-        "request" => Said::Request(Outcome {
-            request: Request {
-                at: next(words)?,
-                process: next(words)?,
+        "request" => Said::Request(
+            next(words)?,
+            Outcome {
+                request: Request {
+                    at: next(words)?,
+                    process: next(words)?,
+                },
+                attempts: next(words)?,
+                ended: next(words)?,
+                succeeded: next::<u8>(words)? == 1,
             },
-            attempts: next(words)?,
-            ended: next(words)?,
-            succeeded: next::<u8>(words)? == 1,
+        ),
+        "attempt" => Said::Attempt(Arrival {
+            at: next(words)?,
+            request: next(words)?,
+            attempt: next(words)?,
+            executed: next::<u8>(words)? == 1,
         }),
-        "attempt" => Said::Attempt(next(words)?),
         "executions" => Said::Executions(next(words)?),
-        "lag" => Said::Lag(Lag {
-            usual: next(words)?,
-            worst: next(words)?,
-        }),
+        "late" => {
+            let mut lag = || {
+                Some(Lag {
+                    usual: next(words)?,
+                    worst: next(words)?,
+                })
+            };
+            Said::Late(Lateness {
+                loops: lag()?,
+                machine: lag()?,
+            })
+        }
+        "used" => Said::Used(next(words)?),
         "odd" => Said::Odd(next(words)?, words.collect::<Vec<_>>().join(" ")),
         "end" => Said::End,
         _ => return None,
@@ -105,12 +154,23 @@ mod tests {
             ended: 900,
             succeeded: true,
         };
+        let arrival = Arrival {
+            at: 12,
+            request: 4,
+            attempt: 2,
+            executed: true,
+        };
+        let late = Lateness {
+            loops: Lag { usual: 3, worst: 4 },
+            machine: Lag { usual: 1, worst: 2 },
+        };
         for said in [
             Said::Ready("127.0.0.1:80".to_owned()),
-            Said::Request(outcome),
-            Said::Attempt(12),
+            Said::Request(8, outcome),
+            Said::Attempt(arrival),
             Said::Executions(5),
-            Said::Lag(Lag { usual: 1, worst: 2 }),
+            Said::Late(late),
+            Said::Used(6),
             Said::Odd(4, "connection reset".to_owned()),
             Said::End,
         ] {

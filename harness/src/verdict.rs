@@ -1,0 +1,117 @@
+//! Whether a run over sockets is what the simulator says, or was disturbed.
+
+use crate::clock::Lag;
+
+/// An event loop that is usually later than this, in nanoseconds, measures itself. It is what a gate takes
+/// for a queue.
+pub const BUSY: u64 = 10_000_000;
+/// A process that stood still for so long, in nanoseconds, may have sent a request or an answer into
+/// another phase of the run: half of the time between two probes of a gate.
+pub const STALL: u64 = 250_000_000;
+/// A run that takes more than this share of the machine, and more than all others, is itself what keeps the
+/// machine busy.
+pub const OWN: f64 = 0.05;
+
+/// Who took how much of the processors' time during a run, each from 0 to 1.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Share {
+    /// The processes of the run.
+    pub own: f64,
+    /// Everybody else; 0 where it is not known.
+    pub others: f64,
+}
+
+/// What a run says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It is one that the simulator might have given.
+    Agrees,
+    /// It is not, and nothing but the project is the reason.
+    Differs(String),
+    /// It is not, but the machine disturbed it: nothing can be said.
+    Disturbed(String),
+}
+
+/// Whether others on the machine disturbed a run: only what was measured of the machine decides, never
+/// what the run came to.
+#[must_use]
+pub fn disturbed(machine: Lag, share: Share) -> bool {
+    let by_itself = share.own > OWN && share.own > share.others;
+    !by_itself && (machine.usual > BUSY || machine.worst > STALL)
+}
+
+/// The verdict on a run whose event loops and machine were so late, and that differs in this from what was
+/// simulated.
+///
+/// Event loops that are usually late although the machine was not are a difference of their own: the
+/// simulator knows no code that blocks.
+#[must_use]
+pub fn judge(loops: Lag, machine: Lag, share: Share, differs: Option<String>) -> Verdict {
+    match (differs, disturbed(machine, share)) {
+        (Some(what), true) => Verdict::Disturbed(what),
+        (Some(what), false) => Verdict::Differs(what),
+        (None, false) if loops.usual > BUSY => {
+            Verdict::Differs("event loops are late, and others are not the reason".to_owned())
+        }
+        (None, _) => Verdict::Agrees,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ON_TIME: Lag = Lag {
+        usual: BUSY,
+        worst: STALL,
+    };
+    const LATE: Lag = Lag {
+        usual: BUSY + 1,
+        worst: STALL,
+    };
+    const STOOD_STILL: Lag = Lag {
+        usual: 0,
+        worst: STALL + 1,
+    };
+    const SHARED: Share = Share {
+        own: 0.1,
+        others: 0.8,
+    };
+
+    #[test]
+    fn measured_lateness_alone_decides_whether_a_run_was_disturbed() {
+        let what = || "1.96 attempts".to_owned();
+        for (machine, verdict) in [
+            (ON_TIME, Verdict::Differs(what())),
+            (LATE, Verdict::Disturbed(what())),
+            (STOOD_STILL, Verdict::Disturbed(what())),
+        ] {
+            assert_eq!(disturbed(machine, SHARED), machine != ON_TIME);
+            assert_eq!(judge(machine, machine, SHARED, Some(what())), verdict);
+            assert_eq!(judge(machine, machine, SHARED, None), Verdict::Agrees);
+        }
+    }
+
+    #[test]
+    fn a_loop_that_is_late_on_a_machine_that_is_not_is_a_difference() {
+        assert!(matches!(
+            judge(LATE, ON_TIME, SHARED, None),
+            Verdict::Differs(_)
+        ));
+        let differs = judge(LATE, ON_TIME, SHARED, Some("goodput".to_owned()));
+        assert_eq!(differs, Verdict::Differs("goodput".to_owned()));
+    }
+
+    #[test]
+    fn who_keeps_the_machine_busy_himself_was_not_disturbed() {
+        for (own, others, by_itself) in [
+            (0.9, 0.0, true),
+            (0.2, 0.1, true),
+            (0.2, 0.7, false),
+            // Whatever stood still, it was not for want of a processor that the run took.
+            (0.02, 0.0, false),
+        ] {
+            assert_eq!(disturbed(LATE, Share { own, others }), !by_itself);
+        }
+    }
+}
