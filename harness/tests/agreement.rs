@@ -131,12 +131,12 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Reports that nothing was found out, where everybody sees it.
-fn report_disturbed(scenario: &str, policy: &str, what: &str, text: &str) {
-    let line = format!(
-        "DISTURBED: {scenario} with {policy}: the machine was too busy in each of {TRIES} runs to compare \
-         sockets with the simulator ({what})"
-    );
+/// Reports that this test has found out nothing, where everybody sees it.
+fn report_disturbed(what: &str, text: &str) {
+    let test = std::thread::current();
+    let test = test.name().unwrap_or("agreement");
+    let line =
+        format!("DISTURBED: {test}: the machine was too busy in each of {TRIES} runs ({what})");
     say(&format!("{line}\n{text}"));
     if let Some(list) = std::env::var_os(LIST) {
         let mut list = File::options()
@@ -153,7 +153,7 @@ fn agrees(scenario: &str, policy: &str, differs: impl Fn(&Run) -> Option<String>
     match play(scenario, policy, |_| {}, differs) {
         (Verdict::Agrees, _) => {}
         (Verdict::Differs(what), text) => panic!("{what}\n{text}"),
-        (Verdict::Disturbed(what), text) => report_disturbed(scenario, policy, &what, &text),
+        (Verdict::Disturbed(what), text) => report_disturbed(&what, &text),
     }
 }
 
@@ -162,7 +162,7 @@ fn is_found(scenario: &str, policy: &str, plant: impl Fn(&mut Case)) {
     match play(scenario, policy, plant, telling) {
         (Verdict::Agrees, text) => panic!("the planted defect was not found\n{text}"),
         (Verdict::Differs(_), _) => {}
-        (Verdict::Disturbed(what), text) => report_disturbed(scenario, policy, &what, &text),
+        (Verdict::Disturbed(what), text) => report_disturbed(&what, &text),
     }
 }
 
