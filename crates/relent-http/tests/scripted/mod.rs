@@ -6,6 +6,7 @@
     reason = "shared by tests that each use a part"
 )]
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,6 +14,9 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+/// More than anything here takes, on any machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the server does with a request.
 #[derive(Clone, Debug)]
@@ -171,6 +175,15 @@ impl Server {
         self.silent.load(Ordering::Acquire)
     }
 
+    /// Blocks until so many requests have met a silence.
+    pub fn await_silences(&self, silences: usize) {
+        let began = Instant::now();
+        while self.silences() < silences {
+            assert!(began.elapsed() < PATIENCE, "{silences} silences");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// How many connections have ended.
     pub fn ended(&self) -> usize {
         self.left.load(Ordering::Acquire)
@@ -180,6 +193,30 @@ impl Server {
     pub fn count(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
+}
+
+/// Does this while attempts are cut off only by a silence, as often as it says, and not by a slow machine.
+///
+/// Time stands until a request has met the silence of the server, and then goes on at once by `limit` and
+/// some backoff. Only after the last it is real again. So `limit` may be longer than any machine needs.
+pub async fn cut_off_in_silence<F: Future>(
+    server: &Server,
+    times: usize,
+    limit: Duration,
+    sent: F,
+) -> F::Output {
+    tokio::time::pause();
+    let time = async {
+        for silences in server.silences() + 1..=server.silences() + times {
+            // Paused time does not go on by itself while a thread is blocked.
+            let watched = server.clone();
+            let met = tokio::task::spawn_blocking(move || watched.await_silences(silences));
+            met.await.unwrap();
+            tokio::time::sleep(limit + limit / 10).await;
+        }
+        tokio::time::resume();
+    };
+    tokio::join!(time, sent).1
 }
 
 async fn serve(
