@@ -19,11 +19,11 @@ use relent::{
 };
 use relent_http::client::{RequestBuilder, Response, recipe};
 use relent_http::{AttemptError, Body, Client, Error, IdempotencyKey};
-use scripted::{Server, Step, response};
+use scripted::{Server, Step, cut_off_in_silence, response};
 
 const MILLI: Duration = Duration::from_millis(1);
 /// Much longer than it takes until a hedge joins.
-const LATE: Duration = Duration::from_millis(400);
+const LATE: Duration = Duration::from_secs(1);
 /// What no test waits for, unless it fails.
 const NEVER: Duration = Duration::from_secs(30);
 
@@ -40,8 +40,16 @@ fn plain(policy: PolicyBuilder) -> Client {
     Client::made_by(plain, policy.build().unwrap()).unwrap()
 }
 
+const HEDGED: Duration = Duration::from_millis(40);
+
 fn hedge() -> Hedge {
-    Hedge::new(&HedgeConfig::after(MILLI * 40)).unwrap()
+    Hedge::new(&HedgeConfig::after(HEDGED)).unwrap()
+}
+
+/// Sends it: the time after which a hedge joins begins when the server is silent, however slow the machine
+/// is.
+async fn joined(server: &Server, request: RequestBuilder) -> Result<Response, Error> {
+    cut_off_in_silence(server, 1, HEDGED, request.send()).await
 }
 
 fn hedged(policy: PolicyBuilder) -> Client {
@@ -88,7 +96,8 @@ async fn until(is_so: impl Fn() -> bool) {
 async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
     let server = Server::script([silent(), status(200)]);
     let client = hedged(quick()).traced();
-    let response = client.get(server.url("/")).send().await.unwrap();
+    let sent = joined(&server, client.get(server.url("/"))).await;
+    let response = sent.unwrap();
     assert_eq!(response.status(), 200);
     let summary = response.summary();
     assert_eq!((summary.attempts, summary.reason), (2, None));
@@ -146,10 +155,14 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
         ),
     ];
     for (number, (change, is_hedged)) in cases.into_iter().enumerate() {
-        // Only a hedge ends it soon.
-        let server = Server::script([late(200), status(201)]);
+        // Only a hedge ends it, where there is to be one.
+        let first = if is_hedged { silent() } else { late(200) };
+        let server = Server::script([first, status(201)]);
         let post = hedged(quick()).post(server.url("/")).body("content");
-        let result = change(post).send().await;
+        let result = match is_hedged {
+            true => joined(&server, change(post)).await,
+            false => change(post).send().await,
+        };
         let expected = if is_hedged { (201, 2) } else { (200, 1) };
         let (answered, attempts, _) = ending(&result);
         assert_eq!((answered.unwrap(), attempts), expected, "{number}");
@@ -170,7 +183,7 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
 async fn one_request_can_be_hedged_by_itself() {
     let server = Server::script([silent(), status(200)]);
     let get = plain(quick()).get(server.url("/"));
-    let result = get.hedge(hedge()).send().await;
+    let result = joined(&server, get.hedge(hedge())).await;
     assert_eq!(ending(&result), (Some(200), 2, None));
 }
 
@@ -179,13 +192,15 @@ async fn a_request_that_was_built_is_hedged_as_well() {
     let server = Server::script([silent(), status(200)]);
     let client = hedged(quick());
     let get = client.get(server.url("/")).build().unwrap();
-    assert_eq!(ending(&client.send(&get).await), (Some(200), 2, None));
+    let sent = cut_off_in_silence(&server, 1, HEDGED, client.send(&get)).await;
+    assert_eq!(ending(&sent), (Some(200), 2, None));
 }
 
 #[tokio::test]
 async fn an_empty_budget_sends_no_hedge() {
     for (reserve, attempts) in [(1.0, 2), (0.0, 1)] {
-        let server = Server::script([late(200), status(200)]);
+        let first = if attempts == 2 { silent() } else { late(200) };
+        let server = Server::script([first, status(200)]);
         let budget = BudgetConfig {
             ratio: 0.0,
             reserve,
@@ -195,7 +210,11 @@ async fn an_empty_budget_sends_no_hedge() {
         let there = Destination::new(&quick().build().unwrap());
         let there = Arc::new(there.with_budget(Budget::new(&budget).unwrap()));
         let client = hedged(quick()).destination(there.clone());
-        let result = client.get(server.url("/")).send().await;
+        let get = client.get(server.url("/"));
+        let result = match attempts {
+            2 => joined(&server, get).await,
+            _ => get.send().await,
+        };
         assert_eq!(ending(&result), (Some(200), attempts, None));
         assert_eq!(server.count(), attempts as usize);
         assert_eq!(there.budget().unwrap().balance(), 0.0);
@@ -224,7 +243,8 @@ async fn when_all_have_failed_it_is_decided_once_by_what_says_most_plainly_to_st
 #[tokio::test]
 async fn a_retry_after_a_race_is_hedged_in_its_turn() {
     let server = Server::script([status(503), silent(), status(200)]);
-    let result = hedged(quick()).get(server.url("/")).send().await;
+    let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
+    let result = joined(&server, hedged(at_once).get(server.url("/"))).await;
     assert_eq!(ending(&result), (Some(200), 3, None));
 }
 
@@ -232,7 +252,7 @@ async fn a_retry_after_a_race_is_hedged_in_its_turn() {
 async fn each_attempt_has_its_own_limit_and_the_latest_of_equal_failures_decides() {
     let server = Server::script([silent(), status(500)]);
     let policy = quick().max_retries(1).attempt_timeout(LATE);
-    let result = hedged(policy).get(server.url("/")).send().await;
+    let result = joined(&server, hedged(policy).get(server.url("/"))).await;
     assert_eq!(
         ending(&result),
         (None, 2, Some(StopReason::RetriesExhausted))
@@ -246,7 +266,7 @@ async fn each_attempt_has_its_own_limit_and_the_latest_of_equal_failures_decides
 #[tokio::test]
 async fn a_failure_that_repeating_cannot_help_ends_the_race() {
     let server = Server::script([silent(), status(403)]);
-    let result = hedged(quick()).get(server.url("/")).send().await;
+    let result = joined(&server, hedged(quick()).get(server.url("/"))).await;
     assert_eq!(ending(&result), (Some(403), 2, Some(StopReason::Permanent)));
 }
 
@@ -263,7 +283,7 @@ async fn a_judgement_of_the_callers_own_holds_in_a_race() {
         );
         false
     });
-    let result = judged.send().await;
+    let result = joined(&server, judged).await;
     assert_eq!(ending(&result), (Some(500), 2, Some(StopReason::Permanent)));
 
     // Yes: a 202 is no answer yet, so that of the other attempt is waited for.
@@ -294,11 +314,15 @@ async fn what_another_attempt_has_deleted_is_not_an_error() {
 async fn a_stream_that_goes_out_once_is_not_hedged_and_one_that_can_be_made_again_is() {
     let stream = || reqwest::Body::wrap(reqwest::Body::from("content"));
     for (body, attempts) in [(Body::from(stream()), 1), (Body::made_by(stream), 2)] {
-        let server = Server::script([late(200), status(200)]);
+        let first = if attempts == 2 { silent() } else { late(200) };
+        let server = Server::script([first, status(200)]);
         let put = hedged(quick())
             .put(server.url("/"))
             .header("content-length", 7);
-        let result = put.body(body).send().await;
+        let result = match attempts {
+            2 => joined(&server, put.body(body)).await,
+            _ => put.body(body).send().await,
+        };
         assert_eq!(ending(&result), (Some(200), attempts, None));
         for seen in server.seen() {
             assert_eq!(seen.body, b"content");
@@ -355,7 +379,8 @@ async fn a_request_that_is_dropped_in_a_race_lets_all_its_attempts_go() {
 async fn a_hedge_tells_the_server_that_it_is_another_attempt() {
     let server = Server::script([silent(), status(200)]);
     let client = hedged(quick()).cross_layer();
-    client.get(server.url("/")).send().await.unwrap();
+    let sent = joined(&server, client.get(server.url("/"))).await;
+    sent.unwrap();
     let seen = server.seen();
     assert_eq!(seen[0].header("relent-attempt"), None);
     assert_eq!(seen[1].header("relent-attempt"), Some("2"));
