@@ -16,7 +16,7 @@ use http_body_util::StreamBody;
 use relent::{Backoff, BudgetConfig, Jitter, Pattern, Policy, PolicyBuilder, StopReason};
 use relent_http::client::recipe;
 use relent_http::{AttemptError, Body, Client, Error, IdempotencyKey, KeyForm, Response};
-use scripted::{Server, Step, cut, pattern, response, rest};
+use scripted::{PATIENCE, Server, Step, cut, cut_off_in_silence, pattern, response, rest};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
@@ -338,17 +338,14 @@ async fn saying_that_a_request_may_run_twice_repeats_it() {
 async fn a_timeout_of_the_request_is_that_of_each_attempt() {
     let server = Server::script([Step::Stall(Vec::new()), ok()]);
     let client = client(quick());
-    let limit = Duration::from_millis(100);
-    let result = client.get(server.url("/")).timeout(limit).send().await;
+    let sent = client.get(server.url("/")).timeout(PATIENCE).send();
+    let result = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
     assert_eq!(ending(&result), (Some(200), None, 2));
 
     let server = Server::script([Step::Stall(Vec::new())]);
-    let error = client
-        .post(server.url("/"))
-        .timeout(limit)
-        .send()
-        .await
-        .unwrap_err();
+    let sent = client.post(server.url("/")).timeout(PATIENCE).send();
+    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    let error = sent.unwrap_err();
     assert!(error.is_timeout());
     assert_eq!(
         error.summary().unwrap().reason,
