@@ -13,7 +13,7 @@ use relent_http::client::recipe;
 use relent_http::{AttemptError, Replay, RetryMiddleware};
 use reqwest::{Request, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next, Result};
-use scripted::{Server, Step, response};
+use scripted::{PATIENCE, Server, Step, cut_off_in_silence, response};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
@@ -132,17 +132,18 @@ async fn the_last_error_of_reqwest_stays_its_own_and_the_account_is_in_the_exten
 
 #[tokio::test]
 async fn an_attempt_that_is_cut_off_is_retried_and_the_last_one_says_so() {
-    let timeout = || quick().attempt_timeout(Duration::from_millis(100));
+    let timeout = || quick().attempt_timeout(PATIENCE);
     let server = Server::script([Step::Stall(Vec::new()), ok()]);
-    let response = client(timeout()).get(server.url("/")).send().await.unwrap();
+    let sent = client(timeout()).get(server.url("/")).send();
+    let response = cut_off_in_silence(&server, 1, PATIENCE, sent)
+        .await
+        .unwrap();
     assert_eq!(summary(&response), (200, None, 2));
 
     let server = Server::script([Step::Stall(Vec::new())]);
-    let error = client(timeout())
-        .post(server.url("/"))
-        .send()
-        .await
-        .unwrap_err();
+    let sent = client(timeout()).post(server.url("/")).send();
+    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    let error = sent.unwrap_err();
     let Error::Middleware(error) = error else {
         panic!("{error}")
     };
@@ -230,18 +231,19 @@ async fn the_error_of_another_middleware_is_retried_if_the_request_may_run_twice
 async fn two_of_them_in_one_stack_do_not_multiply_what_was_given_up() {
     let server = Server::script([Step::Stall(Vec::new())]);
     let retry = || {
-        let limit = Duration::from_millis(50);
         RetryMiddleware::new(
             quick()
                 .max_retries(1)
-                .attempt_timeout(limit)
+                .attempt_timeout(PATIENCE)
                 .build()
                 .unwrap(),
         )
     };
     let outer = RetryMiddleware::new(quick().build().unwrap());
     let client = stack(outer).with(retry()).build();
-    client.get(server.url("/")).send().await.unwrap_err();
+    let sent = client.get(server.url("/")).send();
+    let sent = cut_off_in_silence(&server, 2, PATIENCE, sent).await;
+    sent.unwrap_err();
     assert_eq!(server.count(), 2);
 }
 
