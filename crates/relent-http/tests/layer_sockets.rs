@@ -25,7 +25,7 @@ use relent::{Backoff, Jitter, Policy, PolicyBuilder, StopReason, Summary};
 use relent_core::{Cause, Kind, Network};
 use relent_http::network::classify_error;
 use relent_http::{BoxError, RetryLayer};
-use scripted::{Server, Step, pattern, response};
+use scripted::{PATIENCE, Server, Step, cut_off_in_silence, pattern, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -251,15 +251,16 @@ async fn it_stands_in_a_stack_of_middleware() {
         .layer(layer().map_body(UnsyncBoxBody::<Bytes, BoxError>::new))
         .concurrency_limit(1)
         .buffer(1)
-        .timeout(Duration::from_millis(200))
+        .timeout(PATIENCE)
         .service(client::<UnsyncBoxBody<Bytes, BoxError>>());
-    for _ in 0..2 {
+    for silences in [1, 0] {
         let body = streamed(&Bytes::from_static(b"order"), 2);
         let mut put = request(Method::PUT, &server.url("/"), body);
         put.headers_mut()
             .insert("content-length", "5".parse().unwrap());
-        let response = service.clone().oneshot(put).await.unwrap();
-        assert_eq!(response.status(), 200);
+        let sent = service.clone().oneshot(put);
+        let sent = cut_off_in_silence(&server, silences, PATIENCE, sent).await;
+        assert_eq!(sent.unwrap().status(), 200);
     }
     assert_eq!(server.count(), 4);
 }
@@ -270,13 +271,11 @@ async fn an_attempt_that_is_cut_off_lets_its_connection_go() {
         Step::Stall(Vec::new()),
         Step::Answer(response(200, &[], "")),
     ]);
-    let policy = quick()
-        .attempt_timeout(Duration::from_millis(100))
-        .build()
-        .unwrap();
+    let policy = quick().attempt_timeout(PATIENCE).build().unwrap();
     let service = RetryLayer::new(policy).layer(client());
-    let response = service.oneshot(get(&server.url("/"))).await.unwrap();
-    assert_eq!(ending(&response), (200, 2, None));
+    let sent = service.oneshot(get(&server.url("/")));
+    let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
+    assert_eq!(ending(&sent.unwrap()), (200, 2, None));
     assert_eq!(connections(&server), [1, 2]);
 }
 
