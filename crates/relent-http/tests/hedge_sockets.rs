@@ -23,7 +23,7 @@ use relent_http::{ReplayBody, RetryLayer};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceExt};
 
-const SLOW: Duration = Duration::from_millis(400);
+const SLOW: Duration = Duration::from_secs(1);
 const REQUESTS: u32 = 400;
 const CALLERS: u32 = 8;
 
@@ -34,7 +34,7 @@ struct Counts {
     connections: AtomicU32,
 }
 
-/// Every twentieth request takes 400 ms, the others no time.
+/// Every twentieth request takes a second, the others no time.
 async fn server() -> (String, Arc<Counts>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -156,7 +156,9 @@ async fn a_budget_that_is_used_up_leaves_the_requests_as_they_are() {
     let there = Arc::new(Destination::new(Policy::PATIENT).with_budget(budget));
     let layer = layer().hedge(hedge()).destination(there.clone());
     times(&layer, client(Version::HTTP_11), Method::GET, &url).await;
-    assert_eq!(counts.requests.load(Ordering::Relaxed), REQUESTS + 3);
+    // Three were sent. One whose request is answered first may not arrive any more.
+    let extra = counts.requests.load(Ordering::Relaxed) - REQUESTS;
+    assert!(extra <= 3, "{extra} more");
     assert_eq!(there.budget().unwrap().balance(), 0.0);
 }
 
