@@ -160,7 +160,7 @@ fn ctrl_c_ends_the_run_also_when_the_command_has_the_terminal() {
 
 #[test]
 fn a_command_cut_short_does_not_leave_the_echo_off() {
-    let options = ["--max-retries", "0", "--attempt-timeout", "700ms"];
+    let options = ["--max-retries", "0", "--attempt-timeout", "3s"];
     let mut session = Session::start(&relent(&options, "stty -echo; echo asking >&2; read a"));
     session.expect("asking");
     let keyboard = session.keyboard.try_clone().unwrap();

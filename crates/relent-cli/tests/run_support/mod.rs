@@ -43,6 +43,26 @@ pub(crate) fn output(mut command: Command) -> Output {
     finish(command.spawn().unwrap())
 }
 
+/// Runs to the end with a limit for each attempt, and again with a longer one while the limit struck before
+/// the command was ready for it: how soon that is depends on the machine. How long the last run took.
+pub(crate) fn cut_short(
+    options: &[&str],
+    script: &str,
+    ready: impl Fn(&Output) -> bool,
+) -> (Output, Duration) {
+    let mut limit = Duration::from_millis(300);
+    loop {
+        let limit_ms = format!("{}ms", limit.as_millis());
+        let start = Instant::now();
+        let options = [options, &["--attempt-timeout", &limit_ms]].concat();
+        let output = output(sh(&options, script));
+        limit *= 4;
+        if ready(&output) || limit > PATIENCE / 2 {
+            return (output, start.elapsed());
+        }
+    }
+}
+
 /// Waits for the end and collects what is still in the pipes.
 pub(crate) fn finish(child: Child) -> Output {
     let pid = pid(&child);
