@@ -386,7 +386,7 @@ fn an_attempt_timeout_does_not_tear_a_write() {
         "--attempt-timeout",
         "130ms",
         "--max-retries",
-        "20",
+        "1000",
         &server.url("/"),
     ]);
     assert_eq!(fetched.status, 0, "{}", fetched.stderr);

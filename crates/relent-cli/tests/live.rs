@@ -84,7 +84,9 @@ fn on_a_terminal_one_line_counts_down_and_is_erased() {
         seen.contains("\r\x1b[2K\x1b[2mrelent:\x1b[0m attempt 1 failed: exit 3; next in 300ms"),
         "{seen:?}"
     );
-    assert!(seen.contains("next in 100ms"), "{seen:?}");
+    // A machine that is busy may skip one.
+    let counted = ["next in 200ms", "next in 100ms"].map(|next| seen.contains(next));
+    assert!(counted.contains(&true), "{seen:?}");
     // The second attempt's output stands where the line was.
     assert!(seen.contains("ms\r\x1b[2Kout\r\n"), "{seen:?}");
 }
