@@ -20,7 +20,10 @@ use relent::{
 };
 use relent_http::client::recipe;
 use relent_http::{AttemptError, Body, Client, Error, Sink};
-use scripted::{PATIENCE, Server, Step, cut, cut_off_in_silence, pattern, response, rest};
+use scripted::{
+    PATIENCE, Server, Step, cut, cut_off_in_silence, nobody, pattern, response, rest,
+    while_time_stands,
+};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
@@ -200,9 +203,7 @@ async fn what_repeating_cannot_help_is_attempted_once() {
 
 #[tokio::test]
 async fn a_refused_connection_is_attempted_again_for_any_request() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", port.local_addr().unwrap());
-    drop(port);
+    let url = format!("http://{}/", nobody());
     for (method, fields, _) in REQUESTS {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let request = request(method, &url, fields, ());
@@ -366,12 +367,12 @@ async fn a_short_response_is_drained_so_that_its_connection_is_used_again() {
         chunked(3_000_000),
     ];
     let server = Server::script(refused.map(Step::Answer).into_iter().chain([ok()]));
-    let client = client(quick().max_retries(4));
-    let (_, summary) = client
-        .send(&get(&server.url("/")))
-        .await
-        .unwrap()
-        .into_parts();
+    let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
+    let client = client(at_once.max_retries(4));
+    let request = get(&server.url("/"));
+    // Draining has a limit in time.
+    let sent = while_time_stands(client.send(&request)).await;
+    let (_, summary) = sent.unwrap().into_parts();
     assert_eq!(summary.attempts, 5);
     let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [1, 1, 2, 2, 3]);

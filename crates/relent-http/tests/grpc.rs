@@ -459,9 +459,9 @@ async fn a_stream_above_the_last_of_a_goaway_is_repeated_whatever_the_call() {
 /// Nobody listens: no server has seen the call.
 #[tokio::test]
 async fn a_call_that_never_left_is_repeated_whatever_it_is() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let taken = tokio::net::TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = taken.local_addr().unwrap();
     let (mut client, clock) = client(channel(address));
     let status = unary(&mut client, "/test.Echo/Put", hello())
         .await

@@ -25,7 +25,7 @@ use relent::{Backoff, Jitter, Policy, PolicyBuilder, StopReason, Summary};
 use relent_core::{Cause, Kind, Network};
 use relent_http::network::classify_error;
 use relent_http::{BoxError, RetryLayer};
-use scripted::{PATIENCE, Server, Step, cut_off_in_silence, pattern, response};
+use scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, pattern, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -219,9 +219,7 @@ async fn a_response_that_beats_a_stream_is_returned() {
 
 #[tokio::test]
 async fn a_post_that_found_nobody_goes_to_another_node() {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = gone.local_addr().unwrap();
-    drop(gone);
+    let address = nobody();
     let server = Server::script([Step::Answer(response(200, &[], ""))]);
     let other: Uri = server.url("/other").parse().unwrap();
     let layer = layer().reroute(move |attempt, uri| {
@@ -339,9 +337,7 @@ async fn the_errors_of_hyper_are_told_apart_without_reqwest() {
     let h1 = raw(|_| {});
     let of = |kind, network| (kind, Cause::Network(network));
 
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", nobody.local_addr().unwrap());
-    drop(nobody);
+    let url = format!("http://{}/", nobody());
     assert_eq!(
         failure(&h1, &url).await,
         of(Kind::NotProcessed, Network::Connect)

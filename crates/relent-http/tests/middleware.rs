@@ -13,7 +13,7 @@ use relent_http::client::recipe;
 use relent_http::{AttemptError, Replay, RetryMiddleware};
 use reqwest::{Request, Response};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next, Result};
-use scripted::{PATIENCE, Server, Step, cut_off_in_silence, response};
+use scripted::{PATIENCE, Server, Step, cut_off_in_silence, response, while_time_stands};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(1)))
@@ -107,7 +107,10 @@ async fn rule_9_a_stream_is_kept_while_it_goes_out_and_sent_again() {
 async fn the_connection_of_a_failed_attempt_is_used_again() {
     let large = Step::Answer(response(503, &[], vec![b'x'; 200_000]));
     let server = Server::script([large.clone(), large, ok()]);
-    let response = client(quick()).get(server.url("/")).send().await.unwrap();
+    let at_once = quick().backoff(Backoff::constant(Duration::ZERO));
+    // Draining has a limit in time.
+    let sent = client(at_once).get(server.url("/")).send();
+    let response = while_time_stands(sent).await.unwrap();
     assert_eq!(summary(&response), (200, None, 3));
     assert!(server.seen().iter().all(|seen| seen.connection == 1));
 }

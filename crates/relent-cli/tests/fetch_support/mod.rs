@@ -92,8 +92,7 @@ pub(crate) fn until(mut happened: impl FnMut() -> bool) {
 
 /// An address at which nothing listens.
 pub(crate) fn refused() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+    scripted::nobody()
 }
 
 /// A server that closes every connection as soon as the client has said something.

@@ -234,9 +234,7 @@ async fn an_overloaded_leaf_that_says_so_gets_one_attempt_and_every_layer_hears_
 
 #[tokio::test]
 async fn a_leaf_that_is_not_there_is_tried_by_one_layer_only() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", nobody.local_addr().unwrap());
-    drop(nobody);
+    let url = format!("http://{}/", scripted::nobody());
     let call = Call::through((url, Seen::default()), true).await;
     assert_eq!(call.counts(), [1, 1, 0]);
     assert_eq!((call.status, call.mark), (502, Some(Mark::Exhausted)));

@@ -195,6 +195,28 @@ impl Server {
     }
 }
 
+/// An address at which nobody listens, and that nobody else gets while the tests run.
+pub fn nobody() -> SocketAddr {
+    let taken = tokio::net::TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = taken.local_addr().unwrap();
+    std::mem::forget(taken);
+    address
+}
+
+/// Does this while time stands, so that no limit ends it. It must not wait for a time of its own.
+pub async fn while_time_stands<F: Future>(sent: F) -> F::Output {
+    tokio::time::pause();
+    // Paused time does not go on by itself while a thread is blocked.
+    let (done, until_done) = std::sync::mpsc::channel::<()>();
+    let blocked = tokio::task::spawn_blocking(move || until_done.recv());
+    let output = sent.await;
+    drop(done);
+    let _ = blocked.await;
+    tokio::time::resume();
+    output
+}
+
 /// Does this while attempts are cut off only by a silence, as often as it says, and not by a slow machine.
 ///
 /// Time stands until a request has met the silence of the server, and then goes on at once by `limit` and
