@@ -12,7 +12,7 @@ use relent_core::{Instant, Policy, Random, Stop};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Goes, Summary};
-use crate::gave_up::GaveUp;
+use crate::gave_up::{GaveUp, NoLastError};
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
@@ -137,6 +137,34 @@ where
             std::future::poll_fn(|context| future.as_mut().poll_end(context)).await;
         let summary = future.project().driver.summary(stop);
         (result, summary)
+    }
+
+    /// Like awaiting it, with the operation's own error in place of a [`GaveUp`]: for a function that
+    /// fails with the same type as the operation.
+    ///
+    /// ```
+    /// use std::io;
+    /// use relent::{Policy, retry};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// async fn fetch() -> io::Result<String> {
+    ///     Err(io::ErrorKind::ConnectionReset.into())
+    /// }
+    /// async fn order() -> io::Result<String> {
+    ///     retry(Policy::STANDARD, fetch).or_last_error().await
+    /// }
+    /// assert_eq!(order().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The last error; without one, what the error type makes of a [`NoLastError`].
+    pub async fn or_last_error(self) -> Result<C::Success, C::Last>
+    where
+        C::Last: From<NoLastError>,
+    {
+        self.await.map_err(GaveUp::into_last)
     }
 }
 

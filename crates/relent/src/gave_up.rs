@@ -1,16 +1,61 @@
 //! The error of a session that gave up.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{StopReason, Trace, format_duration};
 
 use crate::driver::Summary;
+use crate::dyn_error::DynError;
 
 /// Relent gave up: why, after how many attempts, and the last real error.
 ///
 /// `L` is what the operation's failures are made of, mostly its error type.
+///
+/// # In a function that returns another error
+///
+/// | the function returns | the operation fails with | write |
+/// |---|---|---|
+/// | `anyhow::Error`, `Box<dyn Error>` | any [`Error`] | `retry(..).await?` |
+/// | [`io::Error`] | [`io::Error`] | `retry(..).await?` |
+/// | `anyhow::Error`, `Box<dyn Error>` | `anyhow::Error`, `Box<dyn Error + Send + Sync>`, a text | `retry(..).await.map_err(GaveUp::into_dyn)?` |
+/// | an error of your own | the same | `retry(..).or_last_error().await?` |
+/// | anything | anything | `retry(..).await.map_err(..)?` with [`into_last_or_else`](Self::into_last_or_else) |
+///
+/// The blocking and borrowing forms end with `.run().map_err(GaveUp::into_last)` in place of
+/// [`or_last_error`](crate::Retry::or_last_error). Where `?` alone should do, implement
+/// `From<GaveUp<MyError>>` for your error:
+///
+/// ```
+/// use relent::{GaveUp, Policy, VirtualClock, blocking};
+///
+/// #[derive(Debug)]
+/// enum MyError {
+///     Refused,
+///     NoAnswer,
+/// }
+///
+/// impl From<GaveUp<MyError>> for MyError {
+///     fn from(gave_up: GaveUp<MyError>) -> Self {
+///         gave_up.into_last_or_else(|_| MyError::NoAnswer)
+///     }
+/// }
+///
+/// fn order() -> Result<u32, MyError> {
+///     let clock = VirtualClock::new();
+///     Ok(blocking::retry(Policy::STANDARD, || Err(MyError::Refused)).clock(clock).run()?)
+/// }
+/// assert!(matches!(order(), Err(MyError::Refused)));
+/// ```
+///
+/// # Its text
+///
+/// The text contains that of the last error. So [`source`](Error::source) goes on after it, with the
+/// source of the last error, as that of [`io::Error`] does: who prints an error and its sources one
+/// after another prints each once. For the last error itself there is [`error`](Self::error).
 ///
 /// ```
 /// use relent::{Policy, VirtualClock, blocking};
@@ -84,6 +129,72 @@ impl<L> GaveUp<L> {
         self.last
     }
 
+    /// The last error of the operation, for a function that returns the same type.
+    ///
+    /// There may be none; see [`error`](Self::error). Then it is made from a [`NoLastError`], which
+    /// says why.
+    ///
+    /// ```
+    /// use std::io;
+    /// use relent::{GaveUp, Policy, VirtualClock, blocking};
+    ///
+    /// fn read() -> io::Result<String> {
+    ///     blocking::retry(Policy::STANDARD, || Err(io::ErrorKind::ConnectionReset.into()))
+    ///         .clock(VirtualClock::new())
+    ///         .run()
+    ///         .map_err(GaveUp::into_last)
+    /// }
+    /// assert_eq!(read().unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    /// ```
+    #[must_use]
+    pub fn into_last(self) -> L
+    where
+        L: From<NoLastError>,
+    {
+        self.into_last_or_else(L::from)
+    }
+
+    /// The last error of the operation, or what `otherwise` makes of a session without one.
+    #[must_use]
+    pub fn into_last_or_else(self, otherwise: impl FnOnce(NoLastError) -> L) -> L {
+        let Self { last, summary } = self;
+        last.unwrap_or_else(|| {
+            otherwise(GaveUp {
+                last: None,
+                summary,
+            })
+        })
+    }
+
+    /// The same with a last error that is an [`Error`] in any case, so that `?` makes it an
+    /// `anyhow::Error` or a `Box<dyn Error>`. For operations that fail with `anyhow::Error`,
+    /// `Box<dyn Error + Send + Sync>`, `String` or `&str`, which are none.
+    ///
+    /// ```
+    /// use std::error::Error;
+    /// use relent::{GaveUp, Policy, VirtualClock, blocking};
+    ///
+    /// fn fetch() -> Result<u32, Box<dyn Error + Send + Sync>> {
+    ///     Ok("12a".parse()?)
+    /// }
+    /// fn order() -> Result<u32, Box<dyn Error>> {
+    ///     let clock = VirtualClock::new();
+    ///     let fetched = blocking::retry(Policy::STANDARD, fetch).clock(clock).run();
+    ///     Ok(fetched.map_err(GaveUp::into_dyn)?)
+    /// }
+    /// assert!(order().unwrap_err().to_string().ends_with("invalid digit found in string)"));
+    /// ```
+    #[must_use]
+    pub fn into_dyn(self) -> GaveUp<DynError>
+    where
+        L: Into<Box<dyn Error + Send + Sync>>,
+    {
+        GaveUp {
+            last: self.last.map(|last| DynError::from(last.into())),
+            summary: self.summary,
+        }
+    }
+
     /// The whole account of the session.
     #[must_use]
     pub fn summary(&self) -> &Summary {
@@ -105,10 +216,72 @@ impl<L> GaveUp<L> {
     }
 }
 
+/// A session that gave up without an error of the operation: it was never attempted, because it was
+/// parked or held back until its end, every attempt was cut off by time, or polling never failed.
+///
+/// An error type that can be made from this can be the result of [`GaveUp::into_last`] and
+/// [`Retry::or_last_error`](crate::Retry::or_last_error). `anyhow::Error`, `Box<dyn Error>`,
+/// [`io::Error`] and [`String`] can; for an error type of your own, say what it is:
+///
+/// ```
+/// # use std::fmt;
+/// use relent::{NoLastError, StopReason};
+///
+/// #[derive(Debug)]
+/// enum MyError {
+///     Refused(u16),
+///     NoAnswer(NoLastError), // with `thiserror`: `#[error(transparent)] NoAnswer(#[from] NoLastError)`
+/// }
+///
+/// impl From<NoLastError> for MyError {
+///     fn from(gave_up: NoLastError) -> Self {
+///         Self::NoAnswer(gave_up)
+///     }
+/// }
+/// # assert!(matches!(MyError::Refused(503), MyError::Refused(_)));
+/// ```
+pub type NoLastError = GaveUp<Infallible>;
+
+/// Keeps the kind of the last error. Without one it is [`TimedOut`](io::ErrorKind::TimedOut) if time
+/// was the reason.
+impl From<GaveUp<io::Error>> for io::Error {
+    fn from(gave_up: GaveUp<io::Error>) -> Self {
+        let kind = match &gave_up.last {
+            Some(last) => last.kind(),
+            None => kind_of(gave_up.reason()),
+        };
+        Self::new(kind, gave_up)
+    }
+}
+
+/// [`TimedOut`](io::ErrorKind::TimedOut) if time was the reason.
+impl From<NoLastError> for io::Error {
+    fn from(gave_up: NoLastError) -> Self {
+        Self::new(kind_of(gave_up.reason()), gave_up)
+    }
+}
+
+/// Its text.
+impl From<NoLastError> for String {
+    fn from(gave_up: NoLastError) -> Self {
+        gave_up.to_string()
+    }
+}
+
+/// Never `Interrupted`, which makes loops of the standard library go on.
+fn kind_of(reason: StopReason) -> io::ErrorKind {
+    match reason {
+        StopReason::Deadline | StopReason::MaxElapsed => io::ErrorKind::TimedOut,
+        _ => io::ErrorKind::Other,
+    }
+}
+
 impl<L: fmt::Display> fmt::Display for GaveUp<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         match &self.last {
+            // With its causes, where `{:#}` means that.
+            Some(error) if f.alternate() => write!(f, " (last error: {error:#})"),
             Some(error) => write!(f, " (last error: {error})"),
             None => Ok(()),
         }
@@ -126,9 +299,8 @@ impl<L: fmt::Debug> fmt::Debug for GaveUp<L> {
 }
 
 impl<L: Error + 'static> Error for GaveUp<L> {
+    /// The source of the last error, whose own text is in that of this.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.last
-            .as_ref()
-            .map(|error| error as &(dyn Error + 'static))
+        self.last.as_ref().and_then(Error::source)
     }
 }

@@ -11,7 +11,7 @@ use relent_core::{Cause, Decision, Failure, Hedge, Policy, Raced, Random, Stop};
 use crate::classify::{Classify, Judged};
 use crate::clock::Sleeper;
 use crate::driver::{Attempt, Driver, Goes, Racer, Summary};
-use crate::gave_up::GaveUp;
+use crate::gave_up::{GaveUp, NoLastError};
 use crate::hook::{Hook, Notice};
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
@@ -161,6 +161,18 @@ where
             std::future::poll_fn(|context| future.as_mut().poll_end(context)).await;
         let summary = future.project().driver.summary(stop);
         (result, summary)
+    }
+
+    /// Like awaiting it, with the operation's own error in place of a [`GaveUp`]; see
+    /// [`Retry::or_last_error`].
+    ///
+    /// # Errors
+    /// The last error; without one, what the error type makes of a [`NoLastError`].
+    pub async fn or_last_error(self) -> Result<C::Success, C::Last>
+    where
+        C::Last: From<NoLastError>,
+    {
+        self.await.map_err(GaveUp::into_last)
     }
 }
 

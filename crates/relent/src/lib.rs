@@ -4,11 +4,19 @@
 //! ```
 //! use relent::{Policy, retry};
 //!
+//! # use std::io;
+//! # struct Order;
+//! # async fn fetch_order() -> io::Result<Order> { Ok(Order) }
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # async fn fetch() -> Result<&'static str, std::io::Error> { Ok("an answer") }
-//! let answer = retry(Policy::STANDARD, fetch).await?;
-//! # assert_eq!(answer, "an answer");
+//! // In a function that returns `anyhow::Result` or `Result<_, Box<dyn Error>>`:
+//! let order = retry(Policy::STANDARD, fetch_order).await?;
+//!
+//! // In one that fails with the same type as `fetch_order`:
+//! async fn order() -> io::Result<Order> {
+//!     retry(Policy::STANDARD, fetch_order).or_last_error().await
+//! }
+//! # order().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -53,7 +61,8 @@
 //!
 //! The value, or a [`GaveUp`] with the last real error, the [`StopReason`], the number of attempts,
 //! the time, and when the server said that coming back makes sense. With [`Retry::traced`] every
-//! attempt is explained.
+//! attempt is explained. [`Retry::or_last_error`] gives the operation's own error instead, and
+//! [`GaveUp`] has a table of what to write for which error type.
 //!
 //! # Testing
 //!
@@ -78,6 +87,7 @@ mod clock;
 mod destination;
 mod destinations;
 mod driver;
+mod dyn_error;
 mod future;
 mod gave_up;
 mod hedged;
@@ -108,8 +118,9 @@ pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, Virtual
 pub use destination::Destination;
 pub use destinations::Destinations;
 pub use driver::{Attempt, Driver, DriverBuilder, Entry, Goes, Nowhere, Racer, Summary, To};
+pub use dyn_error::DynError;
 pub use future::RetryFuture;
-pub use gave_up::GaveUp;
+pub use gave_up::{GaveUp, NoLastError};
 pub use hedged::{Hedged, HedgedFuture};
 pub use hook::{Hook, Notice, Notify};
 pub use interrupt::{Activity, Both, CancelOn, Interrupt, Interruption, OnActivity};

@@ -200,8 +200,9 @@ impl fmt::Display for PolicyFileError {
 }
 
 impl std::error::Error for PolicyFileError {
+    /// The source of the I/O error, whose own text is in that of this.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.as_ref().map(|cause| cause as _)
+        self.cause.as_ref().and_then(std::error::Error::source)
     }
 }
 
