@@ -38,6 +38,7 @@ pub use attempt::{AttemptError, Failed, Last};
 pub use body::Body;
 pub use download::{Download, Sink};
 pub use error::Error;
+pub(crate) use error::within;
 use exchange::{Call, Exchange};
 use manner::Manner;
 #[cfg(feature = "middleware")]

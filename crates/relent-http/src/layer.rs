@@ -37,6 +37,7 @@ use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use body::ResponseBody;
 pub use error::ServiceError;
+pub(crate) use error::within;
 pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
 pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};

@@ -8,6 +8,7 @@ mod tls;
 use std::error::Error;
 use std::io;
 
+use relent::{DynError, GaveUp};
 use relent_core::{Cause, Failure, Kind, Network};
 
 #[cfg(feature = "reqwest")]
@@ -90,8 +91,8 @@ pub(crate) type Source<'e> = &'e (dyn Error + 'static);
 pub(crate) fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
     std::iter::successors(Some(error), |error: &Source<'e>| {
         let error: Source<'e> = *error;
-        // `source` steps over the I/O error within an HTTP/2 error, and over the error within an I/O
-        // error.
+        // `source` steps over the I/O error within an HTTP/2 error, and over what is within an error
+        // whose text contains it: an I/O error, or one of ours.
         if let Some(io) = error
             .downcast_ref::<h2::Error>()
             .and_then(h2::Error::get_io)
@@ -103,9 +104,31 @@ pub(crate) fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
         {
             Some(inner as Source<'e>)
         } else {
-            error.source()
+            within(error).or_else(|| error.source())
         }
     })
+}
+
+/// What is within an error of ours, and in its text.
+fn within(error: Source<'_>) -> Option<Source<'_>> {
+    if let Some(error) = error.downcast_ref::<DynError>() {
+        return Some(error.get_ref());
+    }
+    if let Some(gave_up) = error.downcast_ref::<GaveUp<io::Error>>() {
+        return gave_up.error().map(|error| error as Source<'_>);
+    }
+    if let Some(gave_up) = error.downcast_ref::<GaveUp<DynError>>() {
+        return gave_up.error().map(|error| error as Source<'_>);
+    }
+    #[cfg(feature = "tower")]
+    if let Some(found) = crate::layer::within(error) {
+        return Some(found);
+    }
+    #[cfg(feature = "reqwest")]
+    if let Some(found) = crate::client::within(error) {
+        return Some(found);
+    }
+    None
 }
 
 fn while_connecting(source: Source<'_>) -> Option<Network> {

@@ -20,7 +20,8 @@ use crate::network;
 /// Why an attempt brought no response, or an incomplete one.
 #[derive(Debug)]
 pub enum AttemptError {
-    /// The transport failed.
+    /// The transport failed. The text of this names the innermost cause alone; this error has the
+    /// others, and the URL.
     Transport(reqwest::Error),
     /// The attempt was cut off by its limit.
     Timeout(Duration),
@@ -36,7 +37,7 @@ pub enum AttemptError {
 impl fmt::Display for AttemptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Transport(error) => write!(f, "{}", root(error)),
+            Self::Transport(error) => fmt::Display::fmt(root(error), f),
             Self::Timeout(limit) => {
                 write!(f, "no end after {}", relent_core::format_duration(*limit))
             }
@@ -46,19 +47,19 @@ impl fmt::Display for AttemptError {
     }
 }
 
+/// Only what the text does not contain already is a source.
 impl Error for AttemptError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Transport(error) => Some(error),
-            Self::Body(error) | Self::Sink(error) => Some(error),
-            Self::Timeout(_) | Self::NotTheRest(_) => None,
+            Self::Body(error) | Self::Sink(error) => error.source(),
+            Self::Transport(_) | Self::Timeout(_) | Self::NotTheRest(_) => None,
         }
     }
 }
 
-/// The innermost source: reqwest's own text only names the URL.
-fn root(error: &reqwest::Error) -> &dyn Error {
-    let mut root: &dyn Error = error;
+/// The innermost source: the texts of the errors around it say "error sending request".
+pub(super) fn root<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
+    let mut root = error;
     while let Some(source) = root.source() {
         root = source;
     }

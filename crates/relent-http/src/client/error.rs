@@ -6,7 +6,7 @@ use std::fmt;
 use http::StatusCode;
 use relent::{GaveUp, Summary};
 
-use super::attempt::AttemptError;
+use super::attempt::{AttemptError, root};
 
 /// Why a request brought nothing that can be used.
 ///
@@ -75,7 +75,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Request(error) => write!(f, "the request cannot be sent: {error}"),
+            Self::Request(error) => {
+                write!(f, "the request cannot be sent: {}", root(&**error))
+            }
             Self::GaveUp(gave_up) => gave_up.fmt(f),
             Self::Status(error, summary) => {
                 error.fmt(f)?;
@@ -84,18 +86,19 @@ impl fmt::Display for Error {
                     None => Ok(()),
                 }
             }
-            Self::Body(error, _) => write!(f, "the body of the response: {error}"),
+            Self::Body(error, _) => write!(f, "the body of the response: {}", root(error)),
         }
     }
 }
 
+/// Only what the text does not contain already is a source; the errors themselves are in the variants.
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(match self {
-            Self::Request(error) => &**error,
-            Self::GaveUp(gave_up) => gave_up,
-            Self::Status(error, _) | Self::Body(error, _) => error,
-        })
+        match self {
+            Self::GaveUp(gave_up) => gave_up.source(),
+            Self::Status(error, _) => error.source(),
+            Self::Request(_) | Self::Body(..) => None,
+        }
     }
 }
 
@@ -103,4 +106,25 @@ impl From<GaveUp<AttemptError>> for Error {
     fn from(gave_up: GaveUp<AttemptError>) -> Self {
         Self::GaveUp(gave_up)
     }
+}
+
+/// What is within an error of the client, and in its text.
+pub(crate) fn within<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> Option<&'e (dyn StdError + 'static)> {
+    if let Some(gave_up) = error.downcast_ref::<GaveUp<AttemptError>>() {
+        return gave_up.error().map(|error| error as _);
+    }
+    if let Some(error) = error.downcast_ref() {
+        return match error {
+            AttemptError::Transport(error) => Some(error),
+            AttemptError::Body(error) | AttemptError::Sink(error) => Some(error),
+            AttemptError::Timeout(_) | AttemptError::NotTheRest(_) => None,
+        };
+    }
+    Some(match error.downcast_ref()? {
+        Error::Request(error) => &**error,
+        Error::GaveUp(gave_up) => gave_up,
+        Error::Status(error, _) | Error::Body(error, _) => error,
+    })
 }

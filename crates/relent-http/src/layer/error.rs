@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use relent::GaveUp;
+
 use crate::replay::{BoxError, NotReplayable};
 
 /// Why the last attempt of a [`Retry`](super::Retry) brought no response.
@@ -36,12 +38,26 @@ impl fmt::Display for ServiceError {
     }
 }
 
+/// Only what the text does not contain already is a source; see [`ServiceError::Service`] for the
+/// error itself.
 impl Error for ServiceError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Service(error) => Some(&**error),
-            Self::Body(error) => Some(error),
+            Self::Service(error) => error.source(),
+            Self::Body(error) => error.source(),
             Self::Timeout(_) | Self::NotReady => None,
         }
+    }
+}
+
+/// What is within an error of the layer, and in its text.
+pub(crate) fn within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    if let Some(gave_up) = error.downcast_ref::<GaveUp<ServiceError>>() {
+        return gave_up.error().map(|error| error as _);
+    }
+    match error.downcast_ref()? {
+        ServiceError::Service(error) => Some(&**error),
+        ServiceError::Body(error) => Some(error),
+        ServiceError::Timeout(_) | ServiceError::NotReady => None,
     }
 }
