@@ -1,5 +1,7 @@
 //! The immutable description of how an operation is retried.
 
+#[cfg(target_has_atomic = "ptr")]
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -398,6 +400,14 @@ const fn default_max_delay(backoff: &Backoff) -> Option<Duration> {
     match backoff.first() {
         Some(first) if first.as_nanos() > DEFAULT_MAX_DELAY.as_nanos() => Some(first),
         _ => Some(DEFAULT_MAX_DELAY),
+    }
+}
+
+/// A shared copy, so that whatever takes a shared policy takes a preset as it is.
+#[cfg(target_has_atomic = "ptr")]
+impl From<&Policy> for Arc<Policy> {
+    fn from(policy: &Policy) -> Self {
+        Self::new(policy.clone())
     }
 }
 

@@ -60,7 +60,7 @@ pub use route::{InvalidRoute, Route};
 /// use relent_http::Client;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = Client::new(Policy::STANDARD.clone())?; // was: reqwest::Client::new()
+/// let client = Client::new(Policy::STANDARD)?; // was: reqwest::Client::new()
 /// let response = client.get("https://example.com/").send().await?;
 /// println!("{} after {} attempts", response.status(), response.summary().attempts);
 /// println!("{}", response.error_for_status()?.text().await?);
@@ -197,7 +197,7 @@ impl Client {
     ///
     /// // The slowest twentieth is sent twice, once enough is known of how long they take.
     /// let hedge = Hedge::new(&HedgeConfig::percentile(0.95))?;
-    /// let client = Client::new(Policy::STANDARD.clone())?.hedge(hedge);
+    /// let client = Client::new(Policy::STANDARD)?.hedge(hedge);
     /// # drop(client);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -241,7 +241,7 @@ impl Client {
     /// use relent::Policy;
     /// use relent_http::Client;
     ///
-    /// let client = Client::new(Policy::STANDARD.clone())?.cross_layer();
+    /// let client = Client::new(Policy::STANDARD)?.cross_layer();
     /// # drop(client);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -342,7 +342,7 @@ impl Client {
     /// use relent::Policy;
     /// use relent_http::Client;
     ///
-    /// let client = Client::new(Policy::STANDARD.clone())?.reroute(|attempt, url| {
+    /// let client = Client::new(Policy::STANDARD)?.reroute(|attempt, url| {
     ///     if attempt > 1 {
     ///         // An address without a host cannot be given one, and stays.
     ///         let _ = url.set_host(Some("fallback.example"));

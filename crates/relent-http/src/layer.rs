@@ -60,7 +60,7 @@ pub use overrides::{FreshConnection, Override};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let client = Client::builder(TokioExecutor::new()).build_http();
-/// let client = RetryLayer::new(Policy::STANDARD.clone()).layer(client);
+/// let client = RetryLayer::new(Policy::STANDARD).layer(client);
 /// let request = http::Request::get("http://localhost/").body(Full::<Bytes>::default())?;
 /// let response = client.oneshot(request).await?;
 /// let attempts = response.extensions().get::<Summary>().map_or(1, |summary| summary.attempts);
@@ -198,7 +198,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     ///
     /// // The slowest twentieth is sent twice, once enough is known of how long they take.
     /// let hedge = Hedge::new(&HedgeConfig::percentile(0.95))?;
-    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).hedge(hedge);
+    /// let layer = RetryLayer::new(Policy::STANDARD).hedge(hedge);
     /// # drop(layer);
     /// # Ok::<(), relent::PolicyError>(())
     /// ```
@@ -245,7 +245,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// use relent::Policy;
     /// use relent_http::RetryLayer;
     ///
-    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).reroute(|attempt, uri| {
+    /// let layer = RetryLayer::new(Policy::STANDARD).reroute(|attempt, uri| {
     ///     if attempt > 1 {
     ///         *uri = http::Uri::from_static("http://fallback.example/");
     ///     }

@@ -66,7 +66,7 @@ async fn a_chain_prints_each_cause_once() {
     prints_each_cause_once(&error, "refused");
     prints_each_cause_once(error.error().unwrap(), "refused");
 
-    let unsent = Client::new(Policy::STANDARD.clone()).unwrap();
+    let unsent = Client::new(Policy::STANDARD).unwrap();
     let unsent = unsent.get("no URL").send().await.unwrap_err();
     assert!(matches!(unsent, Error::Request(_)), "{unsent}");
     prints_each_cause_once(&unsent, "relative URL without a base");

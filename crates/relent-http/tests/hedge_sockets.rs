@@ -107,7 +107,7 @@ fn p97(times: &[Duration]) -> Duration {
 }
 
 fn layer() -> RetryLayer {
-    RetryLayer::new(Policy::STANDARD.clone())
+    RetryLayer::new(Policy::STANDARD)
 }
 
 fn hedge() -> Hedge {

@@ -43,6 +43,11 @@ pub enum Judged<S, L> {
 /// }
 /// assert_eq!(ByStatus.judge(0), Judged::Success(()));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot tell whether `{O}` is a success",
+    note = "the operation has to return a `Result`; for other types say what they mean with \
+            `.classify_outcome(..)`"
+)]
 pub trait Classify<O> {
     /// What a success carries.
     type Success;

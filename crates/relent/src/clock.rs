@@ -24,7 +24,8 @@ pub trait Clock {
 /// A clock that can wait without blocking the thread.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot wait in async code",
-    note = "enable the feature `tokio` of `relent`, or pass a sleeper with `.clock(..)`"
+    note = "enable the feature `tokio` of `relent`, or pass a sleeper with `.clock(..)`; \
+            `examples/other_runtimes.rs` has one for smol and any other runtime"
 )]
 pub trait Sleeper: Clock {
     /// The future that waits.
@@ -35,6 +36,10 @@ pub trait Sleeper: Clock {
 }
 
 /// A clock that can wait by blocking the thread.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot wait by blocking the thread",
+    note = "leave out `.clock(..)`, or pass a clock that blocks, such as `StdClock`"
+)]
 pub trait BlockingSleeper: Clock {
     /// Waits for `duration`, counted from now; `false` if the wait was cancelled, which ends the
     /// session.
@@ -83,6 +88,9 @@ impl BlockingSleeper for StdClock {
 }
 
 /// Tokio's clock and timer. Follows `tokio::time::pause` and `advance` in tests.
+///
+/// It waits within a tokio runtime only, and says so where there is none. For other runtimes write a
+/// [`Sleeper`]; `examples/other_runtimes.rs` has one.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioClock;
@@ -98,9 +106,28 @@ impl Clock for TokioClock {
 impl Sleeper for TokioClock {
     type Sleep = tokio::time::Sleep;
 
+    /// # Panics
+    /// Outside a tokio runtime, and in one without timers, as every timer of tokio does.
     fn sleep(&self, duration: Duration) -> tokio::time::Sleep {
+        if tokio::runtime::Handle::try_current().is_err() {
+            outside_tokio();
+        }
         tokio::time::sleep(duration)
     }
+}
+
+/// In place of tokio's own words, which do not say what can be done about it here.
+#[cfg(feature = "tokio")]
+#[cold]
+#[expect(
+    clippy::panic,
+    reason = "tokio's timer would panic right after it, without a way out"
+)]
+fn outside_tokio() -> ! {
+    panic!(
+        "there is no tokio runtime here to wait by: call this within one, or pass a sleeper of the \
+         runtime that is used with `.clock(..)`"
+    )
 }
 
 /// Places an instant of the standard library on the core's time line. The origin lies 36 years
@@ -230,6 +257,13 @@ impl BlockingSleeper for VirtualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    #[should_panic(expected = "pass a sleeper of the runtime that is used with `.clock(..)`")]
+    fn without_a_runtime_the_error_names_the_way_out() {
+        let _ = TokioClock.sleep(Duration::from_secs(1));
+    }
 
     #[test]
     fn instants_before_the_first_call_keep_their_distance() {

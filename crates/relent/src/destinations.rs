@@ -18,7 +18,7 @@ use crate::destination::Destination;
 /// ```
 /// use relent::{Destinations, Policy};
 ///
-/// let destinations = Destinations::new(Policy::STANDARD.clone());
+/// let destinations = Destinations::new(Policy::STANDARD);
 /// let one = destinations.of("one.example");
 /// assert!(std::sync::Arc::ptr_eq(&one, &destinations.of("one.example")));
 /// assert!(!std::sync::Arc::ptr_eq(&one, &destinations.of("two.example")));
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_the_longest_unused_goes_first() {
-        let destinations = Destinations::new(Policy::STANDARD.clone()).most(64);
+        let destinations = Destinations::new(Policy::STANDARD).most(64);
         let held = destinations.of("held");
         for number in 0..10_000 {
             let _ = destinations.of(&format!("host-{number}"));
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn one_that_is_called_again_and_again_is_not_the_oldest() {
-        let destinations = Destinations::new(Policy::STANDARD.clone()).most(8);
+        let destinations = Destinations::new(Policy::STANDARD).most(8);
         for number in 0..8 {
             let _ = destinations.of(&number.to_string());
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_being_called_is_never_forgotten() {
-        let destinations = Destinations::new(Policy::STANDARD.clone()).most(4);
+        let destinations = Destinations::new(Policy::STANDARD).most(4);
         let held: Vec<_> = (0..9)
             .map(|number| destinations.of(&number.to_string()))
             .collect();

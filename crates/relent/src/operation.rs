@@ -14,6 +14,10 @@ pub trait Operation {
 }
 
 /// An operation that makes a future for each attempt.
+#[diagnostic::on_unimplemented(
+    message = "the attempts of `{Self}` are not futures that can be awaited",
+    note = "end `retry_mut(..)` and `retry_on(..)` with `.run().await`, and `blocking::retry(..)` with `.run()`"
+)]
 pub trait AsyncOperation: Operation {
     /// The attempt as a future.
     type Future: Future<Output = Self::Outcome>;

@@ -54,7 +54,7 @@ use crate::{classify, network};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = ClientBuilder::new(recipe().build()?)
-///     .with(RetryMiddleware::new(Policy::STANDARD.clone()))
+///     .with(RetryMiddleware::new(Policy::STANDARD))
 ///     .build();
 /// let response = client.get("https://example.com/").send().await?;
 /// if let Some(summary) = response.extensions().get::<relent::Summary>() {

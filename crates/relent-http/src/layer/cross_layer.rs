@@ -19,7 +19,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// use relent::Policy;
     /// use relent_http::RetryLayer;
     ///
-    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).cross_layer();
+    /// let layer = RetryLayer::new(Policy::STANDARD).cross_layer();
     /// # drop(layer);
     /// ```
     #[must_use]
