@@ -1,5 +1,11 @@
 //! The `relent` command.
 
+#[cfg(not(unix))]
+compile_error!(
+    "the command `relent` runs on Unix systems, such as Linux and macOS: it starts, signals and ends \
+     groups of processes. The libraries `relent` and `relent-http` are not bound to Unix"
+);
+
 mod console;
 mod destination;
 mod fetch;
@@ -42,7 +48,9 @@ Examples:
 
 Environment:
   RELENT_POLICY   the policy where --policy names none; `off` turns retries off
-  NO_COLOR        no colours, also on a terminal";
+  NO_COLOR        no colours, also on a terminal
+
+Runs on Unix systems, such as Linux and macOS; its tests run on Linux.";
 
 /// Get an answer out of an unreliable service with the fewest attempts
 ///

@@ -18,6 +18,14 @@
 //!
 //! # Features
 //! - `serde`: [`Policy`] reads from and writes to TOML, JSON and the like, with human durations.
+//! - `critical-section`: for processors that cannot compare and exchange, such as Cortex-M0.
+//!
+//! # Systems
+//! Any for which there are `core` and `alloc`. A [`Budget`], a [`Cooldown`], a [`Hedge`] and
+//! [`Latencies`] are made of atomics of 64 bits. Where the processor has none, such as Cortex-M, those
+//! of `portable-atomic` take their place, which lock; where it has, that crate is not built. On a
+//! processor that cannot compare and exchange at all the feature `critical-section` is needed, and an
+//! implementation of the crate of that name.
 #![no_std]
 
 extern crate alloc;

@@ -13,10 +13,10 @@
 //! let order = retry(Policy::STANDARD, fetch_order).await?;
 //!
 //! // In one that fails with the same type as `fetch_order`:
-//! async fn order() -> io::Result<Order> {
+//! async fn order_again() -> io::Result<Order> {
 //!     retry(Policy::STANDARD, fetch_order).or_last_error().await
 //! }
-//! # order().await?;
+//! # order_again().await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -75,6 +75,19 @@
 //! - `toml` (default): policy files and the presets by name.
 //! - `serde`: [`Policy`] in files of your own, and the trace as JSON.
 //! - `tracing`, `metrics`: what sessions tell while they run; see [`observe`].
+//! - `js`: random seeds in a browser; see below.
+//!
+//! # Systems
+//! Linux, macOS, Windows and whatever else has the standard library. `wasm32-unknown-unknown` lacks two
+//! things:
+//!
+//! - **A clock.** That of the standard library panics there, and tokio's with it. Pass one to
+//!   [`Retry::clock`] that reads the time of the page, with its own [`Clock::wall`].
+//! - **Randomness.** Without the feature `js` every page would draw the same waits, and pages that
+//!   failed together would come back together. With it the seeds are those of the browser; without a
+//!   browser pass a seed of your own to [`Retry::seed`].
+//!
+//! Without an operating system there is `relent-core`, for processors without atomics of 64 bits too.
 //!
 //! Coming from another library: [`cenkalti`] has every function side by side.
 

@@ -19,8 +19,9 @@ pub struct SessionRandom {
 }
 
 impl SessionRandom {
-    /// Seeded from the operating system's randomness at the first draw. Two sessions never share a
-    /// stream.
+    /// Seeded at the first draw, by `fastrand`: from the time in nanoseconds and the thread, and in a
+    /// browser, with the feature `js`, from the browser's randomness. Each session has a stream of its
+    /// own.
     #[must_use]
     pub const fn new() -> Self {
         Self { state: 0 }
