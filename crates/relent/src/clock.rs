@@ -262,7 +262,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "pass a sleeper of the runtime that is used with `.clock(..)`")]
     fn without_a_runtime_the_error_names_the_way_out() {
-        let _ = TokioClock.sleep(Duration::from_secs(1));
+        drop(TokioClock.sleep(Duration::from_secs(1)));
     }
 
     #[test]
