@@ -86,7 +86,7 @@ impl fmt::Display for Error {
                     None => Ok(()),
                 }
             }
-            Self::Body(error, _) => write!(f, "the body of the response: {}", root(error)),
+            Self::Body(error, _) => write!(f, "the body of the response: {error}"),
         }
     }
 }
@@ -96,8 +96,8 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::GaveUp(gave_up) => gave_up.source(),
-            Self::Status(error, _) => error.source(),
-            Self::Request(_) | Self::Body(..) => None,
+            Self::Status(error, _) | Self::Body(error, _) => error.source(),
+            Self::Request(_) => None,
         }
     }
 }
