@@ -54,6 +54,7 @@ pub async fn ask(
     for (_, request) in &own {
         let client = || {
             Client::over(http.clone(), Arc::clone(&policy))
+                .redirects_are_watched()
                 .cross_layer()
                 .traced()
         };

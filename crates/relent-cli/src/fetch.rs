@@ -14,10 +14,10 @@ use http::Response;
 use http::header::LOCATION;
 use nix::sys::signal::Signal;
 use relent::{
-    Cause, Decision, Destination, Driver, Failure, Goes, Pattern, Policy, Random, Stop, StopReason,
-    TokioClock, TraceJson,
+    Cause, Decision, Destination, Driver, Failure, Goes, Pattern, Policy, Random, Repeatable, Stop,
+    StopReason, TokioClock, TraceJson,
 };
-use relent_http::client::recipe;
+use relent_http::client::{recipe, watched};
 use relent_http::{AttemptError, Client, Download, Failed, Last};
 
 use crate::console::complain;
@@ -196,7 +196,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     // One caller: of what a destination shares, it has the budget.
     let there = Destination::new(&policy);
     let mut driver = Driver::builder(&policy, TokioClock)
-        .repeatable(fetch.download.facts().repeatable)
+        .repeatable(Repeatable::known(fetch.download.facts().repeatable))
         .random(args.options.random())
         .traced()
         .destination(&there)
@@ -241,7 +241,7 @@ fn client(args: &FetchArgs, policy: Arc<Policy>) -> Result<Client, Quit> {
         };
         let recipe = recipe()
             .user_agent(AGENT)
-            .redirect(redirects)
+            .redirect(watched(redirects))
             .read_timeout(idle_timeout)
             .referer(false);
         match connect_timeout {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Hop, Kind};
 use crate::hint::Audience;
 use crate::random::{Random, up_to};
 use crate::sync::{AtomicU64, Ordering};
@@ -48,7 +48,8 @@ impl Cooldown {
 
     /// An attempt failed; if the server said to everybody when to come back, nobody goes there
     /// before. What is longer than `most` (the policy's `max_hint`) counts as that: one answer does
-    /// not close a destination for hours. Returns whether one begins where there was none.
+    /// not close a destination for hours. What [another destination](Hop::Elsewhere) said begins none.
+    /// Returns whether one begins where there was none.
     pub fn on_failure(&self, now: Instant, failure: &Failure, most: Duration) -> bool {
         let Some(delay) = failure.hint.delay_nanos() else {
             return false;
@@ -57,7 +58,8 @@ impl Cooldown {
             failure.kind,
             Kind::Throttled | Kind::Overloaded | Kind::NotProcessed
         );
-        if !refused || failure.hint.audience != Audience::Shared {
+        let elsewhere = failure.hop == Hop::Elsewhere;
+        if !refused || elsewhere || failure.hint.audience != Audience::Shared {
             return false;
         }
         let delay = delay.min(nanos(most));

@@ -187,6 +187,25 @@ impl From<GrpcCode> for Cause {
     }
 }
 
+/// Whether an attempt made another call before the one that failed: a redirect that was followed, or
+/// a service that calls more than once for one call of its own.
+///
+/// A failure tells of the last call only. That the last call was refused says nothing about an earlier
+/// one, which may have taken effect: so after a hop the attempt as a whole is [`Kind::Ambiguous`],
+/// unless the failure is of a worse kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Hop {
+    /// The attempt made one call.
+    #[default]
+    None,
+    /// There was an earlier call, or nothing proves that there was none. The session's own destination
+    /// failed.
+    Here,
+    /// There was an earlier call, which the session's own destination answered. It was another
+    /// destination that failed, and the cooldown that it asks for is its own.
+    Elsewhere,
+}
+
 /// A failed attempt, classified: the input of [`Session::on_failure`](crate::Session::on_failure).
 ///
 /// ```
@@ -210,6 +229,8 @@ pub struct Failure {
     /// write under `If-Match`. After an attempt that may have, a session stops with
     /// [`StopReason::OutcomeUnknown`](crate::StopReason::OutcomeUnknown).
     pub as_if_done: bool,
+    /// Whether an earlier call within the same attempt may have taken effect.
+    pub hop: Hop,
 }
 
 impl Failure {
@@ -221,7 +242,32 @@ impl Failure {
             cause: Cause::Error,
             hint: Hint::NONE,
             as_if_done: false,
+            hop: Hop::None,
         }
+    }
+
+    /// The kind of the attempt as a whole. [`kind`](Self::kind) is that of its last call, and after a
+    /// [`hop`](Self::hop) an earlier call may have taken effect.
+    ///
+    /// ```
+    /// use relent_core::{Failure, Hop, Kind};
+    ///
+    /// let refused = Failure::throttled();
+    /// assert_eq!(refused.kind_of_attempt(), Kind::Throttled);
+    /// assert_eq!(refused.hop(Hop::Here).kind_of_attempt(), Kind::Ambiguous);
+    /// ```
+    #[must_use]
+    pub const fn kind_of_attempt(&self) -> Kind {
+        match (self.kind, self.hop) {
+            (Kind::NotProcessed | Kind::Throttled, Hop::Here | Hop::Elsewhere) => Kind::Ambiguous,
+            (kind, _) => kind,
+        }
+    }
+
+    /// Whether there was one call, so that the failure tells of the whole attempt.
+    #[inline]
+    pub(crate) const fn is_of_one_call(&self) -> bool {
+        matches!(self.hop, Hop::None)
     }
 
     /// The server never began.
@@ -279,6 +325,13 @@ impl Failure {
     #[must_use]
     pub const fn as_if_done(mut self, as_if_done: bool) -> Self {
         self.as_if_done = as_if_done;
+        self
+    }
+
+    /// The same failure [after another call](Self::hop), or not.
+    #[must_use]
+    pub const fn hop(mut self, hop: Hop) -> Self {
+        self.hop = hop;
         self
     }
 }

@@ -36,7 +36,7 @@ mod run;
 use core::time::Duration;
 
 use crate::error::PolicyError;
-use crate::failure::{Cause, Failure, Kind};
+use crate::failure::{Cause, Failure, Hop, Kind};
 use crate::random::Random;
 use crate::time::Instant;
 use closed::Closed;
@@ -108,6 +108,8 @@ impl Ended {
     #[must_use]
     pub const fn of(failure: &Failure) -> Self {
         match (failure.kind, failure.cause) {
+            // It answered with the redirect to the one that failed.
+            _ if matches!(failure.hop, Hop::Elsewhere) => Self::Answered,
             (Kind::Permanent, _) => Self::Answered,
             // Whoever says when to come back is in command of its load.
             (Kind::Throttled, _) if failure.hint.delay_nanos().is_some() => Self::Unknown,

@@ -350,7 +350,8 @@ impl Policy {
         self.budget.as_ref().map(Budget::from_checked)
     }
 
-    /// Whether every operation is taken to be repeatable, whatever it is.
+    /// Whether every operation is taken to be repeatable, unless its caller says that it is not; see
+    /// [`Repeatable`](crate::Repeatable).
     #[must_use]
     pub const fn assume_repeatable(&self) -> bool {
         self.assume_repeatable
@@ -565,7 +566,8 @@ impl PolicyBuilder {
         self
     }
 
-    /// Takes every operation to be repeatable. You promise that a duplicate does no harm.
+    /// Takes every operation to be repeatable of which its caller does not say that it is not. You promise
+    /// that a duplicate does no harm.
     pub const fn assume_repeatable(mut self, repeatable: bool) -> Self {
         self.policy.assume_repeatable = repeatable;
         self

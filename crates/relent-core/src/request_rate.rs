@@ -5,7 +5,7 @@ mod cubic;
 use alloc::collections::BTreeMap;
 
 use crate::error::{Found, PolicyError};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Hop, Kind};
 use crate::hint::Audience;
 use crate::time::Instant;
 use cubic::Cubic;
@@ -60,7 +60,8 @@ impl RequestRateConfig {
     pub fn heeds(&self, failure: &Failure) -> bool {
         let shared =
             failure.hint.delay_nanos().is_none() || failure.hint.audience == Audience::Shared;
-        self.adapt && failure.kind == Kind::Throttled && shared
+        let here = failure.hop != Hop::Elsewhere;
+        self.adapt && failure.kind == Kind::Throttled && shared && here
     }
 
     pub(crate) const fn check(&self) -> Result<(), PolicyError> {

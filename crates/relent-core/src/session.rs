@@ -12,6 +12,7 @@ use crate::hint::{Advice, Audience, HintMode};
 use crate::pattern::Pattern;
 use crate::policy::{Ceiling, MAX_RULES, Policy, Rule};
 use crate::random::{Random, up_to};
+use crate::repeatable::Repeatable;
 use crate::time::{Instant, nanos};
 
 /// The rule that matched, with its index.
@@ -69,7 +70,7 @@ pub struct Session {
     rule: u8,
     /// Causes that are retried once and have been (bits of [`once_bit`]).
     spent: u8,
-    repeatable: bool,
+    repeatable: Repeatable,
     waiting: bool,
     /// Whether an attempt so far may have taken effect.
     perhaps_done: bool,
@@ -80,8 +81,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that begins at `now`. `repeatable`: may the operation run twice without harm, be it
-    /// by nature, by key, by precondition, or because the caller says so?
+    /// A session that begins at `now`. `repeatable`: is it known that the operation may run twice
+    /// without harm, be it by nature, by key, by precondition, or because the caller says so? If not,
+    /// the policy's `assume_repeatable` decides; for a caller that says no, there is
+    /// [`set_repeatable`](Self::set_repeatable).
     ///
     /// If [`Policy::needs_time`] is false, `now` does not matter and no clock need be read.
     #[inline]
@@ -98,7 +101,7 @@ impl Session {
             rule_steps: [0; MAX_RULES],
             rule: NO_RULE,
             spent: 0,
-            repeatable,
+            repeatable: Repeatable::known(repeatable),
             waiting: false,
             perhaps_done: false,
             hedging: false,
@@ -106,9 +109,10 @@ impl Session {
         }
     }
 
-    /// Whether the operation may run twice without harm, where that is found out late: no later than
-    /// its first failure is decided.
-    pub const fn set_repeatable(&mut self, repeatable: bool) {
+    /// Whether the operation may run twice without harm, where that is found out late, no later than
+    /// its first failure is decided; or where the caller says that it may not.
+    #[inline]
+    pub const fn set_repeatable(&mut self, repeatable: Repeatable) {
         self.repeatable = repeatable;
     }
 
@@ -277,10 +281,11 @@ impl Session {
     const fn is_plain(&self, policy: &Policy, failure: &Failure) -> bool {
         let eligible = match failure.kind {
             Kind::NotProcessed | Kind::Throttled => true,
-            Kind::Ambiguous => self.repeatable || policy.assume_repeatable,
+            Kind::Ambiguous => self.repeatable.is_allowed_by(policy),
             Kind::Permanent | Kind::Overloaded => false,
         };
         eligible
+            && failure.is_of_one_call()
             && once_bit(failure.cause).is_none()
             && failure.hint.delay_nanos().is_none()
             && matches!(failure.hint.advice, Advice::None)
@@ -313,13 +318,14 @@ impl Session {
         }
         let kind = match eligible {
             Ok(kind) => kind,
-            Err(StopReason::Permanent) if failure.as_if_done && self.perhaps_done => {
+            Err(StopReason::Permanent)
+                if failure.as_if_done && (self.perhaps_done || !failure.is_of_one_call()) =>
+            {
                 return stop(StopReason::OutcomeUnknown);
             }
             Err(reason) => return stop(reason),
         };
-        // Of what was only listed as worth a retry, nothing says that it may have taken effect.
-        self.perhaps_done |= failure.kind == Kind::Ambiguous && kind == Kind::Ambiguous;
+        self.note_effect(failure, kind);
         let Some((rule, once)) = self.count(policy, failure) else {
             return stop(StopReason::RetriesExhausted);
         };
@@ -341,8 +347,8 @@ impl Session {
         if let Some(budget) = budget {
             // Exempt are tickets, which the server has set aside, and attempts that a live
             // connection provably never saw, once.
-            let exempt =
-                once == Some(UNSENT) || failure.hint.audience != Audience::Shared && hint.is_some();
+            let unsent = once == Some(UNSENT) && failure.is_of_one_call();
+            let exempt = unsent || failure.hint.audience != Audience::Shared && hint.is_some();
             if !exempt {
                 match budget.withdraw(now, kind) {
                     Some(taken) => self.taken = taken,
@@ -382,13 +388,23 @@ impl Session {
         if kind == Kind::Permanent || Pattern::any(&policy.stop_on, failure) {
             return Err(StopReason::Permanent);
         }
-        if kind == Kind::Ambiguous && Pattern::any(&policy.not_processed, failure) {
+        // What the last of several calls says, and what a policy takes that for, is true of that call.
+        let alone = failure.is_of_one_call();
+        if kind == Kind::Ambiguous && alone && Pattern::any(&policy.not_processed, failure) {
             kind = Kind::NotProcessed;
         }
-        if kind == Kind::Ambiguous && !self.repeatable && !policy.assume_repeatable {
+        if (kind == Kind::Ambiguous || !alone) && !self.repeatable.is_allowed_by(policy) {
             return Err(StopReason::NotRepeatable);
         }
         Ok(kind)
+    }
+
+    /// Keeps whether the attempt may have taken effect, which failed like this and counts as `kind`. Of
+    /// what was only listed as worth a retry, nothing says that it may have.
+    #[inline]
+    fn note_effect(&mut self, failure: &Failure, kind: Kind) {
+        self.perhaps_done |=
+            failure.kind == Kind::Ambiguous && kind == Kind::Ambiguous || !failure.is_of_one_call();
     }
 
     /// Whether the failure says something about the health of the server (gRFC A6): one that could

@@ -5,6 +5,7 @@ mod body;
 mod download;
 mod error;
 mod exchange;
+mod hops;
 mod manner;
 #[cfg(feature = "middleware")]
 mod middleware;
@@ -40,6 +41,7 @@ pub use download::{Download, Sink};
 pub use error::Error;
 pub(crate) use error::within;
 use exchange::{Call, Exchange};
+pub use hops::watched;
 use manner::Manner;
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
@@ -51,8 +53,10 @@ pub use route::{InvalidRoute, Route};
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///
-/// A clone shares connections, policy and destinations: each host that it calls has a budget, a gate and
-/// a cooldown of its own, which all requests to it share ([`Destinations`]). An attempt that is cut off by the attempt timeout
+/// A clone shares connections, policy and destinations: each origin (scheme, host and port) that it
+/// calls has a budget, a gate and a cooldown of its own, which all requests to it share
+/// ([`Destinations`]). A failure after a [redirect](watched) is one of the origin that it led to.
+/// An attempt that is cut off by the attempt timeout
 /// or the deadline of the policy may have taken effect.
 ///
 /// ```no_run
@@ -74,6 +78,8 @@ pub struct Client(Arc<Made>);
 #[derive(Clone)]
 struct Made {
     http: reqwest::Client,
+    /// Whether the redirects that it follows are seen.
+    watched: bool,
     /// Makes `unpooled`.
     recipe: Option<Arc<Recipe>>,
     /// For the retry of a 421, which needs a fresh connection; made when it is first needed.
@@ -97,12 +103,14 @@ type Recipe = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
 
 /// How [`Client::new`] makes its reqwest client: rustls, HTTP/1 and HTTP/2, proxies from the
 /// environment, [`Resolver`] so that failed look-ups can be told apart, and none of reqwest's own
-/// retries, which no policy would count.
+/// retries, which no policy would count. It follows at most ten redirects, as reqwest does, and they
+/// are [`watched`].
 ///
 /// Start from it for a client of your own.
 pub fn recipe() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .retry(reqwest::retry::never())
+        .redirect(watched(reqwest::redirect::Policy::default()))
         .dns_resolver(Arc::new(Resolver))
 }
 
@@ -116,7 +124,11 @@ impl Client {
     }
 
     /// A client with connections of its own, made by your recipe. It is used a second time if a
-    /// server answers 421, to make one that does not keep connections.
+    /// server answers 421, to make one that does not keep connections. Retries of reqwest's own are
+    /// turned off: no policy would count them.
+    ///
+    /// A redirect policy that the recipe sets has to be [`watched`]. If it is not, a request that is not
+    /// repeatable is never sent again, as described at [`over`](Self::over).
     ///
     /// # Errors
     /// What building the reqwest client returns.
@@ -124,17 +136,25 @@ impl Client {
         recipe: impl Fn() -> reqwest::ClientBuilder + Send + Sync + 'static,
         policy: impl Into<Arc<Policy>>,
     ) -> reqwest::Result<Self> {
-        let http = recipe().build()?;
+        let (http, watched) = hops::built(|| built_once(&recipe).build())?;
         let mut client = Self::over(http, policy);
-        client.made().recipe = Some(Arc::new(recipe));
+        let made = client.made();
+        made.watched = watched;
+        made.recipe = Some(Arc::new(recipe));
         Ok(client)
     }
 
     /// A client over one that you have. It should come from a [`recipe`]: reqwest's own retries are
     /// not counted otherwise. After a 421 its pool may hand out the same connection again.
+    ///
+    /// Nothing proves how often such a client sends a request: it may follow a redirect after a `POST`
+    /// that was processed, and what the last server says is no proof that the first did nothing. So a
+    /// request that is not repeatable is never sent again, whatever the answer, unless you say that its
+    /// [redirects are watched](Self::redirects_are_watched). Repeatable requests are retried as ever.
     pub fn over(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
         Self(Arc::new(Made {
             http,
+            watched: false,
             recipe: None,
             unpooled: Arc::default(),
             manner: Arc::new(Manner::new(policy.into())),
@@ -143,6 +163,26 @@ impl Client {
             key_form: KeyForm::default(),
             body_cap: Replay::CAP,
         }))
+    }
+
+    /// Says of a client [over one that you have](Self::over) that its redirect policy is [`watched`],
+    /// which that of a [`recipe`] is, and that it has no retries of its own. A request that is not
+    /// repeatable is sent again then after an answer that proves that it was not processed.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::Client;
+    /// use relent_http::client::recipe;
+    ///
+    /// let http = recipe().build()?;
+    /// let client = Client::over(http, Policy::STANDARD.clone()).redirects_are_watched();
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn redirects_are_watched(mut self) -> Self {
+        self.made().watched = true;
+        self
     }
 
     /// What it is made of, to be changed: other clones stay as they are.
@@ -154,7 +194,7 @@ impl Client {
         Arc::make_mut(&mut self.made().manner)
     }
 
-    /// Takes all that it calls for this one destination, in place of one for each host: to share its
+    /// Takes all that it calls for this one destination, in place of one for each origin: to share its
     /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
@@ -162,10 +202,11 @@ impl Client {
         self
     }
 
-    /// Finds the destination of each host here, to share them with other clients.
+    /// Finds the destination of each origin here, to share them with other clients. An origin is called
+    /// by its scheme, host and port, such as `https://one.example`; see [`Destinations::of`].
     #[must_use]
     pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
-        self.manner().destinations = There::ByHost(destinations);
+        self.manner().destinations = There::ByOrigin(destinations);
         self
     }
 
@@ -270,7 +311,7 @@ impl Client {
     /// Retries the requests of this route by this policy (R2.4). The first route that matches
     /// decides; what a request says itself goes before it.
     ///
-    /// A policy with a budget or a gate has them for this route, for each host; without, the route
+    /// A policy with a budget or a gate has them for this route, for each origin; without, the route
     /// shares the client's.
     ///
     /// ```no_run
@@ -289,7 +330,7 @@ impl Client {
     pub fn route(mut self, route: Route, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
         let own = policy.budget().is_some() || policy.gate().is_some();
-        let destinations = own.then(|| There::by_host(&policy));
+        let destinations = own.then(|| There::by_origin(&policy));
         let routed = Routed {
             policy,
             destinations,
@@ -449,14 +490,20 @@ impl Client {
     /// The client without a pool, if one can be made.
     fn unpooled(&self) -> &reqwest::Client {
         let make = || {
-            self.0.recipe.as_ref()?()
-                .pool_max_idle_per_host(0)
-                .build()
-                .ok()
+            let recipe = self.0.recipe.as_ref()?;
+            let build = || built_once(&**recipe).pool_max_idle_per_host(0).build();
+            let (http, watched) = hops::built(build).ok()?;
+            // A recipe may make another client each time.
+            (watched || !self.0.watched).then_some(http)
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
         unpooled.unwrap_or(&self.0.http)
     }
+}
+
+/// A builder of the recipe, without retries of reqwest's own.
+fn built_once(recipe: &Recipe) -> reqwest::ClientBuilder {
+    recipe().retry(reqwest::retry::never())
 }
 
 impl fmt::Debug for Client {

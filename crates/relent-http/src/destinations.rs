@@ -1,6 +1,10 @@
-//! Which requests share a budget, a gate and a cooldown: those to one host, unless said otherwise.
+//! Which requests share a budget, a gate and a cooldown: those to one origin, unless said otherwise.
+//!
+//! An origin is scheme, host and port (RFC 6454), written as its §6.2 does: in small letters, without
+//! the port that the scheme has anyway, and without who asks. `http` and `https` of one host are two:
+//! they are two listeners, and often two services.
 
-#[cfg(feature = "tower")]
+#[cfg(any(feature = "reqwest", feature = "tower"))]
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -10,82 +14,105 @@ use http::Uri;
 use http::uri::Authority;
 use relent::{Destination, Destinations};
 use relent_core::Policy;
+#[cfg(feature = "reqwest")]
+use reqwest::Url;
 
 /// Where the shared state of a request is found.
 #[derive(Clone, Debug)]
 pub(crate) enum There {
-    ByHost(Arc<Destinations>),
+    ByOrigin(Arc<Destinations>),
     One(Arc<Destination>),
 }
 
 impl There {
-    pub(crate) fn by_host(policy: &Arc<Policy>) -> Self {
-        Self::ByHost(Arc::new(Destinations::new(Arc::clone(policy))))
+    pub(crate) fn by_origin(policy: &Arc<Policy>) -> Self {
+        Self::ByOrigin(Arc::new(Destinations::new(Arc::clone(policy))))
     }
 
     /// The destination at this address.
     #[cfg(feature = "tower")]
     pub(crate) fn at(&self, uri: &Uri) -> Arc<Destination> {
         match self {
-            Self::ByHost(destinations) => {
-                let written = uri.authority().map_or("", Authority::as_str);
-                let last = may_be_name(written).then(|| destinations.again(written));
-                let last = last.flatten();
-                last.unwrap_or_else(|| destinations.of(&host(uri)))
+            Self::ByOrigin(destinations) => {
+                // Most addresses are written as their destination is called, and are not copied.
+                let last = destinations.again_if(|name| is_called(uri, name));
+                last.unwrap_or_else(|| destinations.of(&origin_of_uri(uri)))
             }
             Self::One(destination) => Arc::clone(destination),
         }
     }
 
-    /// The destination at this host, with its port.
-    #[cfg(any(feature = "reqwest", test))]
-    pub(crate) fn of(&self, host: &str) -> Arc<Destination> {
+    /// The destination at this address; `None` is one that reqwest will refuse.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn of(&self, url: Option<&Url>) -> Arc<Destination> {
         match self {
-            Self::ByHost(destinations) => {
-                let last = destinations.again(host);
-                last.unwrap_or_else(|| destinations.of(without_user(host)))
+            Self::ByOrigin(destinations) => {
+                let written = url.map_or("", written_origin);
+                let last = destinations.again(written);
+                last.unwrap_or_else(|| destinations.of(&without_user(written)))
             }
             Self::One(destination) => Arc::clone(destination),
         }
     }
+}
+
+/// The beginning of an address up to its path. A `Url` has no port that the scheme has anyway, and no
+/// capitals.
+#[cfg(feature = "reqwest")]
+#[inline]
+fn written_origin(url: &Url) -> &str {
+    const SEPARATOR: usize = "://".len();
+    let end = url.scheme().len() + SEPARATOR + url.authority().len();
+    url.as_str().get(..end).unwrap_or_default()
 }
 
 /// Who asks is no part of where it goes, and a password is kept nowhere.
-fn without_user(authority: &str) -> &str {
-    let user = authority.bytes().rposition(|byte| byte == b'@');
-    user.and_then(|at| authority.get(at + 1..))
-        .unwrap_or(authority)
+#[cfg(feature = "reqwest")]
+fn without_user(origin: &str) -> Cow<'_, str> {
+    let separated = origin.split_once("://");
+    match separated.and_then(|(scheme, authority)| Some((scheme, authority.rsplit_once('@')?.1))) {
+        Some((scheme, host)) => Cow::Owned(format!("{scheme}://{host}")),
+        None => Cow::Borrowed(origin),
+    }
 }
 
-/// Whether a destination of this very name is where a request goes whose address is written like this,
-/// so that it need not be looked at any closer. Other ways to write it are no names, but for the port
-/// that the one scheme has anyway and the other has not.
+/// Whether the address begins with exactly this origin. Other ways to write it are no names.
 #[cfg(feature = "tower")]
 #[inline]
-fn may_be_name(authority: &str) -> bool {
-    !authority.ends_with(":80") && !authority.ends_with(":443")
+fn is_called(uri: &Uri, name: &str) -> bool {
+    let authority = uri.authority().map_or("", Authority::as_str);
+    let rest = match uri.scheme_str() {
+        Some(scheme) => name
+            .strip_prefix(scheme)
+            .and_then(|rest| rest.strip_prefix("://")),
+        None => Some(name),
+    };
+    rest == Some(authority)
 }
 
-/// What tells destinations apart: host and port, in small letters and without the port that the scheme
-/// has anyway, as in a `Url`. Most addresses are written so, and are not copied.
+/// What the destination at this address is called, however the address is written.
 #[cfg(feature = "tower")]
-fn host(uri: &Uri) -> Cow<'_, str> {
-    let authority = uri.authority().map_or("", Authority::as_str);
-    // Behind '@' come the capitals: one look at each byte finds both.
-    let plain = !authority.bytes().any(|byte| matches!(byte, b'@'..=b'Z'));
-    let host = match plain {
-        true => authority,
-        false => without_user(authority),
+fn origin_of_uri(uri: &Uri) -> String {
+    let scheme = uri.scheme_str().map(str::to_ascii_lowercase);
+    let usual = match scheme.as_deref() {
+        Some("https") => Some(443),
+        Some("http") => Some(80),
+        _ => None,
     };
-    let host = match uri.scheme_str() {
-        Some("https") => host.strip_suffix(":443").unwrap_or(host),
-        Some("http") => host.strip_suffix(":80").unwrap_or(host),
-        _ => host,
-    };
-    if plain || !host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        return Cow::Borrowed(host);
+    let mut host = uri.host().unwrap_or_default().to_ascii_lowercase();
+    // An address of IPv6 can be written in many ways (RFC 5952).
+    let within = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    if let Some(address) = within.and_then(|within| within.parse::<std::net::Ipv6Addr>().ok()) {
+        host = format!("[{address}]");
     }
-    Cow::Owned(host.to_ascii_lowercase())
+    let port = uri.port_u16().filter(|port| Some(*port) != usual);
+    let port = port.map_or_else(String::new, |port| format!(":{port}"));
+    match scheme {
+        Some(scheme) => format!("{scheme}://{host}{port}"),
+        None => host + &port,
+    }
 }
 
 #[cfg(all(test, feature = "tower"))]
@@ -93,28 +120,83 @@ fn host(uri: &Uri) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
+    fn there() -> There {
+        There::by_origin(&Arc::new(Policy::STANDARD.clone()))
+    }
+
+    /// Every way to write one origin, and how it is called.
+    const WAYS: [(&str, &str); 16] = [
+        ("https://one.example/", "https://one.example"),
+        ("https://one.example:443/a", "https://one.example"),
+        ("https://ONE.Example:443/b", "https://one.example"),
+        ("https://user:pass@one.example/", "https://one.example"),
+        ("http://one.example/", "http://one.example"),
+        ("http://one.example:80/", "http://one.example"),
+        ("http://user@ONE.example:80/", "http://one.example"),
+        ("http://one.example:443/", "http://one.example:443"),
+        ("https://one.example:80/", "https://one.example:80"),
+        ("https://one.example:8443/", "https://one.example:8443"),
+        ("http://[2001:db8::80]/", "http://[2001:db8::80]"),
+        ("https://[2001:db8::80]/", "https://[2001:db8::80]"),
+        ("http://[2001:DB8::1]:80/", "http://[2001:db8::1]"),
+        ("http://[2001:db8:0:0:0:0:0:1]/", "http://[2001:db8::1]"),
+        ("http://[2001:db8::1]:81/", "http://[2001:db8::1]:81"),
+        ("http://one.example./", "http://one.example."),
+    ];
+
     #[test]
-    fn one_host_is_one_destination_however_it_is_written() {
-        for (uri, name) in [
-            ("https://one.example/", "one.example"),
-            ("https://one.example:443/a", "one.example"),
-            ("https://ONE.Example:443/b", "one.example"),
-            ("https://user:pass@one.example/", "one.example"),
-            ("http://one.example:80/", "one.example"),
-            ("http://one.example:443/", "one.example:443"),
-            ("https://one.example:80/", "one.example:80"),
-            ("https://one.example:8443/", "one.example:8443"),
-            ("http://[2001:db8::80]/", "[2001:db8::80]"),
-            ("http://[2001:DB8::1]:80/", "[2001:db8::1]"),
-            ("/a", ""),
+    fn an_origin_is_one_destination_however_it_is_written() {
+        let by_uri = there();
+        for (written, name) in WAYS {
+            let uri = written.parse().unwrap();
+            assert_eq!(origin_of_uri(&uri), name, "{written}");
+            assert!(Arc::ptr_eq(
+                &by_uri.at(&uri),
+                &by_uri.at(&name.parse().unwrap())
+            ));
+        }
+        for path in ["/a", ""] {
+            assert_eq!(origin_of_uri(&path.parse().unwrap_or_default()), "");
+        }
+    }
+
+    #[cfg(feature = "reqwest")]
+    #[test]
+    fn client_and_layer_call_an_origin_by_one_name() {
+        let there = there();
+        for (written, name) in WAYS {
+            let by_uri = there.at(&written.parse().unwrap());
+            let by_url = there.of(Some(&written.parse().unwrap()));
+            assert!(Arc::ptr_eq(&by_uri, &by_url), "{written}");
+            let There::ByOrigin(destinations) = &there else {
+                unreachable!()
+            };
+            assert!(Arc::ptr_eq(&by_url, &destinations.of(name)), "{written}");
+        }
+    }
+
+    #[test]
+    fn http_and_https_of_one_host_are_two_destinations() {
+        let there = there();
+        for (one, two) in [
+            ("http://one.example/", "https://one.example/"),
+            ("http://one.example:443/", "https://one.example:443/"),
+            ("http://[::1]/", "https://[::1]/"),
         ] {
-            assert_eq!(host(&uri.parse().unwrap()), name, "{uri}");
+            let at = |uri: &str| there.at(&uri.parse().unwrap());
+            assert!(!Arc::ptr_eq(&at(one), &at(two)));
+            #[cfg(feature = "reqwest")]
+            {
+                let of = |url: &str| there.of(Some(&url.parse().unwrap()));
+                assert!(!Arc::ptr_eq(&of(one), &of(two)));
+                assert!(Arc::ptr_eq(&of(one), &at(one)));
+            }
         }
     }
 
     #[test]
     fn the_destination_that_was_called_last_is_found_by_the_whole_of_its_name() {
-        let there = There::by_host(&Arc::new(Policy::STANDARD.clone()));
+        let there = there();
         let at = |uri: &str| there.at(&uri.parse().unwrap());
         let (other, plain) = (at("https://one.example:80/"), at("http://one.example/"));
         assert!(!Arc::ptr_eq(&other, &plain));
@@ -126,14 +208,23 @@ mod tests {
 
     #[test]
     fn an_address_as_it_usually_is_is_not_copied() {
-        let uri = "https://one.example:443/".parse().unwrap();
-        assert!(matches!(host(&uri), Cow::Borrowed(_)));
+        for (written, copied) in [
+            ("https://one.example/a", false),
+            ("https://one.example:443/a", true),
+            ("http://one.example/a", true),
+        ] {
+            let called = is_called(&written.parse().unwrap(), "https://one.example");
+            assert_eq!(called, !copied, "{written}");
+        }
     }
 
+    #[cfg(feature = "reqwest")]
     #[test]
     fn who_asks_makes_no_difference() {
-        let there = There::by_host(&Arc::new(Policy::STANDARD.clone()));
-        let (one, two) = (there.of("a:secret@one.example"), there.of("one.example"));
-        assert!(Arc::ptr_eq(&one, &two));
+        let there = there();
+        let of = |url: &str| there.of(Some(&url.parse().unwrap()));
+        let one = of("https://a:secret@one.example/");
+        assert!(Arc::ptr_eq(&one, &of("https://one.example/")));
+        assert!(Arc::ptr_eq(&one, &of("https://b@one.example/")));
     }
 }

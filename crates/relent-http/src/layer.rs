@@ -24,7 +24,7 @@ use relent::{
     Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary, To,
     TokioClock,
 };
-use relent_core::{Hedge, Policy, StopReason};
+use relent_core::{Hedge, Hop, Policy, Repeatable, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -46,7 +46,8 @@ pub use overrides::{FreshConnection, Override};
 /// Retries the calls of a service by a policy, design rules 1–9.
 ///
 /// The service takes an `http::Request` and answers with an `http::Response`: the client of
-/// hyper-util, a tonic channel, reqwest behind an adapter, a stack of middleware. Have a layer for
+/// hyper-util, a tonic channel, a stack of middleware. One that follows redirects, such as reqwest behind
+/// an adapter, has to be [declared](RetryLayer::may_call_twice). Have a layer for
 /// each destination that fails by itself: the budget of the policy is shared by the clones of a
 /// layer and the services that it makes.
 ///
@@ -128,6 +129,8 @@ struct Config<K, M, N> {
     reroute: Option<Arc<Reroute>>,
     random: Option<Arc<NewRandom>>,
     cross: Option<CrossLayer>,
+    /// Whether a call of the service may make more than one.
+    calls_twice: bool,
     /// As [`is_plain`](Self::is_plain) says, of the layer as it is in a service.
     plain: bool,
     clock: K,
@@ -141,12 +144,13 @@ type CallBuilder<K> = DriverBuilder<'static, K, SessionRandom, Arc<Policy>, To<A
 type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
 
 impl RetryLayer {
-    /// Retries by this policy; each host has a budget and a gate of its own if the policy has them.
+    /// Retries by this policy; each origin (scheme, host
+    /// and port) has a budget and a gate of its own if the policy has them.
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
         Self {
             config: Config {
-                destinations: There::by_host(&policy),
+                destinations: There::by_origin(&policy),
                 policy,
                 hedge: None,
                 hints: HintOptions::default(),
@@ -156,6 +160,7 @@ impl RetryLayer {
                 reroute: None,
                 random: None,
                 cross: None,
+                calls_twice: false,
                 plain: false,
                 clock: TokioClock,
                 map: Unchanged,
@@ -166,7 +171,7 @@ impl RetryLayer {
 }
 
 impl<K, M, N> RetryLayer<K, M, N> {
-    /// Takes all that it calls for this one destination, in place of one for each host: to share its
+    /// Takes all that it calls for this one destination, in place of one for each origin: to share its
     /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
@@ -258,6 +263,27 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
+    /// Says that the service may answer one call by several of its own: it follows redirects, as
+    /// tower-http's `FollowRedirect` and reqwest behind an adapter do, or something in it calls again.
+    ///
+    /// A failure speaks of the last of these calls then, and an earlier one may have taken effect. So a
+    /// request that is not repeatable is never sent again, not even after a refused connection or a 429,
+    /// which otherwise prove that it was not processed. Repeatable requests are retried as ever.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    ///
+    /// // In a stack: above FollowRedirectLayer.
+    /// let layer = RetryLayer::new(Policy::STANDARD.clone()).may_call_twice();
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub const fn may_call_twice(mut self) -> Self {
+        self.config.calls_twice = true;
+        self
+    }
+
     /// Draws each call's randomness from a stream made by this; by default they are seeded by the
     /// operating system.
     #[must_use]
@@ -325,6 +351,7 @@ impl<K, M, N> Config<K, M, N> {
             reroute: self.reroute,
             random: self.random,
             cross: self.cross,
+            calls_twice: self.calls_twice,
             plain: self.plain,
             clock,
             map,
@@ -337,7 +364,7 @@ impl<K, M, N> Config<K, M, N> {
 impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// The driver of one call, with all that is shared by the callers of the destination.
     #[inline]
-    fn driver(&self, uri: &Uri, policy: &Arc<Policy>, repeatable: bool) -> CallBuilder<K> {
+    fn driver(&self, uri: &Uri, policy: &Arc<Policy>, repeatable: Repeatable) -> CallBuilder<K> {
         let destination = Some(self.destinations.at(uri));
         let driver = Driver::shared(policy.clone(), destination, self.clock.clone());
         self.named.name(driver.repeatable(repeatable))
@@ -370,6 +397,14 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
             replay.announce(length);
         }
         (replay, body)
+    }
+
+    /// What a failure of the service says about the whole of an attempt.
+    const fn hop(&self) -> Hop {
+        match self.calls_twice {
+            true => Hop::Here,
+            false => Hop::None,
+        }
     }
 
     /// Lets the caller choose where the attempt goes.

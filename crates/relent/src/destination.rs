@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use relent_core::{
-    Budget, Caller, Cooldown, Ended, Failure, Gate, Instant, Pass, Place, Policy, RequestRate,
+    Budget, Caller, Cooldown, Ended, Failure, Gate, Hop, Instant, Pass, Place, Policy, RequestRate,
     Slot, Throttle,
 };
 
@@ -372,6 +372,23 @@ impl Destination {
             slots.on_failure(now, started, failure);
         }
         self.cooldown.on_failure(now, failure, self.longest)
+    }
+
+    /// An attempt at another destination was redirected here at `started`, and ended like this; `None`
+    /// is a success. Whether a cooldown begins.
+    pub(crate) fn on_redirected(
+        &self,
+        now: Instant,
+        started: Instant,
+        failure: Option<&Failure>,
+    ) -> bool {
+        // Here it is a failure like any other.
+        let failure = failure.map(|failure| failure.hop(Hop::None));
+        let failure = failure.as_ref();
+        let begins = failure.is_some_and(|failure| self.on_failure(now, started, failure));
+        let ended = failure.map_or(Ended::Answered, |failure| self.ended(failure));
+        self.on_end(|| now, Some(Pass::new(started, false)), ended);
+        begins
     }
 
     /// What the gate has become since somebody asked last.

@@ -65,7 +65,8 @@ impl Destinations {
         self
     }
 
-    /// The destination of this name, such as the host and port of a URL.
+    /// The destination of this name. Clients of HTTP call an origin by its scheme, host and port, such
+    /// as `https://one.example` or `http://one.example:8080`; see RFC 6454 §6.2.
     #[must_use]
     #[inline]
     pub fn of(&self, name: &str) -> Arc<Destination> {
@@ -74,10 +75,18 @@ impl Destinations {
 
     /// The same, if it is the one that was called last.
     #[doc(hidden)]
+    #[inline]
     pub fn again(&self, name: &str) -> Option<Arc<Destination>> {
+        self.again_if(|last| *last == *name)
+    }
+
+    /// The one that was called last, if it has the right name: to compare one needs no text of it.
+    #[doc(hidden)]
+    #[inline]
+    pub fn again_if(&self, is_right: impl FnOnce(&str) -> bool) -> Option<Arc<Destination>> {
         let known = self.known();
         let (last, entry) = known.last.as_ref()?;
-        (**last == *name).then(|| Arc::clone(&entry.destination))
+        is_right(last).then(|| Arc::clone(&entry.destination))
     }
 
     #[inline(never)]

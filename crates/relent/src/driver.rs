@@ -11,8 +11,8 @@ use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Budget, Cause, Decision, Ended, Failure, Instant, Policy, Random, Session, Stop, StopReason,
-    Trace, TraceEntry,
+    Budget, Cause, Decision, Ended, Failure, Instant, Policy, Random, Repeatable, Session, Stop,
+    StopReason, Trace, TraceEntry,
 };
 
 use crate::clock::Clock;
@@ -210,7 +210,7 @@ where
 
     /// Whether the operation may run twice without harm, in place of what the builder was told: for a
     /// caller that finds it out when an attempt has failed, since most do not fail. To be said before
-    /// the failure.
+    /// the failure. A `bool` is the caller's word, which no policy overrules; see [`Repeatable`].
     ///
     /// ```
     /// use relent::{Driver, Failure, Policy, StdClock, StopReason};
@@ -221,8 +221,8 @@ where
     /// let stop = driver.on_failure(&Failure::ambiguous()).stop();
     /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotRepeatable));
     /// ```
-    pub const fn set_repeatable(&mut self, repeatable: bool) {
-        self.session.set_repeatable(repeatable);
+    pub fn set_repeatable(&mut self, repeatable: impl Into<Repeatable>) {
+        self.session.set_repeatable(repeatable.into());
     }
 
     /// The operation succeeded.

@@ -141,7 +141,9 @@ fn attempt(entry: &TraceEntry, origin: Instant) -> AttemptJson {
             (None, Some(_)) => "cancelled".to_owned(),
             (None, None) => "success".to_owned(),
         },
-        kind: entry.failure.map(|failure| failure.kind.name()),
+        kind: entry
+            .failure
+            .map(|failure| failure.kind_of_attempt().name()),
         hint: hint
             .filter(|hint| hint.delay().is_some() || hint.advice != relent_core::Advice::None)
             .map(|hint| HintJson {

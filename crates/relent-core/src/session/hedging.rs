@@ -17,7 +17,7 @@ impl Session {
     #[must_use]
     pub fn grant_hedge(&mut self, policy: &Policy, now: Instant, budget: Option<&Budget>) -> bool {
         let retries = self.attempts.saturating_sub(1);
-        if !(self.repeatable || policy.assume_repeatable)
+        if !self.repeatable.is_allowed_by(policy)
             || policy.max_retries().is_some_and(|most| retries >= most)
             || now > policy.last_start(self.started)
         {
@@ -76,8 +76,9 @@ impl Session {
 
     /// An attempt failed, and another failure decides: keeps what it says about the operation.
     pub(crate) fn note(&mut self, policy: &Policy, failure: &Failure) {
-        let eligible = self.eligible(policy, failure);
-        self.perhaps_done |= failure.kind == Kind::Ambiguous && eligible == Ok(Kind::Ambiguous);
+        if let Ok(kind) = self.eligible(policy, failure) {
+            self.note_effect(failure, kind);
+        }
     }
 
     /// The same for the budget: each failure is charged once.

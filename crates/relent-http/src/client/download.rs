@@ -13,6 +13,7 @@ use reqwest::ResponseBuilderExt;
 use super::Client;
 use super::attempt::{AttemptError, Broken, Failed, Last, Until};
 use super::body::Body;
+use super::hops::Watch;
 use super::manner::Manner;
 use super::outgoing::Outgoing;
 use super::resume::Representation;
@@ -73,6 +74,8 @@ pub struct Download<'c> {
     telling: Telling<TokioClock>,
     /// The running attempt.
     begun: Attempt,
+    /// The redirects that it follows.
+    watch: Watch,
 }
 
 /// What has arrived of a representation that can be resumed.
@@ -107,6 +110,7 @@ impl<'c> Download<'c> {
                 remaining: None,
                 limit: None,
             },
+            watch: Watch::default(),
         }
     }
 
@@ -140,6 +144,7 @@ impl<'c> Download<'c> {
     ) -> Result<Response<()>, Failed> {
         self.until = Until::after(begun.limit);
         self.begun = begun;
+        self.watch = Watch::default();
         let result = self.run(sink).await;
         let attempt = self.attempts;
         self.attempts = attempt.saturating_add(1);
@@ -149,6 +154,10 @@ impl<'c> Download<'c> {
             if matches!(failed.last, Last::Error(_)) {
                 self.manner.judge_failed(attempt, &mut failed);
             }
+            let (watch, watched) = (&self.watch, self.client.0.watched);
+            let facts = || self.request.facts();
+            self.manner
+                .note_hops(&mut failed.failure, watch, watched, facts);
             self.request.take_back(&mut failed);
             if self.partial.is_none() && !sink.can_start_over() {
                 failed.stop.get_or_insert(StopReason::NotReplayable);
@@ -231,9 +240,10 @@ impl<'c> Download<'c> {
             telling.tell(begun, request.headers_mut());
         };
         let (request, connection) = (&self.request, self.connection);
+        let (until, watch) = (self.until, &mut self.watch);
         let attempt = self
             .client
-            .attempt(request, connection, self.until, begun.number, tell);
+            .attempt(request, connection, until, begun.number, watch, tell);
         attempt.await
     }
 
@@ -353,7 +363,7 @@ impl Client {
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
         let mut download = Download::with(self, request, manner.clone());
-        let mut driver = manner.driver(download.request.host());
+        let mut driver = manner.driver(download.request.url());
         driver.set_repeatable(manner.may_repeat(download.facts()));
         let mut last = None;
         let (last, stop) = loop {
@@ -364,13 +374,22 @@ impl Client {
             }
             drop(earlier);
             let begun = driver.on_attempt();
-            let failed = match download.attempt_as(begun, sink).await {
+            let attempted = download.attempt_as(begun, sink).await;
+            let (asked, watch) = (download.request.url(), &download.watch);
+            let mut failed = match attempted {
                 Ok(head) => {
+                    let followed = watch.followed();
+                    // A redirect that was not followed is an answer of the one that was asked.
+                    if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
+                        let seen = (None, None);
+                        manner.tell_elsewhere(&mut driver, asked, followed, seen, None);
+                    }
                     driver.on_success_with(Cause::Status(head.status().as_u16()));
                     return Ok((head, driver.summary(None)));
                 }
                 Err(failed) => failed,
             };
+            manner.tell_failed(&mut driver, asked, &mut failed, watch);
             match manner.decide(&mut driver, &failed) {
                 Decision::Retry { after } => {
                     last = Some(Box::new(wait(after, driver.room(), failed.last).await));

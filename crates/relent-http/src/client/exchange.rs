@@ -14,6 +14,7 @@ use tower_service::Service;
 use super::Client;
 use super::attempt::{Failed, Last, Until};
 use super::error::Error;
+use super::hops::{Followed, Watch};
 use super::manner::{CallDriver, Manner, cause};
 use super::outgoing::Outgoing;
 use super::request::{Plan, wrong};
@@ -47,6 +48,7 @@ struct First {
     sent: Sent,
     until: Until,
     span: AttemptSpan,
+    watch: Watch,
 }
 
 /// What the attempts of a request have in common.
@@ -73,7 +75,7 @@ impl Exchange {
         let cap = client.0.body_cap;
         Self {
             call: Some(Call {
-                driver: manner.driver(built.url().authority()),
+                driver: manner.driver(Some(built.url())),
                 telling: manner.telling(),
                 client,
                 manner,
@@ -116,12 +118,15 @@ impl Future for Exchange {
                 None => None,
                 Some(first) => match ready!(call.poll_first(first, this.timer.as_mut(), context)) {
                     Ok(response) => {
-                        let summary = call.succeeded(&response);
+                        let summary = call.succeeded(&response, &first.watch);
                         *this.first = None;
                         *this.call = None;
                         return Poll::Ready(Ok(Response::new(response, summary)));
                     }
-                    Err(failed) => Some(failed),
+                    Err(mut failed) => {
+                        call.heed_hops(&mut failed, &first.watch);
+                        Some(failed)
+                    }
                 },
             };
             *this.first = None;
@@ -140,7 +145,7 @@ impl Call {
     #[inline]
     pub(crate) fn new(client: Client, manner: Arc<Manner>, request: Outgoing) -> Self {
         Self {
-            driver: manner.driver(request.host()),
+            driver: manner.driver(request.url()),
             telling: manner.telling(),
             client,
             manner,
@@ -173,7 +178,12 @@ impl Call {
             let _entered = span.enter();
             http.call(built.take()?)
         };
-        Some(First { sent, until, span })
+        Some(First {
+            sent,
+            until,
+            span,
+            watch: Watch::default(),
+        })
     }
 
     #[inline]
@@ -183,9 +193,14 @@ impl Call {
         timer: Pin<&mut Option<Sleep>>,
         context: &mut Context<'_>,
     ) -> Poll<Result<reqwest::Response, Box<Failed>>> {
-        let First { sent, until, span } = first;
+        let First {
+            sent,
+            until,
+            span,
+            watch,
+        } = first;
         let entered = span.enter();
-        let polled = Pin::new(sent).poll(context);
+        let polled = watch.poll(|| Pin::new(sent).poll(context));
         drop(entered);
         let outcome = match polled {
             Poll::Ready(Ok(response))
@@ -211,9 +226,33 @@ impl Call {
     }
 
     #[inline]
-    fn succeeded(&mut self, response: &reqwest::Response) -> Summary {
+    fn succeeded(&mut self, response: &reqwest::Response, watch: &Watch) -> Summary {
+        if let Some(followed) = watch.followed() {
+            self.succeeded_elsewhere(response, followed);
+        }
         self.driver.on_success_with(cause(response.status()));
         self.driver.summary(None)
+    }
+
+    #[cold]
+    pub(super) fn succeeded_elsewhere(
+        &mut self,
+        response: &reqwest::Response,
+        followed: &Followed,
+    ) {
+        let asked = self.request.url();
+        let seen = (Some(response), None);
+        self.manner
+            .tell_elsewhere(&mut self.driver, asked, followed, seen, None);
+    }
+
+    /// An attempt failed, which may have followed redirects.
+    #[cold]
+    pub(super) fn heed_hops(&mut self, failed: &mut Failed, watch: &Watch) {
+        let (manner, watched) = (&self.manner, self.client.0.watched);
+        let facts = || self.request.facts();
+        manner.note_hops(&mut failed.failure, watch, watched, facts);
+        manner.tell_failed(&mut self.driver, self.request.url(), failed, watch);
     }
 
     #[cold]
@@ -263,17 +302,25 @@ impl Call {
         let begun = self.driver.on_attempt();
         let (until, number) = (Until::after(begun.limit), begun.number);
         let (manner, telling) = (&self.manner, &mut self.telling);
+        let mut watch = Watch::default();
         let tell = |request: &mut reqwest::Request| {
             manner.route(number, request);
             telling.tell(&begun, request.headers_mut());
         };
-        let attempt = self
-            .client
-            .attempt(&self.request, connection, until, number, tell);
+        let attempt =
+            self.client
+                .attempt(&self.request, connection, until, number, &mut watch, tell);
         let outcome = pin!(attempt).await;
-        let response = self.manner.judge(number.saturating_sub(1), outcome)?;
-        let summary = self.succeeded(&response);
-        Ok(Response::new(response, summary))
+        match self.manner.judge(number.saturating_sub(1), outcome) {
+            Ok(response) => {
+                let summary = self.succeeded(&response, &watch);
+                Ok(Response::new(response, summary))
+            }
+            Err(mut failed) => {
+                self.heed_hops(&mut failed, &watch);
+                Err(failed)
+            }
+        }
     }
 }
 

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use relent::{Destination, Driver, SessionRandom, To, TokioClock};
-use relent_core::{Cause, Decision, Failure, Hedge, Kind, Pattern, Policy, StopReason};
+use relent_core::{
+    Cause, Decision, Failure, Hedge, Hop, Kind, Pattern, Policy, Repeatable, StopReason,
+};
+use reqwest::Url;
 
 use super::attempt::{AttemptError, Failed, Last};
+use super::hops::{Followed, Watch};
 use super::outgoing::Outgoing;
 use crate::cross_layer::{CrossLayer, Telling};
 use crate::destinations::There;
@@ -36,8 +40,8 @@ pub(crate) struct Manner {
     pub(crate) when: Option<Arc<When>>,
     pub(crate) delay: Option<Arc<Delay>>,
     pub(crate) reroute: Option<Arc<Reroute>>,
-    /// Whether the request may run twice, if the caller says so.
-    pub(crate) repeatable: Option<bool>,
+    /// Whether the request may run twice, by the caller's word.
+    pub(crate) repeatable: Repeatable,
     pub(crate) traced: bool,
     pub(crate) named: Named,
     /// What is told to the server, if anything.
@@ -47,13 +51,13 @@ pub(crate) struct Manner {
 impl Manner {
     pub(crate) fn new(policy: Arc<Policy>) -> Self {
         Self {
-            destinations: There::by_host(&policy),
+            destinations: There::by_origin(&policy),
             policy,
             hedge: None,
             when: None,
             delay: None,
             reroute: None,
-            repeatable: None,
+            repeatable: Repeatable::Unknown,
             traced: false,
             named: Named::default(),
             cross: None,
@@ -70,22 +74,93 @@ impl Manner {
         self.policy = Arc::new(change(Policy::clone(&self.policy)));
     }
 
-    /// A driver for one request to this host, which does not run twice until that is
+    /// A driver for one request to this address, which does not run twice until that is
     /// [found out](Self::may_repeat): most do not fail. The only place that knows what is shared among
     /// the requests to a destination.
-    pub(crate) fn driver(&self, host: &str) -> CallDriver {
-        let destination = Some(self.destinations.of(host));
+    pub(crate) fn driver(&self, url: Option<&Url>) -> CallDriver {
+        let destination = Some(self.destinations.of(url));
         let driver = Driver::shared(self.policy.clone(), destination, TokioClock);
-        let mut driver = driver.repeatable(false);
+        let mut driver = driver.repeatable(Repeatable::Unknown);
         if self.traced {
             driver = driver.traced();
         }
         self.named.name(driver).start()
     }
 
-    /// Whether a request of which this is known may run twice.
-    pub(crate) fn may_repeat(&self, facts: RequestFacts) -> bool {
-        self.repeatable.unwrap_or(facts.repeatable)
+    /// Whether a request of which this is known may run twice. The caller's word goes before all else.
+    pub(crate) fn may_repeat(&self, facts: RequestFacts) -> Repeatable {
+        match self.repeatable {
+            Repeatable::Unknown => Repeatable::known(facts.repeatable),
+            said => said,
+        }
+    }
+
+    /// What an attempt that failed says about the whole of it: `failure` is of its last request, and
+    /// `watched` says whether all redirects are seen. Where they are not, nothing proves that what is not
+    /// repeatable was sent once.
+    #[cold]
+    pub(crate) fn note_hops(
+        &self,
+        failure: &mut Failure,
+        watch: &Watch,
+        watched: bool,
+        facts: impl FnOnce() -> RequestFacts,
+    ) {
+        let proven = || watched || self.may_repeat(facts()).is_allowed_by(&self.policy);
+        if watch.followed().is_some() || !proven() {
+            failure.hop = Hop::Here;
+        }
+    }
+
+    /// The same for a failed attempt of the client. Where redirects are not seen, the URL of a response
+    /// tells of those to another origin, unless the caller has chosen that URL.
+    #[cold]
+    pub(crate) fn tell_failed(
+        &self,
+        driver: &mut CallDriver,
+        asked: Option<&Url>,
+        failed: &mut Failed,
+        watch: &Watch,
+    ) {
+        let (error, response) = failed.last.parts();
+        let error = match error {
+            Some(AttemptError::Transport(error)) => Some(error),
+            _ => None,
+        };
+        let unseen = match response {
+            Some(response) if watch.followed().is_none() && self.reroute.is_none() => {
+                Some(Followed::to(response.url()))
+            }
+            _ => None,
+        };
+        if let Some(followed) = watch.followed().or(unseen.as_ref()) {
+            let failure = Some(&mut failed.failure);
+            self.tell_elsewhere(driver, asked, followed, (response, error), failure);
+        }
+    }
+
+    /// Tells the destination that a redirect led to how the attempt ended there: with this response, or
+    /// with this error of reqwest, or cut off. `failure` is `None` for a success.
+    #[cold]
+    pub(crate) fn tell_elsewhere(
+        &self,
+        driver: &mut CallDriver,
+        asked: Option<&Url>,
+        followed: &Followed,
+        (response, error): (Option<&reqwest::Response>, Option<&reqwest::Error>),
+        failure: Option<&mut Failure>,
+    ) {
+        let Some(url) = followed.by(response, error) else {
+            return;
+        };
+        let there = self.destinations.of(Some(url));
+        if Arc::ptr_eq(&there, &self.destinations.of(asked)) {
+            return;
+        }
+        driver.on_elsewhere(&there, followed.at, failure.as_deref());
+        if let Some(failure) = failure {
+            failure.hop = Hop::Elsewhere;
+        }
     }
 
     /// Lets the caller choose where the attempt goes.
@@ -100,7 +175,7 @@ impl Manner {
     #[inline]
     pub(crate) fn hedge_for(&self, request: &Outgoing) -> Option<&Arc<Hedge>> {
         let hedge = self.hedge.as_ref()?;
-        let may = (self.may_repeat(request.facts()) || self.policy.assume_repeatable())
+        let may = self.may_repeat(request.facts()).is_allowed_by(&self.policy)
             && self.policy.max_retries() != Some(0)
             && request.can_be_sent_again();
         may.then_some(hedge)

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use http::Extensions;
 use relent::{Destination, GaveUp, Summary};
-use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, StopReason};
-use reqwest::{Request, Response};
+use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, Repeatable, StopReason};
+use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::attempt::{AttemptError, Until};
+use super::hops::Watch;
 use super::manner::{Manner, cause};
 use super::outgoing::Head;
 use super::sending::{sleep, wait_draining};
@@ -38,14 +39,17 @@ use crate::{classify, network};
 /// - Each attempt begins with the extensions that the caller gave: what one attempt has put into them
 ///   is not seen by the next.
 /// - The error of another middleware may have taken effect, so it is retried only if the request may
-///   run twice.
+///   run twice. The same holds for any failure unless you say that
+///   [redirects are watched](Self::redirects_are_watched), and for one after a redirect.
 /// - A 421 is retried once, but on any connection: for a fresh one, use [`Client`](super::Client).
 ///
 /// With the feature `tracing` it tells of waits and give-ups; it makes no spans, which are the work of
 /// another middleware after it, such as reqwest-tracing.
 ///
 /// The reqwest client should come from a [`recipe`](super::recipe), so that its own retries do not
-/// multiply. Requests take another policy with `.with_extension(Arc<Policy>)`.
+/// multiply. Requests take another policy with `.with_extension(Arc<Policy>)`, and with
+/// `.with_extension(Repeatable::No)` or `Yes` they say whether they may run twice, whatever their method and
+/// headers say.
 ///
 /// ```no_run
 /// use relent::Policy;
@@ -54,7 +58,7 @@ use crate::{classify, network};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = ClientBuilder::new(recipe().build()?)
-///     .with(RetryMiddleware::new(Policy::STANDARD))
+///     .with(RetryMiddleware::new(Policy::STANDARD).redirects_are_watched())
 ///     .build();
 /// let response = client.get("https://example.com/").send().await?;
 /// if let Some(summary) = response.extensions().get::<relent::Summary>() {
@@ -67,6 +71,8 @@ use crate::{classify, network};
 pub struct RetryMiddleware {
     manner: Arc<Manner>,
     hints: HintOptions,
+    /// Whether all below makes one call for one, or lets redirects be seen.
+    watched: bool,
 }
 
 impl RetryMiddleware {
@@ -76,6 +82,7 @@ impl RetryMiddleware {
         Self {
             manner: Arc::new(Manner::new(policy.into())),
             hints: HintOptions::default(),
+            watched: false,
         }
     }
 
@@ -83,7 +90,21 @@ impl RetryMiddleware {
         Arc::make_mut(&mut self.manner)
     }
 
-    /// Takes all that it calls for this one destination, in place of one for each host.
+    /// Says that each attempt makes one call, or lets it be seen if it makes more: the redirect policy of
+    /// the reqwest client is [`watched`](super::watched), which that of a [`recipe`](super::recipe) is,
+    /// the client has no retries of its own, and no middleware after this one calls twice.
+    ///
+    /// Without this nothing proves how often an attempt sends a request. It may follow a redirect after a
+    /// `POST` that was processed, and what the last server says is no proof that the first did nothing. So
+    /// a request that is not repeatable is never sent again, whatever the answer. Repeatable requests are
+    /// retried as ever.
+    #[must_use]
+    pub const fn redirects_are_watched(mut self) -> Self {
+        self.watched = true;
+        self
+    }
+
+    /// Takes all that it calls for this one destination, in place of one for each origin.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
         self.manner().destinations = There::One(destination);
@@ -140,9 +161,11 @@ impl RetryMiddleware {
         request: Request,
         extensions: &mut Extensions,
         next: Next<'_>,
+        watch: &mut Watch,
     ) -> std::result::Result<Response, (Failure, Outcome)> {
         let facts = RequestFacts::of(request.method(), request.headers());
-        let outcome = until.timeout(next.run(request, extensions)).await;
+        let running = watch.around(next.run(request, extensions));
+        let outcome = until.timeout(running).await;
         match outcome.map_err(|cut| (cut.failure, Outcome::Cut(cut.error)))? {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
@@ -194,6 +217,14 @@ impl Again {
         }
     }
 
+    /// Where it goes.
+    fn url(&self) -> Option<&Url> {
+        Some(match self {
+            Self::Head(head) | Self::Streamed(head, _) => head.url(),
+            Self::Whole(request) => request.url(),
+        })
+    }
+
     /// `None` if the body cannot be sent again after all.
     fn request(self) -> Option<Request> {
         match self {
@@ -234,6 +265,15 @@ enum Outcome {
 }
 
 impl Outcome {
+    /// The response, or the error of reqwest.
+    fn parts(&self) -> (Option<&Response>, Option<&reqwest::Error>) {
+        match self {
+            Self::Refused(response) => (Some(response), None),
+            Self::Error(Error::Reqwest(error)) => (None, Some(error)),
+            Self::Error(Error::Middleware(_)) | Self::Cut(_) => (None, None),
+        }
+    }
+
     /// Waits for the next attempt, and drains what is left of this one meanwhile.
     async fn wait(self, after: Duration, room: Option<Duration>) -> Self {
         if let Self::Refused(response) = self {
@@ -269,10 +309,13 @@ impl Middleware for RetryMiddleware {
         if let Some(policy) = extensions.get::<Arc<Policy>>() {
             Arc::make_mut(&mut manner).policy = policy.clone();
         }
+        if let Some(said) = extensions.get::<Repeatable>() {
+            Arc::make_mut(&mut manner).repeatable = *said;
+        }
         let manner = manner.settled(request.headers());
         let mut telling = manner.telling();
         let facts = RequestFacts::of(request.method(), request.headers());
-        let mut driver = manner.driver(request.url().authority());
+        let mut driver = manner.driver(Some(request.url()));
         driver.set_repeatable(manner.may_repeat(facts));
         let given = extensions.clone();
         let mut last = None;
@@ -295,9 +338,14 @@ impl Middleware for RetryMiddleware {
             let again = Again::of(&mut request, &mut stream);
             telling.tell(&begun, request.headers_mut());
             extensions.clone_from(&given);
-            let attempt = self.attempt(until, request, extensions, next.clone());
-            let (failure, outcome) = match attempt.await {
+            let mut watch = Watch::default();
+            let attempt = self.attempt(until, request, extensions, next.clone(), &mut watch);
+            let (mut failure, outcome) = match attempt.await {
                 Ok(mut response) => {
+                    if let Some(followed) = watch.followed() {
+                        let seen = (Some(&response), None);
+                        manner.tell_elsewhere(&mut driver, again.url(), followed, seen, None);
+                    }
                     driver.on_success_with(cause(response.status()));
                     let summary = driver.summary(None);
                     extensions.insert(summary.clone());
@@ -306,6 +354,12 @@ impl Middleware for RetryMiddleware {
                 }
                 Err(failed) => failed,
             };
+            manner.note_hops(&mut failure, &watch, self.watched, || facts);
+            if let Some(followed) = watch.followed() {
+                let seen = outcome.parts();
+                let failure = Some(&mut failure);
+                manner.tell_elsewhere(&mut driver, again.url(), followed, seen, failure);
+            }
             let helped = !matches!(failure.kind, Kind::Permanent | Kind::Overloaded);
             let answered = matches!(outcome, Outcome::Refused(_));
             let stop = if helped && !again.is_left(answered) {

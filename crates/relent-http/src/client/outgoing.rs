@@ -92,9 +92,9 @@ impl Outgoing {
         Some(&rest.headers)
     }
 
-    /// Host and port, which tell destinations apart; empty if reqwest will refuse the address.
-    pub(crate) fn host(&self) -> &str {
-        self.asked().map_or("", |(_, url)| url.authority())
+    /// Where it goes; `None` if reqwest will refuse the address.
+    pub(crate) fn url(&self) -> Option<&Url> {
+        self.asked().map(|(_, url)| url)
     }
 
     /// Looked up when it is needed: most requests do not fail.
@@ -172,6 +172,12 @@ impl Head {
             version: request.version(),
             rest: (!none).then(rest),
         }
+    }
+
+    /// Where it goes.
+    #[cfg(feature = "middleware")]
+    pub(crate) const fn url(&self) -> &Url {
+        &self.url
     }
 
     /// A request with this head. What is as in a new one is not touched: reqwest makes a map for a

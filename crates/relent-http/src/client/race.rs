@@ -11,6 +11,7 @@ use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
 use super::Client;
 use super::attempt::{Broken, Failed};
 use super::exchange::Call;
+use super::hops::Watch;
 use super::manner::cause;
 use super::outgoing::Outgoing;
 use super::response::Response;
@@ -26,10 +27,12 @@ pin_project! {
         client: &'c Client,
         request: &'c Outgoing,
         span: AttemptSpan,
+        watch: Watch,
     }
 }
 
-type Outcome = Result<reqwest::Response, Box<Failed>>;
+/// What it came to, and the redirects that it followed.
+type Outcome = (Result<reqwest::Response, Box<Failed>>, Watch);
 
 impl<F> Future for Sending<'_, F>
 where
@@ -40,10 +43,11 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let this = self.project();
         let entered = this.span.enter();
-        let polled = this.sending.poll(context);
+        let polled = this.watch.poll(|| this.sending.poll(context));
         drop(entered);
         let sent = ready!(polled);
-        Poll::Ready(this.client.judge(this.request, this.span, sent))
+        let judged = this.client.judge(this.request, this.span, sent);
+        Poll::Ready((judged, std::mem::take(this.watch)))
     }
 }
 
@@ -52,8 +56,9 @@ impl<F> Sending<'_, F> {
     fn cut_off(self: Pin<&mut Self>, racer: &Racer) -> Outcome {
         let given = racer.attempt().limit.unwrap_or_default();
         let this = self.project();
-        this.client
-            .judge(this.request, this.span, Err(Broken::timeout(given)))
+        let late = Err(Broken::timeout(given));
+        let judged = this.client.judge(this.request, this.span, late);
+        (judged, std::mem::take(this.watch))
     }
 }
 
@@ -85,6 +90,7 @@ impl Call {
                 client,
                 request,
                 span,
+                watch: Watch::default(),
             }
         };
         let mut running = Running::new();
@@ -92,27 +98,34 @@ impl Call {
         // What belongs to the failure that decides, unless a plainer one comes.
         let mut kept = None;
         loop {
-            let (racer, outcome) = match poll_fn(|context| running.poll_next(driver, context)).await
-            {
-                RaceEvent::Due => {
-                    running.join(driver, &mut start);
-                    continue;
-                }
-                RaceEvent::Ended(racer, outcome) => (racer, outcome),
-                RaceEvent::CutOff(racer, mut sending) => {
-                    let outcome = sending.as_mut().cut_off(&racer);
-                    (racer, outcome)
-                }
-            };
+            let (racer, (outcome, watch)) =
+                match poll_fn(|context| running.poll_next(driver, context)).await {
+                    RaceEvent::Due => {
+                        running.join(driver, &mut start);
+                        continue;
+                    }
+                    RaceEvent::Ended(racer, outcome) => (racer, outcome),
+                    RaceEvent::CutOff(racer, mut sending) => {
+                        let outcome = sending.as_mut().cut_off(&racer);
+                        (racer, outcome)
+                    }
+                };
             let before = racer.attempt().number.saturating_sub(1);
             let mut failed = match manner.judge(before, outcome) {
                 Ok(response) => {
+                    if let Some(followed) = watch.followed() {
+                        let seen = (Some(&response), None);
+                        manner.tell_elsewhere(driver, request.url(), followed, seen, None);
+                    }
                     let seen = Some(cause(response.status()));
                     running.won(driver, hedge, &racer, seen);
                     return Ok(Response::new(response, driver.summary(None)));
                 }
                 Err(failed) => failed,
             };
+            let facts = || request.facts();
+            manner.note_hops(&mut failed.failure, &watch, client.0.watched, facts);
+            manner.tell_failed(driver, request.url(), &mut failed, &watch);
             if !running.is_empty() {
                 stand_beside(&mut failed, request);
             }

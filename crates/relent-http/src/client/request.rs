@@ -209,10 +209,11 @@ impl RequestBuilder {
         self.change(|manner| manner.hedge = None)
     }
 
-    /// Says whether the request may run twice, whatever its method and header say. With `true` you
-    /// promise that a duplicate does no harm; `false` is for a GET that does something.
+    /// Says whether the request may run twice, whatever its method and header say, and whatever the
+    /// policy assumes of all requests. With `true` you promise that a duplicate does no harm; `false` is
+    /// for a GET that does something.
     pub fn repeatable(self, repeatable: bool) -> Self {
-        self.change(move |manner| manner.repeatable = Some(repeatable))
+        self.change(move |manner| manner.repeatable = repeatable.into())
     }
 
     /// Names the request, so that it may run twice: with a [new key](IdempotencyKey::new), or one of

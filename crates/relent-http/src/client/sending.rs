@@ -8,6 +8,7 @@ use tower_service::Service;
 
 use super::Client;
 use super::attempt::{Broken, Failed, Last, Until, drained};
+use super::hops::Watch;
 use super::outgoing::Outgoing;
 use crate::classify;
 use crate::classify::cannot_fail;
@@ -36,7 +37,7 @@ impl Connection {
 
 impl Client {
     /// One attempt, until the head of a response that is no failure. `tell` has the last word on the
-    /// address and the fields of its request.
+    /// address and the fields of its request; `watch` sees the redirects that it follows.
     #[inline]
     pub(crate) async fn attempt(
         &self,
@@ -44,12 +45,14 @@ impl Client {
         connection: Connection,
         until: Until,
         number: u32,
+        watch: &mut Watch,
         tell: impl FnOnce(&mut reqwest::Request),
     ) -> Result<reqwest::Response, Box<Failed>> {
         let built = self.built(request, connection, tell);
         let mut span = span_of(&built, number);
         // Pinned where it is: what is handed on by value is copied each time.
         let sending = pin!(self.transmit(request, connection, built));
+        let sending = watch.around(sending);
         let outcome = until.timeout(span.around(sending)).await.flatten();
         match outcome {
             Ok(response) if cannot_fail(response.status(), response.headers()) => {

@@ -70,8 +70,9 @@ where
     }
 
     /// An attempt, or a race of several, has failed.
-    fn decide(self: Pin<&mut Self>, ended: Ended<R>, failure: Failure) -> Next<R> {
+    fn decide(self: Pin<&mut Self>, ended: Ended<R>, mut failure: Failure) -> Next<R> {
         let mut this = self.project();
+        failure.hop = this.config.hop();
         let Ended { outcome, busy } = ended;
         known(this.facts, this.head.as_ref(), this.driver);
         let answered = matches!(outcome, Outcome::Response(_));

@@ -11,7 +11,7 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use relent::{Attempt, Clock, GaveUp, Sleeper, Summary, Timer};
-use relent_core::{Cause, Failure, Hedge, Instant, Kind};
+use relent_core::{Cause, Failure, Hedge, Instant, Kind, Repeatable};
 use tower_service::Service;
 
 use super::body::ResponseBody;
@@ -241,7 +241,7 @@ pub(super) fn known<K: Clock>(
 ) -> RequestFacts {
     *facts.get_or_insert_with(|| {
         let facts = head.map_or_else(RequestFacts::default, Head::facts);
-        driver.set_repeatable(facts.repeatable);
+        driver.set_repeatable(Repeatable::known(facts.repeatable));
         facts
     })
 }

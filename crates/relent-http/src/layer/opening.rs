@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body::Body;
 use relent::{Clock, Entry, Sleeper, Timer};
-use relent_core::Failure;
+use relent_core::{Failure, Repeatable};
 use tower_service::Service;
 
 use super::future::{Extras, ResponseFuture, State, begin, span_of};
@@ -53,7 +53,7 @@ where
     ) -> Self {
         let once = config.policy.max_retries() == Some(0);
         let mut opening = if config.plain && request.extensions().is_empty() && !once {
-            let driver = config.driver(request.uri(), &config.policy, false);
+            let driver = config.driver(request.uri(), &config.policy, Repeatable::Unknown);
             Opening {
                 driver: driver.start(),
                 // They can still be read from the head that is kept.
@@ -162,10 +162,11 @@ where
         let overrides = overrides.unwrap_or_default();
         let facts = RequestFacts::of(request.method(), request.headers());
         let policy = overrides.policy.as_ref().unwrap_or(&config.policy);
-        let repeatable = overrides.repeatable.unwrap_or(facts.repeatable);
+        let known = Repeatable::known(facts.repeatable);
+        let repeatable = overrides.repeatable.map_or(known, Repeatable::from);
         let driver = config.driver(request.uri(), policy, repeatable);
         let once = overrides.no_retry || policy.max_retries() == Some(0);
-        let may_hedge = !once && (repeatable || policy.assume_repeatable());
+        let may_hedge = !once && repeatable.is_allowed_by(policy);
         let hedge = overrides.hedge.as_ref().unwrap_or(&config.hedge);
         let hedge = hedge.as_ref().filter(|_| may_hedge);
         let extras = (hedge.is_some() || config.cross.is_some()).then(|| {

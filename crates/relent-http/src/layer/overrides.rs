@@ -43,7 +43,8 @@ impl Override {
         self
     }
 
-    /// Whether the request may run twice without harm, whatever its method and headers say.
+    /// Whether the request may run twice without harm, whatever its method and headers say, and whatever
+    /// the policy assumes of all requests.
     #[must_use]
     pub const fn repeatable(mut self, repeatable: bool) -> Self {
         self.repeatable = Some(repeatable);

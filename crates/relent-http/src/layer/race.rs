@@ -232,6 +232,7 @@ where
                     (racer, ended, failure)
                 }
             };
+            failure.hop = call.config.hop();
             if !self.running.is_empty() && is_gone(call.head.method(), &failure) {
                 // The attempt that is still running may have deleted it.
                 failure.as_if_done = true;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use relent_core::{Policy, Random, Session, Trace};
+use relent_core::{Policy, Random, Repeatable, Session, Trace};
 
 use super::{Driver, Extras, Goes, NOT_YET, Nowhere, To};
 use crate::clock::Clock;
@@ -20,7 +20,7 @@ pub struct DriverBuilder<'p, K, R = SessionRandom, P = &'p Policy, D = Nowhere> 
     to: D,
     clock: K,
     random: R,
-    repeatable: bool,
+    repeatable: Repeatable,
     silent: bool,
     extras: Option<Box<Extras<'p>>>,
     observer: Observer,
@@ -33,7 +33,7 @@ impl<K, P, D> DriverBuilder<'_, K, SessionRandom, P, D> {
             to,
             clock,
             random: SessionRandom::new(),
-            repeatable: true,
+            repeatable: Repeatable::Yes,
             silent: false,
             extras: None,
             observer: Observer::NEW,
@@ -66,9 +66,21 @@ where
         self.with(|_, clock, random| (To::new(destination), clock, random))
     }
 
-    /// Whether the operation may run twice without harm; true unless said otherwise.
-    pub fn repeatable(mut self, repeatable: bool) -> Self {
-        self.repeatable = repeatable;
+    /// Whether the operation may run twice without harm; it may unless said otherwise. A `bool` is the
+    /// caller's word, which no policy overrules; [`Repeatable::known`] is for what was only found out.
+    ///
+    /// ```
+    /// use relent::{Driver, Failure, Policy, StdClock, StopReason};
+    ///
+    /// let assuming = Policy::STANDARD.clone().into_builder().assume_repeatable(true).build()?;
+    /// let mut driver = Driver::builder(&assuming, StdClock).repeatable(false).start();
+    /// driver.on_attempt();
+    /// let stop = driver.on_failure(&Failure::ambiguous()).stop();
+    /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotRepeatable));
+    /// # Ok::<(), relent::PolicyError>(())
+    /// ```
+    pub fn repeatable(mut self, repeatable: impl Into<Repeatable>) -> Self {
+        self.repeatable = repeatable.into();
         self
     }
 
@@ -130,6 +142,8 @@ where
     /// The driver, before its first attempt.
     #[inline]
     pub fn start(self) -> Driver<'p, K, R, P, D> {
+        let mut session = Session::new(NOT_YET, true);
+        session.set_repeatable(self.repeatable);
         Driver {
             attended: self.policy.needs_time()
                 || self.to.destination().is_some()
@@ -138,7 +152,7 @@ where
             to: self.to,
             clock: self.clock,
             random: self.random,
-            session: Session::new(NOT_YET, self.repeatable),
+            session,
             silent: self.silent,
             counted: false,
             extras: Seldom::new(self.extras),

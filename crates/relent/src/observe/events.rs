@@ -46,7 +46,7 @@ pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
         {
             relent.attempt = attempt,
             relent.wait = after.as_secs_f64(),
-            relent.kind = failure.kind.name(),
+            relent.kind = failure.kind_of_attempt().name(),
             relent.cause = %failure.cause,
             relent.hint = source,
             relent.hint_delay = delay,
@@ -60,7 +60,7 @@ pub(super) fn wait(attempt: u32, failure: &Failure, after: Duration) {
 #[cold]
 pub(super) fn stop(attempt: u32, failure: Option<&Failure>, reason: StopReason) {
     let (source, delay) = failure.map_or((None, None), hint);
-    let kind = failure.map(|failure| failure.kind.name());
+    let kind = failure.map(|failure| failure.kind_of_attempt().name());
     let cause = failure.map(|failure| tracing::field::display(failure.cause));
     let plural = if attempt == 1 { "" } else { "s" };
     let seen = failure

@@ -181,7 +181,12 @@ fn key(label: Option<&Label>, metric: &'static str, key: &'static str, value: &'
 
 #[cold]
 pub(super) fn failure(label: Option<&Label>, failure: &Failure) {
-    count(&key(label, FAILURES, KIND, failure.kind.name()));
+    count(&key(
+        label,
+        FAILURES,
+        KIND,
+        failure.kind_of_attempt().name(),
+    ));
 }
 
 #[cold]
