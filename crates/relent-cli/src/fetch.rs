@@ -114,7 +114,8 @@ pub(crate) struct FetchArgs {
 
     /// Follow redirects, at most 10
     ///
-    /// Without it a redirect is a response like any other.
+    /// Without it a redirect is a response like any other. After a redirect only what may run twice is
+    /// repeated, whatever the last server says: the first may have done what it was asked to.
     #[arg(short = 'L', long)]
     location: bool,
 

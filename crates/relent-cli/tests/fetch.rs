@@ -539,6 +539,64 @@ fn redirects_are_followed_only_if_asked() {
 }
 
 #[test]
+fn a_post_that_was_redirected_is_not_sent_again() {
+    let refusing = format!("http://{}/", refused());
+    let soon = [("retry-after-ms", "1")];
+    let limited = |status| Step::Answer(response(status, &soon, "later"));
+    for redirect in [301, 302, 303] {
+        for (target, then) in [
+            ("/", limited(429)),
+            ("/done", limited(429)),
+            ("/done", limited(503)),
+            ("/done", limited(421)),
+            ("/done", limited(425)),
+            ("/", Step::Close(Vec::new())),
+            (refusing.as_str(), limited(429)),
+        ] {
+            let moved = response(redirect, &[("location", target)], "paid");
+            let answering = then.clone();
+            let server = Server::answering(move |_, seen| match seen.method() {
+                "POST" => Step::Answer(moved.clone()),
+                _ => answering.clone(),
+            });
+            let posts = || {
+                let seen = server.seen();
+                seen.iter().filter(|seen| seen.method() == "POST").count()
+            };
+            let fetched = fetch(&["-L", "-d", "amount=5", &server.url("/")]);
+            assert_ne!(fetched.status, 0);
+            assert_eq!(posts(), 1, "{redirect} to {target}, then {then:?}");
+            assert!(
+                fetched.stderr.contains("POST is not repeated"),
+                "{}",
+                fetched.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn a_post_with_a_key_is_sent_again_after_a_redirect() {
+    let server = Server::answering(|index, seen| match seen.method() {
+        "POST" => Step::Answer(response(303, &[("location", "/")], "paid")),
+        _ if index == 1 => Step::Answer(response(429, &[("retry-after-ms", "1")], "later")),
+        _ => answer(200, "receipt"),
+    });
+    let fetched = fetch(&[
+        "-L",
+        "-d",
+        "amount=5",
+        "--idempotency-key",
+        "auto",
+        &server.url("/"),
+    ]);
+    assert_eq!((fetched.status, text(&fetched)), (0, "receipt"));
+    let posts = server.seen();
+    let posts = posts.iter().filter(|seen| seen.method() == "POST");
+    assert_eq!(posts.count(), 2);
+}
+
+#[test]
 fn include_prints_the_head_of_the_final_response_once() {
     let busy = Step::Answer(response(503, &[("x-who", "first")], "busy"));
     let done = Step::Answer(response(

@@ -9,10 +9,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::backoff::Backoff;
 use crate::budget::BudgetConfig;
+use crate::cooldown::Cooldown;
+use crate::failure::Hop;
+use crate::gate::Ended;
 use crate::hint::Hint;
 use crate::jitter::Jitter;
 use crate::policy::PolicyBuilder;
 use crate::random::Draw;
+use crate::request_rate::RequestRateConfig;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -174,6 +178,101 @@ fn rule_1_only_assume_repeatable_makes_everything_repeatable() {
         Run::new(&policy).stop(Failure::permanent()),
         StopReason::Permanent
     );
+}
+
+#[test]
+fn rule_1_the_callers_no_is_stronger_than_what_a_policy_assumes_of_all() {
+    let policy = doubling().assume_repeatable(true).build().unwrap();
+    // A policy with a rule decides on the longer path.
+    let ruled = doubling().assume_repeatable(true);
+    let ruled = ruled.rule(Rule::on([Pattern::Timeout]));
+    for policy in [policy, ruled.build().unwrap()] {
+        let failure = Failure::ambiguous();
+        let mut said = Run::new(&policy);
+        said.session.set_repeatable(Repeatable::No);
+        assert_eq!(said.stop(failure), StopReason::NotRepeatable);
+        let mut said = Run::new(&policy);
+        said.session.set_repeatable(Repeatable::No);
+        said.wait(Failure::not_processed());
+        Run::new(&policy).not_repeatable().wait(failure);
+        let mut hedged = Session::new(Instant::ORIGIN, true);
+        hedged.on_attempt();
+        assert!(hedged.grant_hedge(&policy, Instant::ORIGIN, None));
+        hedged.set_repeatable(Repeatable::No);
+        assert!(!hedged.grant_hedge(&policy, Instant::ORIGIN, None));
+    }
+}
+
+#[test]
+fn rule_1_whatever_failed_after_another_call_the_attempt_may_have_taken_effect() {
+    let plain = doubling().build().unwrap();
+    let believing = doubling().not_processed([Pattern::Any]).build().unwrap();
+    for policy in [&plain, &believing] {
+        for hop in [Hop::Here, Hop::Elsewhere] {
+            for failure in [
+                Failure::not_processed(),
+                Failure::network(Network::Connect),
+                status(Kind::NotProcessed, 421),
+                status(Kind::NotProcessed, 503).hint(Hint::do_retry()),
+                hinted(SECOND),
+                Failure::ambiguous(),
+            ] {
+                let failure = failure.hop(hop);
+                let reason = Run::new(policy).not_repeatable().stop(failure);
+                assert_eq!(reason, StopReason::NotRepeatable, "{failure:?}");
+                Run::new(policy).wait(failure);
+            }
+            for (worse, reason) in [
+                (Failure::permanent(), StopReason::Permanent),
+                (Failure::overloaded(), StopReason::Overloaded),
+                (
+                    Failure::throttled().hint(Hint::do_not_retry()),
+                    StopReason::DoNotRetry,
+                ),
+            ] {
+                assert_eq!(
+                    Run::new(policy).not_repeatable().stop(worse.hop(hop)),
+                    reason
+                );
+                assert_eq!(Run::new(policy).stop(worse.hop(hop)), reason);
+            }
+        }
+    }
+}
+
+#[test]
+fn rule_1_an_attempt_with_an_earlier_call_leaves_the_outcome_unknown() {
+    let policy = doubling().build().unwrap();
+    let changed = status(Kind::Permanent, 412).as_if_done(true);
+    let mut run = Run::new(&policy);
+    run.wait(Failure::throttled());
+    assert_eq!(run.stop(changed), StopReason::Permanent);
+    let mut run = Run::new(&policy);
+    run.wait(Failure::throttled().hop(Hop::Here));
+    assert_eq!(run.stop(changed), StopReason::OutcomeUnknown);
+    let reason = Run::new(&policy).stop(changed.hop(Hop::Here));
+    assert_eq!(reason, StopReason::OutcomeUnknown);
+}
+
+#[test]
+fn what_another_destination_said_is_neither_cooldown_nor_failure_here() {
+    let refused = hinted(SECOND);
+    for (hop, begins) in [
+        (Hop::None, true),
+        (Hop::Here, true),
+        (Hop::Elsewhere, false),
+    ] {
+        let cooldown = Cooldown::new();
+        let began = cooldown.on_failure(Instant::ORIGIN, &refused.hop(hop), SECOND * 300);
+        assert_eq!((began, cooldown.has_begun()), (begins, begins));
+        let failed = Failure::network(Network::Reset).hop(hop);
+        assert_eq!(Ended::of(&failed) == Ended::Answered, !begins);
+        let config = RequestRateConfig {
+            adapt: true,
+            ..RequestRateConfig::new(10.0)
+        };
+        assert_eq!(config.heeds(&refused.hop(hop)), begins);
+    }
 }
 
 #[test]

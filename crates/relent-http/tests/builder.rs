@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use relent::{Backoff, BudgetConfig, Jitter, Pattern, Policy, PolicyBuilder, StopReason};
@@ -688,4 +688,36 @@ async fn what_one_request_changes_counts_for_a_download_too() {
             (2, false, Some(200))
         ]
     );
+}
+
+/// GET requests that answer 503 once.
+fn once() -> Server {
+    Server::script([
+        Step::Answer(response(503, &[], "")),
+        Step::Answer(response(200, &[], "")),
+    ])
+}
+
+#[tokio::test]
+async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
+    let assuming = || client(quick().assume_repeatable(true));
+    for method in [Method::GET, Method::POST] {
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        assert_eq!(ending(&request.send().await).2, 2, "{method}");
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        let sent = request.repeatable(false).send().await.unwrap();
+        assert_eq!(sent.summary().reason, Some(StopReason::NotRepeatable));
+        assert_eq!(server.count(), 1, "{method}");
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        let _ = request.repeatable(false).whole_body().send().await;
+        assert_eq!(server.count(), 1, "{method}");
+        let server = once();
+        let request = assuming().request(method.clone(), server.url("/"));
+        let request = request.repeatable(false).idempotency_key("key");
+        let _ = request.download(&mut Vec::new()).await;
+        assert_eq!(server.count(), 1, "{method}");
+    }
 }

@@ -136,7 +136,7 @@ type Change = fn(RequestBuilder) -> RequestBuilder;
 
 #[tokio::test]
 async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
-    let cases: [(Change, bool); 7] = [
+    let cases: [(Change, bool); 8] = [
         (|post| post, false),
         (|post| post.idempotency_key(IdempotencyKey::new()), true),
         (|post| post.repeatable(true), true),
@@ -152,6 +152,14 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
         (
             |post| post.policy(quick().assume_repeatable(true).build().unwrap()),
             true,
+        ),
+        // What the caller says of one request goes before what the policy assumes of all.
+        (
+            |post| {
+                let assuming = quick().assume_repeatable(true).build().unwrap();
+                post.policy(assuming).repeatable(false)
+            },
+            false,
         ),
     ];
     for (number, (change, is_hedged)) in cases.into_iter().enumerate() {

@@ -330,6 +330,33 @@ async fn a_service_configuration_says_how_a_method_is_retried() {
 }
 
 #[tokio::test]
+async fn a_method_declared_not_repeatable_is_not_repeated_whatever_the_policy_assumes() {
+    let assuming = preset().into_builder().assume_repeatable(true);
+    let assuming = assuming.build().unwrap();
+    for (config, path, calls) in [
+        (ServiceConfig::default(), "/test.Echo/Put", 2),
+        (
+            ServiceConfig::default().not_repeatable(["test.Echo/Put"]),
+            "/test.Echo/Put",
+            1,
+        ),
+        (
+            ServiceConfig::default().not_repeatable(["test.Echo"]),
+            GET,
+            1,
+        ),
+        (methods().not_repeatable(["test.Echo"]), GET, 2),
+    ] {
+        let answers = [Answer::Refuse(unavailable()), say("done")];
+        let (server, channel) = Scripted::answering(answers).await;
+        let layer = layer(assuming.clone()).clock(VirtualClock::new());
+        let mut client = Grpc::new(layer.grpc(config).layer(channel));
+        let _ = unary(&mut client, path, hello()).await;
+        assert_eq!(server.calls(), calls, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn the_time_of_a_call_is_that_of_all_its_attempts() {
     let refused = Answer::Refuse(pushed(unavailable(), "20"));
     let (server, channel) = Scripted::answering([refused, say("done")]).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use http::{Extensions, Method};
-use relent::{Backoff, GaveUp, Jitter, Policy, PolicyBuilder, StopReason, Summary};
+use relent::{Backoff, GaveUp, Jitter, Policy, PolicyBuilder, Repeatable, StopReason, Summary};
 use relent_http::client::recipe;
 use relent_http::{AttemptError, Replay, RetryMiddleware};
 use reqwest::{Request, Response};
@@ -62,6 +62,23 @@ async fn a_post_is_not_repeated_after_what_may_have_taken_effect() {
             .unwrap();
         assert_eq!(summary(&keyed), (200, None, 2));
         assert!(server.seen().iter().all(|seen| seen.body == b"x"));
+    }
+}
+
+#[tokio::test]
+async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
+    for (said, attempts) in [
+        (Repeatable::Unknown, 2),
+        (Repeatable::No, 1),
+        (Repeatable::Yes, 2),
+    ] {
+        for method in [Method::GET, Method::POST] {
+            let server = Server::script([status(503), ok()]);
+            let client = client(quick().assume_repeatable(true));
+            let request = client.request(method, server.url("/"));
+            let _ = request.with_extension(said).send().await;
+            assert_eq!(server.count(), attempts, "{said:?}");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod json;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,8 @@ const MAX_ATTEMPTS: u32 = 5;
 #[derive(Clone, Debug, Default)]
 pub struct ServiceConfig {
     methods: HashMap<String, MethodConfig>,
-    repeatable: HashSet<String>,
+    /// What is said of methods and of services.
+    repeatable: HashMap<String, bool>,
     budget: Option<BudgetConfig>,
 }
 
@@ -180,16 +181,41 @@ impl ServiceConfig {
     /// `"shop.Orders"` for all of a service.
     #[must_use]
     pub fn repeatable(mut self, methods: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.repeatable.extend(methods.into_iter().map(Into::into));
+        let methods = methods.into_iter().map(|name| (name.into(), true));
+        self.repeatable.extend(methods);
+        self
+    }
+
+    /// Declares that these methods may not run twice, in place of what is declared of their service and
+    /// of what the policy assumes of all calls.
+    ///
+    /// ```
+    /// use relent_http::grpc::ServiceConfig;
+    ///
+    /// let config = ServiceConfig::default().repeatable(["shop.Orders"]);
+    /// let config = config.not_repeatable(["shop.Orders/Pay"]);
+    /// assert!(config.is_repeatable("/shop.Orders/Get"));
+    /// assert!(!config.is_repeatable("/shop.Orders/Pay"));
+    /// ```
+    #[must_use]
+    pub fn not_repeatable(mut self, methods: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let methods = methods.into_iter().map(|name| (name.into(), false));
+        self.repeatable.extend(methods);
         self
     }
 
     /// Whether the method with this path, such as `/shop.Orders/Get`, is declared repeatable.
     #[must_use]
     pub fn is_repeatable(&self, path: &str) -> bool {
+        self.declared(path) == Some(true)
+    }
+
+    /// What is declared of the method with this path, else of its service.
+    pub(crate) fn declared(&self, path: &str) -> Option<bool> {
         let name = path.strip_prefix('/').unwrap_or(path);
         let service = name.rsplit_once('/').map_or(name, |(service, _)| service);
-        self.repeatable.contains(name) || self.repeatable.contains(service)
+        let said = |name| self.repeatable.get(name).copied();
+        said(name).or_else(|| said(service))
     }
 
     /// What is said of the method with this path, such as `/shop.Orders/Get`: its own entry, else

@@ -157,14 +157,12 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
     fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
         let timeout = timeout::read(request.headers());
         let method = self.methods.method(request.uri().path());
-        let declared = self.methods.is_repeatable(request.uri().path());
+        let declared = self.methods.declared(request.uri().path());
         let mut overrides: Override = request.extensions_mut().remove().unwrap_or_default();
         if overrides.policy.is_none() {
             overrides.policy = method.map(|method| method.policy().clone());
         }
-        if overrides.repeatable.is_none() && declared {
-            overrides.repeatable = Some(true);
-        }
+        overrides.repeatable = overrides.repeatable.or(declared);
         if overrides.hedge.is_none()
             && let Some(hedge) = method.and_then(MethodConfig::hedge)
         {

@@ -89,6 +89,27 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
+    let assuming = || policy().assume_repeatable(true).build().unwrap();
+    for (overrides, calls) in [(Override::new(), 2), (Override::new().repeatable(false), 1)] {
+        for mut request in [get(), post()] {
+            let mock = Mock::new([late(80, 200)]);
+            let layer = RetryLayer::new(assuming()).hedge(hedge());
+            request.extensions_mut().insert(overrides.clone());
+            layer.layer(mock.clone()).oneshot(request).await.unwrap();
+            assert_eq!(mock.calls(), calls, "{overrides:?}");
+        }
+        for mut request in [get(), post()] {
+            let mock = Mock::new([status(500), status(200)]);
+            let layer = RetryLayer::new(assuming());
+            request.extensions_mut().insert(overrides.clone());
+            layer.layer(mock.clone()).oneshot(request).await.unwrap();
+            assert_eq!(mock.calls(), calls, "{overrides:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_request_can_be_hedged_by_another_rule() {
     let mut get = get();
     let sooner = Hedge::new(&HedgeConfig::after(MILLI * 10)).unwrap();
