@@ -2,6 +2,7 @@
 
 mod between;
 mod body;
+mod calls;
 mod cross_layer;
 mod error;
 mod future;
@@ -24,7 +25,7 @@ use relent::{
     Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary, To,
     TokioClock,
 };
-use relent_core::{Hedge, Hop, Policy, Repeatable, StopReason};
+use relent_core::{Hedge, Policy, Repeatable, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -36,6 +37,7 @@ use crate::observe::Named;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use body::ResponseBody;
+pub use calls::AnsweredBy;
 pub use error::ServiceError;
 pub(crate) use error::within;
 pub use future::ResponseFuture;
@@ -270,6 +272,9 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// request that is not repeatable is never sent again, not even after a refused connection or a 429,
     /// which otherwise prove that it was not processed. Repeatable requests are retried as ever.
     ///
+    /// A cooldown is one of the address that was asked, unless the response names another as the one that
+    /// [answered](AnsweredBy).
+    ///
     /// ```
     /// use relent::Policy;
     /// use relent_http::RetryLayer;
@@ -397,14 +402,6 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
             replay.announce(length);
         }
         (replay, body)
-    }
-
-    /// What a failure of the service says about the whole of an attempt.
-    const fn hop(&self) -> Hop {
-        match self.calls_twice {
-            true => Hop::Here,
-            false => Hop::None,
-        }
     }
 
     /// Lets the caller choose where the attempt goes.

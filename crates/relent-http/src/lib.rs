@@ -83,13 +83,13 @@ pub use client::{
 pub use drained::NotKept;
 pub use hint::{HintOptions, hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
-#[cfg(all(feature = "tower", feature = "grpc"))]
-pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 #[cfg(feature = "tower")]
 pub use layer::{
-    FreshConnection, MapBody, Override, ResponseBody, ResponseFuture, Retry, RetryLayer,
-    ServiceError, Unchanged,
+    AnsweredBy, FreshConnection, MapBody, Override, ResponseBody, ResponseFuture, Retry,
+    RetryLayer, ServiceError, Unchanged,
 };
+#[cfg(all(feature = "tower", feature = "grpc"))]
+pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 pub use mark::Mark;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 pub use mark::mark_response;

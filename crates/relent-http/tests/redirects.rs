@@ -13,7 +13,7 @@ mod scripted;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,10 +21,10 @@ use http::{Method, Request};
 use http_body_util::Full;
 use relent::{
     Backoff, BudgetConfig, Destination, Destinations, Hedge, HedgeConfig, Jitter, Policy,
-    PolicyBuilder, StopReason,
+    PolicyBuilder, StopReason, Summary,
 };
 use relent_http::client::{recipe, watched};
-use relent_http::{Body, Client, RetryLayer, RetryMiddleware};
+use relent_http::{AnsweredBy, Body, Client, RetryLayer, RetryMiddleware};
 use reqwest::redirect;
 use reqwest_middleware::ClientBuilder;
 use scripted::{Server, Step, response};
@@ -456,17 +456,41 @@ async fn the_budget_of_the_origin_first_asked_pays_for_the_retry_which_begins_th
 async fn the_gate_of_the_origin_that_failed_closes_and_not_that_of_the_one_first_asked() {
     let policy = Policy::STANDARD.clone().into_builder().max_retries(0);
     let policy = policy.build().unwrap();
-    let two = Two::new(&policy, [Step::Answer(response(502, &[], ""))]);
-    let client = Client::made_by(plain, policy).unwrap();
-    let client = client.destinations(two.shared.clone());
-    for _ in 0..1000 {
-        let _ = client.get(two.asked.url("/")).send().await;
-        if two.second().is_closed() {
-            break;
+    let refused = Step::Answer(response(502, &[], ""));
+    for fault in [refused, Step::Close(Vec::new())] {
+        let two = Two::new(&policy, [fault]);
+        let client = Client::made_by(plain, policy.clone()).unwrap();
+        let client = client.destinations(two.shared.clone());
+        let (first, second) = (two.first(), two.second());
+        while !second.is_closed() {
+            let _ = client.get(two.asked.url("/")).send().await;
+            assert!(first.is_open());
         }
     }
-    assert!(two.second().is_closed());
-    assert!(two.first().is_open());
+}
+
+#[tokio::test]
+async fn a_success_after_a_redirect_opens_the_gate_of_the_origin_that_answered() {
+    let policy = Policy::STANDARD.clone().into_builder().max_retries(0);
+    let policy = policy.build().unwrap();
+    let up = Arc::new(AtomicBool::new(false));
+    let is_up = Arc::clone(&up);
+    let other = Server::answering(move |_, _| match is_up.load(Ordering::Relaxed) {
+        true => Step::Answer(response(200, &[], "")),
+        false => Step::Close(Vec::new()),
+    });
+    let moved = Step::Answer(response(302, &[("location", &other.url("/"))], ""));
+    let asked = Server::script([moved]);
+    let shared = Arc::new(Destinations::new(policy.clone()));
+    let client = Client::made_by(plain, policy).unwrap();
+    let client = client.destinations(shared.clone());
+    let second = shared.of(&format!("http://{}", other.address));
+    while !second.is_closed() {
+        let _ = client.get(asked.url("/")).send().await;
+    }
+    up.store(true, Ordering::Relaxed);
+    client.get(asked.url("/")).send().await.unwrap();
+    assert!(!second.is_closed());
 }
 
 type Called = Result<http::Response<Full<Bytes>>, io::Error>;
@@ -503,6 +527,39 @@ async fn a_service_that_may_call_twice_declares_it() {
         assert_eq!(calls(twice().hedge(hedge()), Method::POST, refuse).await, 1);
         assert_eq!(calls(twice(), Method::GET, refuse).await, 4);
         assert_eq!(calls(twice().hedge(hedge()), Method::GET, refuse).await, 4);
+    }
+}
+
+#[tokio::test]
+async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
+    let policy = quick().deadline(MILLI * 10_000).build().unwrap();
+    for hedged in [false, true] {
+        let refuse = tower::service_fn(|_: Request<_>| async {
+            let other = http::Uri::from_static("http://other/");
+            let response = http::Response::builder()
+                .status(429)
+                .header(HINT.0, HINT.1)
+                .extension(AnsweredBy(other));
+            Ok::<_, Infallible>(response.body(Full::<Bytes>::default()).unwrap())
+        });
+        let mut layer = RetryLayer::new(policy.clone()).may_call_twice();
+        if hedged {
+            layer = layer.hedge(Hedge::new(&HedgeConfig::after(MILLI * 5000)).unwrap());
+        }
+        let service = layer.layer(refuse);
+        let get = |uri: &str| Request::get(uri).body(Full::<Bytes>::default()).unwrap();
+        let refused = service.clone().oneshot(get("http://shop/")).await.unwrap();
+        let attempts = |response: &http::Response<_>| {
+            let summary: &Summary = response.extensions().get().unwrap();
+            summary.attempts
+        };
+        assert_eq!(attempts(&refused), 1);
+        // The one that was asked is not held back, the one that answered is.
+        let again = service.clone().oneshot(get("http://shop/")).await.unwrap();
+        assert_eq!(attempts(&again), 1);
+        let held = service.oneshot(get("http://other/")).await.unwrap_err();
+        assert_eq!(held.attempts(), 0);
+        assert_eq!(held.reason(), StopReason::RetryLater);
     }
 }
 

@@ -374,20 +374,23 @@ impl Destination {
         self.cooldown.on_failure(now, failure, self.longest)
     }
 
-    /// An attempt at another destination was redirected here at `started`, and ended like this; `None`
-    /// is a success. Whether a cooldown begins.
+    /// An attempt at another destination was redirected here at `started`, if that is known, and ended
+    /// like this; `None` is a success. Whether a cooldown begins.
     pub(crate) fn on_redirected(
         &self,
         now: Instant,
-        started: Instant,
+        started: Option<Instant>,
         failure: Option<&Failure>,
     ) -> bool {
         // Here it is a failure like any other.
         let failure = failure.map(|failure| failure.hop(Hop::None));
         let failure = failure.as_ref();
-        let begins = failure.is_some_and(|failure| self.on_failure(now, started, failure));
+        let since = started.unwrap_or(now);
+        let begins = failure.is_some_and(|failure| self.on_failure(now, since, failure));
         let ended = failure.map_or(Ended::Answered, |failure| self.ended(failure));
-        self.on_end(|| now, Some(Pass::new(started, false)), ended);
+        if let Some(started) = started {
+            self.on_end(|| now, Some(Pass::new(started, false)), ended);
+        }
         begins
     }
 

@@ -468,6 +468,12 @@ where
         &self.policy
     }
 
+    /// The destination, if it goes to one.
+    #[must_use]
+    pub fn destination(&self) -> Option<&Destination> {
+        self.to.destination()
+    }
+
     /// The clock.
     #[must_use]
     pub const fn clock(&self) -> &K {

@@ -375,21 +375,20 @@ impl Client {
             drop(earlier);
             let begun = driver.on_attempt();
             let attempted = download.attempt_as(begun, sink).await;
-            let (asked, watch) = (download.request.url(), &download.watch);
+            let watch = &download.watch;
             let mut failed = match attempted {
                 Ok(head) => {
                     let followed = watch.followed();
                     // A redirect that was not followed is an answer of the one that was asked.
                     if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
-                        let seen = (None, None);
-                        manner.tell_elsewhere(&mut driver, asked, followed, seen, None);
+                        manner.tell_elsewhere(&mut driver, followed.url(), Some(followed.at), None);
                     }
                     driver.on_success_with(Cause::Status(head.status().as_u16()));
                     return Ok((head, driver.summary(None)));
                 }
                 Err(failed) => failed,
             };
-            manner.tell_failed(&mut driver, asked, &mut failed, watch);
+            manner.tell_failed(&mut driver, &mut failed, watch);
             match manner.decide(&mut driver, &failed) {
                 Decision::Retry { after } => {
                     last = Some(Box::new(wait(after, driver.room(), failed.last).await));

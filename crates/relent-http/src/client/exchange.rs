@@ -235,15 +235,10 @@ impl Call {
     }
 
     #[cold]
-    pub(super) fn succeeded_elsewhere(
-        &mut self,
-        response: &reqwest::Response,
-        followed: &Followed,
-    ) {
-        let asked = self.request.url();
-        let seen = (Some(response), None);
+    fn succeeded_elsewhere(&mut self, response: &reqwest::Response, followed: &Followed) {
+        let (url, since) = (response.url(), Some(followed.at));
         self.manner
-            .tell_elsewhere(&mut self.driver, asked, followed, seen, None);
+            .tell_elsewhere(&mut self.driver, url, since, None);
     }
 
     /// An attempt failed, which may have followed redirects.
@@ -252,7 +247,7 @@ impl Call {
         let (manner, watched) = (&self.manner, self.client.0.watched);
         let facts = || self.request.facts();
         manner.note_hops(&mut failed.failure, watch, watched, facts);
-        manner.tell_failed(&mut self.driver, self.request.url(), failed, watch);
+        manner.tell_failed(&mut self.driver, failed, watch);
     }
 
     #[cold]

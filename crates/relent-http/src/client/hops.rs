@@ -76,7 +76,11 @@ pub fn watched(policy: Policy) -> Policy {
 /// Notes a redirect. It counts as followed: if the policy stops there, the redirect itself is the
 /// response, which is no failure.
 fn note(attempt: &Attempt<'_>) {
-    LATEST.set(Some(Box::new(Followed::to(attempt.url()))));
+    let followed = Followed {
+        url: attempt.url().clone(),
+        at: TokioClock.now(),
+    };
+    LATEST.set(Some(Box::new(followed)));
     ASKED.set(ASKED.get().wrapping_add(1));
 }
 
@@ -109,12 +113,9 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// To this address, just now.
-    pub(crate) fn to(url: &Url) -> Self {
-        Self {
-            url: url.clone(),
-            at: TokioClock.now(),
-        }
+    /// Where to.
+    pub(crate) const fn url(&self) -> &Url {
+        &self.url
     }
 
     /// Who was asked last, given what came of it; `None` if nobody was, since reqwest would not follow

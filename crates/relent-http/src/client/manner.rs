@@ -7,12 +7,12 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use relent::{Destination, Driver, SessionRandom, To, TokioClock};
 use relent_core::{
-    Cause, Decision, Failure, Hedge, Hop, Kind, Pattern, Policy, Repeatable, StopReason,
+    Cause, Decision, Failure, Hedge, Hop, Instant, Kind, Pattern, Policy, Repeatable, StopReason,
 };
 use reqwest::Url;
 
 use super::attempt::{AttemptError, Failed, Last};
-use super::hops::{Followed, Watch};
+use super::hops::Watch;
 use super::outgoing::Outgoing;
 use crate::cross_layer::{CrossLayer, Telling};
 use crate::destinations::There;
@@ -112,52 +112,41 @@ impl Manner {
         }
     }
 
-    /// The same for a failed attempt of the client. Where redirects are not seen, the URL of a response
-    /// tells of those to another origin, unless the caller has chosen that URL.
+    /// Tells the destination that redirects led to how the attempt failed there. Where redirects are not
+    /// seen, the URL of a response tells of those to another origin, unless the caller has chosen it.
     #[cold]
-    pub(crate) fn tell_failed(
-        &self,
-        driver: &mut CallDriver,
-        asked: Option<&Url>,
-        failed: &mut Failed,
-        watch: &Watch,
-    ) {
+    pub(crate) fn tell_failed(&self, driver: &mut CallDriver, failed: &mut Failed, watch: &Watch) {
         let (error, response) = failed.last.parts();
         let error = match error {
             Some(AttemptError::Transport(error)) => Some(error),
             _ => None,
         };
-        let unseen = match response {
-            Some(response) if watch.followed().is_none() && self.reroute.is_none() => {
-                Some(Followed::to(response.url()))
-            }
-            _ => None,
+        let (since, url) = match watch.followed() {
+            Some(followed) => (Some(followed.at), followed.by(response, error)),
+            None if self.reroute.is_none() => (None, response.map(reqwest::Response::url)),
+            None => return,
         };
-        if let Some(followed) = watch.followed().or(unseen.as_ref()) {
-            let failure = Some(&mut failed.failure);
-            self.tell_elsewhere(driver, asked, followed, (response, error), failure);
+        if let Some(url) = url {
+            self.tell_elsewhere(driver, url, since, Some(&mut failed.failure));
         }
     }
 
-    /// Tells the destination that a redirect led to how the attempt ended there: with this response, or
-    /// with this error of reqwest, or cut off. `failure` is `None` for a success.
+    /// Tells the destination at this address, if it is another than the session's own, how an attempt
+    /// ended that was redirected there; `None` is a success.
     #[cold]
     pub(crate) fn tell_elsewhere(
         &self,
         driver: &mut CallDriver,
-        asked: Option<&Url>,
-        followed: &Followed,
-        (response, error): (Option<&reqwest::Response>, Option<&reqwest::Error>),
+        url: &Url,
+        since: Option<Instant>,
         failure: Option<&mut Failure>,
     ) {
-        let Some(url) = followed.by(response, error) else {
-            return;
-        };
         let there = self.destinations.of(Some(url));
-        if Arc::ptr_eq(&there, &self.destinations.of(asked)) {
+        let own = driver.destination();
+        if own.is_some_and(|own| std::ptr::eq(own, &*there)) {
             return;
         }
-        driver.on_elsewhere(&there, followed.at, failure.as_deref());
+        driver.on_elsewhere(&there, since, failure.as_deref());
         if let Some(failure) = failure {
             failure.hop = Hop::Elsewhere;
         }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use http::Extensions;
 use relent::{Destination, GaveUp, Summary};
 use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, Repeatable, StopReason};
-use reqwest::{Request, Response, Url};
+use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use super::attempt::{AttemptError, Until};
@@ -217,14 +217,6 @@ impl Again {
         }
     }
 
-    /// Where it goes.
-    fn url(&self) -> Option<&Url> {
-        Some(match self {
-            Self::Head(head) | Self::Streamed(head, _) => head.url(),
-            Self::Whole(request) => request.url(),
-        })
-    }
-
     /// `None` if the body cannot be sent again after all.
     fn request(self) -> Option<Request> {
         match self {
@@ -343,8 +335,8 @@ impl Middleware for RetryMiddleware {
             let (mut failure, outcome) = match attempt.await {
                 Ok(mut response) => {
                     if let Some(followed) = watch.followed() {
-                        let seen = (Some(&response), None);
-                        manner.tell_elsewhere(&mut driver, again.url(), followed, seen, None);
+                        let (url, since) = (response.url(), Some(followed.at));
+                        manner.tell_elsewhere(&mut driver, url, since, None);
                     }
                     driver.on_success_with(cause(response.status()));
                     let summary = driver.summary(None);
@@ -356,9 +348,11 @@ impl Middleware for RetryMiddleware {
             };
             manner.note_hops(&mut failure, &watch, self.watched, || facts);
             if let Some(followed) = watch.followed() {
-                let seen = outcome.parts();
-                let failure = Some(&mut failure);
-                manner.tell_elsewhere(&mut driver, again.url(), followed, seen, failure);
+                let (response, error) = outcome.parts();
+                if let Some(url) = followed.by(response, error) {
+                    let since = Some(followed.at);
+                    manner.tell_elsewhere(&mut driver, url, since, Some(&mut failure));
+                }
             }
             let helped = !matches!(failure.kind, Kind::Permanent | Kind::Overloaded);
             let answered = matches!(outcome, Outcome::Refused(_));

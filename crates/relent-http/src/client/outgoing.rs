@@ -174,12 +174,6 @@ impl Head {
         }
     }
 
-    /// Where it goes.
-    #[cfg(feature = "middleware")]
-    pub(crate) const fn url(&self) -> &Url {
-        &self.url
-    }
-
     /// A request with this head. What is as in a new one is not touched: reqwest makes a map for a
     /// timeout that is not there.
     pub(crate) fn request(&self) -> reqwest::Request {

@@ -114,8 +114,8 @@ impl Call {
             let mut failed = match manner.judge(before, outcome) {
                 Ok(response) => {
                     if let Some(followed) = watch.followed() {
-                        let seen = (Some(&response), None);
-                        manner.tell_elsewhere(driver, request.url(), followed, seen, None);
+                        let (url, since) = (response.url(), Some(followed.at));
+                        manner.tell_elsewhere(driver, url, since, None);
                     }
                     let seen = Some(cause(response.status()));
                     running.won(driver, hedge, &racer, seen);
@@ -125,7 +125,7 @@ impl Call {
             };
             let facts = || request.facts();
             manner.note_hops(&mut failed.failure, &watch, client.0.watched, facts);
-            manner.tell_failed(driver, request.url(), &mut failed, &watch);
+            manner.tell_failed(driver, &mut failed, &watch);
             if !running.is_empty() {
                 stand_beside(&mut failed, request);
             }

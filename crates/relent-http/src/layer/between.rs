@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use relent::{GaveUp, Sleeper};
-use relent_core::{Cause, Decision, Failure, StopReason};
+use relent_core::{Cause, Decision, Failure, Hop, StopReason};
 use tower_service::Service;
 
 use super::body::ResponseBody;
@@ -72,8 +72,12 @@ where
     /// An attempt, or a race of several, has failed.
     fn decide(self: Pin<&mut Self>, ended: Ended<R>, mut failure: Failure) -> Next<R> {
         let mut this = self.project();
-        failure.hop = this.config.hop();
         let Ended { outcome, busy } = ended;
+        // A race has done so.
+        if this.config.calls_twice && failure.hop == Hop::None {
+            let config = &**this.config;
+            config.heed_calls(this.driver, &outcome, &mut failure);
+        }
         known(this.facts, this.head.as_ref(), this.driver);
         let answered = matches!(outcome, Outcome::Response(_));
         let (head, replay) = (this.head.as_ref(), &mut *this.replay);

@@ -182,6 +182,15 @@ pub(super) enum Outcome<R> {
     Error(ServiceError),
 }
 
+impl<R> Outcome<R> {
+    pub(super) const fn response(&self) -> Option<&Response<R>> {
+        match self {
+            Self::Response(response) => Some(response),
+            Self::Error(_) => None,
+        }
+    }
+}
+
 pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
 
 /// An attempt starts.

@@ -232,7 +232,10 @@ where
                     (racer, ended, failure)
                 }
             };
-            failure.hop = call.config.hop();
+            if call.config.calls_twice {
+                let outcome = &ended.outcome;
+                call.config.heed_calls(driver, outcome, &mut failure);
+            }
             if !self.running.is_empty() && is_gone(call.head.method(), &failure) {
                 // The attempt that is still running may have deleted it.
                 failure.as_if_done = true;

@@ -259,7 +259,9 @@ where
     }
 
     /// A call of this session was redirected to another destination, and began there at this instant:
-    /// tells that destination how it ended. `None` is a success.
+    /// tells that destination how it ended. A `failure` of `None` is a success. Without the instant only
+    /// its cooldown and its request rate hear of it, and not its gate, which would learn of failures
+    /// where successes are not told.
     ///
     /// The session keeps its leave, and its budget pays. To be said before
     /// [`on_failure`](Self::on_failure), whose failure has [`Hop::Elsewhere`](relent_core::Hop) then,
@@ -272,14 +274,19 @@ where
     /// let (asked, answered) = (Destination::new(Policy::STANDARD), Destination::new(Policy::STANDARD));
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).destination(&asked).start();
     /// driver.on_attempt();
-    /// let redirected = driver.clock().now();
+    /// let redirected = Some(driver.clock().now());
     /// let busy = Failure::throttled().hint(Hint::after(Duration::from_secs(2)));
     /// driver.on_elsewhere(&answered, redirected, Some(&busy));
     /// driver.on_failure(&busy.hop(Hop::Elsewhere));
     /// assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
     /// ```
     #[cold]
-    pub fn on_elsewhere(&mut self, there: &Destination, since: Instant, failure: Option<&Failure>) {
+    pub fn on_elsewhere(
+        &mut self,
+        there: &Destination,
+        since: Option<Instant>,
+        failure: Option<&Failure>,
+    ) {
         let now = self.now();
         if there.on_redirected(now, since, failure) && !self.silent {
             self.observer.on_cooldown();
