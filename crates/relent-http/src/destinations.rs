@@ -4,7 +4,7 @@
 //! the port that the scheme has anyway, and without who asks. `http` and `https` of one host are two:
 //! they are two listeners, and often two services.
 
-#[cfg(any(feature = "reqwest", feature = "tower"))]
+#[cfg(feature = "reqwest")]
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -76,18 +76,18 @@ fn without_user(origin: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether the address begins with exactly this origin. Other ways to write it are no names.
+/// Whether the address begins with exactly this origin. Other ways to write it, and other schemes, are
+/// for [`origin_of_uri`].
 #[cfg(feature = "tower")]
 #[inline]
 fn is_called(uri: &Uri, name: &str) -> bool {
     let authority = uri.authority().map_or("", Authority::as_str);
-    let rest = match uri.scheme_str() {
-        Some(scheme) => name
-            .strip_prefix(scheme)
-            .and_then(|rest| rest.strip_prefix("://")),
-        None => Some(name),
-    };
-    rest == Some(authority)
+    match name.strip_suffix(authority) {
+        Some("https://") => uri.scheme_str() == Some("https"),
+        Some("http://") => uri.scheme_str() == Some("http"),
+        Some("") => uri.scheme_str().is_none(),
+        _ => false,
+    }
 }
 
 /// What the destination at this address is called, however the address is written.

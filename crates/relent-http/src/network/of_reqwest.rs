@@ -26,6 +26,10 @@ use crate::classify::kind;
 /// | response ended early | ambiguous | [`Network::Truncated`] |
 /// | anything else, such as a response that is no HTTP | ambiguous | [`Network::Other`] |
 ///
+/// An error tells of the last request only. After a redirect that reqwest has followed, an earlier request
+/// may have taken effect, whatever the kind of the error: a [`Client`](crate::Client) sees to that itself,
+/// and a loop of your own says so by [`Failure::hop`].
+///
 /// Look-ups can be told apart only with [`dns::Resolver`](crate::dns::Resolver); with another
 /// resolver, every failed look-up is "name not found".
 ///
