@@ -20,20 +20,19 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use relent::{
-    Backoff, BudgetConfig, Destination, Destinations, Hedge, HedgeConfig, Jitter, Policy,
+    Backoff, BudgetConfig, Destination, Destinations, GaveUp, Hedge, HedgeConfig, Jitter, Policy,
     PolicyBuilder, StopReason, Summary,
 };
 use relent_http::client::{recipe, watched};
-use relent_http::{AnsweredBy, Body, Client, RetryLayer, RetryMiddleware};
+use relent_http::{AnsweredBy, AttemptError, Body, Client, RetryLayer, RetryMiddleware};
 use reqwest::redirect;
 use reqwest_middleware::ClientBuilder;
-use scripted::{Server, Step, response};
-use tokio::net::TcpSocket;
+use scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, response};
 use tower::{Layer, ServiceExt};
 
 const MILLI: Duration = Duration::from_millis(1);
-/// A hint long enough to be seen after the request is over.
-const HINT: (&str, &str) = ("retry-after-ms", "30000");
+/// A hint that is obeyed and does not fit the deadline.
+const HINT: (&str, &str) = ("retry-after-ms", "120000");
 const SOON: (&str, &str) = ("retry-after-ms", "1");
 
 fn quick() -> PolicyBuilder {
@@ -98,7 +97,6 @@ enum To {
 struct Shop {
     asked: Server,
     _other: Server,
-    _refuses: TcpSocket,
 }
 
 impl Shop {
@@ -113,9 +111,8 @@ impl Shop {
         let follow = Arc::new(follow);
         let there = Arc::clone(&follow);
         let other = Server::answering(move |_, _| there());
-        let (refuses, refusing) = refusing();
         let target = match (to, fault) {
-            (To::OtherOrigin, Fault::Refused) => refusing.clone(),
+            (To::OtherOrigin, Fault::Refused) => format!("http://{}/done", nobody()),
             (To::OtherOrigin, _) => other.url("/done"),
             (To::OtherUrl, _) => "/done".to_owned(),
             (To::SameUrl, _) => "/pay".to_owned(),
@@ -130,7 +127,6 @@ impl Shop {
         Self {
             asked,
             _other: other,
-            _refuses: refuses,
         }
     }
 
@@ -142,14 +138,6 @@ impl Shop {
     fn url(&self) -> String {
         self.asked.url("/pay")
     }
-}
-
-/// An address where nobody listens, as long as the socket holds it.
-fn refusing() -> (TcpSocket, String) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = socket.local_addr().unwrap();
-    (socket, format!("http://{address}/done"))
 }
 
 /// Every shop with every fault. A refused connection needs another origin.
@@ -220,7 +208,7 @@ async fn a_post_through_the_middleware_that_was_redirected_is_not_sent_again() {
 
 #[tokio::test]
 async fn a_post_of_a_hedging_client_that_was_redirected_is_not_sent_again() {
-    let hedge = || Hedge::new(&HedgeConfig::after(MILLI * 5000)).unwrap();
+    let hedge = || Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
     for (name, shop) in shops(303) {
         let client = client(quick()).hedge(hedge());
         let _ = client.post(shop.url()).body("amount=5").send().await;
@@ -297,8 +285,9 @@ async fn a_timeout_after_a_redirect_is_ambiguous() {
     let other = Server::script([Step::Stall(Vec::new())]);
     let moved = Step::Answer(response(303, &[("location", &other.url("/"))], ""));
     let asked = Server::script([moved]);
-    let policy = quick().attempt_timeout(MILLI * 200);
-    let _ = client(policy).post(asked.url("/")).send().await;
+    let client = client(quick().attempt_timeout(PATIENCE));
+    let sent = client.post(asked.url("/")).send();
+    let _ = cut_off_in_silence(&other, 1, PATIENCE, sent).await;
     assert_eq!((asked.count(), other.count()), (1, 1));
 }
 
@@ -392,12 +381,10 @@ fn limited(hint: (&str, &str)) -> Step {
 
 #[tokio::test]
 async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
-    let policy = quick()
-        .budget(BudgetConfig::DEFAULT)
-        .deadline(MILLI * 10_000);
+    let policy = quick().budget(BudgetConfig::DEFAULT).deadline(PATIENCE);
     let policy = policy.build().unwrap();
     let made = |policy: &Policy| Client::made_by(plain, policy.clone()).unwrap();
-    let hedge = || Hedge::new(&HedgeConfig::after(MILLI * 5000)).unwrap();
+    let hedge = || Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
     let over = Client::over(plain().build().unwrap(), policy.clone());
     let unseen = plain().redirect(redirect::Policy::limited(3));
     let unseen = Client::over(unseen.build().unwrap(), policy.clone());
@@ -434,10 +421,31 @@ async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
 }
 
 #[tokio::test]
+async fn a_cooldown_through_the_middleware_is_one_of_the_origin_that_answered() {
+    let policy = quick().deadline(PATIENCE).build().unwrap();
+    let two = Two::new(&policy, [limited(HINT)]);
+    let retry = RetryMiddleware::new(policy);
+    let stack = ClientBuilder::new(plain().build().unwrap()).with(retry);
+    let stack = stack.build();
+    for asked in 1..=2 {
+        stack.get(two.asked.url("/")).send().await.unwrap();
+        assert_eq!((two.asked.count(), two.other.count()), (asked, asked));
+    }
+    let held = stack.get(two.other.url("/")).send().await.unwrap_err();
+    let reqwest_middleware::Error::Middleware(error) = held else {
+        panic!("{held}")
+    };
+    let gave_up: &GaveUp<AttemptError> = error.downcast_ref().unwrap();
+    assert_eq!(gave_up.reason(), StopReason::RetryLater);
+    assert_eq!(two.other.count(), 2, "it was not asked");
+}
+
+#[tokio::test]
 async fn the_budget_of_the_origin_first_asked_pays_for_the_retry_which_begins_there() {
     let config = BudgetConfig {
         ratio: 0.0,
         reserve: 10.0,
+        per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
     let policy = quick().budget(config).build().unwrap();
@@ -519,7 +527,7 @@ async fn a_service_that_may_call_twice_declares_it() {
         Ok(response.body(Full::default()).unwrap())
     }
     let layer = || RetryLayer::new(quick().build().unwrap());
-    let hedge = || Hedge::new(&HedgeConfig::after(MILLI * 5000)).unwrap();
+    let hedge = || Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
     for refuse in [refused, limited] {
         assert_eq!(calls(layer(), Method::POST, refuse).await, 4);
         let twice = || layer().may_call_twice();
@@ -532,7 +540,7 @@ async fn a_service_that_may_call_twice_declares_it() {
 
 #[tokio::test]
 async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
-    let policy = quick().deadline(MILLI * 10_000).build().unwrap();
+    let policy = quick().deadline(PATIENCE).build().unwrap();
     for hedged in [false, true] {
         let refuse = tower::service_fn(|_: Request<_>| async {
             let other = http::Uri::from_static("http://other/");
@@ -544,7 +552,7 @@ async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
         });
         let mut layer = RetryLayer::new(policy.clone()).may_call_twice();
         if hedged {
-            layer = layer.hedge(Hedge::new(&HedgeConfig::after(MILLI * 5000)).unwrap());
+            layer = layer.hedge(Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap());
         }
         let service = layer.layer(refuse);
         let get = |uri: &str| Request::get(uri).body(Full::<Bytes>::default()).unwrap();
