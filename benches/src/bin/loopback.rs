@@ -146,7 +146,7 @@ fn through(with: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Caller {
 }
 
 fn clients() -> Vec<(&'static str, Caller)> {
-    let relent = Client::over(client(recipe()), plain());
+    let relent = Client::over(client(recipe()), plain()).redirects_are_watched();
     vec![
         ("bare, against itself", bare()),
         (
@@ -160,7 +160,7 @@ fn clients() -> Vec<(&'static str, Caller)> {
         ("middleware, bare", through(|stack| stack)),
         (
             "middleware, relent",
-            through(|stack| stack.with(RetryMiddleware::new(plain()))),
+            through(|stack| stack.with(RetryMiddleware::new(plain()).redirects_are_watched())),
         ),
         (
             "middleware, reqwest-retry",

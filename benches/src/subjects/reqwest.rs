@@ -35,7 +35,9 @@ pub const ROWS: &[Row] = &[
         sent_through(n, |stack| stack);
     }),
     row("middleware, relent", |n| {
-        sent_through(n, |stack| stack.with(RetryMiddleware::new(plain())));
+        sent_through(n, |stack| {
+            stack.with(RetryMiddleware::new(plain()).redirects_are_watched())
+        });
     }),
     row("middleware, reqwest-retry", |n| {
         sent_through(n, |stack| stack.with(reqwest_retry()));
@@ -106,7 +108,7 @@ fn sent_and_copied(n: u64) {
 }
 
 fn sent_by_relent(n: u64, policy: Policy) {
-    let client = Client::over(client(recipe()), policy);
+    let client = Client::over(client(recipe()), policy).redirects_are_watched();
     each(n, async |url| client.get(url).send().await.is_ok());
 }
 
