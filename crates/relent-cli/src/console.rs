@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
+use crate::stdout;
+
 const NAME: Style = Style::new().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
@@ -22,13 +24,13 @@ pub(crate) fn complain(line: &str) {
 /// seen what it wanted.
 ///
 /// # Errors
-/// When standard output cannot take it (a full disk), in words.
+/// When standard output cannot take it (a full disk, or it is closed), in words.
 pub(crate) fn print(text: &str) -> Result<(), String> {
     let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+    let printed = stdout::check()
+        .and_then(|()| stdout.write_all(text.as_bytes()))
+        .and_then(|()| stdout.flush());
+    match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("cannot write to standard output: {error}"))
         }

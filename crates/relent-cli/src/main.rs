@@ -20,6 +20,7 @@ mod schedule;
 mod signals;
 mod simulate;
 mod spool;
+mod stdout;
 mod trace_out;
 mod writing;
 
@@ -159,7 +160,11 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     ) {
-        return match error.print() {
+        let printed = match error.use_stderr() {
+            true => error.print(),
+            false => stdout::check().and_then(|()| error.print()),
+        };
+        return match printed {
             // Whoever has closed the stream has seen what they wanted.
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => Err(Quit::failed(
                 format!("cannot write to standard output: {failed}"),

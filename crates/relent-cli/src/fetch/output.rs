@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use super::progress::Progress;
 use crate::destination::{Destination, NewFile};
 use crate::quit::Quit;
 use crate::spool::{self, Spool};
+use crate::stdout;
 use crate::writing::write_all;
 
 /// curl's status for a response that cannot be written.
@@ -206,8 +206,7 @@ fn display(name: &Path) -> String {
 }
 
 fn own_stdout() -> io::Result<Arc<File>> {
-    let stdout = io::stdout().as_fd().try_clone_to_owned()?;
-    Ok(Arc::new(File::from(stdout)))
+    stdout::duplicate().map(Arc::new)
 }
 
 /// The head of a response as HTTP/1 writes it.
