@@ -21,6 +21,7 @@ mod signals;
 mod simulate;
 mod spool;
 mod stdout;
+mod streams;
 mod trace_out;
 mod writing;
 
@@ -28,7 +29,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -181,13 +182,27 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
         .map(|command| format!(" {}", command.get_name()));
     let message = format!(
         "{}; see `relent{} --help`",
-        one_line(&error.to_string()),
+        foreign(error).unwrap_or_else(|| one_line(&error.to_string())),
         known.as_deref().unwrap_or_default()
     );
     Err(match known.as_deref() {
         Some(" run") => Quit::own_error(message),
         _ => Quit::usage(message),
     })
+}
+
+/// What is wrong with an option that other tools have, and what it is called here.
+fn foreign(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    Some(format!(
+        "there is no {option} here: {}",
+        options::ours(option)?
+    ))
 }
 
 /// What is wrong and the first tip, out of a message over several paragraphs.

@@ -13,8 +13,8 @@ use relent::{
 
 /// The environment variable that names a policy, or turns retries off.
 pub(crate) const VARIABLE: &str = "RELENT_POLICY";
-/// The word in place of a policy that turns retries off (design rule 14).
-pub(crate) const OFF: &str = "off";
+/// The word in the variable that turns retries off, whatever the options say (design rule 14).
+const OFF: &str = "off";
 /// The policy of every subcommand, unless another is named.
 const DEFAULT: &str = "patient";
 
@@ -24,8 +24,9 @@ const DEFAULT: &str = "patient";
 pub(crate) struct PolicyOptions {
     /// Follow this preset, or the policy in this file [default: $RELENT_POLICY, else patient]
     ///
-    /// FILE is TOML or JSON and holds one policy, or several of which NAME is one. A preset comes
-    /// first: reach a file of the same name as ./NAME. See `relent policy list`.
+    /// FILE is TOML or JSON and holds one policy, or several, each under [policies.NAME]. A preset
+    /// comes first: reach a file of the same name as ./NAME. See `relent policy list`. The word `off`
+    /// is a policy without retries.
     ///
     /// The environment variable RELENT_POLICY names the policy where this option does not.
     /// RELENT_POLICY=off turns retries off, whatever the options say.
@@ -33,8 +34,34 @@ pub(crate) struct PolicyOptions {
     pub(crate) policy: Option<String>,
 
     /// At most this many retries; 10 allows 11 attempts; or `unlimited`
-    #[arg(long, value_name = "N", value_parser = retries, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = retries,
+        allow_hyphen_values = true,
+        overrides_with = "attempts"
+    )]
     pub(crate) max_retries: Option<Retries>,
+
+    /// At most this many attempts, the first among them: --max-retries, counted otherwise
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = attempts,
+        allow_hyphen_values = true,
+        overrides_with = "max_retries"
+    )]
+    pub(crate) attempts: Option<Retries>,
+
+    /// Wait this long before each retry: a constant backoff, without jitter unless --jitter is given
+    #[arg(
+        long,
+        value_name = "D",
+        value_parser = duration,
+        allow_hyphen_values = true,
+        conflicts_with_all = ["initial", "factor", "max_delay"]
+    )]
+    pub(crate) delay: Option<Duration>,
 
     /// The wait before the first retry, before jitter
     ///
@@ -107,9 +134,8 @@ impl PolicyOptions {
     }
 
     fn resolve_in(&self, variable: Result<String, VarError>) -> Result<Chosen, String> {
-        let off = variable.as_deref() == Ok(OFF) || self.policy.as_deref() == Some(OFF);
+        let off = variable.as_deref() == Ok(OFF);
         let (spec, blame) = match (&self.policy, variable) {
-            _ if off => (DEFAULT.to_owned(), String::new()),
             (Some(spec), _) => (spec.clone(), format!("--policy {spec}: ")),
             (None, Ok(spec)) if !spec.is_empty() => {
                 let blame = format!("{VARIABLE}={spec} in the environment: ");
@@ -128,12 +154,8 @@ impl PolicyOptions {
             .policy;
         let mut chosen = self.change(spec, policy)?;
         if off {
-            chosen.policy = chosen
-                .policy
-                .into_builder()
-                .retries_off(true)
-                .build()
-                .map_err(|error| error.to_string())?;
+            // The limits of what was chosen stay.
+            chosen.policy = chosen.policy.without_retries();
             chosen.name = OFF.to_owned();
         }
         Ok(chosen)
@@ -161,7 +183,14 @@ impl PolicyOptions {
         }
         self.check_ceiling(&name, &policy, &mut backoff)?;
         let mut builder = policy.into_builder().backoff(backoff);
-        if let Some(Retries(retries)) = self.max_retries {
+        if let Some(delay) = self.delay {
+            // A ceiling is for what grows.
+            builder = builder
+                .backoff(Backoff::Constant { delay })
+                .unlimited_delay()
+                .jitter(Jitter::None);
+        }
+        if let Some(Retries(retries)) = self.max_retries.or(self.attempts) {
             builder = match retries {
                 Some(retries) => builder.max_retries(retries),
                 None => builder.unlimited_retries(),
@@ -237,6 +266,7 @@ impl PolicyOptions {
     /// The options that can contradict a policy, with their values.
     fn given(&self) -> Vec<(&'static str, String)> {
         [
+            ("--delay", self.delay.map(format_duration)),
             ("--initial", self.initial.map(format_duration)),
             ("--factor", self.factor.map(|factor| factor.to_string())),
             ("--max-delay", self.max_delay.map(format_duration)),
@@ -251,6 +281,27 @@ impl PolicyOptions {
         .filter_map(|(option, value)| Some((option, value?)))
         .collect()
     }
+}
+
+/// What to write in place of an option of another tool that retries.
+pub(crate) fn ours(option: &str) -> Option<&'static str> {
+    Some(match option {
+        "--timeout" | "--time-limit" => {
+            "say which time is meant: --attempt-timeout D is for each attempt, --deadline D for all \
+             together"
+        }
+        "--retries" | "--retry" => {
+            "--max-retries N allows N retries after the first attempt, --attempts N allows N \
+             attempts in all"
+        }
+        "--tries" | "--times" | "--max-attempts" | "--max-tries" => "use --attempts N",
+        "--sleep" | "--interval" | "--wait" | "--pause" | "--retry-delay" => {
+            "--delay D waits the same time before each retry, --initial D a growing one"
+        }
+        "--backoff" => "--initial D is the first wait, --factor F how it grows",
+        "--max-time" | "--retry-max-time" | "--total-timeout" => "use --deadline D",
+        _ => return None,
+    })
 }
 
 /// The delay that `--initial` means.
@@ -314,6 +365,17 @@ fn retries(text: &str) -> Result<Retries, String> {
     digits::<u32>(text)
         .map(|retries| Retries(Some(retries)))
         .ok_or_else(|| format!("use a whole number from 0 to {}, or unlimited", u32::MAX))
+}
+
+fn attempts(text: &str) -> Result<Retries, String> {
+    no_option(text)?;
+    if text == "unlimited" {
+        return Ok(Retries(None));
+    }
+    digits::<u32>(text)
+        .and_then(|attempts| attempts.checked_sub(1))
+        .map(|retries| Retries(Some(retries)))
+        .ok_or_else(|| format!("use a whole number from 1 to {}, or unlimited", u32::MAX))
 }
 
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
@@ -393,6 +455,61 @@ mod tests {
         let chosen = resolve(&wanted, Some("off")).unwrap();
         assert_eq!(chosen.policy.max_retries(), Some(0));
         assert_eq!(policy(&["--policy", "off"]).max_retries(), Some(0));
+    }
+
+    #[test]
+    fn the_operators_off_keeps_the_limits_of_what_was_chosen_and_breaks_no_command_line() {
+        // A ceiling of `patient` would contradict it.
+        let options = [
+            "--policy=google-iam",
+            "--initial=40s",
+            "--attempt-timeout=3s",
+        ];
+        assert!(resolve(&options, None).is_ok());
+        let chosen = resolve(&options, Some("off")).unwrap();
+        assert!(chosen.policy.is_off());
+        assert_eq!(
+            chosen.policy.attempt_timeout(),
+            Some(Duration::from_secs(3))
+        );
+    }
+
+    #[test]
+    fn off_is_one_policy_whoever_reads_the_word() {
+        let off = NamedPolicy::load("off").unwrap().policy;
+        assert!(off.is_off());
+        assert_eq!(policy(&["--policy", "off"]), off);
+        assert_eq!(resolve(&[], Some("off")).unwrap().policy, off);
+        let error = resolve(&[], Some("OFF")).unwrap_err();
+        assert!(error.contains("did you mean `off`?"), "{error}");
+    }
+
+    #[test]
+    fn attempts_are_retries_and_the_first() {
+        assert_eq!(policy(&["--attempts", "1"]).max_retries(), Some(0));
+        assert_eq!(policy(&["--attempts", "5"]).max_retries(), Some(4));
+        assert_eq!(policy(&["--attempts", "unlimited"]).max_retries(), None);
+        let both = ["--attempts", "5", "--max-retries", "9"];
+        assert_eq!(policy(&both).max_retries(), Some(9));
+        let both = ["--max-retries", "9", "--attempts", "5"];
+        assert_eq!(policy(&both).max_retries(), Some(4));
+    }
+
+    #[test]
+    fn a_delay_is_the_wait_before_each_retry() {
+        let waits = |args: &[&str]| -> Vec<_> {
+            let policy = policy(args);
+            let waits = policy.waits(SessionRandom::with_seed(1)).take(5);
+            waits.map(|wait| wait.as_millis()).collect()
+        };
+        assert_eq!(waits(&["--delay", "5s"]), [5000; 5]);
+        // Above the ceiling of `patient`.
+        assert_eq!(waits(&["--delay", "1m"]), [60_000; 5]);
+        assert_eq!(waits(&["--delay", "0s"]), [0; 5]);
+        assert_eq!(waits(&["--policy", "ethernet", "--delay", "2s"]), [2000; 5]);
+        let jittered = waits(&["--delay", "5s", "--jitter", "equal"]);
+        assert!(jittered.iter().all(|wait| (2500..=5000).contains(wait)));
+        assert_ne!(jittered, [5000; 5]);
     }
 
     #[test]
@@ -495,6 +612,11 @@ mod tests {
             (["--max-retries", "+1"], "use a whole number"),
             (["--max-retries", "99999999999"], "use a whole number"),
             (["--max-retries", ""], "use a whole number"),
+            (
+                ["--attempts", "0"],
+                "use a whole number from 1 to 4294967295, or unlimited",
+            ),
+            (["--delay", "5"], "has no unit"),
             (["--factor", "0.5"], "from 1 up"),
             (["--factor", "NaN"], "from 1 up"),
             (["--factor", "inf"], "from 1 up"),
@@ -514,6 +636,7 @@ mod tests {
             for parsed in [
                 duration(&text).map(|_| ()),
                 retries(&text).map(|_| ()),
+                attempts(&text).map(|_| ()),
                 seed(&text).map(|_| ()),
                 factor(&text).map(|_| ()),
                 jitter(&text).map(|_| ()),

@@ -34,7 +34,7 @@ pub(crate) enum PolicyCommand {
     List,
     /// Print a policy as TOML, a preset with its comments
     Show {
-        /// A preset, or a file and the policy in it
+        /// A preset, a file with one policy, or FILE#NAME for the [policies.NAME] of a file
         #[arg(value_name = "NAME|FILE[#NAME]")]
         policy: String,
     },

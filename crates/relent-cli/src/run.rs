@@ -3,29 +3,36 @@
 mod child;
 mod error;
 mod exit_list;
+mod not_found;
 mod output;
 mod output_match;
 mod stdin;
 mod terminal;
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use regex::bytes::Regex;
 use relent::{
     Cause, Decision, Destination, Driver, Failure, Goes, Pattern, Policy, Random, Stop, StopReason,
-    TokioClock,
+    TokioClock, format_duration,
 };
+use tokio::time::Instant;
 
 use crate::console::{complain, say};
 use crate::live::{Live, Waiting};
-use crate::options::PolicyOptions;
+use crate::options::{PolicyOptions, duration};
 use crate::signals::Signals;
+use crate::stdout;
+use crate::streams;
 use crate::trace_out::{self, TraceOut};
-use child::{Attempt, Attempted, CommandLine, Ended};
+use child::{Attempt, Attempted, CommandLine, Ended, Limits};
 pub(crate) use error::Error;
 use exit_list::ExitList;
 use nix::sys::signal::Signal;
+use not_found::not_found;
 use stdin::Stdin;
 
 /// The end of `relent run --help`.
@@ -37,6 +44,12 @@ Examples:
   Give each attempt 10 s, and do not repeat a usage error:
       relent run --attempt-timeout 10s --stop-on-exit 2 -- rsync -a src/ host:dst/
 
+  Three attempts, 5 s apart:
+      relent run --attempts 3 --delay 5s -- make deploy
+
+  A pipeline, or anything else that a shell has to read:
+      relent run -- sh -c 'pg_dump shop | gzip > shop.gz'
+
   Repeat only what the program calls temporary (75, EX_TEMPFAIL):
       relent run --retry-on-exit 75 -- sendmail -t < message
 
@@ -44,17 +57,37 @@ Examples:
       relent run --retry-on-output 'try again' -- ./status | jq .state
 
 Streams:
-  Every attempt reads the same standard input. Standard output appears once, that of the final
-  attempt; what earlier attempts wrote there goes to standard error. An attempt finds its number in
-  RELENT_ATTEMPT.
+  Every attempt reads the same standard input, from its beginning. Standard error is passed on as it
+  is written. So is standard output on a terminal; a pipe or a file gets the output of one attempt,
+  the final one, when that has ended, and what earlier attempts wrote there goes to standard error
+  (--stream changes this). When nobody reads standard output any more (| head), no other attempt
+  follows.
 
-Exit status: that of the last attempt, and
-  124     time ended it (--attempt-timeout, --deadline)
-  125     relent itself failed, or its options are wrong
+Attempts:
+  An attempt is the command and its process group. It finds its number in RELENT_ATTEMPT. When it has
+  failed, what is left of its group is ended before the next begins; so two attempts never run at the
+  same time. What a command that succeeded leaves in the background goes on running.
+
+Exit status: 0 if the command succeeded, else that of the last attempt, and
+  123     relent gave up, though the last attempt exited with 0 (--retry-on-output, --retry-on-exit)
+  124     time ended it: --deadline passed or left no time for another attempt, --attempt-timeout
+          ended the last attempt, or the max_elapsed of the policy was over
+  125     relent itself failed, its options are wrong, or standard input, output or error is closed
   126     the command cannot be run; never retried
   127     the command was not found; never retried
   128+n   signal n ended it, or ended the wait for the next attempt
-  A trace that cannot be written in the end is said on standard error and changes nothing here.";
+  A trace that cannot be written in the end is said on standard error and changes nothing here: the
+  command has done its work, and whoever sees a failure might repeat it.";
+
+/// The status of a run that was given up though its last attempt ended with 0.
+const GAVE_UP: i32 = 123;
+/// The status of a run that time ended, as `timeout` has it.
+const TIME_OVER: i32 = 124;
+
+/// How long a command gets to end itself, unless `--kill-after` says otherwise: this,
+const KILL_AFTER: Duration = Duration::from_secs(2);
+/// or this part of the deadline, if that is less.
+const PART_OF_DEADLINE: u32 = 10;
 
 /// What `relent run` is given.
 #[derive(Args, Debug)]
@@ -67,22 +100,92 @@ pub(crate) struct RunArgs {
     ///
     /// 0 may be among them. Signal n counts as 128+n. An attempt that was ended by
     /// --attempt-timeout, or whose output matches --retry-on-output, is retried besides.
-    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        allow_hyphen_values = true,
+        help_heading = "What is retried"
+    )]
     retry_on_exit: Option<ExitList>,
 
     /// Never retry these exit statuses
-    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        allow_hyphen_values = true,
+        help_heading = "What is retried"
+    )]
     stop_on_exit: Option<ExitList>,
 
     /// Also retry an attempt whose standard output or standard error matches, whatever its status
     ///
     /// The syntax is that of the Rust crate regex. ^ and $ are the ends of the whole output, unless
     /// (?m) is given. Matches of up to 1 MiB are found.
-    #[arg(long, value_name = "REGEX", value_parser = regex, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "REGEX",
+        value_parser = regex,
+        allow_hyphen_values = true,
+        help_heading = "What is retried"
+    )]
     retry_on_output: Option<Regex>,
+
+    /// Pass standard output on as it is written, that of every attempt; alone it means `always`
+    ///
+    /// `auto` does so where standard output is a terminal: a person wants to see what happens, in
+    /// order, and the command can show colours and ask questions there. A pipe or a file gets the
+    /// output of the final attempt only, when that has ended.
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "auto",
+        default_missing_value = "always",
+        help_heading = "How the command runs"
+    )]
+    stream: Stream,
+
+    /// The time between SIGTERM and SIGKILL when an attempt is ended [default: 2s]
+    ///
+    /// SIGTERM goes to the whole process group, and SIGKILL to what is left of it. The time lies
+    /// inside the deadline: with --deadline 60s --kill-after 5s, a command is asked to end after 55 s
+    /// at the latest, and nothing of it runs after 60 s. The default is a tenth of the deadline if
+    /// that is less.
+    #[arg(
+        short,
+        long,
+        value_name = "D",
+        value_parser = duration,
+        allow_hyphen_values = true,
+        help_heading = "How the command runs"
+    )]
+    kill_after: Option<Duration>,
 
     #[command(flatten)]
     options: PolicyOptions,
+}
+
+/// When standard output is passed on as it is written.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Stream {
+    /// On a terminal
+    Auto,
+    /// Everywhere
+    Always,
+    /// Nowhere
+    Never,
+}
+
+impl Stream {
+    fn now(self) -> bool {
+        match self {
+            Self::Auto => io::stdout().is_terminal(),
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
 }
 
 fn regex(text: &str) -> Result<Regex, String> {
@@ -101,6 +204,8 @@ struct Run {
     policy: Policy,
     retry_on_exit: Option<ExitList>,
     stop_on_exit: Option<ExitList>,
+    stream: bool,
+    kill_after: Duration,
     live: Live,
 }
 
@@ -117,6 +222,8 @@ struct End {
 #[derive(Debug)]
 struct Verdict {
     failure: Failure,
+    /// The exit status of the attempt.
+    status: i32,
     /// Why it is not retried, whatever the policy says.
     refused: Option<Refused>,
 }
@@ -135,7 +242,10 @@ enum Refused {
 /// # Errors
 /// When relent itself cannot go on, in words.
 pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
+    streams::all_open()?;
     let policy = for_commands(&args, args.options.resolve()?.policy)?;
+    let kill_after = kill_after(args.kill_after, &policy)?;
+    let policy = inside_deadline(policy, kill_after)?;
     let trace = args.options.trace.as_deref().map(TraceOut::open);
     let trace = trace.transpose()?;
     let mut words = args.command.into_iter();
@@ -148,6 +258,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         policy,
         retry_on_exit: args.retry_on_exit,
         stop_on_exit: args.stop_on_exit,
+        stream: args.stream.now(),
+        kill_after,
         live: Live::new(args.options.quiet),
     };
     // One caller: of what a destination shares, it has the budget.
@@ -167,7 +279,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     if let Ok(end) = &end
         && let Some(verdict) = &end.verdict
     {
-        let last = verdict.failure.cause.to_string();
+        let last = verdict.last();
         match verdict.refused {
             None => run.live.gave_up(&summary, &last),
             Some(Refused::CannotRun) => {}
@@ -213,6 +325,40 @@ fn for_commands(args: &RunArgs, policy: Policy) -> Result<Policy, String> {
         .map_err(|error| error.to_string())
 }
 
+/// The time between SIGTERM and SIGKILL.
+fn kill_after(given: Option<Duration>, policy: &Policy) -> Result<Duration, String> {
+    match (given, policy.deadline()) {
+        (Some(given), Some(deadline)) if given >= deadline => Err(format!(
+            "--kill-after {}: this is a part of the deadline, which is {}: it has to be shorter",
+            format_duration(given),
+            format_duration(deadline),
+        )),
+        (Some(given), _) => Ok(given),
+        (None, Some(deadline)) => Ok(KILL_AFTER.min(deadline / PART_OF_DEADLINE)),
+        (None, None) => Ok(KILL_AFTER),
+    }
+}
+
+/// The policy with a deadline at which an attempt is asked to end, so that it is over at the one that
+/// was given.
+fn inside_deadline(policy: Policy, kill_after: Duration) -> Result<Policy, String> {
+    let Some(deadline) = policy.deadline() else {
+        return Ok(policy);
+    };
+    policy
+        .into_builder()
+        .deadline(deadline.saturating_sub(kill_after))
+        .build()
+        .map_err(|error| {
+            format!(
+                "the deadline of {} leaves {} before --kill-after: {}",
+                format_duration(deadline),
+                format_duration(deadline.saturating_sub(kill_after)),
+                error.accepted()
+            )
+        })
+}
+
 impl Run {
     async fn attempts<R: Random, D: Goes>(
         &self,
@@ -221,62 +367,101 @@ impl Run {
         let mut signals = Signals::listen().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process()?;
         loop {
-            let attempt = driver.on_attempt();
-            let most = self.policy.max_retries();
-            let how = Attempt {
-                number: attempt.number,
-                timeout: attempt.limit,
-                last: most.is_some_and(|most| attempt.number > most),
-            };
-            let attempted = child::attempt(&self.command, how, &mut stdin, &mut signals).await?;
-            self.say_what_no_status_tells(&attempted);
-
+            let how = self.next_attempt(driver);
+            let mut attempted =
+                child::attempt(&self.command, how, &mut stdin, &mut signals).await?;
             let verdict = self.judge(&attempted);
+            self.say_what_no_status_tells(&attempted, verdict.as_ref());
+            if verdict.is_some()
+                && let (Some(group), None) = (attempted.left, attempted.cancelled)
+            {
+                // Two attempts never run at the same time.
+                let ending = child::end(group, how.limits);
+                attempted.cancelled = signals.cancelling(ending).await;
+            }
+            let unread = attempted.unread || verdict.is_some() && self.stream_is_unread();
             let decision = verdict
                 .as_ref()
-                .map(|verdict| decide(driver, verdict, attempted.cancelled));
-            let after = match (&verdict, decision) {
-                (Some(verdict), Some(Decision::Retry { after })) => Waiting {
-                    attempt: attempt.number,
-                    outcome: verdict.failure.cause.to_string(),
-                    hint: verdict.failure.hint,
-                    wait: after,
-                },
-                (_, decision) => {
+                .map(|verdict| decide(driver, verdict, unread || attempted.cancelled.is_some()));
+            let (verdict, after) = match (verdict, decision) {
+                (Some(verdict), Some(Decision::Retry { after })) => (verdict, after),
+                (verdict, decision) => {
                     if decision.is_none() {
                         driver.on_success_with(Cause::Exit(attempted.ended.status()));
                     }
-                    let status = attempted.ended.status();
+                    let stop = decision.and_then(|decision| decision.stop());
+                    let status = status(&attempted, stop);
                     let interrupted = output::to_stdout(attempted.stdout, &mut signals).await?;
                     return Ok(End {
                         status: interrupted.map_or(status, status_of),
-                        stop: decision.and_then(|decision| decision.stop()),
+                        stop,
                         verdict,
                     });
                 }
             };
+            let waiting = Waiting {
+                attempt: how.number,
+                outcome: verdict.last(),
+                hint: verdict.failure.hint,
+                wait: after,
+            };
             let mut interrupted = output::to_stderr(attempted.stdout, &mut signals).await?;
             if interrupted.is_none() {
-                interrupted = signals.cancelling(self.live.wait(&after)).await;
+                interrupted = signals.cancelling(self.live.wait(&waiting)).await;
             }
             if let Some(signal) = interrupted {
                 return Ok(End {
                     status: status_of(signal),
                     stop: Some(driver.on_cancel()),
-                    verdict,
+                    verdict: Some(verdict),
+                });
+            }
+            // What came between the decision and now may have taken longer than was decided.
+            if driver.remaining() == Some(Duration::ZERO) {
+                return Ok(End {
+                    status: TIME_OVER,
+                    stop: Some(driver.on_declined(&verdict.failure, StopReason::Deadline)),
+                    verdict: Some(verdict),
                 });
             }
         }
     }
 
-    fn say_what_no_status_tells(&self, attempted: &Attempted) {
+    /// Begins the next attempt.
+    fn next_attempt<R: Random, D: Goes>(
+        &self,
+        driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
+    ) -> Attempt {
+        let now = Instant::now();
+        let attempt = driver.on_attempt();
+        let most = self.policy.max_retries();
+        // What is beyond what the clock can count is no limit.
+        let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));
+        Attempt {
+            number: attempt.number,
+            limits: Limits {
+                end: at(attempt.limit),
+                last: at(attempt.remaining),
+                kill_after: self.kill_after,
+            },
+            last: most.is_some_and(|most| attempt.number > most),
+            stream: self.stream,
+        }
+    }
+
+    /// Whether the commands write to standard output themselves, where nobody reads any more.
+    fn stream_is_unread(&self) -> bool {
+        self.stream && stdout::reader_is_gone()
+    }
+
+    fn say_what_no_status_tells(&self, attempted: &Attempted, verdict: Option<&Verdict>) {
         let program = self.command.program.display();
         match &attempted.ended {
-            Ended::NotFound => complain(&format!("cannot run {program}: command not found")),
+            Ended::NotFound => complain(&not_found(&self.command)),
             Ended::CannotRun(error) => complain(&format!("cannot run {program}: {error}")),
             _ => {}
         }
-        if attempted.straggler {
+        if attempted.straggler && verdict.is_none() {
             say(
                 "a process left behind by the command still holds its output; \
                  what it writes from now on is lost",
@@ -295,6 +480,7 @@ impl Run {
             };
             Some(Verdict {
                 failure: failure.cause(cause),
+                status,
                 refused,
             })
         };
@@ -318,15 +504,37 @@ impl Run {
     }
 }
 
+impl Verdict {
+    /// How the attempt failed, in words.
+    fn last(&self) -> String {
+        let cause = &self.failure.cause;
+        match (cause, self.status) {
+            (Cause::Output, status) => format!("exit {status}, and --retry-on-output matched"),
+            (_, 0) => "exit 0, which is in --retry-on-exit".to_owned(),
+            _ => cause.to_string(),
+        }
+    }
+}
+
+/// The exit status of a run after its last attempt.
+fn status(attempted: &Attempted, stop: Option<Stop>) -> i32 {
+    match (stop.map(|stop| stop.reason), attempted.ended.status()) {
+        (Some(StopReason::Deadline | StopReason::MaxElapsed), _) => TIME_OVER,
+        (Some(_), 0) => attempted.cancelled.map_or(GAVE_UP, status_of),
+        (_, status) => status,
+    }
+}
+
+/// `cancelled`: whoever asked for it wants no other attempt, by a signal or by reading no more.
 fn decide<R: Random, D: Goes>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     verdict: &Verdict,
-    cancelled: Option<Signal>,
+    cancelled: bool,
 ) -> Decision {
-    let Verdict { failure, refused } = verdict;
-    if cancelled.is_some() {
+    let failure = &verdict.failure;
+    if cancelled {
         Decision::Stop(driver.on_stop(failure, StopReason::Cancelled))
-    } else if refused.is_some() {
+    } else if verdict.refused.is_some() {
         Decision::Stop(driver.on_stop(failure, StopReason::Permanent))
     } else {
         driver.on_failure(failure)

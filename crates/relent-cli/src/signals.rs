@@ -6,6 +6,7 @@ use std::task::Poll;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -104,8 +105,14 @@ impl Group {
         let _ = killpg(self.0, signal);
     }
 
-    /// Whether no member is left.
+    /// Whether no member is left. To be asked when the end of the leader has been seen.
     pub(crate) fn is_gone(self) -> bool {
+        // As the first process of a container relent inherits orphans, which stay until their end
+        // is seen.
+        let anyone = Pid::from_raw(-self.0.as_raw());
+        while waitpid(anyone, Some(WaitPidFlag::WNOHANG)).is_ok_and(|s| s != WaitStatus::StillAlive)
+        {
+        }
         killpg(self.0, None) == Err(Errno::ESRCH)
     }
 }

@@ -18,7 +18,7 @@ use relent_sim::{Metrics, Scenario, scenarios};
 use serde::Serialize;
 
 use crate::console::print;
-use crate::options::{OFF, seed};
+use crate::options::seed;
 use crate::quit::Quit;
 
 /// The end of `relent simulate --help`.
@@ -87,7 +87,7 @@ pub(crate) struct SimulateArgs {
     #[arg(value_name = "SCENARIO|FILE")]
     scenarios: Vec<String>,
 
-    /// Presets, files with a policy, or files and the policy in them; off for no retries
+    /// Presets, files with one policy, FILE#C for the [policies.C] of a file; off for no retries
     #[arg(
         long,
         value_name = "A,B,FILE#C",
@@ -271,14 +271,6 @@ fn read(path: &str) -> Result<String, String> {
 }
 
 fn policy(spec: &str) -> Result<Policy, String> {
-    if spec == OFF {
-        return Policy::STANDARD
-            .clone()
-            .into_builder()
-            .retries_off(true)
-            .build()
-            .map_err(|error| error.to_string());
-    }
     NamedPolicy::load(spec)
         .map(|named| named.policy)
         .map_err(|error| format!("--policies {spec}: {error}"))

@@ -1,28 +1,20 @@
-//! Standard output, which may have been closed by whoever started relent.
-//!
-//! Rust opens `/dev/null` in the place of a standard stream that is closed (`>&-`), before `main`, so
-//! that a result would vanish and nothing would fail. So it is looked at before that.
+//! Standard output, which may have been closed by whoever started relent, or lose its reader.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{SFlag, fstat};
 
-static CLOSED: AtomicBool = AtomicBool::new(false);
+use crate::streams::Stream;
 
-/// Runs before Rust's own start-up, when the descriptor is still as it was given.
-#[ctor::ctor]
-fn look() {
-    let closed = io::stdout().as_fd().try_clone_to_owned().is_err();
-    CLOSED.store(closed, Ordering::Relaxed);
-}
-
-/// Fails with `EBADF` if standard output was closed when relent was started.
+/// Fails if standard output was closed when relent was started.
 pub(crate) fn check() -> io::Result<()> {
-    if CLOSED.load(Ordering::Relaxed) {
-        return Err(Errno::EBADF.into());
+    if Stream::Stdout.was_closed() {
+        return Err(io::Error::other(
+            "it is closed; if nothing is wanted there, use >/dev/null",
+        ));
     }
     Ok(())
 }
@@ -34,4 +26,19 @@ pub(crate) fn check() -> io::Result<()> {
 pub(crate) fn duplicate() -> io::Result<File> {
     check()?;
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+/// Whether nobody reads any more: it is a pipe or a socket whose other end is closed.
+pub(crate) fn reader_is_gone() -> bool {
+    let stdout = io::stdout();
+    let is_pipe = fstat(&stdout).is_ok_and(|stat| {
+        let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+        kind == SFlag::S_IFIFO || kind == SFlag::S_IFSOCK
+    });
+    let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    is_pipe
+        && poll(&mut polled, PollTimeout::ZERO).is_ok()
+        && polled[0]
+            .revents()
+            .is_some_and(|events| events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP))
 }

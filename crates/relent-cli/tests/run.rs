@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use run_support::{
-    code, command, cut_short, eventually, finish, is_dead, line, output, parse_pid, sh, text,
+    code, command, cut_short, eventually, finish, is_dead, line, output, parse_pid, sh, text, told,
 };
 
 /// Fails in attempts 1 and 2.
@@ -45,10 +45,68 @@ fn the_exit_status_is_that_of_the_last_attempt() {
             "exit $RELENT_ATTEMPT",
             4,
         ),
-        (&["--max-retries", "9", "--retry-on-exit", "0"], "exit 0", 0),
     ] {
         let result = output(sh(options, script));
         assert_eq!(code(&result), status, "{options:?} {script}");
+    }
+}
+
+#[test]
+fn a_run_that_gives_up_never_exits_with_0() {
+    for (options, script, status, says) in [
+        (
+            &["--retry-on-exit", "0", "--max-retries", "2"][..],
+            "exit 0",
+            123,
+            "gave up after 3 attempts",
+        ),
+        (
+            &["--retry-on-exit", "0", "--max-retries", "0"],
+            "exit 0",
+            123,
+            "(last: exit 0, which is in --retry-on-exit)",
+        ),
+        (
+            &["--retry-on-output", "not yet", "--max-retries", "1"],
+            "echo not yet",
+            123,
+            "(last: exit 0, and --retry-on-output matched)",
+        ),
+        (
+            &["--retry-on-output", "not yet", "--policy", "off"],
+            "echo not yet >&2",
+            123,
+            "the retries are used up",
+        ),
+        // Time is the reason that is told first.
+        (
+            &[
+                "--retry-on-output=not yet",
+                "--policy=standard",
+                "--deadline=1h",
+                "--delay=2h",
+            ],
+            "echo not yet",
+            124,
+            "the deadline leaves no time",
+        ),
+        (
+            &["--retry-on-output", "not yet", "--max-retries", "1"],
+            "echo not yet; exit 7",
+            7,
+            "(last: exit 7, and --retry-on-output matched)",
+        ),
+        (
+            &["--max-retries", "1"],
+            "kill -KILL $$",
+            137,
+            "(last: killed by signal 9)",
+        ),
+    ] {
+        let result = output(told(options, script));
+        let stderr = text(&result.stderr);
+        assert_eq!(code(&result), status, "{options:?} {script}: {stderr}");
+        assert!(stderr.contains(says), "{options:?} {script}: {stderr}");
     }
 }
 
@@ -77,6 +135,50 @@ fn what_cannot_run_is_never_retried() {
         );
     }
     assert!(start.elapsed() < Duration::from_secs(900));
+}
+
+#[test]
+fn what_was_meant_for_a_shell_is_named_with_the_command_that_does_it() {
+    for (words, says) in [
+        (
+            &["seq 3 | wc -l"][..],
+            "cannot run seq 3 | wc -l: command not found; for a pipeline or other shell syntax, \
+             use: sh -c 'seq 3 | wc -l'",
+        ),
+        (&["echo it's $HOME"], r"use: sh -c 'echo it'\''s $HOME'"),
+        (
+            &["sleep 5"],
+            "this is one word with spaces in it: leave out its quotes (sleep 5), or use: sh -c \
+             'sleep 5'",
+        ),
+        (
+            &["pushd", "/tmp", "&&", "make", "a b"],
+            r"pushd is a part of the shell, so use: sh -c 'pushd /tmp && make '\''a b'\'''",
+        ),
+        (
+            &["LEVEL=3", "make", "all"],
+            "to set LEVEL for a command, use: env LEVEL=3 make all",
+        ),
+    ] {
+        let result = output(command(&[], words));
+        let stderr = text(&result.stderr);
+        assert_eq!(
+            (code(&result), stderr.lines().count()),
+            (127, 1),
+            "{stderr}"
+        );
+        assert!(stderr.contains(says), "{words:?}: {stderr}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/no/such/shell\n").unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).unwrap();
+    let result = output(command(&[], &[script.to_str().unwrap()]));
+    assert!(text(&result.stderr).contains("but not the interpreter that its first line names"));
+    // Nothing is guessed about a plain name.
+    let result = output(command(&[], &["relent-test-no-such-command", "a|b"]));
+    assert!(text(&result.stderr).ends_with("command not found\n"));
 }
 
 #[test]

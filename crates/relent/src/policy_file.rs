@@ -31,11 +31,16 @@ pub struct NamedPolicy {
     pub policy: Policy,
 }
 
+/// The word in place of a policy that turns retries off.
+const OFF: &str = "off";
+
 impl NamedPolicy {
-    /// Finds the policy that a person has named: a preset, a file that holds one policy, or
-    /// `FILE#NAME` for one of several. This is what `--policy` and `RELENT_POLICY` accept.
+    /// Finds the policy that a person has named: a preset, a file that holds one policy,
+    /// `FILE#NAME` for the one that the file calls `[policies.NAME]`, or `off`, which is `patient`
+    /// without its retries (design rule 14). This is what `--policy` and `RELENT_POLICY` accept.
     ///
-    /// A preset comes first; a file of the same name is reached by a path such as `./standard`.
+    /// A preset and `off` come first; a file of the same name is reached by a path such as
+    /// `./standard`.
     ///
     /// # Errors
     /// If there is no such preset or file, naming what was looked for and the nearest preset; if
@@ -49,11 +54,17 @@ impl NamedPolicy {
     ///
     /// let error = NamedPolicy::load("standart").unwrap_err().to_string();
     /// assert!(error.contains("did you mean `standard`?"), "{error}");
+    ///
+    /// let off = NamedPolicy::load("off")?;
+    /// assert_eq!(off.policy.max_retries(), Some(0));
     /// # Ok::<(), relent::PolicyFileError>(())
     /// ```
     pub fn load(spec: &str) -> Result<Self, PolicyFileError> {
         if let Some(preset) = presets::get(spec) {
             return preset.load();
+        }
+        if spec == OFF {
+            return Ok(Self::off());
         }
         let (path, name) = match spec.rsplit_once('#') {
             // A file may have the sign in its own name.
@@ -63,7 +74,9 @@ impl NamedPolicy {
         let text = match File::open(path) {
             Ok(file) => read_text(file).map_err(|error| error.in_file(path))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(PolicyFileError::not_found(spec, path, &presets::names()));
+                let mut known = presets::names();
+                known.push(OFF);
+                return Err(PolicyFileError::not_found(spec, path, &known));
             }
             Err(error) => return Err(PolicyFileError::io(error).in_file(path)),
         };
@@ -236,6 +249,15 @@ impl PolicyFile {
 }
 
 impl NamedPolicy {
+    fn off() -> Self {
+        Self {
+            name: Some(OFF.to_owned()),
+            description: Some("No retries: the operator's switch".to_owned()),
+            source: Some("Relent".to_owned()),
+            policy: Policy::PATIENT.clone().without_retries(),
+        }
+    }
+
     fn new(name: Option<String>, policy: Policy, about: About) -> Self {
         Self {
             name,

@@ -14,23 +14,25 @@ use nix::unistd::Pid;
 use regex::bytes::Regex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::error::Error;
+use super::output;
 use super::output_match::OutputMatch;
 use super::stdin::Stdin;
 use super::terminal::Terminal;
 use crate::signals::{Group, Signals, cancels};
 use crate::spool::Spool;
-
-/// Between the request to end (SIGTERM) and the end (SIGKILL), for the whole group.
-pub(crate) const GRACE: Duration = Duration::from_secs(2);
+use crate::stdout;
 
 /// After the command has ended, a process that it left behind may still write. Its output is awaited
 /// until it has been silent for this long,
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 /// and for no longer than this in all.
 pub(crate) const STRAGGLING: Duration = Duration::from_secs(10);
+
+/// A killed process is gone at once, unless it hangs in the system. It is awaited for this long.
+const DYING: Duration = Duration::from_secs(1);
 
 /// How often the two things without an event of their own are looked at: silence, and the end of
 /// the last member of a group.
@@ -50,10 +52,25 @@ pub(crate) struct CommandLine {
 pub(crate) struct Attempt {
     /// Which one it is, from 1; the command finds it in `RELENT_ATTEMPT`.
     pub(crate) number: u32,
-    /// After this time the group is ended; `None` gives it all the time.
-    pub(crate) timeout: Option<Duration>,
-    /// No other attempt can follow: the command may write to standard output directly.
+    /// When its group is ended.
+    pub(crate) limits: Limits,
+    /// No other attempt can follow: the command may read standard input and write to standard
+    /// output directly.
     pub(crate) last: bool,
+    /// What it writes to standard output is passed on at once, not when it has been judged.
+    pub(crate) stream: bool,
+}
+
+/// When a command that runs too long is ended: asked to end first (SIGTERM), killed later (SIGKILL).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// When it is asked to end; `None` gives it all the time.
+    pub(crate) end: Option<Instant>,
+    /// When it is asked to end at the latest, because of the deadline. This does not move when
+    /// relent is stopped.
+    pub(crate) last: Option<Instant>,
+    /// The time between asking and killing.
+    pub(crate) kill_after: Duration,
 }
 
 /// How an attempt ended.
@@ -106,6 +123,10 @@ pub(crate) struct Attempted {
     pub(crate) cancelled: Option<Signal>,
     /// A process that the command left behind still held its output when it was no longer awaited.
     pub(crate) straggler: bool,
+    /// Nobody reads standard output any more, which the command was going to write to.
+    pub(crate) unread: bool,
+    /// The command's process group, if it may have members left. Their leader has ended.
+    pub(crate) left: Option<Group>,
 }
 
 /// Makes one attempt and returns when it has ended and its output is complete.
@@ -120,13 +141,15 @@ pub(crate) async fn attempt(
     stdin: &mut Stdin,
     signals: &mut Signals,
 ) -> Result<Attempted, Error> {
+    let direct = command.output_regex.is_none() && (attempt.last || attempt.stream);
     let started = Command::new(&command.program)
         .args(&command.args)
         .env("RELENT_ATTEMPT", attempt.number.to_string())
         .stdin(stdin.for_attempt(attempt.last)?)
-        .stdout(match command.output_regex {
-            None if attempt.last => Stdio::inherit(),
-            _ => Stdio::piped(),
+        .stdout(if direct {
+            Stdio::inherit()
+        } else {
+            Stdio::piped()
         })
         .stderr(match command.output_regex {
             None => Stdio::inherit(),
@@ -143,6 +166,8 @@ pub(crate) async fn attempt(
                 stdout: Spool::default(),
                 cancelled: None,
                 straggler: false,
+                unread: false,
+                left: None,
             });
         }
     };
@@ -150,15 +175,43 @@ pub(crate) async fn attempt(
     let group = Group(Pid::from_raw(
         id.ok_or_else(|| Error::Wait(io::ErrorKind::NotFound.into()))?,
     ));
-    let result = supervise(&mut child, group, command, attempt.timeout, stdin, signals).await;
+    let result = supervise(&mut child, group, command, attempt, stdin, signals).await;
     if result.is_err() {
+        let limits = attempt.limits;
         ask_to_end(group);
-        let _ = timeout(GRACE, child.wait()).await;
-        if !group.is_gone() {
-            group.send(Signal::SIGKILL);
-        }
+        let _ = timeout_at(limits.kill_asked_now(), child.wait()).await;
+        end(group, limits).await;
     }
     result
+}
+
+/// Ends what an attempt has left running in its group, whose leader has ended: asks it to, and kills
+/// what is left when the time for that is over.
+pub(crate) async fn end(group: Group, limits: Limits) {
+    if group.is_gone() {
+        return;
+    }
+    ask_to_end(group);
+    if !is_gone_by(group, limits.kill_asked_now()).await {
+        kill(group).await;
+    }
+}
+
+/// Kills all members, and waits until the system has done it: not for those that hang in the system.
+async fn kill(group: Group) {
+    group.send(Signal::SIGKILL);
+    is_gone_by(group, Instant::now() + DYING).await;
+}
+
+async fn is_gone_by(group: Group, end: Instant) -> bool {
+    while !group.is_gone() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        sleep(TICK.min(left)).await;
+    }
+    true
 }
 
 /// Tells a command that cannot be run from a machine that cannot run another one.
@@ -181,7 +234,7 @@ async fn supervise(
     child: &mut Child,
     group: Group,
     command: &CommandLine,
-    limit: Option<Duration>,
+    attempt: Attempt,
     stdin: &mut Stdin,
     signals: &mut Signals,
 ) -> Result<Attempted, Error> {
@@ -192,19 +245,25 @@ async fn supervise(
     let mut cancelled = None;
     let mut terminal = Terminal::for_command(group);
     let mut straggler = false;
+    let unread = Cell::new(false);
+    let left;
 
     let (stdout_pipe, stderr_pipe) = (child.stdout.take(), child.stderr.take());
     let feed = stdin.feed(child.stdin.take());
-    let keep = Sink::Spool(&mut stdout);
+    let sink = if attempt.stream {
+        Sink::Stdout(&unread)
+    } else {
+        Sink::Spool(&mut stdout, &unread)
+    };
     let ended = {
         let mut output = pin!(async {
             tokio::try_join!(
-                pump(stdout_pipe, keep, on_stdout.as_mut(), &activity),
+                pump(stdout_pipe, sink, on_stdout.as_mut(), &activity),
                 pump(stderr_pipe, Sink::Stderr, on_stderr.as_mut(), &activity),
             )
         });
         let mut open = true;
-        let mut limit = Limit::after(limit);
+        let mut limit = Limit::new(attempt.limits);
 
         let status = {
             let mut feed = pin!(feed);
@@ -246,6 +305,11 @@ async fn supervise(
         // The members that are left: after a timeout they have the rest of the grace to end.
         let mut awaited = limit.asked && !group.is_gone();
         let mut silence = pin!(activity.ceased());
+        // The deadline leaves no more time for output than ending the group takes.
+        let patience = attempt.limits.last.and_then(|last| match limit.asked {
+            true => attempt.limits.kill_asked_at(last).checked_add(SILENCE),
+            false => Some(last),
+        });
         while open || awaited {
             tokio::select! {
                 biased;
@@ -269,11 +333,16 @@ async fn supervise(
                     straggler = true;
                     break;
                 }
+                () = until(patience), if !awaited => {
+                    straggler = true;
+                    break;
+                }
             }
         }
-        if awaited {
-            group.send(Signal::SIGKILL);
+        if limit.asked && !group.is_gone() {
+            kill(group).await;
         }
+        left = (!limit.asked).then_some(group);
         ended
     };
     let found = |output: Option<OutputMatch>| output.is_some_and(OutputMatch::finish);
@@ -284,6 +353,8 @@ async fn supervise(
         stdout,
         cancelled,
         straggler,
+        unread: unread.get(),
+        left,
     })
 }
 
@@ -295,31 +366,63 @@ fn ended_by_keyboard(ended: &Ended) -> Option<Signal> {
         .find(|signal| ended.status() == 128 + *signal as i32)
 }
 
-/// The time given to an attempt, and what happens when it is over: SIGTERM to the whole group,
-/// after [`GRACE`] SIGKILL.
+impl Limits {
+    /// When a command is killed that is asked to end now: never after the deadline.
+    fn kill_asked_now(self) -> Instant {
+        self.kill_asked_at(Instant::now())
+    }
+
+    fn kill_asked_at(self, asked: Instant) -> Instant {
+        let asked = self.last.map_or(asked, |last| asked.min(last));
+        asked.checked_add(self.kill_after).unwrap_or_else(far_away)
+    }
+}
+
+/// An instant that no run lives to see: what lies beyond what the clock can count.
+fn far_away() -> Instant {
+    Instant::now() + Duration::from_secs(86400 * 365 * 30)
+}
+
+/// Returns at `at`, and never without it.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+/// The time given to an attempt, and what happens when it is over: SIGTERM to the whole group, and
+/// SIGKILL later.
 struct Limit {
+    limits: Limits,
     next: Option<Instant>,
     asked: bool,
 }
 
 impl Limit {
-    fn after(limit: Option<Duration>) -> Self {
-        // A limit beyond what the clock can count is no limit.
+    fn new(limits: Limits) -> Self {
         Self {
-            next: limit.and_then(|limit| Instant::now().checked_add(limit)),
+            limits,
+            next: limits.end,
             asked: false,
         }
     }
 
+    /// Moves what is next, for time in which the attempt could not run; never past the deadline.
     fn postpone(&mut self, by: Duration) {
-        self.next = self.next.and_then(|at| at.checked_add(by));
+        let latest = match self.limits.last {
+            Some(last) if self.asked => Some(self.limits.kill_asked_at(last)),
+            last => last,
+        };
+        let Some(next) = self.next else { return };
+        self.next = match (next.checked_add(by), latest) {
+            (Some(moved), Some(latest)) => Some(moved.min(latest)),
+            (moved, latest) => moved.or(latest),
+        };
     }
 
     async fn reached(&self) {
-        match self.next {
-            Some(at) => sleep_until(at).await,
-            None => pending().await,
-        }
+        until(self.next).await;
     }
 
     fn enforce(&mut self, group: Group) {
@@ -329,7 +432,7 @@ impl Limit {
         } else {
             ask_to_end(group);
             self.asked = true;
-            self.next = Some(Instant::now() + GRACE);
+            self.next = Some(self.limits.kill_asked_now());
         }
     }
 }
@@ -364,13 +467,18 @@ impl Activity {
     }
 }
 
-/// Where the bytes of a pipe go.
+/// Where the bytes of a pipe go. For those that end up on standard output, it is noted if nobody
+/// reads there any more.
 enum Sink<'a> {
-    Spool(&'a mut Spool),
+    Spool(&'a mut Spool, &'a Cell<bool>),
+    Stdout(&'a Cell<bool>),
     Stderr,
 }
 
 /// Passes on what comes out of `pipe` until all its writers have closed it.
+///
+/// If nobody reads what goes to standard output, the pipe is closed, so that the command learns of it
+/// as it would without relent between them (SIGPIPE).
 async fn pump(
     pipe: Option<impl AsyncRead + Unpin>,
     mut sink: Sink<'_>,
@@ -386,8 +494,17 @@ async fn pump(
         }
         activity.moves.set(activity.moves.get() + 1);
         activity.passing_on.set(activity.passing_on.get() + 1);
+        if let Some(matcher) = &mut matcher {
+            matcher.push(&buf[..n]);
+        }
         match &mut sink {
-            Sink::Spool(spool) => spool.append(&buf[..n]).map_err(Error::KeepOutput)?,
+            Sink::Spool(spool, unread) => {
+                unread.set(stdout::reader_is_gone());
+                if !unread.get() {
+                    spool.append(&buf[..n]).map_err(Error::KeepOutput)?;
+                }
+            }
+            Sink::Stdout(unread) => unread.set(!output::pass_on(buf[..n].to_vec()).await?),
             Sink::Stderr => {
                 // A standard error that takes nothing is no reason to stop the command.
                 let mut stderr = tokio::io::stderr();
@@ -396,9 +513,11 @@ async fn pump(
                 }
             }
         }
-        if let Some(matcher) = &mut matcher {
-            matcher.push(&buf[..n]);
-        }
         activity.passing_on.set(activity.passing_on.get() - 1);
+        if let Sink::Spool(_, unread) | Sink::Stdout(unread) = sink
+            && unread.get()
+        {
+            return Ok(());
+        }
     }
 }

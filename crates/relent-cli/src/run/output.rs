@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use super::error::Error;
 use crate::signals::Signals;
 use crate::spool::Spool;
+use crate::stdout;
 use crate::writing::write_all;
 
 /// Writes the standard output of the final attempt to our own. Returns the signal that ended the
@@ -23,12 +24,23 @@ pub(crate) async fn to_stdout(
     spool: Spool,
     signals: &mut Signals,
 ) -> Result<Option<Signal>, Error> {
-    let stdout = io::stdout()
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(Error::WriteStdout)?;
-    let stdout = File::from(stdout);
+    let stdout = stdout::duplicate().map_err(Error::WriteStdout)?;
     uninterrupted(signals, move || copy(&spool, stdout)).await
+}
+
+/// Passes a piece of output on to standard output while its command runs. False if nobody reads
+/// there any more.
+///
+/// # Errors
+/// When standard output cannot take it (a full disk).
+pub(crate) async fn pass_on(piece: Vec<u8>) -> Result<bool, Error> {
+    let mut stdout = stdout::duplicate().map_err(Error::WriteStdout)?;
+    // A slow reader holds up this thread and not the signals.
+    let written = tokio::task::spawn_blocking(move || write_all(&mut stdout, &piece)).await;
+    match written.map_err(io::Error::from).flatten() {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true).map_err(Error::WriteStdout),
+    }
 }
 
 /// Writes the standard output of an attempt that is followed by another to standard error, where a

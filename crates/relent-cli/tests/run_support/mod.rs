@@ -38,6 +38,19 @@ pub(crate) fn command(options: &[&str], cmd: &[&str]) -> Command {
     relent
 }
 
+/// The same as [`sh`], and what relent says about it.
+pub(crate) fn told(options: &[&str], script: &str) -> Command {
+    let mut relent = Command::new(env!("CARGO_BIN_EXE_relent"));
+    relent.args(["run", "--initial", "10ms", "--jitter", "none"]);
+    relent.env_remove("RELENT_POLICY");
+    relent.args(options).args(["--", "sh", "-c", script]);
+    relent
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    relent
+}
+
 /// Runs to the end.
 pub(crate) fn output(mut command: Command) -> Output {
     finish(command.spawn().unwrap())

@@ -98,7 +98,8 @@ impl PolicyFileError {
     pub(super) fn ambiguous<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         let names: Vec<_> = names.collect();
         Self::new(format!(
-            "holds several policies: choose one as FILE#NAME, of {}",
+            "holds several policies: choose one as FILE#NAME, where NAME is that of \
+             [policies.NAME], of {}",
             names.join(", ")
         ))
     }
@@ -107,10 +108,11 @@ impl PolicyFileError {
         let names: Vec<_> = names.collect();
         if names.is_empty() {
             return Self::new(format!(
-                "holds one policy without a name, and none named {name:?}: leave out \"#{name}\""
+                "holds one policy without a name, and none named {name:?}: leave out \"#{name}\", or \
+                 put the policy under [policies.{name}]"
             ));
         }
-        let mut this = Self::new(format!("holds no policy named {name:?}"));
+        let mut this = Self::new(format!("holds no [policies.{name}]"));
         this.advice = Some(match nearest(name, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}", names.join(", ")),

@@ -97,20 +97,22 @@ fn a_policy_that_is_not_there_is_answered_with_those_that_are() {
     let of = |name| two.get(name).unwrap_err().to_string();
     assert_eq!(
         of(None),
-        "holds several policies: choose one as FILE#NAME, of quick, slow"
+        "holds several policies: choose one as FILE#NAME, where NAME is that of [policies.NAME], of \
+         quick, slow"
     );
     assert_eq!(
         of(Some("quik")),
-        "holds no policy named \"quik\": did you mean `quick`?"
+        "holds no [policies.quik]: did you mean `quick`?"
     );
     assert_eq!(
         of(Some("x")),
-        "holds no policy named \"x\": there are quick, slow"
+        "holds no [policies.x]: there are quick, slow"
     );
     let one = PolicyFile::parse("backoff = 'none'").unwrap();
     assert_eq!(
         one.get(Some("x")).unwrap_err().to_string(),
-        "holds one policy without a name, and none named \"x\": leave out \"#x\""
+        "holds one policy without a name, and none named \"x\": leave out \"#x\", or put \
+         the policy under [policies.x]"
     );
 }
 
@@ -309,10 +311,10 @@ fn load_finds_presets_files_and_policies_in_files() {
     NamedPolicy::load(&path("a#b.toml")).unwrap();
 
     let refused = |spec: &str| NamedPolicy::load(spec).unwrap_err().to_string();
-    assert!(
-        refused(&path("two.toml"))
-            .ends_with("two.toml: holds several policies: choose one as FILE#NAME, of quick, slow")
-    );
+    assert!(refused(&path("two.toml")).ends_with(
+        "two.toml: holds several policies: choose one as FILE#NAME, where NAME is that of \
+                 [policies.NAME], of quick, slow"
+    ));
     assert!(refused(&path("bad.toml")).contains("bad.toml: unknown key `max_retrys` (line 2"));
     assert!(refused(&path("latin1.toml")).contains("is not UTF-8 text (from byte 2 on)"));
     assert!(refused(folder.to_str().unwrap()).contains("cannot be read"));

@@ -1,0 +1,65 @@
+//! The standard streams, which may have been closed by whoever started relent.
+//!
+//! Rust opens `/dev/null` in the place of a stream that is closed (`>&-`), before `main`: a result would
+//! vanish and nothing would fail. So they are looked at before that.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use nix::fcntl::{FcntlArg, fcntl};
+
+/// A standard stream, by the number of its descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stream {
+    Stdin = 0,
+    Stdout = 1,
+    Stderr = 2,
+}
+
+/// Bit n stands for descriptor n.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
+/// Runs before Rust's own start-up, when the descriptors are still as they were given.
+#[ctor::ctor]
+fn look() {
+    let closed = [
+        is_closed(&io::stdin()),
+        is_closed(&io::stdout()),
+        is_closed(&io::stderr()),
+    ];
+    let bits = (0u8..)
+        .zip(closed)
+        .map(|(at, closed)| u8::from(closed) << at);
+    CLOSED.store(bits.sum(), Ordering::Relaxed);
+}
+
+fn is_closed(stream: &impl AsFd) -> bool {
+    fcntl(stream.as_fd(), FcntlArg::F_GETFD).is_err()
+}
+
+impl Stream {
+    /// Whether it was closed when relent was started.
+    pub(crate) fn was_closed(self) -> bool {
+        CLOSED.load(Ordering::Relaxed) >> (self as u8) & 1 == 1
+    }
+}
+
+/// Makes sure that all three were open when relent was started.
+///
+/// # Errors
+/// The first that was closed, in words.
+pub(crate) fn all_open() -> Result<(), String> {
+    for (stream, name, instead) in [
+        (Stream::Stdin, "standard input", "</dev/null"),
+        (Stream::Stdout, "standard output", ">/dev/null"),
+        (Stream::Stderr, "standard error", "2>/dev/null"),
+    ] {
+        if stream.was_closed() {
+            return Err(format!(
+                "{name} is closed; if nothing is wanted there, use {instead}"
+            ));
+        }
+    }
+    Ok(())
+}

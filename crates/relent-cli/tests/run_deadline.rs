@@ -1,0 +1,150 @@
+//! `relent run`: the deadline, and that no process of an attempt outlives it.
+
+mod run_support;
+
+use std::time::{Duration, Instant};
+
+use run_support::{code, eventually, is_dead, output, parse_pid, sh, text, told};
+
+/// SIGTERM after 300 ms, SIGKILL after an hour: whoever asks late, or kills early, is found out.
+const ASKED_SOON: [&str; 4] = [
+    "--deadline=1h",
+    "--kill-after=3599700ms",
+    "--max-retries",
+    "9",
+];
+
+#[test]
+fn the_time_between_sigterm_and_sigkill_lies_inside_the_deadline() {
+    // The trap decides nothing: time ended it.
+    for end in ["exit 0", "exit 7", "kill -KILL $$"] {
+        let script = format!("trap 'echo asked; {end}' TERM; while :; do sleep 0.02; done");
+        let result = output(sh(&ASKED_SOON, &script));
+        assert_eq!(
+            (code(&result), text(&result.stdout)),
+            (124, "asked\n"),
+            "{end}"
+        );
+    }
+}
+
+#[test]
+fn no_process_of_the_group_runs_after_the_deadline() {
+    // Neither the command nor its child hears SIGTERM.
+    let script = "trap '' TERM; sleep 1000 & echo $! >&2; echo $$ >&2; while :; do wait; done";
+    let start = Instant::now();
+    let options = ["--deadline=1s", "--kill-after=500ms", "--max-retries", "9"];
+    let result = output(sh(&options, script));
+    assert_eq!(code(&result), 124);
+    assert!(
+        start.elapsed() >= Duration::from_secs(1),
+        "the time was given"
+    );
+    let lines: Vec<_> = text(&result.stderr).lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for process in lines {
+        let process = parse_pid(process);
+        eventually("it is dead", || is_dead(process));
+    }
+}
+
+#[test]
+fn a_member_that_outlives_its_leader_has_until_the_deadline() {
+    // The leader ends when it is asked to; its child first cleans up.
+    let script = "sh -c 'trap \"echo cleaned up; exit\" TERM; while :; do sleep 0.02; done' & wait";
+    let result = output(sh(&ASKED_SOON, script));
+    assert_eq!((code(&result), text(&result.stdout)), (124, "cleaned up\n"));
+}
+
+#[test]
+fn a_deadline_that_leaves_no_time_for_another_attempt_is_told_by_the_status() {
+    let options = ["--policy=standard", "--deadline=1h", "--delay=2h"];
+    let result = output(told(&options, "echo out; exit 3"));
+    assert_eq!((code(&result), text(&result.stdout)), (124, "out\n"));
+    let stderr = text(&result.stderr);
+    assert!(stderr.contains("gave up after 1 attempt "), "{stderr}");
+    assert!(
+        stderr.contains("the deadline leaves no time (last: exit 3)"),
+        "{stderr}"
+    );
+    // What is not retried, or not any more, keeps its own status.
+    for options in [
+        &["--deadline=1h", "--stop-on-exit=3"][..],
+        &["--deadline=1h", "--max-retries=0"],
+    ] {
+        assert_eq!(code(&output(sh(options, "exit 3"))), 3);
+    }
+}
+
+#[test]
+fn an_attempt_that_ends_by_itself_before_the_deadline_keeps_its_status() {
+    for (script, status) in [("exit 0", 0), ("exit 5", 5)] {
+        let options = ["--deadline=1h", "--max-retries=1"];
+        assert_eq!(code(&output(sh(&options, script))), status);
+    }
+}
+
+#[test]
+fn what_a_failed_attempt_left_running_is_ended_before_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("process");
+    // The one left behind ignores SIGTERM, and holds none of the outputs.
+    let script = "if [ $RELENT_ATTEMPT = 1 ]; then \
+                      trap '' TERM; sleep 1000 >/dev/null 2>&1 & echo $! >\"$0\"; exit 1; fi; \
+                  state=$(sed 's/.*) //' \"/proc/$(cat \"$0\")/stat\" 2>/dev/null | cut -c 1); \
+                  case $state in ''|Z) ;; *) exit 9;; esac";
+    let mut relent = sh(
+        &["--stop-on-exit=9", "--max-retries=3", "--kill-after=100ms"],
+        script,
+    );
+    relent.arg(&file);
+    let result = output(relent);
+    assert_eq!(code(&result), 0, "{}", text(&result.stderr));
+    assert!(is_dead(parse_pid(&std::fs::read_to_string(file).unwrap())));
+}
+
+#[test]
+fn what_the_last_failed_attempt_left_running_is_ended_too() {
+    let script = "sleep 1000 >/dev/null 2>&1 & echo $! >&2; exit 4";
+    let result = output(sh(&["--max-retries=0"], script));
+    assert_eq!(code(&result), 4);
+    let left = parse_pid(text(&result.stderr));
+    eventually("it is dead", || is_dead(left));
+}
+
+#[test]
+fn a_time_to_end_that_does_not_fit_the_deadline_is_refused_before_anything_ran() {
+    for options in [
+        &["--deadline=5s", "--kill-after=5s"][..],
+        &["--deadline=5s", "--kill-after=1m"],
+    ] {
+        let result = output(sh(options, "echo ran"));
+        assert_eq!((code(&result), text(&result.stdout)), (125, ""));
+        let stderr = text(&result.stderr);
+        assert!(
+            stderr.contains("part of the deadline, which is 5s: it has to be shorter"),
+            "{stderr}"
+        );
+    }
+    // The default fits every deadline.
+    for deadline in ["--deadline=24h", "--deadline=10m", "--deadline=40s"] {
+        assert_eq!(code(&output(sh(&[deadline], "exit 0"))), 0);
+    }
+    assert_eq!(code(&output(sh(&["--deadline=10ms"], "sleep 1000"))), 124);
+}
+
+#[test]
+fn without_time_to_end_a_command_is_killed_at_once() {
+    let script = "trap 'sleep 1000' TERM; sleep 1000 & echo $! >&2; wait";
+    let options = [
+        "--attempt-timeout=300ms",
+        "--kill-after=0s",
+        "--max-retries=0",
+    ];
+    let result = output(sh(&options, script));
+    assert_eq!(code(&result), 124);
+    if let Ok(child) = text(&result.stderr).trim().parse() {
+        let child = nix::unistd::Pid::from_raw(child);
+        eventually("it is dead", || is_dead(child));
+    }
+}
