@@ -84,7 +84,8 @@ fn a_run_that_gives_up_never_exits_with_0() {
                 "--retry-on-output=not yet",
                 "--policy=standard",
                 "--deadline=1h",
-                "--delay=2h",
+                "--initial=2h",
+                "--max-delay=2h",
             ],
             "echo not yet",
             124,
@@ -100,7 +101,7 @@ fn a_run_that_gives_up_never_exits_with_0() {
             &["--max-retries", "1"],
             "kill -KILL $$",
             137,
-            "(last: killed by signal 9)",
+            "(last: signal 9)",
         ),
     ] {
         let result = output(told(options, script));
@@ -142,7 +143,7 @@ fn what_was_meant_for_a_shell_is_named_with_the_command_that_does_it() {
     for (words, says) in [
         (
             &["seq 3 | wc -l"][..],
-            "cannot run seq 3 | wc -l: command not found; for a pipeline or other shell syntax, \
+            "cannot run 'seq 3 | wc -l': command not found; for a pipeline or other shell syntax, \
              use: sh -c 'seq 3 | wc -l'",
         ),
         (&["echo it's $HOME"], r"use: sh -c 'echo it'\''s $HOME'"),

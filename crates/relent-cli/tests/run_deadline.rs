@@ -58,7 +58,12 @@ fn a_member_that_outlives_its_leader_has_until_the_deadline() {
 
 #[test]
 fn a_deadline_that_leaves_no_time_for_another_attempt_is_told_by_the_status() {
-    let options = ["--policy=standard", "--deadline=1h", "--delay=2h"];
+    let options = [
+        "--policy=standard",
+        "--deadline=1h",
+        "--initial=2h",
+        "--max-delay=2h",
+    ];
     let result = output(told(&options, "echo out; exit 3"));
     assert_eq!((code(&result), text(&result.stdout)), (124, "out\n"));
     let stderr = text(&result.stderr);

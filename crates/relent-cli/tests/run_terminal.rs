@@ -159,6 +159,28 @@ fn ctrl_c_ends_the_run_also_when_the_command_has_the_terminal() {
 }
 
 #[test]
+fn a_person_sees_the_output_of_every_attempt_as_it_is_written() {
+    // The command sees the terminal, though another attempt may follow.
+    let script = "[ -t 1 ] && echo s\"\"een; read a; echo \"got $a\"; [ $RELENT_ATTEMPT = 2 ]";
+    let mut session = Session::start(&relent(&["--max-retries", "5"], script));
+    for answer in ["hello", "again"] {
+        session.expect_command();
+        session.expect("seen");
+        session.types(&format!("{answer}\n"));
+        session.expect(&format!("got {answer}"));
+    }
+    assert_eq!(session.end(), 0);
+}
+
+#[test]
+fn a_person_who_wants_the_final_output_only_can_have_that() {
+    let script = "[ -t 1 ] || echo p\"\"iped; [ $RELENT_ATTEMPT = 2 ]";
+    let mut session = Session::start(&relent(&["--max-retries=5", "--stream=never"], script));
+    session.expect("piped");
+    assert_eq!(session.end(), 0);
+}
+
+#[test]
 fn a_command_cut_short_does_not_leave_the_echo_off() {
     let options = ["--max-retries", "0", "--attempt-timeout", "3s"];
     let mut session = Session::start(&relent(&options, "stty -echo; echo asking >&2; read a"));

@@ -216,7 +216,7 @@ fn every_end_of_a_run_is_told() {
                 "75",
             ],
             "echo busy",
-            0,
+            123,
             "retries_exhausted",
             "output matched",
         ),

@@ -20,7 +20,11 @@ const SYNTAX: [char; 12] = ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '{
 /// Says that a command was not found, and what was probably meant.
 pub(super) fn not_found(command: &CommandLine) -> String {
     let program = command.program.to_string_lossy();
-    let mut said = format!("cannot run {program}: command not found");
+    let named = match program.contains(char::is_whitespace) || program.is_empty() {
+        true => quoted(&program),
+        false => program.clone().into_owned(),
+    };
+    let mut said = format!("cannot run {named}: command not found");
     if let Some(advice) = advice(&program, command) {
         said.push_str("; ");
         said.push_str(&advice);
