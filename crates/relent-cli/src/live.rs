@@ -69,6 +69,11 @@ impl Live {
         }
     }
 
+    /// Whether a person watches a terminal on which relent speaks.
+    pub(crate) fn is_watched(&self) -> bool {
+        !self.quiet && shows_countdown()
+    }
+
     /// Says why there is no other attempt; nothing if it was cancelled, which whoever did it knows.
     pub(crate) fn gave_up(&self, summary: &Summary, last: &str) {
         let Some(reason) = summary

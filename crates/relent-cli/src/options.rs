@@ -43,7 +43,7 @@ pub(crate) struct PolicyOptions {
     )]
     pub(crate) max_retries: Option<Retries>,
 
-    /// At most this many attempts, the first among them: --max-retries, counted otherwise
+    /// At most this many attempts, one more than retries; or `unlimited`
     #[arg(
         long,
         value_name = "N",
@@ -53,7 +53,9 @@ pub(crate) struct PolicyOptions {
     )]
     pub(crate) attempts: Option<Retries>,
 
-    /// Wait this long before each retry: a constant backoff, without jitter unless --jitter is given
+    /// The same wait before each retry, without jitter unless --jitter is given
+    ///
+    /// A constant backoff, in place of --initial, --factor and --max-delay.
     #[arg(
         long,
         value_name = "D",
@@ -103,11 +105,16 @@ pub(crate) struct PolicyOptions {
     ///
     /// The file appears at the end, complete, also when relent was interrupted. That it can be
     /// written is checked before anything else is done. docs/trace.schema.json describes it.
-    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        allow_hyphen_values = true,
+        help_heading = "What is told"
+    )]
     pub(crate) trace: Option<PathBuf>,
 
     /// Say nothing about failed attempts and waits, only what relent itself cannot do
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "What is told")]
     pub(crate) quiet: bool,
 }
 
@@ -460,11 +467,7 @@ mod tests {
     #[test]
     fn the_operators_off_keeps_the_limits_of_what_was_chosen_and_breaks_no_command_line() {
         // A ceiling of `patient` would contradict it.
-        let options = [
-            "--policy=google-iam",
-            "--initial=40s",
-            "--attempt-timeout=3s",
-        ];
+        let options = ["--policy=cenkalti", "--initial=40s", "--attempt-timeout=3s"];
         assert!(resolve(&options, None).is_ok());
         let chosen = resolve(&options, Some("off")).unwrap();
         assert!(chosen.policy.is_off());

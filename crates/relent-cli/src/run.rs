@@ -64,9 +64,9 @@ Streams:
   follows.
 
 Attempts:
-  An attempt is the command and its process group. It finds its number in RELENT_ATTEMPT. When it has
-  failed, what is left of its group is ended before the next begins; so two attempts never run at the
-  same time. What a command that succeeded leaves in the background goes on running.
+  An attempt is the command with its process group. It finds its number in RELENT_ATTEMPT. When it
+  has failed, what is left of its group is ended before the next begins: two attempts never run at
+  the same time. What a command that succeeded leaves in the background goes on running.
 
 Exit status: 0 if the command succeeded, else that of the last attempt, and
   123     relent gave up, though the last attempt exited with 0 (--retry-on-output, --retry-on-exit)
@@ -130,11 +130,11 @@ pub(crate) struct RunArgs {
     )]
     retry_on_output: Option<Regex>,
 
-    /// Pass standard output on as it is written, that of every attempt; alone it means `always`
+    /// Pass on standard output as it is written, that of every attempt; alone it means `always`
     ///
-    /// `auto` does so where standard output is a terminal: a person wants to see what happens, in
-    /// order, and the command can show colours and ask questions there. A pipe or a file gets the
-    /// output of the final attempt only, when that has ended.
+    /// `auto` does so where standard output is a terminal: a person wants to see what happens as it
+    /// happens, and the command can use colours. A pipe or a file gets the output of the final attempt
+    /// only, when that has ended: whoever reads there shall not see an output twice.
     #[arg(
         long,
         value_name = "WHEN",
@@ -446,6 +446,7 @@ impl Run {
             },
             last: most.is_some_and(|most| attempt.number > most),
             stream: self.stream,
+            advise: attempt.number == 1 && self.live.is_watched(),
         }
     }
 

@@ -181,6 +181,21 @@ fn a_person_who_wants_the_final_output_only_can_have_that() {
 }
 
 #[test]
+fn a_person_who_waits_for_output_that_is_kept_is_told_why() {
+    let mut session = Session::start(&["sh", "-i", "-m"]);
+    let script = "while :; do echo again; sleep 0.1; done";
+    session.types(&format!(
+        "{} | cat\n",
+        typed(&["--max-retries", "3"], script)
+    ));
+    session.expect_command();
+    session.expect("--stream passes it on at once");
+    session.types("\x03");
+    session.types("exit 3\n");
+    assert_eq!(session.end(), 3);
+}
+
+#[test]
 fn a_command_cut_short_does_not_leave_the_echo_off() {
     let options = ["--max-retries", "0", "--attempt-timeout", "3s"];
     let mut session = Session::start(&relent(&options, "stty -echo; echo asking >&2; read a"));

@@ -21,6 +21,7 @@ use super::output;
 use super::output_match::OutputMatch;
 use super::stdin::Stdin;
 use super::terminal::Terminal;
+use crate::console::say;
 use crate::signals::{Group, Signals, cancels};
 use crate::spool::Spool;
 use crate::stdout;
@@ -30,6 +31,9 @@ use crate::stdout;
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 /// and for no longer than this in all.
 pub(crate) const STRAGGLING: Duration = Duration::from_secs(10);
+
+/// Whoever watches is told why no output is seen when some has been kept for so long.
+const ADVICE: Duration = Duration::from_secs(3);
 
 /// A killed process is gone at once, unless it hangs in the system. It is awaited for this long.
 const DYING: Duration = Duration::from_secs(1);
@@ -59,6 +63,8 @@ pub(crate) struct Attempt {
     pub(crate) last: bool,
     /// What it writes to standard output is passed on at once, not when it has been judged.
     pub(crate) stream: bool,
+    /// A person watches, who is told when output is kept for long.
+    pub(crate) advise: bool,
 }
 
 /// When a command that runs too long is ended: asked to end first (SIGTERM), killed later (SIGKILL).
@@ -264,6 +270,7 @@ async fn supervise(
         });
         let mut open = true;
         let mut limit = Limit::new(attempt.limits);
+        let mut advice = attempt.advise.then(|| Instant::now() + ADVICE);
 
         let status = {
             let mut feed = pin!(feed);
@@ -280,6 +287,13 @@ async fn supervise(
                         }
                     },
                     () = limit.reached() => limit.enforce(group),
+                    () = until(advice) => advice = if activity.kept.get() {
+                        say("standard output is kept until the attempt has ended; --stream passes \
+                             it on at once");
+                        None
+                    } else {
+                        Some(Instant::now() + ADVICE)
+                    },
                     result = &mut output, if open => {
                         open = false;
                         result?;
@@ -444,6 +458,8 @@ struct Activity {
     /// Pumps that are passing bytes on. They may be held up by who reads ours, which is not the
     /// command's silence.
     passing_on: Cell<u32>,
+    /// Whether any of it is kept.
+    kept: Cell<bool>,
 }
 
 impl Activity {
@@ -502,6 +518,7 @@ async fn pump(
                 unread.set(stdout::reader_is_gone());
                 if !unread.get() {
                     spool.append(&buf[..n]).map_err(Error::KeepOutput)?;
+                    activity.kept.set(true);
                 }
             }
             Sink::Stdout(unread) => unread.set(!output::pass_on(buf[..n].to_vec()).await?),
@@ -519,5 +536,61 @@ async fn pump(
         {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn nobody_is_killed_after_the_deadline_however_late_relent_asks() {
+        let last = Instant::now() + 10 * SECOND;
+        let limits = Limits {
+            end: Some(last),
+            last: Some(last),
+            kill_after: 2 * SECOND,
+        };
+        for (asked, killed) in [(last - SECOND, SECOND), (last, 2 * SECOND)] {
+            assert_eq!(limits.kill_asked_at(asked), last + killed);
+        }
+        assert_eq!(limits.kill_asked_at(last + SECOND), last + 2 * SECOND);
+        let unlimited = Limits {
+            last: None,
+            kill_after: Duration::MAX,
+            ..limits
+        };
+        assert!(unlimited.kill_asked_at(last) > last + 86400 * SECOND);
+    }
+
+    #[test]
+    fn a_stop_moves_the_attempt_timeout_and_not_the_deadline() {
+        let end = Instant::now();
+        let limits = Limits {
+            end: Some(end),
+            last: Some(end + 5 * SECOND),
+            kill_after: 2 * SECOND,
+        };
+        let mut limit = Limit::new(limits);
+        limit.postpone(3 * SECOND);
+        assert_eq!(limit.next, Some(end + 3 * SECOND));
+        limit.postpone(10 * SECOND);
+        assert_eq!(limit.next, Some(end + 5 * SECOND));
+        limit.asked = true;
+        limit.next = Some(end + 6 * SECOND);
+        limit.postpone(10 * SECOND);
+        assert_eq!(limit.next, Some(end + 7 * SECOND));
+        // Without a deadline it moves as far as it was stopped.
+        let mut limit = Limit::new(Limits {
+            last: None,
+            ..limits
+        });
+        limit.postpone(10 * SECOND);
+        assert_eq!(limit.next, Some(end + 10 * SECOND));
+        limit.next = None;
+        limit.postpone(SECOND);
+        assert_eq!(limit.next, None);
     }
 }

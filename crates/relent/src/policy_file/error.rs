@@ -88,10 +88,12 @@ impl PolicyFileError {
         let mut this = Self::new(format!(
             "no policy {spec:?}: there is no preset of that name, and no file {path:?}"
         ));
-        this.advice = Some(match nearest(spec, presets.iter().copied()) {
-            Some(preset) => format!("did you mean `{preset}`?"),
-            None => format!("the presets are {}", presets.join(", ")),
-        });
+        this.advice = Some(
+            match nearest(&spec.to_lowercase(), presets.iter().copied()) {
+                Some(preset) => format!("did you mean `{preset}`?"),
+                None => format!("the presets are {}", presets.join(", ")),
+            },
+        );
         this
     }
 
