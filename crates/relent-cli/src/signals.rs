@@ -105,16 +105,44 @@ impl Group {
         let _ = killpg(self.0, signal);
     }
 
-    /// Whether no member is left. To be asked when the end of the leader has been seen.
+    /// Whether no member is left that runs. To be asked when the end of the leader has been seen.
+    ///
+    /// What has ended stays a member until its parent has seen that, which may take long when the
+    /// parent is an init that looks seldom, or, in a container, relent itself.
     pub(crate) fn is_gone(self) -> bool {
-        // As the first process of a container relent inherits orphans, which stay until their end
-        // is seen.
         let anyone = Pid::from_raw(-self.0.as_raw());
         while waitpid(anyone, Some(WaitPidFlag::WNOHANG)).is_ok_and(|s| s != WaitStatus::StillAlive)
         {
         }
-        killpg(self.0, None) == Err(Errno::ESRCH)
+        killpg(self.0, None) == Err(Errno::ESRCH) || self.has_ended().unwrap_or(false)
     }
+
+    /// Whether all members have ended; `None` where `/proc` does not tell.
+    fn has_ended(self) -> Option<bool> {
+        std::fs::read_to_string("/proc/self/stat").ok()?;
+        let processes = std::fs::read_dir("/proc").ok()?;
+        let runs = |process: &std::fs::DirEntry| {
+            std::fs::read_to_string(process.path().join("stat"))
+                .is_ok_and(|stat| runs_in(&stat, self.0))
+        };
+        Some(
+            !processes
+                .filter_map(Result::ok)
+                .any(|process| runs(&process)),
+        )
+    }
+}
+
+/// Whether this line of `/proc/PID/stat` is of a process in `group` that has not ended.
+fn runs_in(stat: &str, group: Pid) -> bool {
+    // The name of the command is in parentheses, and may have any character in it.
+    let Some((_, rest)) = stat.rsplit_once(") ") else {
+        return false;
+    };
+    let mut fields = rest.split(' ');
+    let state = fields.next();
+    let member = fields.nth(1).and_then(|group| group.parse().ok()) == Some(group.as_raw());
+    member && !matches!(state, Some("Z" | "X"))
 }
 
 /// The signals ignored now, bit n − 1 standing for signal n.
@@ -142,6 +170,37 @@ mod tests {
         assert_eq!(mask >> (Signal::SIGPIPE as u32 - 1) & 1, 1);
         assert_eq!(mask >> (Signal::SIGINT as u32 - 1) & 1, 0);
         assert_eq!(ignored("nothing here"), 0);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_no_member_that_runs() {
+        let group = Pid::from_raw(42);
+        assert!(runs_in("50 (sh) S 1 42 42 0 -1", group));
+        assert!(runs_in("50 (a) b) (c)) T 1 42 42 0 -1", group));
+        assert!(!runs_in("50 (sh) Z 1 42 42 0 -1", group));
+        assert!(!runs_in("50 (sh) S 42 50 42 0 -1", group));
+        assert!(!runs_in("", group));
+    }
+
+    #[test]
+    fn a_group_whose_ended_members_nobody_has_looked_at_is_gone() {
+        let child = std::os::unix::process::CommandExt::process_group(
+            &mut std::process::Command::new("sleep"),
+            0,
+        )
+        .arg("1000")
+        .spawn();
+        let mut child = child.unwrap();
+        let group = Group(Pid::from_raw(child.id() as i32));
+        assert_eq!(group.has_ended(), Some(false));
+        group.send(Signal::SIGKILL);
+        // Looks at the end, and leaves it to be seen.
+        let id = nix::sys::wait::Id::Pid(group.0);
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        nix::sys::wait::waitid(id, flags).unwrap();
+        assert_eq!(killpg(group.0, None), Ok(()));
+        assert_eq!(group.has_ended(), Some(true));
+        child.wait().unwrap();
     }
 
     #[test]
