@@ -2,24 +2,31 @@
 
 mod run_support;
 
+use std::process::Output;
 use std::time::{Duration, Instant};
 
-use run_support::{code, eventually, is_dead, output, parse_pid, sh, text, told};
+use run_support::{code, eventually, is_dead, output, parse_pid, sh, text, told, when_ready};
 
-/// SIGTERM after 300 ms, SIGKILL after an hour: whoever asks late, or kills early, is found out.
-const ASKED_SOON: [&str; 4] = [
-    "--deadline=1h",
-    "--kill-after=3599700ms",
-    "--max-retries",
-    "9",
-];
+/// Asked to end (SIGTERM) as soon as it is ready, killed after an hour: whoever asks only at the
+/// deadline, or kills before it, is found out.
+fn asked_soon(script: &str) -> Output {
+    when_ready(300, |millis| {
+        let kill_after = format!("--kill-after={}ms", 3_600_000 - millis);
+        sh_within(&["--deadline=1h", &kill_after], script)
+    })
+}
+
+fn sh_within(limits: &[&str], script: &str) -> Output {
+    output(sh(&[limits, &["--max-retries=9"]].concat(), script))
+}
 
 #[test]
 fn the_time_between_sigterm_and_sigkill_lies_inside_the_deadline() {
     // The trap decides nothing: time ended it.
     for end in ["exit 0", "exit 7", "kill -KILL $$"] {
-        let script = format!("trap 'echo asked; {end}' TERM; while :; do sleep 0.02; done");
-        let result = output(sh(&ASKED_SOON, &script));
+        let script =
+            format!("trap 'echo asked; {end}' TERM; echo ready >&2; while :; do sleep 0.02; done");
+        let result = asked_soon(&script);
         assert_eq!(
             (code(&result), text(&result.stdout)),
             (124, "asked\n"),
@@ -31,18 +38,24 @@ fn the_time_between_sigterm_and_sigkill_lies_inside_the_deadline() {
 #[test]
 fn no_process_of_the_group_runs_after_the_deadline() {
     // Neither the command nor its child hears SIGTERM.
-    let script = "trap '' TERM; sleep 1000 & echo $! >&2; echo $$ >&2; while :; do wait; done";
-    let start = Instant::now();
-    let options = ["--deadline=1s", "--kill-after=500ms", "--max-retries", "9"];
-    let result = output(sh(&options, script));
+    let script = "trap '' TERM; sleep 1000 & echo $! >&2; echo $$ >&2; echo ready >&2; \
+                  while :; do wait; done";
+    let result = when_ready(500, |millis| {
+        let start = Instant::now();
+        let deadline = format!("--deadline={}ms", 2 * millis);
+        let kill_after = format!("--kill-after={millis}ms");
+        let result = sh_within(&[&deadline, &kill_after], script);
+        let given = start.elapsed();
+        assert!(
+            given >= Duration::from_millis(2 * millis) || !text(&result.stderr).contains("ready"),
+            "it had until the deadline, and was killed after {given:?}"
+        );
+        result
+    });
     assert_eq!(code(&result), 124);
-    assert!(
-        start.elapsed() >= Duration::from_secs(1),
-        "the time was given"
-    );
     let lines: Vec<_> = text(&result.stderr).lines().collect();
-    assert_eq!(lines.len(), 2, "{lines:?}");
-    for process in lines {
+    assert_eq!((lines.len(), lines[2]), (3, "ready"), "{lines:?}");
+    for process in &lines[..2] {
         let process = parse_pid(process);
         eventually("it is dead", || is_dead(process));
     }
@@ -51,8 +64,9 @@ fn no_process_of_the_group_runs_after_the_deadline() {
 #[test]
 fn a_member_that_outlives_its_leader_has_until_the_deadline() {
     // The leader ends when it is asked to; its child first cleans up.
-    let script = "sh -c 'trap \"echo cleaned up; exit\" TERM; while :; do sleep 0.02; done' & wait";
-    let result = output(sh(&ASKED_SOON, script));
+    let script = "sh -c 'trap \"echo cleaned up; exit\" TERM; echo ready >&2; \
+                         while :; do sleep 0.02; done' & wait";
+    let result = asked_soon(script);
     assert_eq!((code(&result), text(&result.stdout)), (124, "cleaned up\n"));
 }
 

@@ -76,6 +76,19 @@ pub(crate) fn cut_short(
     }
 }
 
+/// Runs a command whose time is limited until it said "ready" on standard error before its time was
+/// over: with the time in milliseconds that `run` is given, which grows as long as the machine is too
+/// slow for it.
+pub(crate) fn when_ready(first: u64, run: impl Fn(u64) -> Output) -> Output {
+    for factor in [1, 4, 16, 64] {
+        let result = run(first * factor);
+        if text(&result.stderr).contains("ready") {
+            return result;
+        }
+    }
+    panic!("never ready");
+}
+
 /// Waits for the end and collects what is still in the pipes.
 pub(crate) fn finish(child: Child) -> Output {
     let pid = pid(&child);
