@@ -13,6 +13,7 @@ mod last;
 mod opening;
 mod overrides;
 mod race;
+mod readiness;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use body::ResponseBody;
 pub use calls::AnsweredBy;
-pub use error::ServiceError;
 pub(crate) use error::within;
+pub use error::{ReadinessError, ServiceError};
 pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
 pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
@@ -110,7 +111,12 @@ pub struct RetryLayer<K = TokioClock, M = Unchanged, N = ByType> {
 /// A service whose calls are retried; made by [`RetryLayer`].
 ///
 /// The service is cloned for the attempts after the first, which then acquire readiness for
-/// themselves: the instance that was polled ready is the one that is called.
+/// themselves: the instance that was polled ready is the one that is called. A first attempt that the
+/// destination holds back lets its readiness go, and acquires it anew when it may start, so no call that
+/// waits keeps others out of a concurrency limit or a buffer.
+///
+/// As with any tower service, who has polled this one ready and does not call it holds what the service
+/// within has set aside, until it drops this one.
 pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
     service: S,
     config: Arc<Config<K, M, N>>,

@@ -85,7 +85,7 @@ pub use hint::{HintOptions, hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
 #[cfg(feature = "tower")]
 pub use layer::{
-    AnsweredBy, FreshConnection, MapBody, Override, ResponseBody, ResponseFuture, Retry,
+    AnsweredBy, FreshConnection, MapBody, Override, ReadinessError, ResponseBody, ResponseFuture, Retry,
     RetryLayer, ServiceError, Unchanged,
 };
 #[cfg(all(feature = "tower", feature = "grpc"))]

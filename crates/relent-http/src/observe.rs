@@ -18,8 +18,12 @@ use std::ops::Deref;
 
 #[cfg(not(feature = "tracing"))]
 pub(crate) use silent::AttemptSpan;
+#[cfg(all(feature = "tower", not(feature = "tracing")))]
+pub(crate) use silent::not_ready;
 #[cfg(feature = "tracing")]
 pub(crate) use span::AttemptSpan;
+#[cfg(all(feature = "tower", feature = "tracing"))]
+pub(crate) use span::not_ready;
 
 /// The name of the destination in metrics, if it was given one. Without the feature `metrics` it is
 /// nothing.

@@ -47,6 +47,8 @@ pub struct Running<F, K: Sleeper> {
     racers: Vec<(Racer, Pin<Box<F>>)>,
     /// A hedge has been granted that has not joined.
     granted: bool,
+    /// A hedge is due that could not be sent when it was granted.
+    put_off: bool,
     timer: Timer<K>,
     /// What the timer is set for.
     set_for: Option<Instant>,
@@ -77,6 +79,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
             race: None,
             racers: Vec::new(),
             granted: false,
+            put_off: false,
             timer: Timer::new(),
             set_for: None,
         }
@@ -95,7 +98,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     {
         let (race, racer) = driver.begin_race(hedge);
         self.race = Some(race);
-        self.granted = false;
+        (self.granted, self.put_off) = (false, false);
         self.racers.clear();
         self.racers.push((racer, Box::pin(start(&racer))));
     }
@@ -106,10 +109,10 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         self.racers.is_empty()
     }
 
-    /// Whether a hedge has been granted that has not joined.
+    /// Whether a hedge is due that has not joined.
     #[must_use]
     pub const fn is_due(&self) -> bool {
-        self.granted
+        self.granted || self.put_off
     }
 
     /// The hedge that is due joins, made by `start`.
@@ -130,6 +133,36 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         }
     }
 
+    /// The hedge that is due cannot be sent yet: gives back what was granted, so that it takes nothing
+    /// from others while it waits. It [is renewed](Self::renew) when it can be sent.
+    pub fn put_off<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
+    where
+        R: Random,
+        P: Deref<Target = Policy>,
+        D: Goes,
+    {
+        if std::mem::take(&mut self.granted) {
+            driver.put_off_hedge();
+            self.put_off = true;
+        }
+    }
+
+    /// The hedge that is due can be sent now: whether it may, which is asked again if it was [put
+    /// off](Self::put_off). If it may not, no other joins.
+    pub fn renew<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>) -> bool
+    where
+        R: Random,
+        P: Deref<Target = Policy>,
+        D: Goes,
+    {
+        if let Some(race) = &mut self.race
+            && std::mem::take(&mut self.put_off)
+        {
+            self.granted = driver.grant_hedge(race);
+        }
+        self.granted
+    }
+
     /// The hedge that is due cannot be sent: gives it back. No other joins.
     pub fn call_off<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
@@ -140,7 +173,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         if let Some(race) = &mut self.race {
             driver.call_off_hedge(race);
         }
-        self.granted = false;
+        (self.granted, self.put_off) = (false, false);
     }
 
     /// The next thing that happens.
@@ -164,7 +197,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
             let Some(race) = &mut self.race else {
                 return Poll::Pending;
             };
-            let due = race.due().filter(|_| !self.granted);
+            let due = race.due().filter(|_| !self.granted && !self.put_off);
             let ends = self.racers.iter().filter_map(|(racer, _)| racer.ends());
             let Some(next) = ends.chain(due).min() else {
                 return Poll::Pending;
@@ -237,6 +270,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         let raced = driver.on_race_failure(race, hedge, racer, failure);
         // A push-back has called off what was granted.
         self.granted &= race.due().is_some();
+        self.put_off &= race.due().is_some();
         if let Raced::Over { .. } = raced {
             self.lose(driver);
             self.race = None;
@@ -251,7 +285,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         P: Deref<Target = Policy>,
         D: Goes,
     {
-        self.granted = false;
+        (self.granted, self.put_off) = (false, false);
         self.set_for = None;
         for (racer, attempt) in self.racers.drain(..) {
             drop(attempt);

@@ -18,8 +18,9 @@ use super::future::{
 use super::head::Head;
 use super::last::Last;
 use super::race::{Call, Ended, Racing};
-use super::{Config, MapBody, ServiceError};
-use crate::drain;
+use super::readiness::{Reserve, Unable, let_go};
+use super::{Config, MapBody, ReadinessError, ServiceError};
+use crate::{drain, observe};
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
 
 /// A service that fails at once, again and again, without a wait, lets other tasks run after this
@@ -191,31 +192,27 @@ where
         } else {
             let failure = *failure;
             this.state.set(State::Reserving {
-                timed: false,
+                reserve: Reserve::Leave,
                 failure,
             });
         }
         Poll::Ready(Next::Changed)
     }
 
-    /// Until destination and service are ready for the next attempt, or the deadline.
+    /// Until destination and service have room for the next attempt, or it is too late.
     fn poll_reserve(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
         let mut this = self.project();
-        let StateProjection::Reserving { timed, failure } = this.state.as_mut().project() else {
+        let StateProjection::Reserving { reserve, failure } = this.state.as_mut().project() else {
             return Poll::Ready(Next::Changed);
         };
         let extras = this.extras.get_or_insert_default();
-        if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
-            let summary = this.driver.summary(Some(stop));
-            return Poll::Ready(Next::Over(match extras.last.take() {
-                Some(last) => last.into_output(summary),
-                None => Err(GaveUp::new(None, summary)),
-            }));
-        }
-        let (last, stop) = match this.service.poll_ready(context) {
-            Poll::Ready(Ok(())) => {
+        let reserved = reserve.poll::<S, _, _>(this.driver, this.service, this.timer, context);
+        let (own, stop) = match ready!(reserved) {
+            Ok(()) => {
                 if let Some(mut request) = extras.first.take() {
                     let (attempt, limit) = begin(this.driver);
+                    // It has waited: there is less time than its caller has said.
+                    request.extensions_mut().insert(attempt);
                     extras.telling.tell(&attempt, request.headers_mut());
                     let running = State::running(this.service, request, 1, limit);
                     this.state.set(running);
@@ -248,32 +245,33 @@ where
                     }
                     Err(error) => {
                         let stop = this.driver.on_declined(failure, StopReason::NotReplayable);
-                        let own = Last::Error(ServiceError::Body(error));
-                        (extras.last.take().unwrap_or(own), stop)
+                        (Some(ServiceError::Body(error)), stop)
                     }
                 }
             }
-            Poll::Ready(Err(error)) => {
-                let stop = this.driver.on_declined(failure, StopReason::Permanent);
-                let own = Last::Error(ServiceError::Service(error.into()));
-                (own, stop)
+            Err(Unable::HeldBack(stop)) => (None, stop),
+            Err(Unable::NotReady(reason)) => {
+                let stop = this.driver.on_declined(failure, reason);
+                (Some(ServiceError::NotReady), stop)
             }
-            Poll::Pending => {
-                if !*timed {
-                    let Some(left) = this.driver.remaining() else {
-                        return Poll::Pending;
-                    };
-                    *timed = true;
-                    this.timer.set(this.driver.clock(), left);
-                }
-                ready!(this.timer.poll(context));
-                let stop = this.driver.on_declined(failure, StopReason::Deadline);
-                let own = Last::Error(ServiceError::NotReady);
-                (extras.last.take().unwrap_or(own), stop)
+            Err(Unable::Broken(error)) => {
+                observe::not_ready();
+                let stop = this.driver.on_declined(failure, StopReason::Permanent);
+                (Some(ServiceError::Service(error.into())), stop)
             }
         };
+        // The future may be kept when it is done.
+        let_go(this.service);
         let summary = this.driver.summary(Some(stop));
-        Poll::Ready(Next::Over(last.into_output(summary)))
+        Poll::Ready(Next::Over(match (extras.last.take(), own) {
+            (Some(mut last), own) => {
+                if let Some(ServiceError::Service(error)) = own {
+                    last.note(ReadinessError::new(error));
+                }
+                last.into_output(summary)
+            }
+            (None, own) => Err(GaveUp::new(own, summary)),
+        }))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use relent::GaveUp;
@@ -15,7 +16,7 @@ pub enum ServiceError {
     Service(BoxError),
     /// The attempt was cut off by its limit.
     Timeout(Duration),
-    /// The service was not ready before the deadline, and no attempt had an outcome.
+    /// The service was not ready while an attempt might have started, and no attempt had an outcome.
     NotReady,
     /// The body could not be made again for another attempt, and there is no other outcome.
     Body(NotReplayable),
@@ -32,7 +33,7 @@ impl fmt::Display for ServiceError {
                     relent_core::format_duration(*limit)
                 )
             }
-            Self::NotReady => f.write_str("the service was not ready before the deadline"),
+            Self::NotReady => f.write_str("the service was not ready in time"),
             Self::Body(error) => error.fmt(f),
         }
     }
@@ -59,5 +60,28 @@ pub(crate) fn within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Er
         ServiceError::Service(error) => Some(&**error),
         ServiceError::Body(error) => Some(error),
         ServiceError::Timeout(_) | ServiceError::NotReady => None,
+    }
+}
+
+/// In the extensions of a response: a retry was granted, and the service failed to become ready for it
+/// with this error. So the response is the last outcome of the call.
+#[derive(Clone, Debug)]
+pub struct ReadinessError(Arc<dyn Error + Send + Sync>);
+
+impl ReadinessError {
+    pub(super) fn new(error: BoxError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for ReadinessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the service failed to become ready for a retry: {}", self.0)
+    }
+}
+
+impl Error for ReadinessError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
     }
 }

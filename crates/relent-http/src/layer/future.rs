@@ -18,6 +18,7 @@ use super::body::ResponseBody;
 use super::head::Head;
 use super::last::Last;
 use super::race::{Ended, Racing};
+use super::readiness::Reserve;
 use super::{CallDriver, Config, MapBody, ServiceError};
 use crate::classify::cannot_fail;
 use crate::cross_layer::Telling;
@@ -119,9 +120,9 @@ pin_project! {
             timer: Set,
             failure: Failure,
         },
-        // Until the service is ready for the next attempt, or the deadline.
+        // Until destination and service have room for the next attempt, or it is too late.
         Reserving {
-            timed: bool,
+            reserve: Reserve,
             failure: Failure,
         },
         // Polled again by mistake, it must not call the service again.

@@ -8,7 +8,7 @@ use http_body::Body;
 use relent::{GaveUp, Summary};
 
 use super::body::ResponseBody;
-use super::error::ServiceError;
+use super::error::{ReadinessError, ServiceError};
 use super::future::{Outcome, Output, with};
 use crate::drain::Drain;
 use crate::replay::BoxError;
@@ -54,6 +54,13 @@ where
     pub(super) fn end_drain(&mut self) {
         if let Self::Refused(_, drain) = self {
             drain.as_mut().end();
+        }
+    }
+
+    /// Notes why no attempt came after it, if it is a response.
+    pub(super) fn note(&mut self, error: ReadinessError) {
+        if let Self::Refused(head, _) = self {
+            head.extensions_mut().insert(error);
         }
     }
 

@@ -11,6 +11,7 @@ use tower_service::Service;
 use super::future::{Extras, ResponseFuture, State, begin, span_of};
 use super::head::Head;
 use super::race::Racing;
+use super::readiness::{Reserve, let_go};
 use super::{CallDriver, Config, MapBody, Override};
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, Reopen};
@@ -135,8 +136,10 @@ where
             // What waited is not hedged.
             _ => {
                 extras.first = Some(request);
+                // Others may have it while this one waits.
+                let_go(service);
                 State::Reserving {
-                    timed: false,
+                    reserve: Reserve::Leave,
                     failure: Failure::not_processed(),
                 }
             }

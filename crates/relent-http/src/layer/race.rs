@@ -14,6 +14,7 @@ use tower_service::Service;
 
 use super::future::{Outcome, judge, of_error, span_of};
 use super::head::Head;
+use super::readiness::let_go;
 use super::{CallDriver, Config, MapBody, ServiceError};
 use crate::classify::is_gone;
 use crate::cross_layer::Telling;
@@ -161,6 +162,14 @@ where
         racing
     }
 
+    /// The hedge that waited for the service is not sent. Neither is the readiness kept that it may
+    /// have, nor its place in the line.
+    fn give_up_hedge<S: Clone>(&mut self, service: &mut S) {
+        if self.body.take().is_some() {
+            let_go(service);
+        }
+    }
+
     /// Goes on until one attempt has succeeded or all have failed.
     pub(super) fn poll_finish<S, M, N>(
         &mut self,
@@ -171,7 +180,7 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Finish<R>>
     where
-        S: Service<Request<M::Body>, Response = Response<R>, Future = F>,
+        S: Service<Request<M::Body>, Response = Response<R>, Future = F> + Clone,
         S::Error: Into<BoxError>,
         M: MapBody<B>,
         N: Reopen<B>,
@@ -179,18 +188,22 @@ where
     {
         loop {
             if !self.running.is_due() {
-                self.body = None;
+                self.give_up_hedge(call.service);
             } else if self.body.is_some() {
                 match call.service.poll_ready(context) {
-                    Poll::Ready(Ok(())) => {
+                    Poll::Ready(Ok(())) if self.running.renew(driver) => {
                         if let Some(body) = self.body.take() {
                             let start = |racer: &Racer| call.send(body, racer);
                             self.running.join(driver, start);
                         }
                     }
+                    Poll::Ready(Ok(())) => self.give_up_hedge(call.service),
                     // Those that run may yet succeed.
-                    Poll::Ready(Err(_)) => self.running.call_off(driver),
-                    Poll::Pending => {}
+                    Poll::Ready(Err(_)) => {
+                        self.running.call_off(driver);
+                        self.give_up_hedge(call.service);
+                    }
+                    Poll::Pending => self.running.put_off(driver),
                 }
             }
             let (racer, ended, mut failure) = match ready!(self.running.poll_next(driver, context))
@@ -210,6 +223,7 @@ where
                     let Some(failure) = failure else {
                         let seen = Some(Cause::Status(response.status().as_u16()));
                         self.running.won(driver, &self.hedge, &racer, seen);
+                        self.give_up_hedge(call.service);
                         return Poll::Ready(Ok(response));
                     };
                     let ended = Ended {
@@ -248,6 +262,7 @@ where
                 }
                 Raced::Over { failure, latest } => {
                     let kept = self.kept.take().filter(|_| !latest);
+                    self.give_up_hedge(call.service);
                     return Poll::Ready(Err((kept.unwrap_or(ended), failure)));
                 }
             }

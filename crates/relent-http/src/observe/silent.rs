@@ -38,3 +38,7 @@ impl AttemptSpan {
     #[inline]
     pub(crate) fn failed(&mut self, _: &Failure) {}
 }
+
+#[cfg(feature = "tower")]
+#[inline]
+pub(crate) fn not_ready() {}

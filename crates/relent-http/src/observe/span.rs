@@ -99,6 +99,13 @@ impl Drop for AttemptSpan {
     }
 }
 
+/// A service failed to become ready for an attempt. Its error is not told: it may hold anything.
+#[cfg(feature = "tower")]
+#[cold]
+pub(crate) fn not_ready() {
+    tracing::warn!(target: "relent_http", "the service failed to become ready for the next attempt");
+}
+
 #[cold]
 fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Span {
     let authority = match uri.authority() {

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use relent_core::{Caller, Instant, Policy, Random, Slot, Stop, StopReason};
+use relent_core::{Caller, Ended, Instant, Policy, Random, Slot, Stop, StopReason};
 
 use super::visit::{Stage, Visit, end};
 use super::{Driver, Goes};
@@ -100,7 +100,7 @@ where
             // When its slot was taken, for an attempt that has yet to ask the gate.
             let taken = match visit.stage {
                 Stage::Refused if !off => return stop(StopReason::Overloaded),
-                // The service was not ready when it might have started.
+                // It has asked before.
                 Stage::Entered(_, probe) => {
                     visit.stage = Stage::Entered(now, probe);
                     return Entry::Go;
@@ -194,6 +194,42 @@ where
                 }
             }
         }
+    }
+
+    /// The attempt that may start cannot start yet, for a reason that the destination does not know,
+    /// such as a service that is not ready: gives its leave back, so that nobody waits for it and none
+    /// goes that has become stale. The loop asks again when the attempt can start.
+    ///
+    /// ```
+    /// use relent::{Destination, Driver, Entry, Policy, RequestRate, RequestRateConfig, StdClock};
+    ///
+    /// let config = RequestRateConfig { burst: Some(1), ..RequestRateConfig::new(0.01) };
+    /// let rate = RequestRate::new(&config)?;
+    /// let there = Destination::new(Policy::STANDARD).with_request_rate(rate);
+    /// let driver = || Driver::builder(Policy::STANDARD, StdClock).destination(&there).start();
+    /// let (mut one, mut other) = (driver(), driver());
+    /// assert_eq!(one.enter(None), Entry::Go);
+    /// one.step_back();
+    /// assert_eq!(other.enter(None), Entry::Go);
+    /// # Ok::<(), relent::PolicyError>(())
+    /// ```
+    pub fn step_back(&mut self) {
+        if let Some(Visit {
+            stage: Stage::Entered(..),
+            ..
+        }) = self.to.visit()
+        {
+            self.end_visit(Ended::Unknown);
+        }
+    }
+
+    /// Why the next attempt may not start any more: `max_elapsed` or the deadline has passed. `None`
+    /// while it may. For an attempt that waited for something other than the policy and the
+    /// destination.
+    pub fn too_late(&mut self) -> Option<StopReason> {
+        let now = self.now();
+        let late = now > self.session.last_start(&self.policy);
+        late.then(|| self.session.limit_at(&self.policy, now))
     }
 
     /// The session as its destination knows it; `last_start` is that of the session.

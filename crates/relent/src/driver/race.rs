@@ -108,6 +108,12 @@ where
         }
     }
 
+    /// The hedge that was granted cannot be sent yet. It is given back, and asked for again by
+    /// [`grant_hedge`](Self::grant_hedge) when it can.
+    pub fn put_off_hedge(&mut self) {
+        self.session.call_off_hedge(budget(&self.to));
+    }
+
     /// The hedge that was granted cannot be sent. It is given back, and no other joins.
     pub fn call_off_hedge(&mut self, race: &mut Race) {
         race.close();
