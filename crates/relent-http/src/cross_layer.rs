@@ -37,6 +37,12 @@ impl CrossLayer {
         }))
     }
 
+    /// The time until the deadline that a request brings along.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn remaining(headers: &HeaderMap) -> Option<Duration> {
+        remaining(headers)
+    }
+
     /// The policy under the deadline that a request brings along; `None` if nothing changes.
     pub(crate) fn policy(policy: &Policy, headers: &HeaderMap) -> Option<Arc<Policy>> {
         within(policy, remaining(headers)?)

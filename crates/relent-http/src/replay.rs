@@ -362,7 +362,7 @@ where
                 body.size_hint()
             }
             Turn::Streamed(stream, turn) => lock(stream).size_hint(*turn),
-            Turn::Kept(kept, _) => SizeHint::with_exact(kept.len()),
+            Turn::Kept(kept, _) => kept.size_hint(),
         }
     }
 }

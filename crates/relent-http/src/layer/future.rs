@@ -12,6 +12,8 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use relent::{Attempt, Clock, GaveUp, Sleeper, Summary, Timer};
 use relent_core::{Cause, Failure, Hedge, Instant, Kind, Repeatable};
+#[cfg(feature = "grpc")]
+use relent_core::Network;
 use tower_service::Service;
 
 use super::body::ResponseBody;
@@ -289,11 +291,24 @@ pub(super) fn judge<R, K: Clock, M, N>(
     Some(failure)
 }
 
-pub(super) fn of_error(error: network::Source<'_>) -> Failure {
-    if network::chain(error).any(<dyn Error>::is::<GaveUp<ServiceError>>) {
-        return Failure::overloaded();
+/// The error of an attempt, and the failure that it is.
+pub(super) fn of_error(error: BoxError) -> (BoxError, Failure) {
+    if network::chain(&*error).any(<dyn Error>::is::<GaveUp<ServiceError>>) {
+        return (error, Failure::overloaded());
     }
-    network::classify_error(error)
+    #[cfg(feature = "grpc")]
+    let error = match error.downcast::<super::grpc::AfterHead>() {
+        Ok(after) => {
+            let mut failure = network::classify_error(&*after.0);
+            if failure.kind == Kind::NotProcessed {
+                failure = Failure::network(Network::Reset);
+            }
+            return (after.0, failure);
+        }
+        Err(error) => error,
+    };
+    let failure = network::classify_error(&*error);
+    (error, failure)
 }
 
 /// What a call that has succeeded ends with.
@@ -369,8 +384,7 @@ where
                             }
                         }
                         Poll::Ready(Err(error)) => {
-                            let error = error.into();
-                            let failure = of_error(&*error);
+                            let (error, failure) = of_error(error.into());
                             Next::failed(span, ServiceError::Service(error), failure)
                         }
                         Poll::Pending => {

@@ -14,14 +14,16 @@ use relent::{Destination, GaveUp, Sleeper, TokioClock};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::readiness::let_go;
 use super::{MapBody, Override, ResponseBody, Retry, RetryLayer, ServiceError, Unchanged};
+use crate::cross_layer::CrossLayer;
 use crate::deadline::within;
 use crate::destinations::There;
 use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
 use crate::replay::{BoxError, ByType, Reopen};
 
 pub use attempts::Attempts;
-pub(super) use attempts::Verdict;
+pub(super) use attempts::{AfterHead, Verdict};
 pub use call::CallFuture;
 
 /// Retries gRPC calls; made by [`RetryLayer::grpc`].
@@ -40,7 +42,10 @@ pub use call::CallFuture;
 ///   with its first message or its trailers. A message of the caller is known, and so can be sent
 ///   beside, once the running attempt has sent it to its end.
 /// - The `grpc-timeout` of a call is the deadline of all its attempts together, and each is sent with
-///   what is left of it. A call that runs out of it ends with `DEADLINE_EXCEEDED`.
+///   what is left of it, or of the policy's deadline if that is nearer. A call that runs out of it ends
+///   with `DEADLINE_EXCEEDED`; one that has no time at all is not sent.
+/// - An error after the headers of a response is never "not processed", whatever it says: the server has
+///   begun. So a stream that is refused then is repeated only if its method is declared repeatable.
 /// - Attempts after the first carry `grpc-previous-rpc-attempts`.
 pub struct GrpcLayer<K = TokioClock, M = Unchanged, N = ByType> {
     retry: RetryLayer<K, Unchanged, N>,
@@ -146,6 +151,11 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        if timeout::read(request.headers()).is_some_and(|timeout| timeout.is_zero()) {
+            // The service is ready for a call that is not made.
+            let_go(&mut self.retry.service);
+            return CallFuture::too_late();
+        }
         let deadline = self.describe(&mut request);
         CallFuture::new(self.retry.call(request), deadline)
     }
@@ -155,7 +165,9 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
     /// Says of a request what is known of its method, unless its caller has. Returns the deadline of
     /// the call.
     fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
-        let timeout = timeout::read(request.headers());
+        let told = self.retry.config.cross.as_ref();
+        let told = told.and_then(|_| CrossLayer::remaining(request.headers()));
+        let timeout = timeout::read(request.headers()).into_iter().chain(told).min();
         let method = self.methods.method(request.uri().path());
         let declared = self.methods.declared(request.uri().path());
         let mut overrides: Override = request.extensions_mut().remove().unwrap_or_default();
@@ -173,6 +185,9 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
         let sooner = timeout.and_then(|timeout| within(policy, timeout));
         let deadline = sooner.as_ref().unwrap_or(policy).deadline();
         overrides.policy = sooner.or(overrides.policy);
+        if let Some(deadline) = deadline {
+            timeout::lower(request.headers_mut(), deadline);
+        }
         if !overrides.is_empty() {
             request.extensions_mut().insert(overrides);
         }

@@ -233,8 +233,7 @@ where
                     (racer, ended, failure)
                 }
                 RaceEvent::Ended(racer, (Err(error), _, span)) => {
-                    let error = error.into();
-                    let failure = of_error(&*error);
+                    let (error, failure) = of_error(error.into());
                     let ended = Ended::error(ServiceError::Service(error), span, &failure);
                     (racer, ended, failure)
                 }

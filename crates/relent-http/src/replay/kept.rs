@@ -4,19 +4,26 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 
 /// What is left to read of a body that was kept whole. The bytes are shared.
 pub(super) struct Kept {
     parts: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
+    /// Whether its length may be told.
+    tells_length: bool,
 }
 
 impl Kept {
-    pub(super) fn new(parts: Vec<Bytes>, trailers: Option<HeaderMap>) -> Self {
+    pub(super) fn new(
+        parts: Vec<Bytes>,
+        trailers: Option<HeaderMap>,
+        tells_length: bool,
+    ) -> Self {
         Self {
             parts: parts.into(),
             trailers,
+            tells_length,
         }
     }
 
@@ -29,8 +36,13 @@ impl Kept {
         self.parts.is_empty() && self.trailers.is_none()
     }
 
-    /// Bytes of content.
-    pub(super) fn len(&self) -> u64 {
-        self.parts.iter().map(|part| part.len() as u64).sum()
+    pub(super) fn size_hint(&self) -> SizeHint {
+        let length = self.parts.iter().map(|part| part.len() as u64).sum();
+        let mut hint = SizeHint::new();
+        hint.set_lower(length);
+        if self.tells_length {
+            hint.set_upper(length);
+        }
+        hint
     }
 }

@@ -197,10 +197,18 @@ where
         };
         let mut hint = SizeHint::new();
         hint.set_lower(source.lower().saturating_add(kept));
-        if let Some(upper) = source.upper() {
+        if self.may_tell_length(!self.trailers_read)
+            && let Some(upper) = source.upper()
+        {
             hint.set_upper(upper.saturating_add(kept));
         }
         hint
+    }
+
+    /// Whether the length may be told although it was not at the start: over HTTP/1.1 a body of a length
+    /// that is told has no trailers (RFC 9112 section 6.3).
+    const fn may_tell_length(&self, trailers_follow: bool) -> bool {
+        self.length.is_some() || self.trailers.is_none() || !trailers_follow
     }
 
     /// Whether all data has been read from the source.
@@ -224,7 +232,8 @@ where
             self.kept.parts.push(self.kept.tail.split().freeze());
             self.next = self.kept.parts.len();
         }
-        Some(Kept::new(self.kept.parts.clone(), self.trailers.clone()))
+        let (parts, trailers) = (self.kept.parts.clone(), self.trailers.clone());
+        Some(Kept::new(parts, trailers, self.may_tell_length(true)))
     }
 
     /// Gives the turn to the next attempt, from the beginning. Returns who waits for the source.

@@ -347,9 +347,8 @@ async fn calls_that_wait_for_the_service_hold_no_slots_of_the_request_rate() {
     let calls: Vec<_> = (0..CALLS)
         .map(|_| tokio::spawn(call(service.clone())))
         .collect();
-    while called.lock().unwrap().len() < CALLS as usize {
-        sleep(MILLI).await;
-    }
+    sleep(SECOND * CALLS).await;
+    assert_eq!(called.lock().unwrap().len(), CALLS as usize);
     let taken = semaphore.acquire_many(CALLS).await.unwrap();
     sleep(60 * SECOND).await;
     drop(taken);
@@ -376,7 +375,8 @@ async fn a_call_that_waits_for_the_service_does_not_hold_the_probe_of_a_closed_g
     let taken = semaphore.acquire().await.unwrap();
     sleep(MILLI).await;
     let begin = Instant::now();
-    call(layer.layer(Mock::new([status(200)]))).await;
+    let other = call(layer.layer(Mock::new([status(200)])));
+    timeout(60 * SECOND, other).await.unwrap();
     // The first probe, and not the one that replaces a probe that hangs.
     assert!(begin.elapsed() < 2 * SECOND, "{:?}", begin.elapsed());
     assert!(!blocked.is_finished());

@@ -1,5 +1,6 @@
 //! One attempt of a gRPC call: what goes with its request, and what its response says.
 
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -24,6 +25,24 @@ use crate::replay::{BoxError, Progressed, ReplayBody};
 /// What a gRPC response has turned out to be, for the layer around: in its extensions.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::layer) struct Verdict(pub(in crate::layer) Option<Failure>);
+
+/// The error of a response whose headers have arrived: the server has begun with the call, whatever the
+/// error says (gRFC A6: such a call is committed, and its `REFUSED_STREAM` is no word that it was not
+/// processed).
+#[derive(Debug)]
+pub(in crate::layer) struct AfterHead(pub(in crate::layer) BoxError);
+
+impl fmt::Display for AfterHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for AfterHead {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
 
 /// The service of single attempts, within a [`GrpcRetry`](super::GrpcRetry).
 #[derive(Clone)]
@@ -173,7 +192,7 @@ where
                     };
                     let body = match body.into_error() {
                         Ok(body) => body,
-                        Err(error) => return Poll::Ready(Err(error.into())),
+                        Err(error) => return Poll::Ready(Err(AfterHead(error.into()).into())),
                     };
                     let Some(mut head) = head.take() else {
                         return Poll::Pending;

@@ -10,8 +10,8 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pin_project_lite::pin_project;
-use relent::{GaveUp, Sleeper};
-use relent_core::GrpcCode;
+use relent::{GaveUp, Sleeper, Summary};
+use relent_core::{GrpcCode, StopReason};
 use tower_service::Service;
 
 use super::Attempts;
@@ -33,8 +33,10 @@ pin_project! {
         R: Body,
         K: Sleeper,
     {
+        // `None` if there was no time for it.
         #[pin]
-        call: ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
+        call: Option<ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>>,
+        told: bool,
         deadline: Option<Duration>,
     }
 }
@@ -49,7 +51,20 @@ where
         call: ResponseFuture<Attempts<S, K, M>, B, Peeked<R>, K, Unchanged, N>,
         deadline: Option<Duration>,
     ) -> Self {
-        Self { call, deadline }
+        Self {
+            call: Some(call),
+            told: false,
+            deadline,
+        }
+    }
+
+    /// A call whose time had run out before it began.
+    pub(super) const fn too_late() -> Self {
+        Self {
+            call: None,
+            told: false,
+            deadline: None,
+        }
     }
 }
 
@@ -69,7 +84,14 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let result = ready!(this.call.poll(context));
+        let Some(call) = this.call.as_pin_mut() else {
+            // Polled again by mistake, it has nothing to tell.
+            return match std::mem::replace(this.told, true) {
+                true => Poll::Pending,
+                false => Poll::Ready(Ok(deadline_exceeded(&never_sent()))),
+            };
+        };
+        let result = ready!(call.poll(context));
         Poll::Ready(result.or_else(|gave_up| {
             let cut_off = matches!(
                 gave_up.error(),
@@ -86,6 +108,17 @@ where
             }
         }))
     }
+}
+
+fn never_sent() -> GaveUp<ServiceError> {
+    let summary = Summary {
+        attempts: 0,
+        elapsed: Duration::ZERO,
+        reason: Some(StopReason::Deadline),
+        retry_at: None,
+        trace: None,
+    };
+    GaveUp::new(None, summary)
 }
 
 /// The status that a gRPC client has for a call without an answer in time.
