@@ -4,6 +4,7 @@
 mod grpc_support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use futures_util::stream;
 use grpc_support::{Answer, Raw, Scripted, channel};
 use http::uri::PathAndQuery;
 use relent::{
-    NamedPolicy, Policy, RequestRateConfig, SessionRandom, StopReason, Summary, VirtualClock,
+    Destination, Driver, Failure, Hint, NamedPolicy, Policy, RequestRateConfig, SessionRandom, StopReason, Summary, VirtualClock,
 };
 use relent_http::grpc::ServiceConfig;
 use relent_http::{GrpcRetry, Mark, Override, ReplayBody, RetryLayer};
@@ -647,4 +648,132 @@ async fn a_call_tells_its_attempt_and_its_deadline_if_asked_to() {
             .unwrap()
     };
     assert!(left(1) < left(0), "{} of {}", left(1), left(0));
+}
+
+/// gRFC A6: with the headers of a response a call is committed. The server has begun with it, so a reset
+/// that says "refused" is no word that it was not processed.
+#[tokio::test]
+async fn a_stream_that_is_refused_after_its_headers_may_have_been_processed() {
+    for (path, expected) in [("/test.Echo/Put", 1), (GET, 2)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        let server = tokio::spawn(async move {
+            let (socket, _) = listener.accept().await.unwrap();
+            let mut connection = h2::server::handshake(socket).await.unwrap();
+            while let Some(Ok((_request, mut respond))) = connection.accept().await {
+                let head = http::Response::builder().header("content-type", "application/grpc");
+                let head = head.body(()).unwrap();
+                let mut body = respond.send_response(head, false).unwrap();
+                if counted.fetch_add(1, Ordering::Relaxed) == 0 {
+                    // The headers go out before the reset.
+                    tokio::task::yield_now().await;
+                    let flushed = std::future::poll_fn(|context| {
+                        let _ = connection.poll_closed(context);
+                        std::task::Poll::Ready(())
+                    });
+                    flushed.await;
+                    body.send_reset(h2::Reason::REFUSED_STREAM);
+                    continue;
+                }
+                let message = Bytes::from_static(b"\x00\x00\x00\x00\x04done");
+                body.send_data(message, false).unwrap();
+                let mut trailers = http::HeaderMap::new();
+                trailers.insert("grpc-status", "0".parse().unwrap());
+                body.send_trailers(trailers).unwrap();
+            }
+        });
+        let (mut client, _) = client(channel(address));
+        let result = unary(&mut client, path, hello()).await;
+        assert_eq!(calls.load(Ordering::Relaxed), expected, "{path}: {result:?}");
+        assert_eq!(result.is_ok(), expected == 2, "{path}: {result:?}");
+        server.abort();
+    }
+}
+
+fn millis(seen: &grpc_support::Seen) -> u64 {
+    let timeout = seen.header("grpc-timeout").unwrap();
+    let (number, unit) = timeout.split_at(timeout.len() - 1);
+    let number: u64 = number.parse().unwrap();
+    match unit {
+        "u" => number / 1000,
+        "m" => number,
+        "S" => number * 1000,
+        _ => panic!("{timeout}"),
+    }
+}
+
+/// It waited for 20 of its 60 seconds.
+#[tokio::test]
+async fn a_first_attempt_that_was_held_back_is_sent_with_the_time_that_is_left() {
+    let (clock, policy) = (VirtualClock::new(), preset());
+    let there = Arc::new(Destination::new(&policy));
+    let mut other = Driver::builder(&policy, clock.clone())
+        .destination(&there)
+        .start();
+    other.on_attempt();
+    let hint = Hint::after(Duration::from_secs(20));
+    other.on_failure(&Failure::throttled().hint(hint));
+    let (seen, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+    // In virtual time, so without a socket.
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        seen.send(request.headers()["grpc-timeout"].clone()).unwrap();
+        let response = http::Response::builder()
+            .header("content-type", "application/grpc")
+            .header("grpc-status", "0")
+            .body(Body::empty());
+        async { Ok::<_, relent_http::BoxError>(response.unwrap()) }
+    });
+    let layer = layer(preset()).destination(there.clone());
+    let service = layer.clock(clock.clone()).grpc(methods()).layer(service);
+    let request = http::Request::post(GET)
+        .header("grpc-timeout", "60S")
+        .body(Body::empty())
+        .unwrap();
+    service.oneshot(request).await.unwrap();
+    let waited = clock.elapsed();
+    assert!(waited >= Duration::from_secs(20));
+    let told = arrived.recv().await.unwrap();
+    let told = told.to_str().unwrap().strip_suffix('u').unwrap();
+    let told = Duration::from_micros(told.parse().unwrap());
+    let left = Duration::from_secs(60) - waited;
+    assert!(told <= left && left - told < Duration::from_millis(1));
+}
+
+#[tokio::test]
+async fn a_call_is_not_given_more_time_than_its_policy_has() {
+    let (server, channel) = Scripted::answering([say("done")]).await;
+    let policy = preset().into_builder().deadline(Duration::from_secs(10));
+    let layer = layer(policy.build().unwrap()).grpc(methods());
+    let mut request = hello();
+    request.set_timeout(Duration::from_secs(60));
+    let mut client = Grpc::new(layer.layer(channel));
+    unary(&mut client, GET, request).await.unwrap();
+    assert!(millis(&server.seen()[0]) <= 10_000);
+}
+
+#[tokio::test]
+async fn a_hedge_is_sent_with_the_time_that_is_left() {
+    let (server, channel) = Scripted::answering([Answer::Stall, say("the hedge")]).await;
+    let mut request = hello();
+    request.set_timeout(Duration::from_secs(60));
+    unary(&mut hedging(channel), GET, request).await.unwrap();
+    // It was due after 50 ms.
+    let seen = server.seen();
+    assert!(millis(&seen[1]) <= 60_000 - 50, "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_call_whose_time_has_run_out_is_not_sent() {
+    for zero in ["0n", "0S", "00000000H"] {
+        let (server, channel) = Scripted::answering([say("done")]).await;
+        let (mut client, _) = client(channel);
+        let mut request = hello();
+        let zero = zero.parse().unwrap();
+        request.metadata_mut().insert("grpc-timeout", zero);
+        let status = unary(&mut client, GET, request).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+        assert_eq!(server.calls(), 0);
+    }
 }

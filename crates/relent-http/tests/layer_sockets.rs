@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use relent::{Backoff, Jitter, Policy, PolicyBuilder, StopReason, Summary};
+use relent::{Backoff, Hedge, HedgeConfig, Jitter, Policy, PolicyBuilder, StopReason, Summary};
 use relent_core::{Cause, Kind, Network};
 use relent_http::network::classify_error;
 use relent_http::{BoxError, RetryLayer};
@@ -421,5 +421,54 @@ async fn the_errors_of_http2_are_told_apart_without_reqwest() {
         let url = http2(answer.clone()).await;
         let seen = failure(&h2, &url).await;
         assert_eq!(seen, (kind, Cause::Network(network)), "{answer:?}");
+    }
+}
+
+/// What arrived in the body of a request over HTTP/1.1, framing included: chunks up to the last, and
+/// the trailers.
+async fn read_chunked(stream: &mut TcpStream) -> io::Result<String> {
+    let mut raw = Vec::new();
+    while !raw.ends_with(b"\r\n\r\n") || !raw.windows(3).any(|end| end == b"0\r\n") {
+        raw.push(stream.read_u8().await?);
+    }
+    Ok(String::from_utf8_lossy(&raw).into_owned())
+}
+
+/// A body of a length that is told has no trailers, so the length that is known by then is not told.
+#[tokio::test]
+async fn a_body_that_is_sent_again_over_http1_has_its_trailers() {
+    for hedged in [false, true] {
+        let (seen, mut bodies) = tokio::sync::mpsc::unbounded_channel();
+        let url = serve(move |number, mut stream| {
+            let seen = seen.clone();
+            async move {
+                read_head(&mut stream).await?;
+                seen.send(read_chunked(&mut stream).await?).unwrap();
+                match (number, hedged) {
+                    (1, true) => std::future::pending().await,
+                    (1, false) => Ok(()),
+                    _ => stream.write_all(&response(200, &[], "")).await,
+                }
+            }
+        })
+        .await;
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("checksum", "12".parse().unwrap());
+        let body = streamed(&Bytes::from_static(b"content"), 3)
+            .with_trailers(std::future::ready(Some(Ok(trailers))));
+        let mut put = request(Method::PUT, &url, UnsyncBoxBody::new(body));
+        let fields = put.headers_mut();
+        fields.insert("trailer", "checksum".parse().unwrap());
+        let mut layer = layer();
+        if hedged {
+            let hedge = HedgeConfig::after(Duration::from_millis(50));
+            layer = layer.hedge(Hedge::new(&hedge).unwrap());
+        }
+        let response = layer.layer(client()).oneshot(put).await.unwrap();
+        assert_eq!(ending(&response), (200, 2, None));
+        for _ in 0..2 {
+            let body = bodies.recv().await.unwrap();
+            assert!(body.ends_with("0\r\nchecksum: 12\r\n\r\n"), "{body:?}");
+        }
     }
 }

@@ -538,3 +538,64 @@ proptest! {
         }
     }
 }
+
+/// A length that is declared, as a peer may whose request is forwarded, and a body that is shorter.
+struct Declares(u64, Option<Bytes>);
+
+impl Body for Declares {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Poll::Ready(self.1.take().map(|data| Ok(Frame::data(data))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0)
+    }
+}
+
+#[test]
+fn a_replay_cap_of_any_size_allocates_nothing_by_a_declared_length() {
+    // The allocator would refuse most of these, which ends the process.
+    for declared in [1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX] {
+        for cap in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 46] {
+            let body = Declares(declared, Some(Bytes::from_static(b"short")));
+            let (mut replay, mut first) = Replay::new(body, &ByType, cap);
+            replay.announce(declared);
+            assert_eq!(whole(&mut first).0, b"short");
+            if declared <= cap as u64 {
+                replay.take_back(false).unwrap();
+                assert_eq!(whole(&mut replay.again(&ByType).unwrap()).0, b"short");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_length_that_a_kept_body_tells_leaves_room_for_its_trailers() {
+    let steps = || [data("abc"), Step::Trailers(trailers())];
+    // It was not told at the start: over HTTP/1.1 the body goes out in chunks, as it did.
+    let (mut replay, mut first) = streamed(Script::of(steps()));
+    whole(&mut first);
+    for body in [replay.beside(&ByType).unwrap(), again(&mut replay)] {
+        let hint = body.size_hint();
+        assert_eq!((hint.lower(), hint.upper()), (3, None));
+        assert!(!body.is_end_stream());
+    }
+    // It was told: nothing changes.
+    let (mut replay, mut first) = streamed(Script::of(steps()).sized());
+    whole(&mut first);
+    for body in [replay.beside(&ByType).unwrap(), again(&mut replay)] {
+        assert_eq!(body.size_hint().exact(), Some(3));
+    }
+    // Without trailers it can be told from the second attempt on.
+    let (mut replay, mut first) = streamed(Script::of([data("abc")]));
+    whole(&mut first);
+    for body in [replay.beside(&ByType).unwrap(), again(&mut replay)] {
+        assert_eq!(body.size_hint().exact(), Some(3));
+    }
+}

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http_body::{Body, SizeHint};
 
 use super::kept::Kept;
-use super::{BoxError, NotReplayable, Polled, Superseded, in_bytes};
+use super::{BoxError, NotReplayable, Polled, Replay, Superseded, in_bytes};
 
 /// The state that the bodies of all attempts share. At any time one of them has the turn, and has
 /// read everything that is kept before it reads on from the source.
@@ -95,7 +95,10 @@ where
     pub(super) fn new(body: B, cap: usize) -> Self {
         let hint = body.size_hint();
         let fits = |length: u64| usize::try_from(length).is_ok_and(|length| length <= cap);
-        let expected = hint.exact().filter(|length| fits(*length)).unwrap_or(0);
+        // What is declared is a promise: of a forwarded request, that of a peer. More room than this is
+        // made for what has come.
+        let declared = hint.exact().filter(|length| fits(*length)).unwrap_or(0);
+        let expected = declared.min(Replay::CAP as u64);
         Self {
             turn: 0,
             source: Box::pin(body),
