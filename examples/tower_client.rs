@@ -12,6 +12,7 @@ use http::Request;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use relent::{Backoff, Jitter, Policy, Summary, Trace};
 use relent_http::{BoxError, RetryLayer};
@@ -28,9 +29,14 @@ async fn main() -> Result<(), BoxError> {
         .attempt_timeout(Duration::from_secs(5))
         .deadline(Duration::from_secs(30))
         .build()?;
+    let mut connector = HttpConnector::new();
+    // A server that stops reading does not hold a socket for ever.
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    connector.set_tcp_user_timeout(Some(Duration::from_secs(30)));
+    connector.set_nodelay(true);
     let client = ServiceBuilder::new()
         .layer(RetryLayer::new(policy).traced())
-        .service(Client::builder(TokioExecutor::new()).build_http());
+        .service(Client::builder(TokioExecutor::new()).build(connector));
 
     let pieces = ["what ", "is ", "sent\n"];
     let length: usize = pieces.iter().map(|piece| piece.len()).sum();

@@ -91,6 +91,14 @@ pub use overrides::{FreshConnection, Override};
 /// read to its end ends with [`NotKept`](crate::NotKept) after that much. Only a call that never had
 /// an attempt has a [`GaveUp`] without an error.
 ///
+/// # Connections
+/// An attempt that is over lets go of its request: its body fails from then on, so that a connection
+/// that waits for more of it closes. What has been handed over lies in the connection's buffer. A server
+/// that answers early, or not at all, and does not read on keeps hyper waiting until that is sent, and
+/// the socket open, for as long as the kernel allows. So bound it: on Linux, Android and Fuchsia by
+/// `set_tcp_user_timeout` (RFC 5482) of hyper-util's `HttpConnector`, such as to 30 s, which reqwest does
+/// by itself.
+///
 /// # Time
 /// The attempt timeout of the policy ends with the head of the response; the attempt is cut off by
 /// dropping it. Readiness of the service is acquired for each attempt, within the deadline. What is

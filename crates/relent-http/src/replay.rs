@@ -14,7 +14,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
@@ -109,6 +109,52 @@ struct Progress {
     turn: AtomicU32,
     /// One more than the last attempt whose body was read to its end.
     whole: AtomicU32,
+    /// The task that waits for more of the body: its connection.
+    waiting: Mutex<Option<Waker>>,
+}
+
+impl Progress {
+    /// The next attempt has the turn. Who waits for the body of the last one learns that it fails.
+    fn next_turn(&self) {
+        self.turn.fetch_add(1, Ordering::AcqRel);
+        let waiting = self.waiting.lock();
+        let waker = waiting.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The body of this turn has nothing to give at the moment. Whether it still has the turn: what
+    /// takes it from now on wakes the task.
+    fn wait(&self, turn: u32, context: &Context<'_>) -> bool {
+        let waiting = self.waiting.lock();
+        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        match &mut *waiting {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => *waiting = Some(context.waker().clone()),
+        }
+        drop(waiting);
+        self.turn.load(Ordering::Acquire) == turn
+    }
+}
+
+/// The attempts of a body that is made anew for each by somebody else.
+#[cfg(feature = "reqwest")]
+#[derive(Clone, Default)]
+pub(crate) struct Turns(Arc<Progress>);
+
+#[cfg(feature = "reqwest")]
+impl Turns {
+    /// The body of the current attempt, which fails when there is [another](Self::next).
+    pub(crate) fn body<B>(&self, body: B) -> ReplayBody<B> {
+        let turn = self.0.turn.load(Ordering::Acquire);
+        ReplayBody::known(body, self.0.clone(), turn)
+    }
+
+    /// The attempt is over, and its connection is to let go of the body.
+    pub(crate) fn next(&self) {
+        self.0.next_turn();
+    }
 }
 
 /// The body cannot be sent again: it was too long to be kept, it failed, or the server answered
@@ -194,7 +240,7 @@ where
         match &mut self.0 {
             Source::Empty => {}
             Source::Known { progress, .. } => {
-                progress.turn.fetch_add(1, Ordering::AcqRel);
+                progress.next_turn();
             }
             Source::Streamed(stream, turn) => {
                 let waker;
@@ -323,7 +369,12 @@ where
                     return Poll::Ready(Some(Err(Superseded.into())));
                 }
                 let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
-                let frame = ready!(body.as_mut().poll_frame(context));
+                let Poll::Ready(frame) = body.as_mut().poll_frame(context) else {
+                    if progress.wait(*turn, context) {
+                        return Poll::Pending;
+                    }
+                    return Poll::Ready(Some(Err(Superseded.into())));
+                };
                 if frame.is_none() || body.is_end_stream() {
                     progress
                         .whole
@@ -364,6 +415,13 @@ where
             Turn::Streamed(stream, turn) => lock(stream).size_hint(*turn),
             Turn::Kept(kept, _) => kept.size_hint(),
         }
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Turns")
     }
 }
 

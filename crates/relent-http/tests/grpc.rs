@@ -13,7 +13,8 @@ use futures_util::stream;
 use grpc_support::{Answer, Raw, Scripted, channel};
 use http::uri::PathAndQuery;
 use relent::{
-    Destination, Driver, Failure, Hint, NamedPolicy, Policy, RequestRateConfig, SessionRandom, StopReason, Summary, VirtualClock,
+    Destination, Driver, Failure, Hint, NamedPolicy, Policy, RequestRateConfig, SessionRandom,
+    StopReason, Summary, VirtualClock,
 };
 use relent_http::grpc::ServiceConfig;
 use relent_http::{GrpcRetry, Mark, Override, ReplayBody, RetryLayer};
@@ -686,7 +687,11 @@ async fn a_stream_that_is_refused_after_its_headers_may_have_been_processed() {
         });
         let (mut client, _) = client(channel(address));
         let result = unary(&mut client, path, hello()).await;
-        assert_eq!(calls.load(Ordering::Relaxed), expected, "{path}: {result:?}");
+        assert_eq!(
+            calls.load(Ordering::Relaxed),
+            expected,
+            "{path}: {result:?}"
+        );
         assert_eq!(result.is_ok(), expected == 2, "{path}: {result:?}");
         server.abort();
     }
@@ -718,7 +723,8 @@ async fn a_first_attempt_that_was_held_back_is_sent_with_the_time_that_is_left()
     let (seen, mut arrived) = tokio::sync::mpsc::unbounded_channel();
     // In virtual time, so without a socket.
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        seen.send(request.headers()["grpc-timeout"].clone()).unwrap();
+        seen.send(request.headers()["grpc-timeout"].clone())
+            .unwrap();
         let response = http::Response::builder()
             .header("content-type", "application/grpc")
             .header("grpc-status", "0")

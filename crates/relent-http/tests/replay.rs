@@ -204,6 +204,16 @@ fn a_connection_that_waits_for_an_earlier_body_is_woken_when_its_content_is_take
     assert!(polled.is_pending());
     replay.take_back(false).unwrap();
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
+
+    // So is one that waits for content that is made anew.
+    let content = Content::made_by(|| Script::of([data("ab"), Step::Wait, data("c")]));
+    let (mut replay, mut first) = Replay::new(content, &ByType, 0);
+    assert!(next(&mut first).is_ready());
+    let polled = Pin::new(&mut first).poll_frame(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    replay.take_back(true).unwrap();
+    assert_eq!(count.0.load(Ordering::Relaxed), 2);
+    assert!(error(&mut first).is::<Superseded>());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::streamed::Streamed;
+use crate::replay::Turns;
 use crate::unchanged::Unchanged;
 
 /// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
@@ -22,7 +23,7 @@ use crate::unchanged::Unchanged;
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Body(Source);
+pub struct Body(Source, Option<Turns>);
 
 #[derive(Clone)]
 enum Source {
@@ -56,7 +57,7 @@ impl Body {
     /// be sent again.
     pub fn file(path: impl Into<PathBuf>) -> io::Result<Self> {
         let file = Unchanged::see(path.into())?;
-        Ok(Self(Source::File(Arc::new(file))))
+        Ok(Self::of(Source::File(Arc::new(file))))
     }
 
     /// What this makes, which it must make alike for every attempt: such as a stream.
@@ -69,7 +70,7 @@ impl Body {
     /// ```
     #[must_use]
     pub fn made_by(make: impl Fn() -> reqwest::Body + Send + Sync + 'static) -> Self {
-        Self(Source::Made(Arc::new(make)))
+        Self::of(Source::Made(Arc::new(make)))
     }
 
     /// The length in bytes, if it is known before the body is made.
@@ -98,13 +99,31 @@ impl Body {
     /// The same for one request, which keeps up to `cap` bytes of a stream. `length` is what a header
     /// says of it, if one does.
     pub(crate) fn kept(self, cap: usize, length: impl FnOnce() -> Option<u64>) -> Self {
-        let Source::Once(stream) = &self.0 else {
-            return self;
-        };
-        let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match stream {
-            Some(stream) => Self(Source::Streamed(Streamed::new(stream, cap, length()))),
-            None => self,
+        match &self.0 {
+            Source::Once(stream) => {
+                let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+                match stream {
+                    Some(stream) => {
+                        Self::of(Source::Streamed(Streamed::new(stream, cap, length())))
+                    }
+                    None => self,
+                }
+            }
+            Source::File(_) | Source::Made(_) => Self(self.0, Some(Turns::default())),
+            Source::Bytes(_) | Source::Streamed(_) => self,
+        }
+    }
+
+    const fn of(source: Source) -> Self {
+        Self(source, None)
+    }
+
+    /// The body of one attempt, so that it fails when the attempt is over: a connection that still waits
+    /// for it would wait for ever. Bytes are never waited for.
+    fn turned(&self, body: reqwest::Body) -> reqwest::Body {
+        match &self.1 {
+            Some(turns) if body.as_bytes().is_none() => reqwest::Body::wrap(turns.body(body)),
+            _ => body,
         }
     }
 
@@ -113,7 +132,12 @@ impl Body {
     pub(crate) fn take_back(&self, answered: bool) -> bool {
         match &self.0 {
             Source::Streamed(stream) => stream.take_back(answered),
-            _ => self.can_be_sent_again(),
+            _ => {
+                if let Some(turns) = &self.1 {
+                    turns.next();
+                }
+                self.can_be_sent_again()
+            }
         }
     }
 
@@ -121,7 +145,10 @@ impl Body {
     pub(crate) async fn open(&self) -> io::Result<Option<reqwest::Body>> {
         match &self.0 {
             // Apart, since every request would be as large, and is moved.
-            Source::File(file) if file.len > 0 => Ok(Some(Box::pin(file.open()).await?.into())),
+            Source::File(file) if file.len > 0 => {
+                let file = Box::pin(file.open()).await?;
+                Ok(Some(self.turned(file.into())))
+            }
             _ => self.open_now(),
         }
     }
@@ -137,7 +164,7 @@ impl Body {
         Ok(match &self.0 {
             Source::Bytes(bytes) if bytes.is_empty() => None,
             Source::Bytes(bytes) => Some(bytes.clone().into()),
-            Source::Made(make) => Some(make()),
+            Source::Made(make) => Some(self.turned(make())),
             Source::Streamed(stream) => Some(stream.open()?),
             Source::Once(stream) => {
                 let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +199,7 @@ impl fmt::Debug for Source {
 /// Bytes can be sent again, a stream if it could be kept.
 impl From<reqwest::Body> for Body {
     fn from(body: reqwest::Body) -> Self {
-        Self(match body.as_bytes() {
+        Self::of(match body.as_bytes() {
             Some(bytes) => Source::Bytes(Bytes::copy_from_slice(bytes)),
             None => Source::Once(Arc::new(Mutex::new(Some(body)))),
         })
@@ -189,7 +216,7 @@ macro_rules! from_bytes {
     ($($source:ty),*) => {
         $(impl From<$source> for Body {
             fn from(bytes: $source) -> Self {
-                Self(Source::Bytes(bytes.into()))
+                Self::of(Source::Bytes(bytes.into()))
             }
         })*
     };

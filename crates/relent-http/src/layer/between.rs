@@ -20,8 +20,8 @@ use super::last::Last;
 use super::race::{Call, Ended, Racing};
 use super::readiness::{Reserve, Unable, let_go};
 use super::{Config, MapBody, ReadinessError, ServiceError};
-use crate::{drain, observe};
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
+use crate::{drain, observe};
 
 /// A service that fails at once, again and again, without a wait, lets other tasks run after this
 /// many attempts.

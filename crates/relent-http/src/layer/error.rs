@@ -76,7 +76,11 @@ impl ReadinessError {
 
 impl fmt::Display for ReadinessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the service failed to become ready for a retry: {}", self.0)
+        write!(
+            f,
+            "the service failed to become ready for a retry: {}",
+            self.0
+        )
     }
 }
 

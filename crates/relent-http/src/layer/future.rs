@@ -11,9 +11,9 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use relent::{Attempt, Clock, GaveUp, Sleeper, Summary, Timer};
-use relent_core::{Cause, Failure, Hedge, Instant, Kind, Repeatable};
 #[cfg(feature = "grpc")]
 use relent_core::Network;
+use relent_core::{Cause, Failure, Hedge, Instant, Kind, Repeatable};
 use tower_service::Service;
 
 use super::body::ResponseBody;

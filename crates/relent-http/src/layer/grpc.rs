@@ -167,7 +167,10 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
     fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
         let told = self.retry.config.cross.as_ref();
         let told = told.and_then(|_| CrossLayer::remaining(request.headers()));
-        let timeout = timeout::read(request.headers()).into_iter().chain(told).min();
+        let timeout = timeout::read(request.headers())
+            .into_iter()
+            .chain(told)
+            .min();
         let method = self.methods.method(request.uri().path());
         let declared = self.methods.declared(request.uri().path());
         let mut overrides: Override = request.extensions_mut().remove().unwrap_or_default();

@@ -68,7 +68,11 @@ impl Reserve {
                     }
                 }
                 Self::Readiness { timed } => {
-                    if service.poll_ready(context).map_err(Unable::Broken)?.is_pending() {
+                    if service
+                        .poll_ready(context)
+                        .map_err(Unable::Broken)?
+                        .is_pending()
+                    {
                         if !*timed {
                             let Some(room) = driver.room() else {
                                 return Poll::Pending;

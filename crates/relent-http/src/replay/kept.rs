@@ -15,11 +15,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn new(
-        parts: Vec<Bytes>,
-        trailers: Option<HeaderMap>,
-        tells_length: bool,
-    ) -> Self {
+    pub(super) fn new(parts: Vec<Bytes>, trailers: Option<HeaderMap>, tells_length: bool) -> Self {
         Self {
             parts: parts.into(),
             trailers,

@@ -60,7 +60,10 @@ fn late(millis: u32, status: u16) -> Answer {
 
 /// What holds back, and lets go after some seconds.
 fn holding(by: By) -> Policy {
-    let policy = Policy::STANDARD.clone().into_builder().deadline(90 * SECOND);
+    let policy = Policy::STANDARD
+        .clone()
+        .into_builder()
+        .deadline(90 * SECOND);
     let policy = match by {
         By::Rate => policy.request_rate(RequestRateConfig {
             burst: Some(1),
@@ -442,7 +445,10 @@ async fn no_attempt_starts_after_max_elapsed_because_the_service_was_not_ready()
     sleep(10 * SECOND).await;
     drop(taken);
     let result: Outcome = one.await.unwrap();
-    assert_eq!(ending(&result), (Some(503), 1, Some(StopReason::MaxElapsed)));
+    assert_eq!(
+        ending(&result),
+        (Some(503), 1, Some(StopReason::MaxElapsed))
+    );
     assert_eq!(mock.calls(), 1);
 }
 
@@ -451,10 +457,7 @@ async fn no_attempt_starts_after_max_elapsed_because_the_service_was_not_ready()
 async fn a_grpc_call_that_is_held_back_keeps_nobody_out() {
     use relent_http::grpc::ServiceConfig;
 
-    const OVER: &[(&str, &str)] = &[
-        ("content-type", "application/grpc"),
-        ("grpc-status", "0"),
-    ];
+    const OVER: &[(&str, &str)] = &[("content-type", "application/grpc"), ("grpc-status", "0")];
     for by in ALL {
         let there = held_there(by).await;
         let mock = Mock::new([Answer::Status(200, OVER, Reply::default())]);
