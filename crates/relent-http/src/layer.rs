@@ -105,8 +105,8 @@ pub use overrides::{FreshConnection, Override};
 /// left of a response that is retried is read before the next attempt, up to 256 KiB and 250 ms, so
 /// that its connection can be used again; while it waits, and longer if the deadline leaves time.
 ///
-/// Requests after the first carry their [`Attempt`](relent::Attempt) as an extension, for services of
-/// your own to see.
+/// Requests after the first, and a first one that was held back, carry their
+/// [`Attempt`](relent::Attempt) as an extension, for services of your own to see.
 ///
 /// A service cannot be told to open a new connection. After a 421, or an answer that came before the
 /// request was sent to its end, the next request carries the extension [`FreshConnection`] for a
