@@ -85,8 +85,8 @@ pub use hint::{HintOptions, hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
 #[cfg(feature = "tower")]
 pub use layer::{
-    AnsweredBy, FreshConnection, MapBody, Override, ReadinessError, ResponseBody, ResponseFuture, Retry,
-    RetryLayer, ServiceError, Unchanged,
+    AnsweredBy, FreshConnection, MapBody, Override, ReadinessError, ResponseBody, ResponseFuture,
+    Retry, RetryLayer, ServiceError, Unchanged,
 };
 #[cfg(all(feature = "tower", feature = "grpc"))]
 pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};

@@ -464,7 +464,10 @@ async fn a_body_that_is_sent_again_over_http1_has_its_trailers() {
             let hedge = HedgeConfig::after(Duration::from_millis(50));
             layer = layer.hedge(Hedge::new(&hedge).unwrap());
         }
-        let response = layer.layer(client()).oneshot(put).await.unwrap();
+        let call = layer.layer(client()).oneshot(put);
+        // Without chunks the server would wait for them for ever.
+        let response = tokio::time::timeout(Duration::from_secs(60), call).await;
+        let response = response.expect("in chunks").unwrap();
         assert_eq!(ending(&response), (200, 2, None));
         for _ in 0..2 {
             let body = bodies.recv().await.unwrap();
