@@ -252,10 +252,15 @@ impl Schedule<'_> {
             .random(self.stream.clone())
             .traced()
             .start();
-        // The range of a wait is that of its draw, whatever time is left.
-        let timeless = timeless(self.policy);
+        // The range of a wait is that of its draw, whatever time is left; unless it is cut to what is
+        // left.
+        let ranging = if self.policy.cut_last_wait() {
+            Some(self.policy.clone())
+        } else {
+            timeless(self.policy)
+        };
         let pinned = Cell::new(None);
-        let mut range = timeless.as_ref().map(|policy| {
+        let mut range = ranging.as_ref().map(|policy| {
             let (pinned, stream) = (&pinned, self.stream.clone());
             policy.waits_after(self.failure, Pinnable { pinned, stream })
         });

@@ -65,6 +65,20 @@ fn the_range_of_a_random_walk_is_that_of_one_step_from_the_waits_shown() {
 }
 
 #[test]
+fn the_last_wait_before_a_deadline_is_cut_and_shown_so() {
+    // At the upper end 1 s, 2 s and 4 s fit into 12 s, and 5 s are left, where 8 s would come. The last
+    // attempt keeps a quarter of them.
+    let (ran, rows) = json(&["--deadline", "12s", "--random", "1"]);
+    assert_eq!(column(&rows, "delay_ms"), [1000.0, 2000.0, 4000.0, 3750.0]);
+    assert_eq!(column(&rows, "max_ms"), [1000.0, 2000.0, 4000.0, 3750.0]);
+    assert_eq!(column(&rows, "min_ms"), [0.0; 4]);
+    assert_eq!(ran.stderr, "");
+    // A policy that does not ask for it ends there, as it was written.
+    let (_, rows) = json(&["--policy", "standard", "--deadline", "1s", "--random", "1"]);
+    assert_eq!(column(&rows, "delay_ms"), [100.0, 200.0, 400.0]);
+}
+
+#[test]
 fn a_status_picks_its_rule_and_without_one_the_first_failure_that_is_retried() {
     // 5xx and 429: 1000·2^n + 1..1000 ms; 408: once after 1 s.
     let (_, rows) = json(&["--policy", "vital", "--status", "408"]);
@@ -132,10 +146,26 @@ fn an_endless_policy_stops_at_twenty_rows_and_says_so() {
 
 #[test]
 fn a_limit_by_time_ends_the_schedule() {
-    let (ran, rows) = json(&["--jitter", "none", "--deadline", "10s"]);
-    // 1 + 2 + 4, and 8 more would be too late; the range of a wait does not depend on it.
-    assert_eq!(column(&rows, "total_ms"), [1000.0, 3000.0, 7000.0]);
+    let options = [
+        "--policy",
+        "standard",
+        "--jitter",
+        "none",
+        "--deadline",
+        "1s",
+    ];
+    let (ran, rows) = json(&options);
+    // 0.1 + 0.2 + 0.4, and 0.8 more would be too late; the range of a wait does not depend on it.
+    assert_eq!(column(&rows, "total_ms"), [100.0, 300.0, 700.0]);
     assert_eq!(ran.stderr, "");
+    // `patient` makes one more attempt: 3 s are left, and it keeps a quarter of them.
+    let (_, rows) = json(&["--jitter", "none", "--deadline", "10s"]);
+    assert_eq!(column(&rows[..3], "total_ms"), [1000.0, 3000.0, 7000.0]);
+    assert_eq!(
+        (&rows[3]["min_ms"], &rows[3]["max_ms"]),
+        (&1125.0.into(), &2250.0.into())
+    );
+    assert_eq!(rows.len(), 4);
 }
 
 #[test]

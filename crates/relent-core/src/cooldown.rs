@@ -6,13 +6,14 @@ use crate::failure::{Failure, Hop, Kind};
 use crate::hint::Audience;
 use crate::random::{Random, up_to};
 use crate::sync::{AtomicU64, Ordering};
-use crate::time::{Instant, nanos};
+use crate::time::{Instant, nanos, share_of};
 
 /// Until when a destination wants to be left alone: what it said to one caller, kept by all.
 ///
 /// A shared hint with a refusal (429, 503 and the like) holds back every attempt to the destination
 /// until then, fresh ones as well. A ticket is its caller's own and starts none (design rule 4). Who
-/// is held back comes at random within as long again, since all would come at once otherwise.
+/// is held back comes at random within a share of that time behind it (the caller's
+/// [`hint_spread`](crate::Policy::hint_spread)), since all would come at once otherwise.
 ///
 /// Lock-free; share one per destination.
 ///
@@ -25,14 +26,14 @@ use crate::time::{Instant, nanos};
 /// let refused = Failure::throttled().hint(Hint::after(Duration::from_secs(4)));
 /// cooldown.on_failure(now, &refused, Duration::from_secs(300));
 /// assert_eq!(cooldown.left(now), Duration::from_secs(4));
-/// let wait = cooldown.wait(now, Duration::MAX, &mut Draw::at(0.5));
+/// let wait = cooldown.wait(now, Duration::MAX, 1.0, &mut Draw::at(0.5));
 /// assert_eq!(wait, Duration::from_secs(6));
 /// ```
 #[derive(Debug)]
 pub struct Cooldown {
     /// Its end in nanoseconds; 0 for none.
     until: AtomicU64,
-    /// How long it was when it began: over as much again its callers are spread.
+    /// How long it was when it began: over a share of it its callers are spread.
     length: AtomicU64,
 }
 
@@ -96,20 +97,21 @@ impl Cooldown {
         until.saturating_since(now)
     }
 
-    /// How long an attempt waits that would start now: what is left, and a spread of at most the
-    /// whole length of the cooldown again, limited to what fits into `room`. Zero if there is none.
-    /// Where even what is left does not fit, that is the answer.
+    /// How long an attempt waits that would start now: what is left, and behind it a spread of at
+    /// most `share` (from 0 to 1) of the whole length of the cooldown, limited to what fits into
+    /// `room`. Zero if there is no cooldown. Where even what is left does not fit, that is the answer.
     pub fn wait(
         &self,
         now: Instant,
         room: Duration,
+        share: f64,
         random: &mut (impl Random + ?Sized),
     ) -> Duration {
         let left = nanos(self.left(now));
         if left == 0 {
             return Duration::ZERO;
         }
-        let spread = self.length.load(Ordering::Relaxed);
+        let spread = share_of(self.length.load(Ordering::Relaxed), share);
         let spread = spread.min(nanos(room).saturating_sub(left));
         Duration::from_nanos(left.saturating_add(up_to(spread, random)))
     }
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(cooldown.left(at(3)), 7 * SECOND);
         assert_eq!(cooldown.left(at(10)), Duration::ZERO);
         assert_eq!(
-            cooldown.wait(at(11), MOST, &mut Draw::at(1.0)),
+            cooldown.wait(at(11), MOST, 1.0, &mut Draw::at(1.0)),
             Duration::ZERO
         );
         // A later, shorter one does not cut it short.
@@ -187,11 +189,17 @@ mod tests {
     fn callers_are_spread_behind_it_as_far_as_their_time_allows() {
         let cooldown = Cooldown::new();
         cooldown.on_failure(at(0), &hinted(Failure::not_processed(), 10), MOST);
-        let wait = |room, point| cooldown.wait(at(4), room, &mut Draw::at(point));
+        let wait = |room, point| cooldown.wait(at(4), room, 1.0, &mut Draw::at(point));
         assert_eq!(wait(MOST, 0.0), 6 * SECOND);
         assert_eq!(wait(MOST, 1.0), 16 * SECOND);
         assert_eq!(wait(8 * SECOND, 1.0), 8 * SECOND);
         assert_eq!(wait(5 * SECOND, 1.0), 6 * SECOND, "does not fit");
+        let quarter = cooldown.wait(at(4), MOST, 0.25, &mut Draw::at(1.0));
+        assert_eq!(
+            quarter,
+            6 * SECOND + 2500 * Duration::from_millis(1),
+            "of 10 s"
+        );
     }
 
     #[test]

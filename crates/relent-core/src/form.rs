@@ -55,12 +55,14 @@ table!(PolicyForm {
     deadline: Limit,
     attempt_timeout: Limit,
     attempt_room: Span,
+    cut_last_wait: bool,
     max_delay: Limit,
     ceiling: CeilingWord,
     jitter: JitterText,
     throttled_initial: Span,
     hint: HintWord,
     max_hint: Span,
+    hint_spread: f64,
     retry_on: Vec<PatternText>,
     stop_on: Vec<PatternText>,
     not_processed: Vec<PatternText>,
@@ -194,12 +196,14 @@ impl PolicyForm {
             deadline: limit(policy.deadline),
             attempt_timeout: limit(policy.attempt_timeout),
             attempt_room: unless(policy.attempt_room, &default.attempt_room).map(Span),
+            cut_last_wait: policy.cut_last_wait.then_some(true),
             max_delay: unless(policy.max_delay, &default.max_delay).map(Limit),
             ceiling: unless(policy.ceiling, &default.ceiling).map(CeilingWord),
             jitter: unless(policy.jitter, &default.jitter).map(JitterText),
             throttled_initial: policy.throttled_initial.map(Span),
             hint: unless(policy.hint, &default.hint).map(HintWord),
             max_hint: unless(policy.max_hint, &default.max_hint).map(Span),
+            hint_spread: unless(policy.hint_spread, &default.hint_spread),
             // An empty list means "none at all" here, not the default.
             retry_on: policy
                 .retry_on
@@ -242,6 +246,9 @@ impl PolicyForm {
         if let Some(Span(room)) = self.attempt_room {
             builder = builder.attempt_room(room);
         }
+        if let Some(cut) = self.cut_last_wait {
+            builder = builder.cut_last_wait(cut);
+        }
         if let Some(Limit(ceiling)) = self.max_delay {
             builder = match ceiling {
                 Some(ceiling) => builder.max_delay(ceiling),
@@ -262,6 +269,9 @@ impl PolicyForm {
         }
         if let Some(Span(longest)) = self.max_hint {
             builder = builder.max_hint(longest);
+        }
+        if let Some(share) = self.hint_spread {
+            builder = builder.hint_spread(share);
         }
         if let Some(list) = self.retry_on {
             builder = builder.retry_on(unwrap_patterns(list));

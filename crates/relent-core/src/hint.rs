@@ -63,7 +63,8 @@ impl fmt::Display for HintSource {
 /// Whom a delay is for, which decides how far callers are spread behind it (design rule 4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Audience {
-    /// Perhaps many callers got the same value. Spread: up to the same delay once more.
+    /// Perhaps many callers got the same value. Spread: up to a share of the delay, by the policy's
+    /// [`hint_spread`](crate::Policy::hint_spread).
     #[default]
     Shared,
     /// A ticket: reserved for this caller, in whole seconds. Spread: at most 1 s.

@@ -113,8 +113,10 @@ pub struct Policy {
     pub(crate) deadline: Option<Duration>,
     pub(crate) attempt_timeout: Option<Duration>,
     pub(crate) attempt_room: Duration,
+    pub(crate) cut_last_wait: bool,
     pub(crate) hint: HintMode,
     pub(crate) max_hint: Duration,
+    pub(crate) hint_spread: f64,
     pub(crate) rules: Vec<Rule>,
     pub(crate) retry_on: Option<Vec<Pattern>>,
     pub(crate) stop_on: Vec<Pattern>,
@@ -134,6 +136,9 @@ pub struct Policy {
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60);
 /// The longest hint that is waited for, unless the policy names another (design rule 3).
 const DEFAULT_MAX_HINT: Duration = Duration::from_secs(300);
+/// The share of a shared hint that its callers are spread over, unless the policy names another
+/// (design rule 4).
+const DEFAULT_HINT_SPREAD: f64 = 1.0;
 
 impl Policy {
     /// Begins a policy with this backoff.
@@ -165,8 +170,10 @@ impl Policy {
             deadline: None,
             attempt_timeout: None,
             attempt_room: Duration::ZERO,
+            cut_last_wait: false,
             hint: HintMode::Floor,
             max_hint: DEFAULT_MAX_HINT,
+            hint_spread: DEFAULT_HINT_SPREAD,
             rules: Vec::new(),
             retry_on: None,
             stop_on: Vec::new(),
@@ -268,6 +275,13 @@ impl Policy {
         self.attempt_room
     }
 
+    /// Whether the last wait before a time limit is cut so that one more attempt fits: see
+    /// [`PolicyBuilder::cut_last_wait`].
+    #[must_use]
+    pub const fn cut_last_wait(&self) -> bool {
+        self.cut_last_wait
+    }
+
     /// How hints are obeyed.
     #[must_use]
     pub const fn hint(&self) -> HintMode {
@@ -278,6 +292,13 @@ impl Policy {
     #[must_use]
     pub const fn max_hint(&self) -> Duration {
         self.max_hint
+    }
+
+    /// The share of a shared hint over which its callers are spread behind it: see
+    /// [`PolicyBuilder::hint_spread`].
+    #[must_use]
+    pub const fn hint_spread(&self) -> f64 {
+        self.hint_spread
     }
 
     /// The rules, in order.
@@ -492,6 +513,36 @@ impl PolicyBuilder {
         self
     }
 
+    /// Cuts a wait of the session's own, once, so that one last attempt fits before the deadline or
+    /// `max_elapsed` (design rule 6). False by default: then a wait that would cross the limit ends
+    /// the session. A server's delay is never cut.
+    ///
+    /// The last attempt starts at a random instant in the later half of the time that can be waited,
+    /// so that clients that share a deadline do not come together. It keeps
+    /// [`attempt_room`](Self::attempt_room); with a deadline, which cuts attempts off, also a quarter
+    /// of the time that is left, or the attempt timeout if that is shorter. After it there is no
+    /// other wait of the session's own.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use relent_core::{Backoff, Draw, Jitter, Policy};
+    ///
+    /// let policy = Policy::builder(Backoff::exponential(Duration::from_secs(8)))
+    ///     .jitter(Jitter::None)
+    ///     .deadline(Duration::from_secs(24))
+    ///     .cut_last_wait(true)
+    ///     .build()?;
+    /// // 16 s are left after the first retry, and the next wait would be 16 s. The last attempt keeps
+    /// // 4 s of them, so it starts between 6 s and 12 s later.
+    /// let waits: Vec<_> = policy.waits(Draw::at(0.5)).map(|wait| wait.as_secs()).collect();
+    /// assert_eq!(waits, [8, 9]);
+    /// # Ok::<(), relent_core::PolicyError>(())
+    /// ```
+    pub const fn cut_last_wait(mut self, cut: bool) -> Self {
+        self.policy.cut_last_wait = cut;
+        self
+    }
+
     /// How hints are obeyed; as a floor by default.
     pub const fn hint(mut self, mode: HintMode) -> Self {
         self.policy.hint = mode;
@@ -502,6 +553,26 @@ impl PolicyBuilder {
     /// at once with [`StopReason::RetryLater`](crate::StopReason::RetryLater).
     pub const fn max_hint(mut self, longest: Duration) -> Self {
         self.policy.max_hint = longest;
+        self
+    }
+
+    /// The share of a shared hint over which its callers are spread behind it: above 0, at most 1
+    /// (design rule 4). 1 by default: of the many clients that got "Retry-After: 2" each comes back
+    /// between 2 s and 4 s later. A lower share is for a caller that is alone. Tickets have a spread
+    /// of their own, and [`HintMode::Replace`] has none.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use relent_core::{Backoff, Draw, Failure, Hint, Policy};
+    ///
+    /// let policy = Policy::builder(Backoff::None).hint_spread(0.25).build()?;
+    /// let failure = Failure::throttled().hint(Hint::after(Duration::from_secs(2)));
+    /// let longest = policy.waits_after(failure, Draw::at(1.0)).next();
+    /// assert_eq!(longest, Some(Duration::from_millis(2500)));
+    /// # Ok::<(), relent_core::PolicyError>(())
+    /// ```
+    pub const fn hint_spread(mut self, share: f64) -> Self {
+        self.policy.hint_spread = share;
         self
     }
 
@@ -653,6 +724,14 @@ const fn check(policy: &Policy) -> Result<(), PolicyError> {
     }
     if let Err(error) = check_attempt_timeout(policy.attempt_timeout) {
         return Err(error);
+    }
+    // Written so that NaN fails.
+    if !(policy.hint_spread > 0.0 && policy.hint_spread <= 1.0) {
+        return Err(PolicyError::new(
+            "hint_spread",
+            Found::Number(policy.hint_spread),
+            "the spread is a share of the hint above 0, at most 1; hint = \"replace\" has none",
+        ));
     }
     if policy.rules.len() > MAX_RULES {
         return Err(PolicyError::new(
@@ -867,7 +946,7 @@ mod tests {
     #[test]
     fn contradictory_policies_do_not_build() {
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 20] = [
+        let cases: [(PolicyBuilder, &str); 24] = [
             (base().max_delay(SECOND / 2), "max_delay"),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
@@ -876,6 +955,10 @@ mod tests {
             (base().deadline(Duration::ZERO), "deadline"),
             (base().deadline(SECOND).attempt_room(SECOND), "deadline"),
             (base().attempt_timeout(Duration::ZERO), "attempt_timeout"),
+            (base().hint_spread(0.0), "hint_spread"),
+            (base().hint_spread(-0.5), "hint_spread"),
+            (base().hint_spread(1.5), "hint_spread"),
+            (base().hint_spread(f64::NAN), "hint_spread"),
             (base().jitter(Jitter::Proportional(1.5)), "jitter"),
             (base().jitter(Jitter::Proportional(f64::NAN)), "jitter"),
             (

@@ -17,6 +17,8 @@ static STANDARD: Policy = Policy::builder(Backoff::exponential(Duration::from_mi
 static PATIENT: Policy = Policy::builder(Backoff::exponential(Duration::from_secs(1)))
     .max_delay(Duration::from_secs(32))
     .max_retries(10)
+    .cut_last_wait(true)
+    .hint_spread(0.25)
     .build_const();
 
 impl Policy {
@@ -27,6 +29,7 @@ impl Policy {
     pub const STANDARD: &'static Self = &STANDARD;
 
     /// The preset `patient`, the default of `relent run` and `relent fetch`: one caller that would
-    /// rather wait. Full jitter from 1 s doubling to 32 s, 10 retries, hints as a floor, no budget.
+    /// rather wait. Full jitter from 1 s doubling to 32 s, 10 retries, hints as a floor with a spread of a
+    /// quarter, one last attempt before a time limit, no budget.
     pub const PATIENT: &'static Self = &PATIENT;
 }

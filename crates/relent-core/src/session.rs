@@ -1,6 +1,7 @@
 //! The state of one logical operation across its attempts.
 
 mod hedging;
+mod last_wait;
 
 use core::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::pattern::Pattern;
 use crate::policy::{Ceiling, MAX_RULES, Policy, Rule};
 use crate::random::{Random, up_to};
 use crate::repeatable::Repeatable;
-use crate::time::{Instant, nanos};
+use crate::time::{Instant, nanos, share_of};
 
 /// The rule that matched, with its index.
 type Matched<'p> = (usize, &'p Rule);
@@ -74,6 +75,8 @@ pub struct Session {
     waiting: bool,
     /// Whether an attempt so far may have taken effect.
     perhaps_done: bool,
+    /// A wait was cut so that one last attempt fits before a time limit.
+    last_wait_cut: bool,
     /// A hedge has been granted that has not been sent.
     hedging: bool,
     /// Taken from the budget for it.
@@ -104,6 +107,7 @@ impl Session {
             repeatable: Repeatable::known(repeatable),
             waiting: false,
             perhaps_done: false,
+            last_wait_cut: false,
             hedging: false,
             hedge_taken: Taken::NOTHING,
         }
@@ -185,15 +189,19 @@ impl Session {
     /// the rule of the last failure, and never past the deadline. `None` for no limit.
     #[must_use]
     pub fn attempt_limit(&self, policy: &Policy, now: Instant) -> Option<Duration> {
-        let timeout = policy
-            .rules
-            .get(usize::from(self.rule))
-            .and_then(|rule| rule.attempt_timeout)
-            .or(policy.attempt_timeout);
-        match (timeout, self.remaining(policy, now)) {
+        match (self.attempt_timeout(policy), self.remaining(policy, now)) {
             (Some(timeout), Some(remaining)) => Some(timeout.min(remaining)),
             (timeout, remaining) => timeout.or(remaining),
         }
+    }
+
+    /// The attempt timeout of the rule of the last failure, or of the policy.
+    fn attempt_timeout(&self, policy: &Policy) -> Option<Duration> {
+        policy
+            .rules
+            .get(usize::from(self.rule))
+            .and_then(|rule| rule.attempt_timeout)
+            .or(policy.attempt_timeout)
     }
 
     /// The last instant at which an attempt may start, by `max_elapsed` and the deadline:
@@ -335,10 +343,19 @@ impl Session {
 
         let last_start = policy.last_start(self.started).as_nanos();
         let room = last_start.saturating_sub(now.as_nanos());
-        let wait = match obey(policy, own, failure, room, random) {
+        let (mut wait, earliest) = match obey(policy, own, failure, room, random) {
             Ok(wait) => wait,
             Err(reason) => return stop(reason),
         };
+        if policy.cut_last_wait
+            && last_start != u64::MAX
+            && let Some(earliest) = earliest
+        {
+            wait = match self.cut_last_wait(policy, now, wait, earliest, random) {
+                Ok(wait) => wait,
+                Err(reason) => return stop(reason),
+            };
+        }
         if now.as_nanos().saturating_add(wait) > last_start {
             return stop(self.limit_reached(policy, now, wait));
         }
@@ -561,37 +578,41 @@ const fn once_bit(cause: Cause) -> Option<u8> {
 }
 
 /// Applies the server's time to the own wait (design rule 4); `room` is the time until the last
-/// instant at which an attempt may start.
+/// instant at which an attempt may start. Beside the wait, where it is the session's own: what it may
+/// be cut to, which is the server's time if there is one.
 fn obey(
     policy: &Policy,
     own: u64,
     failure: &Failure,
     room: u64,
     random: &mut (impl Random + ?Sized),
-) -> Result<u64, StopReason> {
+) -> Result<(u64, Option<u64>), StopReason> {
     let Some(hint) = failure.hint.delay_nanos() else {
-        return Ok(own);
+        return Ok((own, Some(0)));
     };
+    let earliest = (hint < own).then_some(hint);
     match policy.hint {
-        HintMode::Ignore => return Ok(own),
-        HintMode::Clamp => return Ok(hint.clamp(own, own.saturating_add(CLAMP_NANOS))),
+        HintMode::Ignore => return Ok((own, Some(0))),
+        HintMode::Clamp => {
+            return Ok((hint.clamp(own, own.saturating_add(CLAMP_NANOS)), earliest));
+        }
         HintMode::Floor | HintMode::Replace | HintMode::Exact => {}
     }
     if hint > nanos(policy.max_hint) || hint > room {
         return Err(StopReason::RetryLater);
     }
     if policy.hint != HintMode::Floor {
-        return Ok(hint);
+        return Ok((hint, None));
     }
     let floor = hint.max(own);
     let spread = match failure.hint.audience {
-        Audience::Shared => hint,
+        Audience::Shared => share_of(hint, policy.hint_spread),
         Audience::TicketSeconds => TICKET_SECONDS_SPREAD,
         Audience::TicketMillis => TICKET_MILLIS_SPREAD,
     };
     // Limited to what fits: a spread is a courtesy, and no reason to give up.
     let spread = spread.min(room.saturating_sub(floor));
-    Ok(floor.saturating_add(up_to(spread, random)))
+    Ok((floor.saturating_add(up_to(spread, random)), earliest))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -472,6 +472,35 @@ fn rule_4_the_spread_is_limited_to_what_fits() {
 }
 
 #[test]
+fn rule_4_the_policy_says_what_share_of_a_shared_hint_the_spread_may_take() {
+    for (share, most) in [(1.0, 4000), (0.25, 2500), (0.001, 2002)] {
+        let policy = Policy::builder(Backoff::None).hint_spread(share);
+        let policy = policy.build().unwrap();
+        assert_eq!(
+            Run::new(&policy).draw(0.0).wait(hinted(2 * SECOND)),
+            2 * SECOND
+        );
+        assert_eq!(
+            Run::new(&policy).draw(1.0).wait(hinted(2 * SECOND)),
+            most * MILLI
+        );
+        let ticket = Hint::after(2 * SECOND).for_audience(Audience::TicketSeconds);
+        let ticket = Failure::throttled().hint(ticket);
+        assert_eq!(Run::new(&policy).draw(1.0).wait(ticket), 3 * SECOND);
+    }
+}
+
+#[test]
+fn rule_4_one_caller_is_no_herd_patient_waits_at_most_a_quarter_longer_than_the_hint() {
+    let after = |point| {
+        Run::new(Policy::PATIENT)
+            .draw(point)
+            .wait(hinted(2 * SECOND))
+    };
+    assert_eq!((after(0.0), after(1.0)), (2 * SECOND, 2500 * MILLI));
+}
+
+#[test]
 fn rule_4_retry_later_carries_the_servers_own_instant() {
     for policy in [
         doubling().max_hint(SECOND),
@@ -563,6 +592,127 @@ fn rule_6_limits_count_the_next_wait() {
     assert_eq!(
         waits(room.max_elapsed(8 * SECOND - MILLI)),
         (2, StopReason::MaxElapsed)
+    );
+}
+
+/// 8 s doubling, and a wait that crosses a limit is cut once.
+fn cutting() -> PolicyBuilder {
+    Policy::builder(Backoff::exponential(8 * SECOND))
+        .jitter(Jitter::None)
+        .cut_last_wait(true)
+}
+
+#[test]
+fn rule_6_a_wait_of_ones_own_is_cut_once_so_that_one_last_attempt_fits() {
+    // After 8 s the next wait is 16 s. Of the 16 s that are left the last attempt keeps a quarter
+    // with a deadline, which cuts it off, and nothing with max_elapsed, which does not.
+    let quick = cutting().deadline(24 * SECOND).attempt_timeout(SECOND);
+    let room = cutting().deadline(24 * SECOND).attempt_room(6 * SECOND);
+    let cases = [
+        (
+            cutting().deadline(24 * SECOND),
+            12 * SECOND,
+            StopReason::Deadline,
+        ),
+        (quick, 15 * SECOND, StopReason::Deadline),
+        (
+            room,
+            10 * SECOND - Duration::from_nanos(1),
+            StopReason::Deadline,
+        ),
+        (
+            cutting().max_elapsed(23 * SECOND),
+            15 * SECOND,
+            StopReason::MaxElapsed,
+        ),
+        (
+            cutting().max_elapsed(24 * SECOND).attempt_room(SECOND),
+            15 * SECOND,
+            StopReason::MaxElapsed,
+        ),
+        (
+            cutting().max_elapsed(18 * SECOND).deadline(60 * SECOND),
+            10 * SECOND,
+            StopReason::MaxElapsed,
+        ),
+    ];
+    for (policy, latest, reason) in cases {
+        let policy = policy.build().unwrap();
+        for (point, expected) in [(0.0, latest / 2), (1.0, latest)] {
+            let mut run = Run::new(&policy).draw(point);
+            run.wait(Failure::ambiguous());
+            assert_eq!(run.wait(Failure::ambiguous()), expected, "{policy:?}");
+            // Not another, however little it would wait: that was the last attempt.
+            assert_eq!(run.stop(Failure::ambiguous()), reason, "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn rule_6_what_fits_is_not_cut() {
+    let policy = cutting().deadline(60 * SECOND).build().unwrap();
+    let mut run = Run::new(&policy);
+    assert_eq!(run.wait(Failure::ambiguous()), 8 * SECOND);
+    assert_eq!(run.wait(Failure::ambiguous()), 16 * SECOND);
+}
+
+#[test]
+fn rule_6_a_wait_that_leaves_the_attempt_next_to_nothing_is_cut_too() {
+    let policy = cutting().deadline(8 * SECOND + MILLI).build().unwrap();
+    let wait = Run::new(&policy).draw(1.0).wait(Failure::ambiguous());
+    assert_eq!(wait, (8 * SECOND + MILLI) * 3 / 4);
+}
+
+#[test]
+fn rule_6_a_servers_time_is_never_cut() {
+    for mode in [HintMode::Floor, HintMode::Replace, HintMode::Exact] {
+        let policy = cutting().deadline(10 * SECOND).hint(mode).build().unwrap();
+        let reason = Run::new(&policy).stop(hinted(11 * SECOND));
+        assert_eq!(reason, StopReason::RetryLater, "{mode:?}");
+        // It may leave the attempt less than a wait of one's own would.
+        let wait = Run::new(&policy).wait(hinted(9 * SECOND));
+        assert!(wait >= 9 * SECOND, "{mode:?}");
+    }
+    // AWS comes at most 5 s after its own wait.
+    let clamp = cutting().deadline(10 * SECOND).hint(HintMode::Clamp);
+    let clamp = clamp.build().unwrap();
+    assert_eq!(
+        Run::new(&clamp).stop(hinted(11 * SECOND)),
+        StopReason::Deadline
+    );
+    // The own wait is longer than the server's: it is cut, but not below the server's.
+    let policy = cutting().deadline(8 * SECOND).build().unwrap();
+    for (point, expected) in [(0.0, 5 * SECOND), (1.0, 6 * SECOND)] {
+        assert_eq!(
+            Run::new(&policy).draw(point).wait(hinted(5 * SECOND)),
+            expected
+        );
+    }
+    assert_eq!(
+        Run::new(&policy).stop(hinted(7 * SECOND)),
+        StopReason::Deadline
+    );
+}
+
+#[test]
+fn rule_6_after_the_last_attempt_a_servers_time_that_fits_is_still_obeyed() {
+    let policy = cutting().deadline(8 * SECOND).hint(HintMode::Replace);
+    let policy = policy.build().unwrap();
+    let mut run = Run::new(&policy).draw(0.0);
+    assert_eq!(run.wait(Failure::ambiguous()), 3 * SECOND);
+    assert_eq!(run.wait(hinted(SECOND)), SECOND);
+    assert_eq!(run.stop(Failure::ambiguous()), StopReason::Deadline);
+}
+
+#[test]
+fn rule_6_without_time_for_another_attempt_nothing_is_cut() {
+    let policy = cutting().max_elapsed(8 * SECOND).attempt_room(SECOND);
+    let policy = policy.build().unwrap();
+    let mut run = Run::new(&policy);
+    let stop = run.fail_after(7 * SECOND + MILLI, Failure::ambiguous());
+    assert_eq!(
+        stop.stop().map(|stop| stop.reason),
+        Some(StopReason::MaxElapsed)
     );
 }
 

@@ -32,12 +32,14 @@ max_elapsed = "15m"
 deadline = "300s"
 attempt_timeout = "60s"
 attempt_room = "100ms"
+cut_last_wait = true
 max_delay = "32s"
 ceiling = "after_jitter"
 jitter = "additive:1ms..1s"
 throttled_initial = "2s"
 hint = "clamp"
 max_hint = "1m"
+hint_spread = 0.5
 retry_on = ["5xx", 429, "network", "exit:75"]
 stop_on = ["500-504"]
 not_processed = [408, 503]
@@ -76,6 +78,7 @@ fn every_key() -> Policy {
     .deadline(seconds("5m"))
     .attempt_timeout(seconds("1m"))
     .attempt_room(seconds("100ms"))
+    .cut_last_wait(true)
     .max_delay(seconds("32s"))
     .ceiling(Ceiling::AfterJitter)
     .jitter(Jitter::Additive {
@@ -85,6 +88,7 @@ fn every_key() -> Policy {
     .throttled_initial(seconds("2s"))
     .hint(HintMode::Clamp)
     .max_hint(seconds("1m"))
+    .hint_spread(0.5)
     .retry_on([
         Pattern::Status(500, 599),
         Pattern::Status(429, 429),
@@ -202,7 +206,8 @@ fn what_is_written_leaves_out_every_default() {
     let written = toml::to_string(&Policy::PATIENT).unwrap();
     assert_eq!(
         written,
-        "max_retries = 10\nmax_delay = \"32s\"\n\n[backoff.exponential]\ninitial = \"1s\"\n"
+        "max_retries = 10\ncut_last_wait = true\nmax_delay = \"32s\"\nhint_spread = 0.25\n\n\
+         [backoff.exponential]\ninitial = \"1s\"\n"
     );
     let written = serde_json::to_string(&Policy::STANDARD).unwrap();
     assert_eq!(
@@ -219,6 +224,11 @@ fn wrong_values_say_what_is_accepted() {
         ("max_delay = '-1s'", &["negative"]),
         ("max_delay = 1.5", &["no unit"]),
         ("attempt_room = '5 parsecs'", &["unknown unit"]),
+        (
+            "hint_spread = 0",
+            &["hint_spread is 0", "above 0, at most 1"],
+        ),
+        ("cut_last_wait = 'yes'", &["cut_last_wait", "boolean"]),
         ("deadline = true", &["boolean", "duration such as"]),
         (
             "max_retries = -1",

@@ -40,7 +40,8 @@ pub struct HintOptions {
 /// | `X-RateLimit-Reset` | as [`HintOptions`] declares, unless `X-RateLimit-Remaining` is above zero |
 /// | `relent-ticket` | `true` in any capitals: the delay is a ticket, reserved for this caller; not the reset of a rate limit, which is everybody's |
 ///
-/// A delay that is no ticket is [shared](Audience::Shared): its callers are spread over as long again.
+/// A delay that is no ticket is [shared](Audience::Shared): its callers are spread over a share of it,
+/// by the policy's [`hint_spread`](relent_core::Policy::hint_spread).
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};

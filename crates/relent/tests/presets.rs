@@ -146,6 +146,11 @@ fn patient_is_the_constant() {
         [&[0.0; 10], &upper.map(|wait| wait / 2.0), &upper],
     );
     assert!(policy.budget().is_none());
+    // One caller is no herd, and a deadline leaves one last attempt.
+    assert_eq!(policy.hint_spread(), 0.25);
+    assert!(policy.cut_last_wait());
+    assert_eq!(Policy::STANDARD.hint_spread(), 1.0);
+    assert!(!Policy::STANDARD.cut_last_wait());
 }
 
 #[test]

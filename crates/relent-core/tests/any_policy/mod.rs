@@ -175,10 +175,12 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
         optional(duration()),
         optional(duration()),
         optional(duration()),
+        any::<bool>(),
     );
     let hints = (
         prop::sample::select(HintMode::ALL.to_vec()),
         optional(duration()),
+        optional(0.001..=1.0f64),
     );
     let lists = (
         prop::collection::vec(rule(), 0..3),
@@ -235,6 +237,10 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
             }
             if let Some(room) = limits.4 {
                 builder = builder.attempt_room(room);
+            }
+            builder = builder.cut_last_wait(limits.5);
+            if let Some(share) = hints.2 {
+                builder = builder.hint_spread(share);
             }
             if let Some(longest) = hints.1 {
                 builder = builder.max_hint(longest);

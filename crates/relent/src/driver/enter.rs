@@ -81,7 +81,7 @@ where
                 self.visit(now);
             }
         }
-        let longest = self.policy.max_hint();
+        let (longest, share) = (self.policy.max_hint(), self.policy.hint_spread());
         let caller = self.caller(last_start);
         let Some((destination, Some(visit))) = self.to.parts() else {
             return Entry::Go;
@@ -115,7 +115,9 @@ where
                         && destination.cooldown().has_begun()
                     {
                         let room = last_start.saturating_since(now);
-                        let wait = destination.cooldown().wait(now, room, &mut self.random);
+                        let wait = destination
+                            .cooldown()
+                            .wait(now, room, share, &mut self.random);
                         if wait > room {
                             let left = destination.cooldown().left(now);
                             return later(now.saturating_add(left));
