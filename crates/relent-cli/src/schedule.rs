@@ -83,8 +83,11 @@ fn point(text: &str) -> Result<f64, String> {
 fn status(text: &str) -> Result<StatusCode, String> {
     text.parse()
         .ok()
-        .filter(|status: &StatusCode| (400..600).contains(&status.as_u16()))
-        .ok_or_else(|| "use an HTTP status that is a failure, from 400 to 599".to_owned())
+        .filter(|status: &StatusCode| (200..600).contains(&status.as_u16()))
+        .ok_or_else(|| {
+            "use an HTTP status that is a failure, from 400 to 599, or one that the policy lists"
+                .to_owned()
+        })
 }
 
 /// One retry.
@@ -113,6 +116,14 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
     let Chosen { name, policy } = args.options.resolve().map_err(Quit::usage)?;
     let trace = args.options.trace.as_deref().map(TraceOut::open);
     let trace = trace.transpose().map_err(Quit::usage)?;
+    if let Some(status) = args.status.map(|status| status.as_u16())
+        && status < 400
+        && !policy.makes_failure_of(status)
+    {
+        return Err(Quit::usage(format!(
+            "--status {status}: policy `{name}` does not list it, so it is no failure"
+        )));
+    }
     let failure = failure(args.status, &policy);
     let stream = match (args.options.seed, args.random) {
         (Some(_), _) => Stream::Seeded(args.options.random()),
@@ -177,6 +188,7 @@ fn failure(status: Option<StatusCode>, policy: &Policy) -> Failure {
         let request = RequestFacts::of(&Method::GET, &headers);
         let (now, options) = (SystemTime::now(), HintOptions::default());
         return relent_http::classify(status, &headers, request, now, &options)
+            .or_else(|| relent_http::classify_listed(policy, status, &headers, now, &options))
             .unwrap_or(Failure::not_processed().cause(Cause::Status(status.as_u16())));
     }
     let listed = policy.retry_on().into_iter().flatten().map(example);

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::failure::{Failure, Hop, Kind};
+use crate::failure::{Failure, Hop, Kind, Scope};
 use crate::hint::Audience;
 use crate::random::{Random, up_to};
 use crate::sync::{AtomicU64, Ordering};
@@ -11,7 +11,8 @@ use crate::time::{Instant, nanos, share_of};
 /// Until when a destination wants to be left alone: what it said to one caller, kept by all.
 ///
 /// A shared hint with a refusal (429, 503 and the like) holds back every attempt to the destination
-/// until then, fresh ones as well. A ticket is its caller's own and starts none (design rule 4). Who
+/// until then, fresh ones as well. A ticket is its caller's own and starts none (design rule 4), nor
+/// does what speaks of [one request](Scope::Request). Who
 /// is held back comes at random within a share of that time behind it (the caller's
 /// [`hint_spread`](crate::Policy::hint_spread)), since all would come at once otherwise.
 ///
@@ -59,8 +60,9 @@ impl Cooldown {
             failure.kind,
             Kind::Throttled | Kind::Overloaded | Kind::NotProcessed
         );
-        let elsewhere = failure.hop == Hop::Elsewhere;
-        if !refused || elsewhere || failure.hint.audience != Audience::Shared {
+        let shared =
+            failure.hint.audience == Audience::Shared && failure.scope == Scope::Destination;
+        if !refused || !shared || failure.hop == Hop::Elsewhere {
             return false;
         }
         let delay = delay.min(nanos(most));
@@ -138,6 +140,14 @@ mod tests {
 
     fn hinted(failure: Failure, seconds: u64) -> Failure {
         failure.hint(Hint::after(Duration::from_secs(seconds)))
+    }
+
+    #[test]
+    fn what_speaks_of_one_request_holds_nobody_else_back() {
+        let cooldown = Cooldown::new();
+        let locked = hinted(Failure::throttled(), 4).scope(Scope::Request);
+        assert!(!cooldown.on_failure(at(0), &locked, MOST));
+        assert_eq!(cooldown.left(at(0)), Duration::ZERO);
     }
 
     #[test]

@@ -206,6 +206,17 @@ pub enum Hop {
     Elsewhere,
 }
 
+/// Whom a failure speaks of: what else is held back because of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Scope {
+    /// The destination, or it is not known: all its callers may heed it. The default.
+    #[default]
+    Destination,
+    /// This request only, such as its key, its body or what it asked for. The destination has
+    /// answered: its hint begins no cooldown, and it is no sign of load or of an outage.
+    Request,
+}
+
 /// A failed attempt, classified: the input of [`Session::on_failure`](crate::Session::on_failure).
 ///
 /// ```
@@ -231,6 +242,12 @@ pub struct Failure {
     pub as_if_done: bool,
     /// Whether an earlier call within the same attempt may have taken effect.
     pub hop: Hop,
+    /// Whether the server would answer so if an earlier attempt were still in progress, such as 409
+    /// to a request with an idempotency key. After an attempt that may have taken effect a session
+    /// takes it for [throttled](Kind::Throttled): it comes back until the earlier attempt is over.
+    pub as_if_in_progress: bool,
+    /// Whom it speaks of.
+    pub scope: Scope,
 }
 
 impl Failure {
@@ -243,6 +260,8 @@ impl Failure {
             hint: Hint::NONE,
             as_if_done: false,
             hop: Hop::None,
+            as_if_in_progress: false,
+            scope: Scope::Destination,
         }
     }
 
@@ -332,6 +351,21 @@ impl Failure {
     #[must_use]
     pub const fn hop(mut self, hop: Hop) -> Self {
         self.hop = hop;
+        self
+    }
+
+    /// The same failure, which [would be the answer if an earlier attempt were still in
+    /// progress](Self::as_if_in_progress), or not.
+    #[must_use]
+    pub const fn as_if_in_progress(mut self, as_if_in_progress: bool) -> Self {
+        self.as_if_in_progress = as_if_in_progress;
+        self
+    }
+
+    /// The same failure, which speaks of this.
+    #[must_use]
+    pub const fn scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
         self
     }
 }

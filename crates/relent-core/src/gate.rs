@@ -36,7 +36,7 @@ mod run;
 use core::time::Duration;
 
 use crate::error::PolicyError;
-use crate::failure::{Cause, Failure, Hop, Kind};
+use crate::failure::{Cause, Failure, Hop, Kind, Scope};
 use crate::random::Random;
 use crate::time::Instant;
 use closed::Closed;
@@ -111,6 +111,7 @@ impl Ended {
             // It answered with the redirect to the one that failed.
             _ if matches!(failure.hop, Hop::Elsewhere) => Self::Answered,
             (Kind::Permanent, _) => Self::Answered,
+            _ if matches!(failure.scope, Scope::Request) => Self::Answered,
             // Whoever says when to come back is in command of its load.
             (Kind::Throttled, _) if failure.hint.delay_nanos().is_some() => Self::Unknown,
             (Kind::Throttled | Kind::Overloaded, _) => Self::Overloaded,

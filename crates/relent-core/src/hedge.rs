@@ -6,7 +6,7 @@ use core::time::Duration;
 use alloc::boxed::Box;
 
 use crate::error::{Found, PolicyError};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Kind, Scope};
 use crate::hint::Advice;
 use crate::latencies::Latencies;
 use crate::sync::{AtomicU64, Ordering};
@@ -246,7 +246,7 @@ impl Hedge {
 
     /// An attempt failed.
     pub fn on_failure(&self, failure: &Failure) {
-        if is_refusal(failure) {
+        if is_refusal(failure) && matches!(failure.scope, Scope::Destination) {
             self.refuse(1);
         }
     }
@@ -267,6 +267,7 @@ const fn is_refusal(failure: &Failure) -> bool {
 /// Whether the server wants to be left alone for now.
 pub(crate) const fn is_pushback(failure: &Failure) -> bool {
     is_refusal(failure)
+        || failure.as_if_in_progress
         || failure.hint.delay_nanos().is_some()
         || matches!(failure.hint.advice, Advice::DoNotRetry)
 }

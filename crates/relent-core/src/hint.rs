@@ -15,6 +15,8 @@ pub enum HintSource {
     RetryAfterMs,
     /// `x-ms-retry-after-ms`.
     XMsRetryAfterMs,
+    /// `x-amz-retry-after` (AWS SDKs, retries 2.1).
+    XAmzRetryAfter,
     /// `RateLimit` (IETF draft-ietf-httpapi-ratelimit-headers).
     RateLimit,
     /// `X-RateLimit-Reset`.
@@ -42,6 +44,7 @@ impl HintSource {
             Self::RetryAfter => "retry-after",
             Self::RetryAfterMs => "retry-after-ms",
             Self::XMsRetryAfterMs => "x-ms-retry-after-ms",
+            Self::XAmzRetryAfter => "x-amz-retry-after",
             Self::RateLimit => "ratelimit",
             Self::XRateLimitReset => "x-ratelimit-reset",
             Self::XShouldRetry => "x-should-retry",

@@ -72,7 +72,7 @@ pub use cooldown::Cooldown;
 pub use decision::{Decision, Stop, StopReason};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use error::PolicyError;
-pub use failure::{Cause, Failure, Hop, Kind, Network};
+pub use failure::{Cause, Failure, Hop, Kind, Network, Scope};
 pub use gate::{Caller, Ended, Gate, GateConfig, Pass};
 pub use grpc::{GrpcCode, GrpcCodeError};
 pub use hedge::{Hedge, HedgeConfig, HedgeDelay, MAX_HEDGES};

@@ -11,8 +11,8 @@ use crate::grpc::GrpcCode;
 ///
 /// | text | matches |
 /// |---|---|
-/// | `503`, `500-504`, `5xx` | an HTTP status |
-/// | `grpc:unavailable`, `grpc:14` | a gRPC status code, by name or number |
+/// | `503`, `500-504`, `5xx` | an HTTP status, from 200 to 599 |
+/// | `grpc:unavailable`, `grpc:14` | a gRPC status code other than OK, by name or number |
 /// | `exit:75`, `exit:1-9` | an exit status of a command |
 /// | `signal` | a command ended by any signal |
 /// | `output` | a command whose output matched the pattern that asks for a retry |
@@ -82,6 +82,25 @@ impl Pattern {
         }
     }
 
+    /// Whether this is a status, or a range with it.
+    pub(crate) const fn has_status(&self, status: u16) -> bool {
+        matches!(*self, Self::Status(low, high) if low <= status && status <= high)
+    }
+
+    /// The lowest status of these patterns; `u16::MAX` if there is none.
+    pub(crate) const fn lowest_status(patterns: &[Self]) -> u16 {
+        let (mut lowest, mut index) = (u16::MAX, 0);
+        while index < patterns.len() {
+            if let Self::Status(low, _) = patterns[index]
+                && low < lowest
+            {
+                lowest = low;
+            }
+            index += 1;
+        }
+        lowest
+    }
+
     /// Whether any of these patterns means this failure.
     #[inline]
     pub(crate) const fn any(patterns: &[Self], failure: &Failure) -> bool {
@@ -131,15 +150,22 @@ impl fmt::Display for Pattern {
 
 /// Why a text is not a pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PatternError(String);
+pub struct PatternError {
+    text: String,
+    /// Why, if it would be a pattern but for that.
+    refused: Option<&'static str>,
+}
 
 impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = self.refused {
+            return write!(f, "{:?} names no failure: {why}", self.text);
+        }
         write!(
             f,
             "{:?} names no failure: use a status (503, 500-504, 5xx), exit:N, grpc:unavailable, \
              signal, output, timeout, network, connect, throttled, error or any",
-            self.0
+            self.text
         )
     }
 }
@@ -150,7 +176,20 @@ impl FromStr for Pattern {
     type Err = PatternError;
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
-        parse(text.trim()).ok_or_else(|| PatternError(text.to_string()))
+        let refused = match parse(text.trim()) {
+            Some(Pattern::Status(..=199, _)) => {
+                Some("a status below 200 is not the answer to a request; use 200 to 599")
+            }
+            Some(Pattern::Grpc(0)) => {
+                Some("the gRPC status OK is a success; use a code from 1 to 16, or its name")
+            }
+            Some(pattern) => return Ok(pattern),
+            None => None,
+        };
+        Err(PatternError {
+            text: text.to_string(),
+            refused,
+        })
     }
 }
 
@@ -274,6 +313,24 @@ mod tests {
         let certificate = Failure::network(Network::Certificate);
         assert!(!Pattern::Network.matches(&certificate));
         assert!(!Pattern::Connect.matches(&certificate));
+    }
+
+    #[test]
+    fn what_cannot_be_a_failure_is_refused_by_name() {
+        for (text, says) in [
+            ("101", "a status below 200"),
+            ("1xx", "a status below 200"),
+            ("100-599", "a status below 200"),
+            ("grpc:ok", "the gRPC status OK is a success"),
+            ("grpc:0", "the gRPC status OK is a success"),
+        ] {
+            let error = text.parse::<Pattern>().unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains(text), "{error}");
+        }
+        // Below 400 a status is a failure if it is listed.
+        for text in ["200", "202", "2xx", "300-399"] {
+            assert!(text.parse::<Pattern>().is_ok(), "{text}");
+        }
     }
 
     proptest! {

@@ -38,7 +38,8 @@ pub enum Ceiling {
 /// says. The first rule that matches decides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// The failures this rule is about.
+    /// The failures this rule is about. A status below 400 that stands here is a failure: see
+    /// [`Policy::makes_failure_of`].
     pub on: Vec<Pattern>,
     /// Their backoff, counted on their own retries.
     pub backoff: Option<Backoff>,
@@ -130,6 +131,9 @@ pub struct Policy {
     pub(crate) timed: bool,
     /// What it comes to, if it is plain.
     pub(crate) plain: Option<Plain>,
+    /// The lowest status below 400 that `retry_on` or a rule lists, which makes it a failure;
+    /// [`NO_STATUS`] if there is none.
+    pub(crate) lowest_listed: u16,
 }
 
 /// The ceiling of a backoff that grows, unless the policy names another.
@@ -139,6 +143,8 @@ const DEFAULT_MAX_HINT: Duration = Duration::from_secs(300);
 /// The share of a shared hint that its callers are spread over, unless the policy names another
 /// (design rule 4).
 const DEFAULT_HINT_SPREAD: f64 = 1.0;
+/// Above every status of HTTP.
+const NO_STATUS: u16 = u16::MAX;
 
 impl Policy {
     /// Begins a policy with this backoff.
@@ -185,6 +191,7 @@ impl Policy {
             retries_off: false,
             timed: false,
             plain: None,
+            lowest_listed: NO_STATUS,
         }
     }
 
@@ -199,6 +206,7 @@ impl Policy {
     pub fn retrying(mut self, on: impl IntoIterator<Item = Pattern>) -> Self {
         self.retry_on = Some(on.into_iter().collect());
         self.plain = Plain::of(&self);
+        self.lowest_listed = lowest_listed(&self);
         self
     }
 
@@ -311,6 +319,31 @@ impl Policy {
     #[must_use]
     pub fn retry_on(&self) -> Option<&[Pattern]> {
         self.retry_on.as_deref()
+    }
+
+    /// Whether this HTTP status, which is below 400 and so no failure by itself, is one by this policy:
+    /// [`retry_on`](PolicyBuilder::retry_on) or a [rule](Rule::on) lists it. `202` until there is a
+    /// result is an example. `any` lists every failure, and no status. False from 400 up.
+    ///
+    /// ```
+    /// use relent_core::Policy;
+    ///
+    /// let policy = Policy::STANDARD.clone().retrying(["202".parse()?, "5xx".parse()?]);
+    /// assert!(policy.makes_failure_of(202));
+    /// assert!(!policy.makes_failure_of(200));
+    /// # Ok::<(), relent_core::PatternError>(())
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn makes_failure_of(&self, status: u16) -> bool {
+        status >= self.lowest_listed && self.lists_below_400(status)
+    }
+
+    #[cold]
+    fn lists_below_400(&self, status: u16) -> bool {
+        let listed = self.retry_on.iter().flatten();
+        let mut all = listed.chain(self.rules.iter().flat_map(|rule| &rule.on));
+        status < 400 && all.any(|pattern| pattern.has_status(status))
     }
 
     /// The failures that are never retried.
@@ -583,6 +616,9 @@ impl PolicyBuilder {
     }
 
     /// Retries exactly these failures. It never makes an operation repeatable (design rule 1).
+    ///
+    /// A listed HTTP status below 400 is a failure by this (see [`Policy::makes_failure_of`]): one that
+    /// may have taken effect, so that only what may run twice is repeated.
     pub fn retry_on(mut self, patterns: impl IntoIterator<Item = Pattern>) -> Self {
         self.policy.retry_on = Some(patterns.into_iter().collect());
         self
@@ -659,6 +695,7 @@ impl PolicyBuilder {
         check(&self.policy)?;
         self.policy.timed = timed(&self.policy);
         self.policy.plain = Plain::of(&self.policy);
+        self.policy.lowest_listed = lowest_listed(&self.policy);
         Ok(self.policy)
     }
 
@@ -675,6 +712,7 @@ impl PolicyBuilder {
         }
         self.policy.timed = timed(&self.policy);
         self.policy.plain = Plain::of(&self.policy);
+        self.policy.lowest_listed = lowest_listed(&self.policy);
         // A field cannot be moved out in a const function of a type that has a destructor; the
         // value left behind owns nothing, so forgetting it loses nothing.
         let policy = core::mem::replace(&mut self.policy, Policy::with_defaults(Backoff::None));
@@ -700,7 +738,61 @@ const fn timed(policy: &Policy) -> bool {
     timed
 }
 
+const fn lowest_listed(policy: &Policy) -> u16 {
+    let mut lowest = match &policy.retry_on {
+        Some(listed) => Pattern::lowest_status(listed.as_slice()),
+        None => NO_STATUS,
+    };
+    let rules = policy.rules.as_slice();
+    let mut index = 0;
+    while index < rules.len() {
+        let low = Pattern::lowest_status(rules[index].on.as_slice());
+        if low < lowest {
+            lowest = low;
+        }
+        index += 1;
+    }
+    if lowest < 400 { lowest } else { NO_STATUS }
+}
+
+/// What cannot be a failure is not listed as one.
+const fn check_patterns(key: &'static str, patterns: &[Pattern]) -> Result<(), PolicyError> {
+    let mut index = 0;
+    while index < patterns.len() {
+        match patterns[index] {
+            Pattern::Status(low, _) if low < 200 => {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Count(low as u32),
+                    "a status below 200 is not the answer to a request: use 200 to 599",
+                ));
+            }
+            Pattern::Grpc(0) => {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Nothing,
+                    "the gRPC status OK is no failure: use a code from 1 to 16",
+                ));
+            }
+            _ => {}
+        }
+        index += 1;
+    }
+    Ok(())
+}
+
 const fn check(policy: &Policy) -> Result<(), PolicyError> {
+    if let Some(listed) = &policy.retry_on
+        && let Err(error) = check_patterns("retry_on", listed.as_slice())
+    {
+        return Err(error);
+    }
+    if let Err(error) = check_patterns("stop_on", policy.stop_on.as_slice()) {
+        return Err(error);
+    }
+    if let Err(error) = check_patterns("not_processed", policy.not_processed.as_slice()) {
+        return Err(error);
+    }
     if let Err(error) = check_waits(&policy.backoff, policy.jitter, policy.max_delay) {
         return Err(error);
     }
@@ -771,6 +863,9 @@ const fn check_rule(rule: &Rule, policy: &Policy) -> Result<(), PolicyError> {
             Found::Nothing,
             "a rule names at least one failure it is about, such as 429 or timeout",
         ));
+    }
+    if let Err(error) = check_patterns("on", rule.on.as_slice()) {
+        return Err(error);
     }
     if let Some(retries) = rule.max_retries
         && retries > 255
@@ -946,7 +1041,7 @@ mod tests {
     #[test]
     fn contradictory_policies_do_not_build() {
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 24] = [
+        let cases: [(PolicyBuilder, &str); 28] = [
             (base().max_delay(SECOND / 2), "max_delay"),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
@@ -973,6 +1068,10 @@ mod tests {
                 "jitter",
             ),
             (base().rule(Rule::on([])), "on"),
+            (base().rule(Rule::on([Pattern::from(101)])), "on"),
+            (base().retry_on([Pattern::Status(100, 599)]), "retry_on"),
+            (base().retry_on([Pattern::Grpc(0)]), "retry_on"),
+            (base().stop_on([Pattern::from(103)]), "stop_on"),
             (
                 base().rule(Rule {
                     max_retries: Some(256),

@@ -219,6 +219,25 @@ fn an_answer_as_if_it_were_done_waits_for_the_attempt_that_may_have_done_it() {
     assert_eq!(stop.reason, StopReason::OutcomeUnknown);
 }
 
+/// A 409 to a hedge whose key the first attempt is still busy with says nothing about that attempt.
+#[test]
+fn an_answer_as_if_in_progress_waits_for_the_attempt_that_is_and_no_other_joins() {
+    let mut table = Table::new(after_50().max_hedges(3), policy(), true);
+    table.join(at(50));
+    let in_progress = Failure::permanent().as_if_in_progress(true);
+    assert_eq!(table.fail(at(70), in_progress), GOES_ON);
+    assert_eq!(table.race.due(), None, "it would be told the same");
+    let Raced::Over { failure, latest } = table.fail(at(90), Failure::ambiguous()) else {
+        panic!("nobody runs");
+    };
+    assert_eq!((failure, latest), (in_progress, false));
+    let wait = Duration::from_secs(1);
+    assert_eq!(
+        table.decide(at(90), &failure),
+        Decision::Retry { after: wait }
+    );
+}
+
 #[test]
 fn the_plainest_refusal_decides_and_its_delay_has_been_running() {
     let mut table = Table::new(after_50(), policy(), true);

@@ -5,7 +5,7 @@ mod cubic;
 use alloc::collections::BTreeMap;
 
 use crate::error::{Found, PolicyError};
-use crate::failure::{Failure, Hop, Kind};
+use crate::failure::{Failure, Hop, Kind, Scope};
 use crate::hint::Audience;
 use crate::time::Instant;
 use cubic::Cubic;
@@ -53,14 +53,15 @@ impl RequestRateConfig {
         }
     }
 
-    /// Whether the rate adapts to this failure: throttled, and not told to come back in a slot of its
-    /// own, which is a schedule already. Such a failure is no sign of overload for the
+    /// Whether the rate adapts to this failure: throttled as a caller of the destination, not for
+    /// [one request](Scope::Request), and not told to come back in a slot of its own, which is a
+    /// schedule already. Such a failure is no sign of overload for the
     /// [`Gate`](crate::Gate) of the same destination: one of them is enough to hold attempts back.
     #[must_use]
     pub fn heeds(&self, failure: &Failure) -> bool {
         let shared =
             failure.hint.delay_nanos().is_none() || failure.hint.audience == Audience::Shared;
-        let here = failure.hop != Hop::Elsewhere;
+        let here = failure.hop != Hop::Elsewhere && failure.scope == Scope::Destination;
         self.adapt && failure.kind == Kind::Throttled && shared && here
     }
 

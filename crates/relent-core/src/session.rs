@@ -8,7 +8,7 @@ use core::time::Duration;
 use crate::backoff::Step;
 use crate::budget::{Budget, Taken};
 use crate::decision::{Decision, Stop, StopReason};
-use crate::failure::{Cause, Failure, Kind, Network};
+use crate::failure::{Cause, Failure, Kind, Network, Scope};
 use crate::hint::{Advice, Audience, HintMode};
 use crate::pattern::Pattern;
 use crate::policy::{Ceiling, MAX_RULES, Policy, Rule};
@@ -309,6 +309,13 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Result<u64, Stop> {
+        let seen;
+        let failure = if failure.as_if_in_progress {
+            seen = self.in_view_of_earlier(*failure);
+            &seen
+        } else {
+            failure
+        };
         let hint = failure.hint.delay_nanos();
         let stop = |reason| {
             Err(Stop {
@@ -327,7 +334,8 @@ impl Session {
         let kind = match eligible {
             Ok(kind) => kind,
             Err(StopReason::Permanent)
-                if failure.as_if_done && (self.perhaps_done || !failure.is_of_one_call()) =>
+                if (failure.as_if_done || failure.as_if_in_progress)
+                    && (self.perhaps_done || !failure.is_of_one_call()) =>
             {
                 return stop(StopReason::OutcomeUnknown);
             }
@@ -375,6 +383,18 @@ impl Session {
         }
         self.grant(policy, rule, once, own, hint.is_some());
         Ok(wait)
+    }
+
+    /// What a failure is after the attempts so far: one that would be the answer [if an earlier attempt
+    /// were still in progress](Failure::as_if_in_progress) is throttled once an attempt may be. A
+    /// session decides so by itself; a driver asks in order to show it so.
+    #[must_use]
+    pub const fn in_view_of_earlier(&self, mut failure: Failure) -> Failure {
+        if failure.as_if_in_progress && self.perhaps_done && matches!(failure.kind, Kind::Permanent)
+        {
+            failure.kind = Kind::Throttled;
+        }
+        failure
     }
 
     /// Did it run, and may it run twice (design rule 1)?
@@ -425,12 +445,12 @@ impl Session {
     }
 
     /// Whether the failure says something about the health of the server (gRFC A6): one that could
-    /// be retried, one that the server asked not to have retried, but no wrong request, and no
-    /// attempt that the server never saw, once.
+    /// be retried, one that the server asked not to have retried, but nothing that speaks of the
+    /// request, and no attempt that the server never saw, once.
     #[inline]
     fn is_servers_failure(&self, failure: &Failure, eligible: Result<Kind, StopReason>) -> bool {
         let unsent = once_bit(failure.cause) == Some(UNSENT) && self.spent & UNSENT == 0;
-        !unsent && eligible != Err(StopReason::Permanent)
+        !unsent && failure.scope == Scope::Destination && eligible != Err(StopReason::Permanent)
     }
 
     /// The rule for the failure, and whether it uses up a cause that is retried once; `None` if the

@@ -349,6 +349,78 @@ fn without_an_attempt_that_may_have_done_it_the_same_answer_is_a_plain_refusal()
     assert_eq!(run.stop(changed.as_if_done(false)), StopReason::Permanent);
 }
 
+/// 409 to a request with an idempotency key, without a delay.
+fn in_progress() -> Failure {
+    status(Kind::Permanent, 409)
+        .as_if_in_progress(true)
+        .scope(Scope::Request)
+}
+
+#[test]
+fn rule_2_an_answer_as_if_in_progress_after_a_doubtful_attempt_is_retried_by_the_backoff() {
+    let plain = doubling().max_retries(9).build().unwrap();
+    let ruled = doubling().max_retries(9).rule(Rule::on([Pattern::Timeout]));
+    for policy in [plain, ruled.build().unwrap()] {
+        for doubtful in [
+            Failure::ambiguous().cause(Cause::Timeout),
+            Failure::network(Network::Reset),
+            status(Kind::Ambiguous, 502),
+        ] {
+            let mut run = Run::new(&policy);
+            assert_eq!(run.wait(doubtful), SECOND);
+            // As often as it is in progress, and never "repeating cannot help".
+            assert_eq!(run.wait(in_progress()), 2 * SECOND);
+            assert_eq!(run.wait(in_progress()), 4 * SECOND);
+            let seen = run.session.in_view_of_earlier(in_progress());
+            assert_eq!(seen.kind, Kind::Throttled);
+        }
+    }
+}
+
+#[test]
+fn rule_2_without_a_doubtful_attempt_the_same_answer_is_a_conflict() {
+    let policy = doubling().build().unwrap();
+    assert_eq!(Run::new(&policy).stop(in_progress()), StopReason::Permanent);
+    for refused in [Failure::not_processed(), Failure::throttled()] {
+        let mut run = Run::new(&policy);
+        run.wait(refused);
+        assert_eq!(run.stop(in_progress()), StopReason::Permanent);
+    }
+}
+
+#[test]
+fn rule_2_where_a_policy_does_not_retry_it_its_outcome_is_unknown_and_not_hopeless() {
+    let listed = doubling().retry_on([Pattern::Timeout]);
+    let stopped = doubling().stop_on([Pattern::from(409)]);
+    for policy in [listed, stopped] {
+        let policy = policy.build().unwrap();
+        let mut run = Run::new(&policy);
+        run.wait(Failure::ambiguous().cause(Cause::Timeout));
+        assert_eq!(run.stop(in_progress()), StopReason::OutcomeUnknown);
+    }
+    let throttled = doubling().retry_on([Pattern::Timeout, Pattern::Throttled]);
+    let throttled = throttled.build().unwrap();
+    let mut run = Run::new(&throttled);
+    run.wait(Failure::ambiguous().cause(Cause::Timeout));
+    run.wait(in_progress());
+}
+
+#[test]
+fn rule_2_what_speaks_of_one_request_charges_no_budget_of_the_destination() {
+    let charging = BudgetConfig {
+        charge_failures: true,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let policy = doubling().build().unwrap();
+    for (scope, left) in [(Scope::Request, 10.0), (Scope::Destination, 9.0)] {
+        let budget = Budget::new(&charging).unwrap();
+        let failure = Failure::throttled().scope(scope);
+        Run::new(&policy).budget(&budget).wait(failure);
+        assert_eq!(budget.balance(), left);
+    }
+}
+
 #[test]
 fn rule_2_some_causes_are_retried_once() {
     let policy = doubling().max_retries(9).build().unwrap();

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use http::{HeaderMap, StatusCode};
-use relent_core::{Advice, Cause, Failure, Hint, HintSource, Kind};
+use relent_core::{Advice, Cause, Failure, Hint, HintSource, Kind, Policy, Scope};
 
 use crate::grpc;
 use crate::hint::{HintOptions, hint};
@@ -18,11 +18,17 @@ use crate::repeatable::RequestFacts;
 /// | 421, 425 | not processed |
 /// | 429 | throttled |
 /// | 408, 503 | not processed if the server adds a delay or "do retry", else ambiguous: an intermediary may answer after forwarding |
-/// | 409 | throttled if the request has an `Idempotency-Key` and the response a delay: the same key is in flight. Else permanent |
+/// | 409 | throttled if the request has an `Idempotency-Key` and the response a delay: the same key is in progress. Else permanent; to a request with a key [as if an earlier attempt were still in progress](Failure::as_if_in_progress) |
 /// | 412 | permanent; to a write under a precondition, [as if an earlier attempt had taken effect](Failure::as_if_done) |
+/// | 413 | not processed if the server adds a delay: it is temporary (RFC 9110 §15.5.14). Else permanent |
 /// | 501, 505, 511, every other 4xx | permanent |
 /// | every other 5xx, 600 and above | ambiguous |
+/// | any of these with `x-envoy-ratelimited` | throttled |
 /// | any of these [marked](crate::Mark) `overloaded` | overloaded |
+///
+/// A 4xx other than 408 and 429 speaks of [this request](Scope::Request), of its key, its body or its
+/// connection: it is no sign of load, and its delay begins no cooldown. A policy may list a status below
+/// 400: see [`classify_listed`].
 ///
 /// A delay is one that the response asks for itself, not the reset of a rate limit, which stands
 /// on any response. Not processed or not, the hint is in the failure; a
@@ -66,13 +72,52 @@ pub fn classify(
         let failure = Failure::new(kind)
             .cause(Cause::Status(status.as_u16()))
             .hint(hint)
-            .as_if_done(unmet);
+            .as_if_done(unmet)
+            .as_if_in_progress(request.keyed && status == StatusCode::CONFLICT)
+            .scope(scope(status));
         return Some(marked(failure, headers));
     }
     if !grpc::is_grpc(headers) {
         return None;
     }
     let failure = grpc::failure(grpc::code(headers)?, || hint(headers, now, options))?;
+    Some(marked(failure, headers))
+}
+
+/// The failure that a policy makes of a response which is none by itself: its status is listed in
+/// `retry_on` or in a rule, as `202` may be until there is a result. It is ambiguous, so that only what
+/// may run twice is repeated, speaks of [this request](Scope::Request) only, and has the hint of the
+/// response. `None` if the status is not listed, and for a response of gRPC, whose status is another.
+///
+/// Ask it after [`classify`], with the same arguments.
+///
+/// ```
+/// use std::time::SystemTime;
+/// use http::{HeaderMap, StatusCode};
+/// use relent_core::{Kind, Policy};
+/// use relent_http::{HintOptions, classify_listed};
+///
+/// let policy = Policy::STANDARD.clone().retrying([202.into()]);
+/// let (headers, options) = (HeaderMap::new(), HintOptions::default());
+/// let listed = |status| classify_listed(&policy, status, &headers, SystemTime::now(), &options);
+/// assert_eq!(listed(StatusCode::ACCEPTED).map(|failure| failure.kind), Some(Kind::Ambiguous));
+/// assert_eq!(listed(StatusCode::OK), None);
+/// ```
+#[must_use]
+pub fn classify_listed(
+    policy: &Policy,
+    status: StatusCode,
+    headers: &HeaderMap,
+    now: SystemTime,
+    options: &HintOptions,
+) -> Option<Failure> {
+    if !policy.makes_failure_of(status.as_u16()) || grpc::is_grpc(headers) {
+        return None;
+    }
+    let failure = Failure::ambiguous()
+        .cause(Cause::Status(status.as_u16()))
+        .hint(hint(headers, now, options))
+        .scope(Scope::Request);
     Some(marked(failure, headers))
 }
 
@@ -97,8 +142,18 @@ pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestFacts) -> Ki
         408 | 503 if asks_for_delay(hint) || hint.advice == Advice::DoRetry => Kind::NotProcessed,
         408 | 503 => Kind::Ambiguous,
         409 if request.keyed && asks_for_delay(hint) => Kind::Throttled,
+        413 if asks_for_delay(hint) => Kind::NotProcessed,
         400..=499 | 501 | 505 | 511 => Kind::Permanent,
         _ => Kind::Ambiguous,
+    }
+}
+
+/// Whom a status of 400 or above speaks of.
+pub(crate) fn scope(status: StatusCode) -> Scope {
+    match status.as_u16() {
+        408 | 429 => Scope::Destination,
+        400..=499 => Scope::Request,
+        _ => Scope::Destination,
     }
 }
 
@@ -115,6 +170,8 @@ pub(crate) fn asks_for_delay(hint: &Hint) -> bool {
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
+
+    use relent_core::Pattern;
 
     use super::*;
     use crate::XRateLimitReset;
@@ -232,9 +289,104 @@ mod tests {
             for request in EVERY_REQUEST {
                 assert_eq!(kind_of(status, request, &[]), Kind::Permanent, "{status}");
             }
-            let hinted = kind_of(status, REPEATABLE, &[("retry-after", "5")]);
-            assert_eq!(hinted, Kind::Permanent, "{status}");
+            if status != 413 {
+                let hinted = kind_of(status, REPEATABLE, &[("retry-after", "5")]);
+                assert_eq!(hinted, Kind::Permanent, "{status}");
+            }
         }
+    }
+
+    #[test]
+    fn a_413_with_a_delay_is_temporary_and_without_one_is_not() {
+        for request in EVERY_REQUEST {
+            let of = |fields: &[_]| kind_of(413, request, fields);
+            assert_eq!(of(&[("retry-after", "5")]), Kind::NotProcessed);
+            assert_eq!(of(&[("retry-after-ms", "5")]), Kind::NotProcessed);
+            assert_eq!(of(&[("x-ratelimit-reset", "5")]), Kind::Permanent);
+            assert_eq!(of(&[]), Kind::Permanent);
+        }
+    }
+
+    #[test]
+    fn what_speaks_of_one_request_is_told_from_what_speaks_of_the_destination() {
+        for status in 400..600 {
+            let request = (400..500).contains(&status) && status != 408 && status != 429;
+            let expected = if request {
+                Scope::Request
+            } else {
+                Scope::Destination
+            };
+            let of = |fields: &[_]| of(status, KEYED, fields).unwrap().scope;
+            assert_eq!(of(&[("retry-after", "5")]), expected, "{status}");
+            // Whoever is overloaded, or has a rate limit, says so of itself.
+            assert_eq!(of(&[("relent-mark", "overloaded")]), Scope::Destination);
+            assert_eq!(of(&[("x-envoy-ratelimited", "true")]), Scope::Destination);
+        }
+    }
+
+    #[test]
+    fn a_409_to_a_request_with_a_key_is_as_if_it_were_in_progress() {
+        let conflict = of(409, KEYED, &[]).unwrap();
+        assert_eq!(
+            (conflict.kind, conflict.as_if_in_progress),
+            (Kind::Permanent, true)
+        );
+        for request in [PLAIN, REPEATABLE] {
+            assert!(!of(409, request, &[]).unwrap().as_if_in_progress);
+        }
+        assert!(!of(422, KEYED, &[]).unwrap().as_if_in_progress);
+    }
+
+    #[test]
+    fn a_status_that_a_policy_lists_is_a_failure_whatever_it_is() {
+        let policy = Policy::STANDARD.clone().retrying([
+            Pattern::Status(202, 204),
+            Pattern::from(301),
+            Pattern::from(503),
+        ]);
+        let listed = |status: u16, fields: &[(&'static str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                headers.append(*name, value.parse().unwrap());
+            }
+            let status = StatusCode::from_u16(status).unwrap();
+            let options = HintOptions::default();
+            classify_listed(&policy, status, &headers, UNIX_EPOCH, &options)
+        };
+        for status in 200..600 {
+            let failure = listed(status, &[("retry-after", "5")]);
+            // From 400 up it is one by itself.
+            let expected = matches!(status, 202..=204 | 301).then(|| {
+                Failure::ambiguous()
+                    .cause(Cause::Status(status))
+                    .hint(Hint::after(Duration::from_secs(5)).from_source(HintSource::RetryAfter))
+                    .scope(Scope::Request)
+            });
+            assert_eq!(failure, expected, "{status}");
+        }
+        assert_eq!(listed(202, &[("content-type", "application/grpc")]), None);
+        // What is only said of failures in general makes none of a success.
+        for pattern in [Pattern::Any, Pattern::Error, Pattern::Throttled] {
+            assert!(!policy.clone().retrying([pattern]).makes_failure_of(202));
+        }
+    }
+
+    #[test]
+    fn what_envoy_limits_is_throttled_whatever_its_status_and_overloaded_says_nothing() {
+        const LIMITED: (&str, &str) = ("x-envoy-ratelimited", "true");
+        for status in [403, 413, 429, 500, 503] {
+            let limited = of(status, PLAIN, &[LIMITED, ("retry-after", "5")]).unwrap();
+            assert_eq!(limited.kind, Kind::Throttled, "{status}");
+            assert_eq!(limited.hint.delay(), Some(Duration::from_secs(5)));
+            let overloaded = [("x-envoy-overloaded", "true")];
+            assert_eq!(of(status, PLAIN, &overloaded), of(status, PLAIN, &[]));
+        }
+        let marked = [LIMITED, ("relent-mark", "overloaded")];
+        assert_eq!(kind_of(503, PLAIN, &marked), Kind::Overloaded);
+        let grpc = ("content-type", "application/grpc");
+        let failed = of(200, PLAIN, &[grpc, ("grpc-status", "14"), LIMITED]).unwrap();
+        assert_eq!(failed.kind, Kind::Throttled);
+        assert_eq!(of(200, PLAIN, &[LIMITED]), None);
     }
 
     #[test]

@@ -15,6 +15,12 @@ pub const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms")
 /// Response: a delay in milliseconds (Azure).
 pub const X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
 
+/// Response: a delay in milliseconds (AWS, SDK retries 2.1).
+pub const X_AMZ_RETRY_AFTER: HeaderName = HeaderName::from_static("x-amz-retry-after");
+
+/// Response: Envoy's rate limit refused the request, whatever the status.
+pub const X_ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
+
 /// Response: what is left of each quota and until when
 /// (draft-ietf-httpapi-ratelimit-headers).
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");

@@ -7,7 +7,7 @@ use relent_core::{Advice, Audience, Hint, HintSource};
 
 use crate::field::{MILLIS, Malformed, decimal, digits, single, trim};
 use crate::headers::{
-    GRPC_RETRY_PUSHBACK_MS, RELENT_TICKET, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY,
+    GRPC_RETRY_PUSHBACK_MS, RELENT_TICKET, RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_AMZ_RETRY_AFTER,
     X_MS_RETRY_AFTER_MS, X_SHOULD_RETRY,
 };
 use crate::mark::{self, Mark};
@@ -34,7 +34,7 @@ pub struct HintOptions {
 /// | `x-should-retry`, `Stripe-Should-Retry` | `true` or `false` in any capitals; of several, one `false` decides |
 /// | `grpc-retry-pushback-ms` | int32 milliseconds; negative, unreadable or repeated: do not retry (gRFC A6) |
 /// | `grpc-status-details-bin` | the delay of a `google.rpc.RetryInfo`, with the feature `grpc` |
-/// | `retry-after-ms`, `x-ms-retry-after-ms` | milliseconds, whole or with decimals such as `1500.5`, since vendors send both |
+/// | `retry-after-ms`, `x-ms-retry-after-ms`, `x-amz-retry-after` | milliseconds, whole or with decimals such as `1500.5`, since vendors send both |
 /// | `Retry-After` | see [`retry_after`](crate::retry_after) |
 /// | `RateLimit` | the longest window `t` of the policies with nothing left (`r=0`) |
 /// | `X-RateLimit-Reset` | as [`HintOptions`] declares, unless `X-RateLimit-Remaining` is above zero |
@@ -87,6 +87,7 @@ pub(crate) fn hint_with_details(
     let millis = |name: HeaderName| move || single(headers, &name, |value| decimal(value, MILLIS));
     read.delay(HintSource::RetryAfterMs, millis(RETRY_AFTER_MS));
     read.delay(HintSource::XMsRetryAfterMs, millis(X_MS_RETRY_AFTER_MS));
+    read.delay(HintSource::XAmzRetryAfter, millis(X_AMZ_RETRY_AFTER));
     read.delay(HintSource::RetryAfter, || retry_after::delay(headers, now));
     read.delay(HintSource::RateLimit, || rate_limit(headers));
     read.delay(HintSource::XRateLimitReset, || {
@@ -245,6 +246,11 @@ mod tests {
                 "30",
                 millis(30, HintSource::XMsRetryAfterMs),
             ),
+            (
+                X_AMZ_RETRY_AFTER,
+                "40",
+                millis(40, HintSource::XAmzRetryAfter),
+            ),
             (RETRY_AFTER, "4", millis(4000, HintSource::RetryAfter)),
             (
                 RATELIMIT,
@@ -332,6 +338,7 @@ mod tests {
             (STRIPE_SHOULD_RETRY, HintSource::StripeShouldRetry),
             (RETRY_AFTER_MS, HintSource::RetryAfterMs),
             (X_MS_RETRY_AFTER_MS, HintSource::XMsRetryAfterMs),
+            (X_AMZ_RETRY_AFTER, HintSource::XAmzRetryAfter),
             (RETRY_AFTER, HintSource::RetryAfter),
             (RATELIMIT, HintSource::RateLimit),
         ] {

@@ -71,7 +71,7 @@ mod server_clock;
 mod unchanged;
 
 pub use caller::Caller;
-pub use classify::classify;
+pub use classify::{classify, classify_listed};
 #[cfg(feature = "middleware")]
 pub use client::RetryMiddleware;
 #[cfg(feature = "reqwest")]

@@ -6,10 +6,10 @@ use http::HeaderValue;
 use http::Response;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 use relent::Summary;
-use relent_core::{Advice, Failure, Hint, HintSource, Kind, StopReason};
+use relent_core::{Advice, Failure, Hint, HintSource, Kind, Scope, StopReason};
 
 use crate::field::trim;
-use crate::headers::RELENT_MARK;
+use crate::headers::{RELENT_MARK, X_ENVOY_RATELIMITED};
 
 /// What a service says of its own failed response, so that no layer above retries it (design rule 8).
 ///
@@ -122,8 +122,16 @@ fn words(headers: &HeaderMap) -> impl Iterator<Item = Option<Mark>> {
 
 /// The failure that a response with these headers is, whatever its status alone would say.
 pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
+    // `x-envoy-overloaded` says nothing more than the status does, for Envoy itself since 2020.
+    if headers.contains_key(X_ENVOY_RATELIMITED) {
+        failure.kind = Kind::Throttled;
+        failure.scope = Scope::Destination;
+    }
     match Mark::read(headers) {
-        Some(Mark::Overloaded) => failure.kind = Kind::Overloaded,
+        Some(Mark::Overloaded) => {
+            failure.kind = Kind::Overloaded;
+            failure.scope = Scope::Destination;
+        }
         // It is as open as before whether it took effect. In gRPC the mark may be in the headers, and
         // all else in the trailers.
         Some(Mark::Exhausted) if failure.hint.advice != Advice::DoNotRetry => {

@@ -264,6 +264,13 @@ where
             return self.on_failure_with_extras(failure);
         }
         // The short path: it goes into the caller's own loop.
+        let seen;
+        let failure = if failure.as_if_in_progress {
+            seen = self.session.in_view_of_earlier(*failure);
+            &seen
+        } else {
+            failure
+        };
         let now = self.now();
         if self.to.destination().is_some() {
             self.failed_there(now, failure);
@@ -296,6 +303,7 @@ where
         failure: &Failure,
         unable: impl FnOnce() -> Option<StopReason>,
     ) -> Decision {
+        let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now();
         if self.to.destination().is_some() {
             self.failed_there(now, failure);
@@ -315,6 +323,7 @@ where
     /// policy's backoff; `None` says that there is no other. Ceiling, jitter, hints and limits of the
     /// policy apply as ever.
     pub fn on_failure_with(&mut self, failure: &Failure, own: Option<Duration>) -> Decision {
+        let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now();
         self.failed_there(now, failure);
         let decision = self.decide_with(now, failure, own);
@@ -325,6 +334,7 @@ where
     #[cold]
     #[inline(never)]
     fn on_failure_with_extras(&mut self, failure: &Failure) -> Decision {
+        let failure = &self.session.in_view_of_earlier(*failure);
         let now = self.now();
         self.failed_there(now, failure);
         let decision = self.decide(now, failure);

@@ -158,6 +158,6 @@ pub use relent_core::{
     HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Hop, Instant, Jitter,
     JitterError, Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern, PatternError, Phase, Policy,
     PolicyBuilder, PolicyError, Race, Raced, Random, Repeatable, RequestRate, RequestRateConfig,
-    Rule, Session, Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits, format_duration,
-    parse_duration,
+    Rule, Scope, Session, Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits,
+    format_duration, parse_duration,
 };

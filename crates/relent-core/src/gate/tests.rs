@@ -501,6 +501,13 @@ fn who_says_when_to_come_back_and_who_says_no_is_up() {
             Ended::Failed,
         ),
         (Failure::not_processed(), Ended::Failed),
+        // What speaks of one request is an answer of a destination that is up.
+        (hinted.scope(Scope::Request), Ended::Answered),
+        (Failure::throttled().scope(Scope::Request), Ended::Answered),
+        (
+            Failure::not_processed().scope(Scope::Request),
+            Ended::Answered,
+        ),
     ];
     for (failure, ended) in cases {
         assert_eq!(Ended::of(&failure), ended, "{failure:?}");

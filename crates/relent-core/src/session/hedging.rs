@@ -71,7 +71,8 @@ impl Session {
     /// An attempt failed while others run. Whether that ends them all: repeating cannot help, and
     /// it is not what one of the others would have brought about.
     pub(crate) fn is_fatal(&self, policy: &Policy, failure: &Failure) -> bool {
-        !failure.as_if_done && self.eligible(policy, failure) == Err(StopReason::Permanent)
+        let by_another = failure.as_if_done || failure.as_if_in_progress;
+        !by_another && self.eligible(policy, failure) == Err(StopReason::Permanent)
     }
 
     /// An attempt failed, and another failure decides: keeps what it says about the operation.

@@ -70,10 +70,10 @@ fn jitter() -> BoxedStrategy<Jitter> {
 
 fn pattern() -> BoxedStrategy<Pattern> {
     prop_oneof![
-        (100..=599u16, 100..=599u16)
+        (200..=599u16, 200..=599u16)
             .prop_map(|(one, other)| Pattern::Status(one.min(other), one.max(other))),
-        (1..=5u16).prop_map(|class| Pattern::Status(class * 100, class * 100 + 99)),
-        (0..=16u16).prop_map(Pattern::Grpc),
+        (2..=5u16).prop_map(|class| Pattern::Status(class * 100, class * 100 + 99)),
+        (1..=16u16).prop_map(Pattern::Grpc),
         (0..=255i32, 0..=255i32)
             .prop_map(|(one, other)| Pattern::Exit(one.min(other), one.max(other))),
         prop::sample::select(vec![

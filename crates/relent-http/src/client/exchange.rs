@@ -205,7 +205,7 @@ impl Call {
         let outcome = match polled {
             Poll::Ready(Ok(response))
                 if cannot_fail(response.status(), response.headers())
-                    && self.manner.when.is_none() =>
+                    && !self.manner.judges(response.status()) =>
             {
                 span.answered(response.status(), None);
                 return Poll::Ready(Ok(response));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
 use relent::{Destination, Driver, SessionRandom, To, TokioClock};
@@ -14,8 +14,10 @@ use reqwest::Url;
 use super::attempt::{AttemptError, Failed, Last};
 use super::hops::Watch;
 use super::outgoing::Outgoing;
+use crate::classify_listed;
 use crate::cross_layer::{CrossLayer, Telling};
 use crate::destinations::There;
+use crate::hint::HintOptions;
 use crate::observe::Named;
 use crate::repeatable::RequestFacts;
 
@@ -170,8 +172,15 @@ impl Manner {
         may.then_some(hedge)
     }
 
-    /// The caller's own judgement of a response, which goes before that of the status. `attempt`
-    /// counts from 0.
+    /// Whether a response that is no failure by its status may be one by the caller's own judgement, or
+    /// by the lists of the policy.
+    #[inline]
+    pub(crate) fn judges(&self, status: StatusCode) -> bool {
+        self.when.is_some() || self.policy.makes_failure_of(status.as_u16())
+    }
+
+    /// The caller's own judgement of a response, which goes before that of the status, else that of
+    /// the lists of the policy. `attempt` counts from 0.
     #[inline]
     pub(crate) fn judge(
         &self,
@@ -179,7 +188,10 @@ impl Manner {
         outcome: Result<reqwest::Response, Box<Failed>>,
     ) -> Result<reqwest::Response, Box<Failed>> {
         let Some(when) = &self.when else {
-            return outcome;
+            return match outcome {
+                Ok(response) if self.judges(response.status()) => self.judge_listed(response),
+                outcome => outcome,
+            };
         };
         match outcome {
             Ok(response) if when(attempt, None, Some(&response)) => {
@@ -192,6 +204,17 @@ impl Manner {
                 Err(failed)
             }
             success => success,
+        }
+    }
+
+    /// A response whose status the policy lists.
+    #[cold]
+    fn judge_listed(&self, response: reqwest::Response) -> Result<reqwest::Response, Box<Failed>> {
+        let (status, headers) = (response.status(), response.headers());
+        let (now, options) = (SystemTime::now(), HintOptions::default());
+        match classify_listed(&self.policy, status, headers, now, &options) {
+            None => Ok(response),
+            Some(failure) => Err(Failed::new(failure, Last::Refused(response))),
         }
     }
 

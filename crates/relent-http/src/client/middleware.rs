@@ -23,7 +23,7 @@ use crate::field::content_length;
 use crate::hint::HintOptions;
 use crate::repeatable::RequestFacts;
 use crate::replay::Replay;
-use crate::{classify, network};
+use crate::{classify, classify_listed, network};
 
 /// Runs what follows it in a stack of reqwest-middleware as often as a policy allows, by design
 /// rules 1–8.
@@ -158,6 +158,7 @@ impl RetryMiddleware {
     async fn attempt(
         &self,
         until: Until,
+        policy: &Policy,
         request: Request,
         extensions: &mut Extensions,
         next: Next<'_>,
@@ -169,11 +170,13 @@ impl RetryMiddleware {
         match outcome.map_err(|cut| (cut.failure, Outcome::Cut(cut.error)))? {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
-                if cannot_fail(status, headers) {
+                if cannot_fail(status, headers) && !policy.makes_failure_of(status.as_u16()) {
                     return Ok(response);
                 }
                 let now = SystemTime::now();
-                match classify(status, headers, facts, now, &self.hints) {
+                let failure = classify(status, headers, facts, now, &self.hints)
+                    .or_else(|| classify_listed(policy, status, headers, now, &self.hints));
+                match failure {
                     None => Ok(response),
                     Some(failure) => Err((failure, Outcome::Refused(response))),
                 }
@@ -331,7 +334,9 @@ impl Middleware for RetryMiddleware {
             telling.tell(&begun, request.headers_mut());
             extensions.clone_from(&given);
             let mut watch = Watch::default();
-            let attempt = self.attempt(until, request, extensions, next.clone(), &mut watch);
+            let policy = &manner.policy;
+            let attempt =
+                self.attempt(until, policy, request, extensions, next.clone(), &mut watch);
             let (mut failure, outcome) = match attempt.await {
                 Ok(mut response) => {
                     if let Some(followed) = watch.followed() {

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use relent::{Attempt, Clock, GaveUp, Sleeper, Summary, Timer};
 #[cfg(feature = "grpc")]
 use relent_core::Network;
-use relent_core::{Cause, Failure, Hedge, Instant, Kind, Repeatable};
+use relent_core::{Cause, Failure, Hedge, Instant, Kind, Policy, Repeatable};
 use tower_service::Service;
 
 use super::body::ResponseBody;
@@ -258,10 +258,12 @@ pub(super) fn known<K: Clock>(
     })
 }
 
-/// Whether a response is no failure, whatever is known of its request.
+/// Whether a response is no failure by this policy, whatever is known of its request.
 #[inline]
-fn is_fine<R>(response: &Response<R>) -> bool {
-    cannot_fail(response.status(), response.headers()) && verdict(response).is_none()
+fn is_fine<R>(response: &Response<R>, policy: &Policy) -> bool {
+    cannot_fail(response.status(), response.headers())
+        && !policy.makes_failure_of(response.status().as_u16())
+        && verdict(response).is_none()
 }
 
 /// The failure that a response is, if it is one.
@@ -273,13 +275,15 @@ pub(super) fn judge<R, K: Clock, M, N>(
     driver: &CallDriver<K>,
 ) -> Option<Failure> {
     let (status, headers) = (response.status(), response.headers());
-    if is_fine(response) {
+    if is_fine(response, driver.policy()) {
         return None;
     }
     let now = driver.clock().wall();
     let mut failure = match verdict(response) {
         Some(verdict) => verdict?,
-        None => crate::classify(status, headers, facts, now, &config.hints)?,
+        None => crate::classify(status, headers, facts, now, &config.hints).or_else(|| {
+            crate::classify_listed(driver.policy(), status, headers, now, &config.hints)
+        })?,
     };
     let given_up_below = response
         .extensions()
@@ -360,7 +364,7 @@ where
                     drop(entered);
                     match polled {
                         Poll::Ready(Ok(response)) => {
-                            let failure = if is_fine(&response) {
+                            let failure = if is_fine(&response, this.driver.policy()) {
                                 None
                             } else {
                                 let facts = known(this.facts, this.head.as_ref(), this.driver);

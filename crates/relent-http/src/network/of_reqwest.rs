@@ -5,7 +5,7 @@ use relent_core::{Cause, Failure, Hint, Network};
 
 use super::{chain, while_connecting, while_receiving, while_sending};
 use crate::RequestFacts;
-use crate::classify::kind;
+use crate::classify::{kind, scope};
 
 /// Classifies an error of reqwest by the types and codes in its chain of sources, never by its text.
 ///
@@ -51,7 +51,9 @@ pub fn classify(error: &reqwest::Error) -> Failure {
     if let Some(status) = error.status() {
         // From `error_for_status`: the headers are gone, and with them any hint.
         let kind = kind(status, &Hint::NONE, RequestFacts::default());
-        return Failure::new(kind).cause(Cause::Status(status.as_u16()));
+        return Failure::new(kind)
+            .cause(Cause::Status(status.as_u16()))
+            .scope(scope(status));
     }
     if error.is_dns() {
         let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());

@@ -13,6 +13,7 @@ mod held;
 #[path = "../held_by/mod.rs"]
 mod held_by;
 mod mock;
+mod one_request;
 mod readiness;
 mod time;
 
