@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::error::{Found, PolicyError};
-use crate::failure::Kind;
+use crate::failure::{Cause, Kind};
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Instant;
 
@@ -45,6 +45,8 @@ pub struct BudgetConfig {
     pub cost: f64,
     /// What a retry after a throttled failure costs.
     pub throttled_cost: f64,
+    /// What a retry after an attempt that timed out costs; `None` for what any other costs.
+    pub timeout_cost: Option<f64>,
     /// A retry is granted only if at least this much would be left.
     pub floor: f64,
     /// The cost of the last retry comes back when it succeeds (AWS).
@@ -64,10 +66,18 @@ impl BudgetConfig {
         capacity: 100.0,
         cost: 1.0,
         throttled_cost: 1.0,
+        timeout_cost: None,
         floor: 0.0,
         refund_on_success: false,
         charge_failures: false,
     };
+
+    const fn timeout_cost_or_cost(&self) -> f64 {
+        match self.timeout_cost {
+            Some(cost) => cost,
+            None => self.cost,
+        }
+    }
 
     pub(crate) const fn check(&self) -> Result<(), PolicyError> {
         let amounts = [
@@ -78,6 +88,7 @@ impl BudgetConfig {
             ("capacity", self.capacity),
             ("cost", self.cost),
             ("throttled_cost", self.throttled_cost),
+            ("timeout_cost", self.timeout_cost_or_cost()),
             ("floor", self.floor),
         ];
         let mut index = 0;
@@ -115,6 +126,38 @@ impl BudgetConfig {
             ));
         }
         Ok(())
+    }
+}
+
+/// What a retry is charged as, which decides what it costs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Charge {
+    /// [`BudgetConfig::cost`].
+    Ordinary,
+    /// [`BudgetConfig::throttled_cost`].
+    Throttled,
+    /// [`BudgetConfig::timeout_cost`].
+    Timeout,
+}
+
+impl Charge {
+    /// The charge after a failure of this kind and cause.
+    #[inline]
+    #[must_use]
+    pub const fn of(kind: Kind, cause: Cause) -> Self {
+        match (kind, cause) {
+            (Kind::Throttled, _) => Self::Throttled,
+            (_, Cause::Timeout) => Self::Timeout,
+            _ => Self::Ordinary,
+        }
+    }
+}
+
+impl From<Kind> for Charge {
+    /// The charge after a failure of this kind that was no timeout.
+    #[inline]
+    fn from(kind: Kind) -> Self {
+        Self::of(kind, Cause::Error)
     }
 }
 
@@ -159,6 +202,7 @@ pub struct Budget {
     capacity: u64,
     cost: u32,
     throttled_cost: u32,
+    timeout_cost: u32,
     floor: u64,
     /// Nanoseconds in which time deposits a thousandth of a token; 0 for never.
     nanos_per_milli: u64,
@@ -206,6 +250,7 @@ impl Budget {
             // At most a million tokens, by the check.
             cost: milli(config.cost) as u32,
             throttled_cost: milli(config.throttled_cost) as u32,
+            timeout_cost: milli(config.timeout_cost_or_cost()) as u32,
             floor: milli(config.floor),
             nanos_per_milli,
             refill_every: match nanos_per_milli {
@@ -255,9 +300,9 @@ impl Budget {
 
     /// An attempt failed in a way that says something about the server's health: with
     /// `charge_failures`, takes its cost.
-    pub fn on_failure(&self, kind: Kind) {
+    pub fn on_failure(&self, what: impl Into<Charge>) {
         if self.charge_failures {
-            let cost = u64::from(self.cost_of(kind));
+            let cost = u64::from(self.cost_of(what.into()));
             update(&self.balance.0, |balance| {
                 Some(balance.saturating_sub(cost))
             });
@@ -265,15 +310,16 @@ impl Budget {
     }
 
     /// Takes the cost of one retry, or nothing and `None` if the budget cannot bear it. The check
-    /// and the taking are one step, so that no number of threads can overdraw.
+    /// and the taking are one step, so that no number of threads can overdraw. `what` is the
+    /// [`Charge`], or the kind of a failure that was no timeout.
     #[inline]
-    pub fn withdraw(&self, now: Instant, kind: Kind) -> Option<Taken> {
+    pub fn withdraw(&self, now: Instant, what: impl Into<Charge>) -> Option<Taken> {
         self.refill(now);
         let unpaid = self.unpaid.load(Ordering::Relaxed);
         if unpaid != 0 {
             return self.grant_unpaid(unpaid);
         }
-        let cost = self.cost_of(kind);
+        let cost = self.cost_of(what.into());
         update(&self.balance.0, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
             (left >= self.floor).then_some(left)
@@ -300,11 +346,11 @@ impl Budget {
     }
 
     #[inline]
-    fn cost_of(&self, kind: Kind) -> u32 {
-        if kind == Kind::Throttled {
-            self.throttled_cost
-        } else {
-            self.cost
+    const fn cost_of(&self, what: Charge) -> u32 {
+        match what {
+            Charge::Ordinary => self.cost,
+            Charge::Throttled => self.throttled_cost,
+            Charge::Timeout => self.timeout_cost,
         }
     }
 
@@ -518,6 +564,36 @@ mod tests {
             budget.on_success(Taken::default());
         }
         assert!(budget.withdraw(at(0), Kind::Ambiguous).is_some());
+    }
+
+    #[test]
+    fn a_retry_after_a_timeout_may_have_a_cost_of_its_own() {
+        for (timeout_cost, left) in [(Some(10.0), 490.0), (None, 495.0)] {
+            let budget = Budget::new(&BudgetConfig {
+                reserve: 500.0,
+                capacity: 500.0,
+                cost: 5.0,
+                throttled_cost: 2.0,
+                timeout_cost,
+                ..STILL
+            })
+            .unwrap();
+            let charge = |kind, cause| {
+                let taken = budget.withdraw(at(0), Charge::of(kind, cause)).unwrap();
+                let balance = budget.balance();
+                budget.refund(taken);
+                balance
+            };
+            assert_eq!(charge(Kind::Ambiguous, Cause::Timeout), left);
+            assert_eq!(charge(Kind::NotProcessed, Cause::Timeout), left);
+            assert_eq!(charge(Kind::Ambiguous, Cause::Status(408)), 495.0);
+            assert_eq!(charge(Kind::Throttled, Cause::Status(429)), 498.0);
+        }
+        let wrong = BudgetConfig {
+            timeout_cost: Some(-1.0),
+            ..STILL
+        };
+        assert_eq!(Budget::new(&wrong).unwrap_err().key(), "timeout_cost");
     }
 
     #[test]

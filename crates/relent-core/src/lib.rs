@@ -67,7 +67,7 @@ mod waits;
 mod window;
 
 pub use backoff::{Backoff, Phase};
-pub use budget::{Budget, BudgetConfig, Taken};
+pub use budget::{Budget, BudgetConfig, Charge, Taken};
 pub use cooldown::Cooldown;
 pub use decision::{Decision, Stop, StopReason};
 pub use duration::{DurationError, format_duration, parse_duration};

@@ -6,7 +6,7 @@ mod last_wait;
 use core::time::Duration;
 
 use crate::backoff::Step;
-use crate::budget::{Budget, Taken};
+use crate::budget::{Budget, Charge, Taken};
 use crate::decision::{Decision, Stop, StopReason};
 use crate::failure::{Cause, Failure, Kind, Network, Scope};
 use crate::hint::{Advice, Audience, HintMode};
@@ -329,7 +329,7 @@ impl Session {
         if let Some(budget) = budget
             && self.is_servers_failure(failure, eligible)
         {
-            budget.on_failure(eligible.unwrap_or(failure.kind));
+            budget.on_failure(Charge::of(eligible.unwrap_or(failure.kind), failure.cause));
         }
         let kind = match eligible {
             Ok(kind) => kind,
@@ -375,7 +375,7 @@ impl Session {
             let unsent = once == Some(UNSENT) && failure.is_of_one_call();
             let exempt = unsent || failure.hint.audience != Audience::Shared && hint.is_some();
             if !exempt {
-                match budget.withdraw(now, kind) {
+                match budget.withdraw(now, Charge::of(kind, failure.cause)) {
                     Some(taken) => self.taken = taken,
                     None => return stop(StopReason::Budget),
                 }

@@ -63,6 +63,7 @@ per_second = 0
 capacity = 500
 cost = 14
 throttled_cost = 5
+timeout_cost = 10
 floor = 1
 refund_on_success = true
 charge_failures = false
@@ -115,6 +116,7 @@ fn every_key() -> Policy {
         capacity: 500.0,
         cost: 14.0,
         throttled_cost: 5.0,
+        timeout_cost: Some(10.0),
         floor: 1.0,
         refund_on_success: true,
         charge_failures: false,

@@ -166,6 +166,7 @@ impl NamedPolicy {
 /// capacity = 100            # the most there can be
 /// cost = 1                  # of a retry
 /// throttled_cost = 1        # of a retry after a throttled failure
+/// # timeout_cost = 10       # of a retry after an attempt that timed out; as `cost` if absent
 /// floor = 0                 # a retry leaves at least this much
 /// refund_on_success = false # the last cost comes back
 /// charge_failures = false   # every failure pays, instead of every retry

@@ -511,6 +511,22 @@ fn aws_legacy_waits_and_quota() {
     assert_eq!((count, budget.balance()), (100, 0.0));
 }
 
+/// A timeout costs 10: 50 retries.
+#[test]
+fn aws_legacy_charges_10_for_a_timeout() {
+    let policy = load("aws-legacy");
+    let budget = policy.new_budget().unwrap();
+    let timeout = Failure::ambiguous().cause(Cause::Timeout);
+    let granted = std::iter::from_fn(|| {
+        let mut session = Session::new(Instant::ORIGIN, true);
+        session.on_attempt();
+        let draw = &mut Draw::at(0.5);
+        let decision = session.on_failure(&policy, Instant::ORIGIN, &timeout, draw, Some(&budget));
+        decision.stop().is_none().then_some(())
+    });
+    assert_eq!((granted.count(), budget.balance()), (50, 0.0));
+}
+
 /// gRFC A6: min(100 ms · 2^(n-1), 1 s) · 0.8..1.2; four attempts.
 #[test]
 fn grpc_waits() {
@@ -624,6 +640,19 @@ fn envoy_waits() {
     // 25, 50, 100, 200 and, at ten times the base, 250 ms.
     let longer = policy.into_builder().max_retries(6).build().unwrap();
     assert_eq!(waits(&longer, status(503), 1.0)[3..], [200.0, 250.0, 250.0]);
+}
+
+#[test]
+fn envoy_does_not_retry_what_its_rate_limit_refused() {
+    let policy = load("envoy");
+    // x-envoy-ratelimited makes a 503 throttled.
+    let limited = Failure::throttled().cause(Cause::Status(503));
+    assert!(!retries(&policy, limited, true));
+    assert!(retries(&policy, status(503), true));
+    assert!(
+        retries(Policy::STANDARD, limited, false),
+        "elsewhere it is throttled"
+    );
 }
 
 /// Immediate; 10 per second over 10 s, plus a fifth of the requests.

@@ -1,7 +1,7 @@
 //! What a session does for attempts that run at once.
 
 use super::Session;
-use crate::budget::{Budget, Taken};
+use crate::budget::{Budget, Charge, Taken};
 use crate::decision::StopReason;
 use crate::failure::{Failure, Kind};
 use crate::policy::Policy;
@@ -88,7 +88,7 @@ impl Session {
         if let Some(budget) = budget
             && self.is_servers_failure(failure, eligible)
         {
-            budget.on_failure(eligible.unwrap_or(failure.kind));
+            budget.on_failure(Charge::of(eligible.unwrap_or(failure.kind), failure.cause));
         }
     }
 }

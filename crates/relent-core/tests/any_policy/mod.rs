@@ -115,7 +115,13 @@ fn rule() -> BoxedStrategy<Rule> {
 fn budget() -> BoxedStrategy<BudgetConfig> {
     (
         (0.0..1e6f64, 0.0..1e6f64, 0.0..100f64, 0.0..1e6f64),
-        (100.0..1e6f64, 0.0..50f64, 0.0..50f64, 0.0..50f64),
+        (
+            100.0..1e6f64,
+            0.0..50f64,
+            0.0..50f64,
+            0.0..50f64,
+            optional(0.0..50f64),
+        ),
         any::<bool>(),
         any::<bool>(),
     )
@@ -129,6 +135,7 @@ fn budget() -> BoxedStrategy<BudgetConfig> {
                 cost: taking.1,
                 throttled_cost: taking.2,
                 floor: taking.3,
+                timeout_cost: taking.4,
                 refund_on_success,
                 charge_failures,
             },

@@ -30,7 +30,7 @@ const MAX_ATTEMPTS: u32 = 5;
 /// | a pushback | `hint = "exact"` |
 /// | `hedgingPolicy` | [`MethodConfig::hedge`], with a policy that retries after `nonFatalStatusCodes`, at once, up to `maxAttempts`. After a pushback there are no more hedges; if all fail, it is waited for |
 /// | `timeout` | `deadline` |
-/// | `retryThrottling` | [`budget`](Self::budget), for one server name |
+/// | `retryThrottling` | [`budget`](Self::budget), for one server name. Of `tokenRatio` three digits count, those after them do not |
 ///
 /// A method without `retryPolicy` is not retried. Other keys, such as `loadBalancingConfig`, are not
 /// read; within the objects that are, a key that gRFC A6 does not have is an error.
@@ -381,7 +381,7 @@ fn budget(node: &Node<'_>) -> Result<BudgetConfig, ServiceConfigError> {
     let tokens = within("maxTokens", 0.002, TOKENS)?;
     Ok(BudgetConfig {
         ratio: 0.0,
-        success: within("tokenRatio", 0.001, RATIO)?,
+        success: to_thousandths(within("tokenRatio", 0.001, RATIO)?),
         reserve: tokens,
         per_second: 0.0,
         capacity: tokens,
@@ -389,6 +389,17 @@ fn budget(node: &Node<'_>) -> Result<BudgetConfig, ServiceConfigError> {
         charge_failures: true,
         ..BudgetConfig::DEFAULT
     })
+}
+
+/// Cut after the third digit and not rounded: "any decimal places after the third are ignored" (gRFC
+/// A6). Done on the decimal digits, since 0.29 · 1000 is less than 290.
+fn to_thousandths(ratio: f64) -> f64 {
+    let digits = ratio.to_string();
+    let cut = match digits.split_once('.') {
+        Some((whole, parts)) if parts.len() > 3 => digits.get(..whole.len() + 4),
+        _ => None,
+    };
+    cut.and_then(|cut| cut.parse().ok()).unwrap_or(ratio)
 }
 
 fn attempts(node: &Node<'_>, max_attempts: u32) -> Result<u32, ServiceConfigError> {

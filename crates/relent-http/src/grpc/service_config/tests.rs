@@ -350,6 +350,24 @@ fn an_error_names_its_place_and_what_is_accepted() {
 }
 
 #[test]
+fn a_token_ratio_is_cut_to_three_digits_and_not_rounded() {
+    for (ratio, cut) in [
+        (json!(0.1999), 0.199),
+        (json!(0.5466), 0.546),
+        (json!(0.0019999), 0.001),
+        (json!(0.29), 0.29),
+        (json!(0.57), 0.57),
+        (json!(1.2345), 1.234),
+        (json!(3), 3.0),
+        (json!(1000), 1000.0),
+    ] {
+        let config = json!({ "retryThrottling": { "maxTokens": 10, "tokenRatio": ratio } });
+        let config = read(&config).unwrap();
+        assert_eq!(config.budget().unwrap().success, cut, "{ratio}");
+    }
+}
+
+#[test]
 fn what_is_not_about_retries_is_left_alone() {
     let config = read(&json!({
         "loadBalancingConfig": [{ "round_robin": {} }],
