@@ -20,8 +20,16 @@ Examples:
       relent policy check mine.toml
       relent schedule --policy ./mine.toml
 
+`check` refuses what cannot be read and what contradicts itself. It warns of what can hardly be meant
+and has no effect, or another than it seems: a limit below the first wait or the attempt timeout, a
+failure in lists that exclude each other, a rule that never matches, a ratio above 1.
+
 Exit status: 0; 1 if a checked file is bad or the result cannot be written; 2 if the options are
-wrong, or what they name cannot be read.";
+wrong, or what they name cannot be read; 3 if all files are good, but there are warnings. Of several
+files the worst counts: 2, then 1, then 3.";
+
+/// A file that is good, but has something in it that can hardly be meant.
+const DOUBTFUL: i32 = 3;
 
 /// The most that is read of a file: more than a policy file may have, so that one that is too large
 /// is told from one that is cut off.
@@ -38,7 +46,7 @@ pub(crate) enum PolicyCommand {
         #[arg(value_name = "NAME|FILE[#NAME]")]
         policy: String,
     },
-    /// Read policy files and say what is wrong with them
+    /// Read policy files and say what is wrong or doubtful in them
     Check {
         /// Policy files; - is standard input
         #[arg(value_name = "FILE", required = true)]
@@ -87,27 +95,49 @@ fn show(spec: &str) -> Result<(), Quit> {
 
 /// Checks every file, also after a bad one; the worst status counts.
 fn check(files: &[String]) -> Result<(), Quit> {
-    let mut worst = None;
+    let mut worst = 0;
     for file in files {
-        match check_file(file) {
-            Ok(text) => print(&text).map_err(Quit::failed)?,
+        let status = match check_file(file) {
+            Ok(Checked { good, doubts }) => {
+                print(&good).map_err(Quit::failed)?;
+                doubts.iter().for_each(|doubt| complain(doubt));
+                if doubts.is_empty() { 0 } else { DOUBTFUL }
+            }
             Err(quit) => {
                 complain(&quit.message);
-                let status = worst.map_or(quit.status, |worst: i32| worst.max(quit.status));
-                worst = Some(status);
+                quit.status
             }
+        };
+        if gravity(status) > gravity(worst) {
+            worst = status;
         }
     }
     match worst {
-        None => Ok(()),
-        Some(status) => Err(Quit {
+        0 => Ok(()),
+        status => Err(Quit {
             status,
             message: String::new(),
         }),
     }
 }
 
-fn check_file(file: &str) -> Result<String, Quit> {
+/// How bad an exit status is.
+const fn gravity(status: i32) -> i32 {
+    match status {
+        DOUBTFUL => 1,
+        0 => 0,
+        status => status + 1,
+    }
+}
+
+/// What is said of a file that can be read.
+struct Checked {
+    /// A line for each policy that is beyond doubt.
+    good: String,
+    doubts: Vec<String>,
+}
+
+fn check_file(file: &str) -> Result<Checked, Quit> {
     let name = if file == "-" { "standard input" } else { file };
     let bytes = read(file).map_err(|e| Quit::usage(format!("{name}: cannot be read: {e}")))?;
     let text = String::from_utf8(bytes).map_err(|e| {
@@ -115,14 +145,27 @@ fn check_file(file: &str) -> Result<String, Quit> {
         Quit::failed(format!("{name}: is not UTF-8 text (from byte {at} on)"))
     })?;
     let policies = PolicyFile::parse(&text).map_err(|e| Quit::failed(format!("{name}: {e}")))?;
-    let mut text = String::new();
-    for policy in policies.policies() {
-        let _ = match &policy.name {
-            Some(policy) => writeln!(text, "{name}#{policy}: ok"),
-            None => writeln!(text, "{name}: ok"),
+    let mut checked = Checked {
+        good: String::new(),
+        doubts: Vec::new(),
+    };
+    for NamedPolicy {
+        name: own, policy, ..
+    } in policies.policies()
+    {
+        let name = match own {
+            Some(own) => format!("{name}#{own}"),
+            None => name.to_owned(),
         };
+        let doubts = policy.doubts();
+        if doubts.is_empty() {
+            let _ = writeln!(checked.good, "{name}: ok");
+        }
+        let doubts = doubts.iter();
+        let doubts = doubts.map(|doubt| format!("{name}: warning: {doubt}"));
+        checked.doubts.extend(doubts);
     }
-    Ok(text)
+    Ok(checked)
 }
 
 fn read(file: &str) -> io::Result<Vec<u8>> {

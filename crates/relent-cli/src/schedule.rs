@@ -121,7 +121,8 @@ pub(crate) fn run(args: &ScheduleArgs) -> Result<(), Quit> {
         && !policy.makes_failure_of(status)
     {
         return Err(Quit::usage(format!(
-            "--status {status}: policy `{name}` does not list it, so it is no failure"
+            "--status {status}: policy `{name}` does not list it, so it is no failure: use a status \
+             from 400 to 599, or one that the policy lists"
         )));
     }
     let failure = failure(args.status, &policy);

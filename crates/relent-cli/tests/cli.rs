@@ -33,7 +33,10 @@ fn the_short_help_lists_and_the_long_one_explains() {
             "schedule",
             &["delay_ms, min_ms, max_ms and total_ms", "2 if the options"],
         ),
-        ("policy", &["1 if a checked file is bad"]),
+        (
+            "policy",
+            &["1 if a checked file is bad", "3 if all files are good"],
+        ),
     ] {
         let short = run(&[subcommand, "-h"]).stdout;
         let long = run(&[subcommand, "--help"]).stdout;
@@ -380,6 +383,63 @@ fn check_goes_on_after_a_bad_file_and_the_worst_status_counts() {
     );
     let checked = run(&["policy", "check", "/no/such/file", &bad]);
     assert_eq!(checked.status, 2);
+}
+
+#[test]
+fn check_warns_of_what_cannot_be_meant_with_a_status_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let doubtful = path(
+        "doubtful",
+        r#"
+        [policies.hasty]
+        deadline = "1s"
+        retry_on = [404, "5xx"]
+        stop_on = [404]
+        backoff.constant = { delay = "2s" }
+        [[policies.hasty.rules]]
+        on = [429]
+        [policies.hasty.budget]
+        ratio = 2
+
+        [policies.fine]
+        backoff = "none"
+        "#,
+    );
+    let checked = run(&["policy", "check", &doubtful]);
+    assert_eq!(
+        (checked.status, checked.stdout),
+        (3, format!("{doubtful}#fine: ok\n"))
+    );
+    for warning in [
+        "deadline: 1s are over before the first wait of up to 2s is",
+        "retry_on: 404 is never retried: stop_on lists 404",
+        "rules[0].on: 429 has no effect: retry_on does not list it",
+        "budget.ratio: 2 is above 1",
+    ] {
+        let line = format!("{doubtful}#hasty: warning: {warning}");
+        assert!(checked.stderr.contains(&line), "{line}\n{}", checked.stderr);
+    }
+    // What is refused outright is worse.
+    let bad = path("bad", "backoff = \"none\"\nretry_on = [101]");
+    for files in [[&bad, &doubtful], [&doubtful, &bad]] {
+        let checked = run(&["policy", "check", files[0], files[1]]);
+        assert_eq!(checked.status, 1);
+        assert!(
+            checked.stderr.contains("a status below 200"),
+            "{}",
+            checked.stderr
+        );
+    }
+    for name in relent::presets::names() {
+        let shown = run(&["policy", "show", name]);
+        let checked = run_with(&["policy", "check", "-"], &shown.stdout);
+        assert_eq!((checked.status, checked.stderr.as_str()), (0, ""), "{name}");
+    }
 }
 
 #[test]

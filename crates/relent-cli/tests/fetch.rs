@@ -232,6 +232,40 @@ fn a_hint_beyond_the_limits_is_status_75_with_the_instant() {
 }
 
 #[test]
+fn a_status_that_retry_on_lists_is_a_failure_whatever_it_is() {
+    let script = || {
+        [
+            answer(202, "wait"),
+            answer(202, "wait"),
+            answer(200, "done"),
+        ]
+    };
+    let (server, fetched) = fetch_from(script(), &["--retry-on", "202", "--initial", "1ms"]);
+    assert_eq!(
+        (fetched.status, text(&fetched), server.count()),
+        (0, "done", 3)
+    );
+    let options = [
+        "--retry-on",
+        "202",
+        "--initial",
+        "1ms",
+        "--max-retries",
+        "1",
+    ];
+    let (server, fetched) = fetch_from(script(), &options);
+    assert_eq!(
+        (fetched.status, text(&fetched), server.count()),
+        (22, "wait", 2)
+    );
+    let (server, fetched) = fetch_from(script(), &[]);
+    assert_eq!(
+        (fetched.status, text(&fetched), server.count()),
+        (0, "wait", 1)
+    );
+}
+
+#[test]
 fn a_bad_command_line_is_status_2_and_sends_nothing() {
     let server = Server::script([answer(200, "")]);
     let url = server.url("/");
@@ -253,6 +287,7 @@ fn a_bad_command_line_is_status_2_and_sends_nothing() {
         ),
         (&["--retry-on", "9xx", &url], "names no failure"),
         (&["--retry-on", "exit:1", &url], "happens to commands"),
+        (&["--retry-on", "101", &url], "a status below 200"),
         (&["--connect-timeout", "0s", &url], "needs some time"),
         (&["--connect-timeout", "-1s", &url], "negative"),
         (&["--attempt-timeout", "0s", &url], "needs some time"),

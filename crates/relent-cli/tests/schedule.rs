@@ -169,6 +169,17 @@ fn a_limit_by_time_ends_the_schedule() {
 }
 
 #[test]
+fn a_status_below_400_is_a_failure_where_the_policy_lists_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("polling.toml");
+    let text = "retry_on = [202]\nmax_retries = 2\nbackoff.constant = { delay = \"5ms\" }\n";
+    std::fs::write(&file, text).unwrap();
+    let options = ["--policy", file.to_str().unwrap(), "--status", "202"];
+    let (_, rows) = json(&options);
+    assert_eq!(rows.len(), 2);
+}
+
+#[test]
 fn a_seed_draws_the_same_waits_each_time() {
     let (first, rows) = json(&["--seed", "7"]);
     let (second, _) = json(&["--seed", "7"]);

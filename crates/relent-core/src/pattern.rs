@@ -101,6 +101,36 @@ impl Pattern {
         lowest
     }
 
+    /// Whether this means every failure that `other` means.
+    pub(crate) const fn covers(&self, other: &Self) -> bool {
+        match (*self, *other) {
+            (Self::Any, _)
+            | (Self::Network, Self::Connect | Self::Network)
+            | (Self::Connect, Self::Connect)
+            | (Self::Throttled, Self::Throttled)
+            | (Self::Timeout, Self::Timeout)
+            | (Self::Signal, Self::Signal)
+            | (Self::Output, Self::Output)
+            | (Self::Error, Self::Error) => true,
+            (Self::Status(..), Self::Timeout) => self.has_status(408),
+            (Self::Status(low, high), Self::Status(first, last)) => low <= first && last <= high,
+            (Self::Exit(low, high), Self::Exit(first, last)) => low <= first && last <= high,
+            (Self::Grpc(one), Self::Grpc(other)) => one == other,
+            _ => false,
+        }
+    }
+
+    /// Whether there may be a failure that both mean.
+    pub(crate) const fn overlaps(&self, other: &Self) -> bool {
+        match (*self, *other) {
+            // A kind, which any cause may have.
+            (Self::Any | Self::Throttled, _) | (_, Self::Any | Self::Throttled) => true,
+            (Self::Status(low, high), Self::Status(first, last)) => low <= last && first <= high,
+            (Self::Exit(low, high), Self::Exit(first, last)) => low <= last && first <= high,
+            _ => self.covers(other) || other.covers(self),
+        }
+    }
+
     /// Whether any of these patterns means this failure.
     #[inline]
     pub(crate) const fn any(patterns: &[Self], failure: &Failure) -> bool {
@@ -305,6 +335,59 @@ mod tests {
                 wanted,
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn what_covers_another_means_whatever_that_means() {
+        let all = [
+            "408",
+            "5xx",
+            "503",
+            "grpc:14",
+            "exit:1",
+            "exit:0-9",
+            "signal",
+            "output",
+            "timeout",
+            "network",
+            "connect",
+            "throttled",
+            "error",
+            "any",
+        ];
+        let all = all.map(|text| text.parse::<Pattern>().unwrap());
+        let failures = [
+            Cause::Status(408),
+            Cause::Status(503),
+            Cause::Status(504),
+            Cause::Grpc(14),
+            Cause::Exit(1),
+            Cause::Exit(2),
+            Cause::Signal(9),
+            Cause::Output,
+            Cause::Timeout,
+            Cause::Network(Network::Reset),
+            Cause::Network(Network::Connect),
+            Cause::Error,
+        ];
+        for one in all {
+            for other in all {
+                let mut both = false;
+                for (cause, kind) in failures
+                    .iter()
+                    .flat_map(|cause| [(*cause, Kind::Ambiguous), (*cause, Kind::Throttled)])
+                {
+                    let failure = Failure::new(kind).cause(cause);
+                    let (mine, others) = (one.matches(&failure), other.matches(&failure));
+                    assert!(
+                        !one.covers(&other) || mine || !others,
+                        "{one} {other} {cause}"
+                    );
+                    both |= mine && others;
+                }
+                assert_eq!(one.overlaps(&other), both, "{one} {other}");
+            }
         }
     }
 

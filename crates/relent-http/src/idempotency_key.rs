@@ -1,11 +1,13 @@
 //! The name of a request, under which a server drops its duplicates (R4.9).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue};
 use relent_core::Random;
+use sfv::{BareItem, Item, Parser};
 
 use crate::field::trim;
 use crate::headers::IDEMPOTENCY_KEY;
@@ -53,7 +55,8 @@ impl fmt::Display for InvalidKey {
             Self::Empty => f.write_str("a key is not empty"),
             Self::Character(found) => write!(
                 f,
-                "{found:?} is in the key: a key is of printable ASCII, without quotes and backslashes"
+                "{found:?} is in the key: a key is of printable ASCII, without quotes and backslashes \
+                 unless it is in quotes and they are escaped by a backslash"
             ),
         }
     }
@@ -96,7 +99,12 @@ impl IdempotencyKey {
         Self(uuid.to_string())
     }
 
-    /// The key of a request, in either form; `None` if there is none, it is empty, or it is no text.
+    /// The key of a request, in either form: a string of RFC 9651, whose escapes are read and whose
+    /// parameters mean nothing, or a bare value of printable ASCII that does not begin with a quote.
+    ///
+    /// `None` if there is none, if it is empty or neither of the two, and if the field stands there
+    /// more than once: it is a single item (draft-ietf-httpapi-idempotency-key-header §2.1), so several
+    /// lines, even alike, are malformed (RFC 9651 §4.2), and a server may take any of them.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -110,8 +118,7 @@ impl IdempotencyKey {
     /// ```
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
-        let value = trim(headers.get(IDEMPOTENCY_KEY)?.as_bytes());
-        std::str::from_utf8(value).ok()?.parse().ok()
+        of(headers).map(|key| Self(key.into_owned()))
     }
 
     /// The key, without quotes.
@@ -124,7 +131,7 @@ impl IdempotencyKey {
     #[must_use]
     pub fn header_value(&self, form: KeyForm) -> HeaderValue {
         let value = match form {
-            KeyForm::Quoted => HeaderValue::try_from(format!("\"{}\"", self.0)),
+            KeyForm::Quoted => HeaderValue::try_from(quoted(&self.0)),
             KeyForm::Bare => HeaderValue::try_from(&self.0),
         };
         // A key is of printable ASCII, so it always is a header value.
@@ -140,8 +147,14 @@ impl IdempotencyKey {
 impl FromStr for IdempotencyKey {
     type Err = InvalidKey;
 
-    /// A key as a person writes it, in quotes or without.
+    /// A key as a person writes it, without quotes or as a string of RFC 9651 in quotes.
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        if let Some(key) = string(text) {
+            return match &*key {
+                "" => Err(InvalidKey::Empty),
+                key => Ok(Self(key.to_owned())),
+            };
+        }
         let inner = text
             .strip_prefix('"')
             .and_then(|text| text.strip_suffix('"'));
@@ -149,12 +162,63 @@ impl FromStr for IdempotencyKey {
         if bare.is_empty() {
             return Err(InvalidKey::Empty);
         }
-        let allowed = |found: &char| matches!(found, ' '..='~') && !matches!(found, '"' | '\\');
-        match bare.chars().find(|found| !allowed(found)) {
+        match bare.chars().find(|found| !is_plain(*found)) {
             Some(found) => Err(InvalidKey::Character(found)),
             None => Ok(Self(bare.to_owned())),
         }
     }
+}
+
+/// The key in these headers, which is not empty: see [`IdempotencyKey::of`].
+pub(crate) fn of(headers: &HeaderMap) -> Option<Cow<'_, str>> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let value = trim(values.next()?.as_bytes());
+    if values.next().is_some() {
+        return None;
+    }
+    let text = std::str::from_utf8(value).ok()?;
+    let key = if text.starts_with('"') {
+        string(text)?
+    } else {
+        let printable = text.chars().all(|found| matches!(found, ' '..='~'));
+        printable.then_some(Cow::Borrowed(text))?
+    };
+    (!key.is_empty()).then_some(key)
+}
+
+/// What a string of RFC 9651 says, perhaps with parameters, which mean nothing here.
+fn string(text: &str) -> Option<Cow<'_, str>> {
+    let inner = text.strip_prefix('"')?;
+    // Most need no parser.
+    if let Some(inner) = inner.strip_suffix('"')
+        && inner.chars().all(is_plain)
+    {
+        return Some(Cow::Borrowed(inner));
+    }
+    let item: Item = Parser::new(text).parse().ok()?;
+    match item.bare_item {
+        BareItem::String(string) => Some(Cow::Owned(string.into())),
+        _ => None,
+    }
+}
+
+/// As a string of RFC 9651.
+fn quoted(key: &str) -> String {
+    let mut quoted = String::with_capacity(key.len() + 2);
+    quoted.push('"');
+    for character in key.chars() {
+        if !is_plain(character) {
+            quoted.push('\\');
+        }
+        quoted.push(character);
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Whether a string of RFC 9651 holds this character as it is.
+const fn is_plain(character: char) -> bool {
+    matches!(character, ' '..='~') && !matches!(character, '"' | '\\')
 }
 
 impl TryFrom<&str> for IdempotencyKey {
@@ -193,6 +257,66 @@ mod tests {
         let key: IdempotencyKey = "\"k 1\"".parse().unwrap();
         assert_eq!(key, "k 1".parse().unwrap());
         assert_eq!(key.header_value(KeyForm::Quoted), "\"k 1\"");
+    }
+
+    fn of(values: &[&str]) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(IDEMPOTENCY_KEY, value.parse().unwrap());
+        }
+        let key = IdempotencyKey::of(&headers);
+        // What is a key makes a request repeatable, and nothing else does.
+        let facts = RequestFacts::of(&Method::POST, &headers);
+        assert_eq!(
+            (facts.keyed, facts.repeatable),
+            (key.is_some(), key.is_some())
+        );
+        key.map(|key| key.0)
+    }
+
+    #[test]
+    fn escapes_and_parameters_of_a_structured_field_are_read() {
+        for (value, key) in [
+            (r#""a\"b""#, r#"a"b"#),
+            (r#""a\"b";p=1"#, r#"a"b"#),
+            (r#""a\\b""#, r"a\b"),
+            (r#""k";p=1;q="x\"""#, "k"),
+            (r#"  "k"; p "#, "k"),
+            (r#""k""#, "k"),
+            // A bare value is not a structured field: it is what it is.
+            ("k;p=1", "k;p=1"),
+            (r#"a"b\"#, r#"a"b\"#),
+        ] {
+            assert_eq!(of(&[value]).as_deref(), Some(key), "{value}");
+        }
+        for malformed in [
+            "\"",
+            "\"\"",
+            "\"k",
+            r#""k\""#,
+            r#""a\b""#,
+            r#""a"b""#,
+            r#""a" "b""#,
+            r#""a", "b""#,
+            "\"k\";",
+            "\"\";p=1",
+            "",
+        ] {
+            assert_eq!(of(&[malformed]), None, "{malformed}");
+        }
+        let read: IdempotencyKey = r#""a\"b";p=1"#.parse().unwrap();
+        assert_eq!(read.as_str(), r#"a"b"#);
+        assert_eq!(read.header_value(KeyForm::Quoted), r#""a\"b""#);
+        assert_eq!(read.header_value(KeyForm::Bare), r#"a"b"#);
+    }
+
+    #[test]
+    fn more_than_one_key_is_none() {
+        assert_eq!(of(&["\"a\"", "\"b\""]), None);
+        assert_eq!(of(&["a", "b"]), None);
+        // By the draft the field is one item, so two that are alike are malformed too.
+        assert_eq!(of(&["\"a\"", "\"a\""]), None);
+        assert_eq!(of(&["", "a"]), None);
     }
 
     #[test]
@@ -246,6 +370,15 @@ mod tests {
                     prop_assert!(RequestFacts::of(&Method::POST, &headers).keyed);
                 }
             }
+        }
+
+        #[test]
+        fn a_key_with_quotes_and_backslashes_is_read_back(text in "[ -~]{1,20}") {
+            let written: IdempotencyKey = quoted(&text).parse().unwrap();
+            prop_assert_eq!(written.as_str(), &text);
+            let mut headers = HeaderMap::new();
+            written.attach(KeyForm::Quoted, &mut headers);
+            prop_assert_eq!(IdempotencyKey::of(&headers), Some(written));
         }
 
         #[test]

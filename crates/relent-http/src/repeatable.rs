@@ -3,7 +3,8 @@
 use http::{HeaderMap, Method};
 
 use crate::field::trim;
-use crate::headers::{IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH};
+use crate::headers::{IF_MATCH, IF_NONE_MATCH};
+use crate::idempotency_key;
 
 /// What classification needs to know of a request. It is read from the request and kept, because
 /// many failures have no response to read it from.
@@ -11,7 +12,7 @@ use crate::headers::{IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH};
 pub struct RequestFacts {
     /// May run twice without harm, by method, key or precondition (design rule 1).
     pub repeatable: bool,
-    /// Carries an `Idempotency-Key`.
+    /// Carries an `Idempotency-Key` that [is one](crate::IdempotencyKey::of).
     pub keyed: bool,
     /// Is a write under a precondition that no longer holds once it has taken effect: a 412 after an
     /// attempt that may have taken effect is perhaps its own doing.
@@ -23,7 +24,7 @@ impl RequestFacts {
     ///
     /// Repeatable are
     /// - GET, HEAD, OPTIONS, TRACE, PUT, DELETE and QUERY;
-    /// - any method with an `Idempotency-Key` that is not empty;
+    /// - any method with an `Idempotency-Key` that [is one](crate::IdempotencyKey::of);
     /// - any method with an `If-Match` that names an entity tag: after the first success the tag is
     ///   another one. `If-Match: *` still holds then, so it does not count;
     /// - any method with `If-None-Match: *`: after the first success there is something.
@@ -53,9 +54,7 @@ impl RequestFacts {
     }
 
     fn with_fields(method: &Method, headers: &HeaderMap) -> Self {
-        let keyed = headers
-            .get(IDEMPOTENCY_KEY)
-            .is_some_and(|key| !matches!(trim(key.as_bytes()), b"" | b"\"\""));
+        let keyed = idempotency_key::of(headers).is_some();
         let conditional = !method.is_safe() && is_conditional(headers);
         Self {
             repeatable: keyed || method.is_idempotent() || conditional,
@@ -82,6 +81,7 @@ mod tests {
     use http::HeaderName;
 
     use super::*;
+    use crate::headers::IDEMPOTENCY_KEY;
 
     fn of(method: &str, fields: &[(HeaderName, &str)]) -> RequestFacts {
         let mut headers = HeaderMap::new();

@@ -154,10 +154,10 @@ pub use update::{ByWritten, Written, update};
 
 pub use relent_core::{
     Advice, Audience, Backoff, Budget, BudgetConfig, Caller, Cause, Ceiling, Charge, Cooldown,
-    Decision, Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode, GrpcCodeError,
-    Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Hop, Instant, Jitter,
-    JitterError, Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern, PatternError, Phase, Policy,
-    PolicyBuilder, PolicyError, Race, Raced, Random, Repeatable, RequestRate, RequestRateConfig,
-    Rule, Scope, Session, Stop, StopReason, Taken, Throttle, Trace, TraceEntry, Waits,
-    format_duration, parse_duration,
+    Decision, Doubt, Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode,
+    GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Hop,
+    Instant, Jitter, JitterError, Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern,
+    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Race, Raced, Random, Repeatable,
+    RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason, Taken, Throttle, Trace,
+    TraceEntry, Waits, format_duration, parse_duration,
 };

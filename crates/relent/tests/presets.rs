@@ -115,6 +115,14 @@ fn only_the_callers_own_policy_declares_everything_repeatable() {
 }
 
 #[test]
+fn every_preset_is_beyond_doubt() {
+    for preset in presets::all() {
+        let doubts = load(preset.name).doubts();
+        assert!(doubts.is_empty(), "{}: {doubts:?}", preset.name);
+    }
+}
+
+#[test]
 fn standard_is_the_constant() {
     let policy = load("standard");
     assert_eq!(&policy, Policy::STANDARD);
