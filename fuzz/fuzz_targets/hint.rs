@@ -9,10 +9,12 @@ use libfuzzer_sys::fuzz_target;
 use relent::{Decision, Draw, Instant, Policy, Session};
 use relent_http::{HintOptions, RequestFacts, XRateLimitReset, classify, hint};
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 17] = [
     "retry-after",
     "retry-after-ms",
     "x-ms-retry-after-ms",
+    "x-amz-retry-after",
+    "x-envoy-ratelimited",
     "ratelimit",
     "x-ratelimit-reset",
     "x-should-retry",

@@ -17,6 +17,8 @@ fn names() -> Vec<HeaderName> {
         headers::AGE,
         headers::RETRY_AFTER_MS,
         headers::X_MS_RETRY_AFTER_MS,
+        headers::X_AMZ_RETRY_AFTER,
+        headers::X_ENVOY_RATELIMITED,
         headers::RATELIMIT,
         headers::X_RATELIMIT_RESET,
         headers::X_RATELIMIT_REMAINING,
