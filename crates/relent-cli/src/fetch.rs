@@ -346,6 +346,7 @@ async fn whole(
     output.complete().await.map_err(|error| Failed {
         failure: Failure::permanent(),
         stop: Some(StopReason::Permanent),
+        progressed: false,
         last: Last::Error(AttemptError::Sink(error)),
     })?;
     Ok(head)

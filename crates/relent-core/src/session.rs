@@ -19,6 +19,11 @@ use crate::time::{Instant, nanos, share_of};
 /// The rule that matched, with its index.
 type Matched<'p> = (usize, &'p Rule);
 
+/// A retry has been granted that has not started.
+const WAITING: u8 = 64;
+/// A hedge has been granted that has not been sent.
+const HEDGING: u8 = 128;
+
 /// No rule has matched yet.
 const NO_RULE: u8 = u8::MAX;
 /// AWS retries 2.1: a hint within [own wait, own wait + 5 s].
@@ -59,6 +64,8 @@ pub struct Session {
     /// goes on from.
     previous: u64,
     attempts: u32,
+    /// The attempt from which retries are counted: the first, or the last that made progress.
+    base: u32,
     /// Retries granted by the policy's own backoff since it last began anew.
     step: u32,
     /// Taken from the budget for the retry that is waited for or running.
@@ -69,16 +76,14 @@ pub struct Session {
     rule_steps: [u8; MAX_RULES],
     /// The rule of the last failure.
     rule: u8,
-    /// Causes that are retried once and have been (bits of [`once_bit`]).
-    spent: u8,
+    /// Causes that are retried once and have been (bits of [`once_bit`]), [`WAITING`] and [`HEDGING`].
+    /// In one byte, which keeps a session at 64.
+    marks: u8,
     repeatable: Repeatable,
-    waiting: bool,
     /// Whether an attempt so far may have taken effect.
     perhaps_done: bool,
     /// A wait was cut so that one last attempt fits before a time limit.
     last_wait_cut: bool,
-    /// A hedge has been granted that has not been sent.
-    hedging: bool,
     /// Taken from the budget for it.
     hedge_taken: Taken,
 }
@@ -98,17 +103,16 @@ impl Session {
             since: now,
             previous: 0,
             attempts: 0,
+            base: 1,
             step: 0,
             taken: Taken::NOTHING,
             rule_retries: [0; MAX_RULES],
             rule_steps: [0; MAX_RULES],
             rule: NO_RULE,
-            spent: 0,
+            marks: 0,
             repeatable: Repeatable::known(repeatable),
-            waiting: false,
             perhaps_done: false,
             last_wait_cut: false,
-            hedging: false,
             hedge_taken: Taken::NOTHING,
         }
     }
@@ -130,7 +134,7 @@ impl Session {
     #[inline]
     pub const fn on_attempt(&mut self) -> u32 {
         self.attempts = self.attempts.saturating_add(1);
-        self.waiting = false;
+        self.marks &= !WAITING;
         self.attempts
     }
 
@@ -147,13 +151,13 @@ impl Session {
     /// (design rule 12).
     #[inline]
     pub fn on_cancel(&mut self, budget: Option<&Budget>) {
-        if self.waiting
+        if self.marks & WAITING != 0
             && let Some(budget) = budget
         {
             budget.refund(self.taken);
         }
         self.taken = Taken::NOTHING;
-        self.waiting = false;
+        self.marks &= !WAITING;
         self.call_off_hedge(budget);
     }
 
@@ -161,7 +165,7 @@ impl Session {
     #[inline]
     #[must_use]
     pub const fn holds(&self) -> bool {
-        self.waiting || self.hedging
+        self.marks & (WAITING | HEDGING) != 0
     }
 
     /// Something happened that makes the backoff begin anew: activity while polling (R4.4), a long
@@ -171,6 +175,29 @@ impl Session {
         self.step = 0;
         self.previous = 0;
         self.rule_steps = [0; MAX_RULES];
+    }
+
+    /// The running attempt has failed or is about to, but first it brought the operation on for good,
+    /// so that no later attempt repeats what it did: a download that goes on where it was cut off.
+    /// [`Progress`](crate::Progress) says when that counts. To be said before its failure.
+    ///
+    /// Progress is success: the count of retries, the backoff and what is retried once begin anew,
+    /// as for a new operation that does the rest. What the attempt took from the budget as a retry is
+    /// given back. A retry after progress is paid for all the same, until it has made progress itself:
+    /// so a transfer that advances holds one retry at most, however often it is cut off, and one that
+    /// no longer advances is as dear as any other.
+    ///
+    /// Nothing extends past a limit: `max_elapsed` and the deadline count from the start of the
+    /// session. What may have taken effect before still may have.
+    pub fn on_progress(&mut self, now: Instant, budget: Option<&Budget>) {
+        if let Some(budget) = budget {
+            budget.refund(self.taken);
+        }
+        self.taken = Taken::NOTHING;
+        self.base = self.attempts.max(1);
+        self.rule_retries = [0; MAX_RULES];
+        self.marks &= WAITING | HEDGING;
+        self.reset(now);
     }
 
     /// Attempts started so far.
@@ -270,7 +297,7 @@ impl Session {
             Some(plain) if budget.is_none() && self.is_plain(policy, failure) => {
                 self.rule = NO_RULE;
                 self.perhaps_done |= matches!(failure.kind, Kind::Ambiguous);
-                let retry = self.attempts.saturating_sub(1);
+                let retry = self.attempts.saturating_sub(self.base);
                 let Some(wait) = plain.wait(retry, self.step, random) else {
                     return Err(Stop {
                         reason: StopReason::RetriesExhausted,
@@ -449,7 +476,7 @@ impl Session {
     /// request, and no attempt that the server never saw, once.
     #[inline]
     fn is_servers_failure(&self, failure: &Failure, eligible: Result<Kind, StopReason>) -> bool {
-        let unsent = once_bit(failure.cause) == Some(UNSENT) && self.spent & UNSENT == 0;
+        let unsent = once_bit(failure.cause) == Some(UNSENT) && self.marks & UNSENT == 0;
         !unsent && failure.scope == Scope::Destination && eligible != Err(StopReason::Permanent)
     }
 
@@ -463,7 +490,7 @@ impl Session {
     ) -> Option<(Option<Matched<'p>>, Option<u8>)> {
         let rule = policy.rule_for(failure);
         self.rule = rule.map_or(NO_RULE, |(index, _)| index as u8);
-        let retries = self.attempts.saturating_sub(1);
+        let retries = self.attempts.saturating_sub(self.base);
         if policy.max_retries().is_some_and(|most| retries >= most) {
             return None;
         }
@@ -476,8 +503,8 @@ impl Session {
         }
         let once = once_bit(failure.cause);
         match once {
-            Some(bit) if self.spent & bit != 0 && bit != UNSENT => None,
-            Some(bit) if self.spent & bit != 0 => Some((rule, None)),
+            Some(bit) if self.marks & bit != 0 && bit != UNSENT => None,
+            Some(bit) if self.marks & bit != 0 => Some((rule, None)),
             once => Some((rule, once)),
         }
     }
@@ -557,9 +584,9 @@ impl Session {
         } else if rule.is_none_or(|(_, rule)| rule.backoff.is_none()) {
             self.step = self.step.saturating_add(1);
         }
-        self.spent |= once.unwrap_or(0);
+        self.marks |= once.unwrap_or(0);
         self.previous = own;
-        self.waiting = true;
+        self.marks |= WAITING;
     }
 }
 

@@ -16,6 +16,7 @@ mod response;
 mod resume;
 mod route;
 mod sending;
+mod sink;
 mod streamed;
 mod whole;
 
@@ -37,7 +38,7 @@ use crate::replay::Replay;
 
 pub use attempt::{AttemptError, Failed, Last};
 pub use body::Body;
-pub use download::{Download, Sink};
+pub use download::Download;
 pub use error::Error;
 pub(crate) use error::within;
 use exchange::{Call, Exchange};
@@ -49,7 +50,9 @@ use outgoing::Outgoing;
 use request::Plan;
 pub use request::RequestBuilder;
 pub use response::Response;
+pub use resume::{NotResumable, Resumable};
 pub use route::{InvalidRoute, Route};
+pub use sink::Sink;
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///

@@ -33,6 +33,8 @@ mod classify;
 #[cfg(feature = "reqwest")]
 pub mod client;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
+mod complete;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
 mod cross_layer;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 mod deadline;
@@ -76,9 +78,11 @@ pub use classify::{classify, classify_listed};
 pub use client::RetryMiddleware;
 #[cfg(feature = "reqwest")]
 pub use client::{
-    AttemptError, Body, Client, Download, Error, Failed, InvalidRoute, Last, RequestBuilder,
-    Response, Route, Sink,
+    AttemptError, Body, Client, Download, Error, Failed, InvalidRoute, Last, NotResumable,
+    RequestBuilder, Response, Resumable, Route, Sink,
 };
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+pub use complete::Truncated;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 pub use drained::NotKept;
 pub use hint::{HintOptions, hint};

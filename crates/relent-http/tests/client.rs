@@ -19,7 +19,7 @@ use relent::{
     Summary,
 };
 use relent_http::client::recipe;
-use relent_http::{AttemptError, Body, Client, Error, Sink};
+use relent_http::{AttemptError, Body, Client, Error, Resumable, Sink};
 use scripted::{
     PATIENCE, Server, Step, cut, cut_off_in_silence, nobody, pattern, response, rest,
     while_time_stands,
@@ -760,7 +760,7 @@ struct OneWay {
 }
 
 impl Sink for OneWay {
-    fn start(&mut self, _: &Response<()>, _: bool) -> io::Result<()> {
+    async fn start(&mut self, _: &Response<()>, _: Option<&Resumable>) -> io::Result<()> {
         Ok(())
     }
 

@@ -452,6 +452,31 @@ where
         self.session.reset(now);
     }
 
+    /// The running attempt has brought the operation on for good, though it fails: the count of
+    /// retries and the backoff begin anew, and limits of time hold. To be said before the failure; see
+    /// [`Session::on_progress`].
+    ///
+    /// ```
+    /// use relent::{Decision, Driver, Failure, Policy, Progress, StdClock};
+    ///
+    /// let policy = Policy::STANDARD.clone().into_builder().max_retries(1).build()?;
+    /// let mut driver = Driver::builder(&policy, StdClock).start();
+    /// let (mut progress, total) = (Progress::new(0), Some(5 << 20));
+    /// for mebibytes in 1..5 {
+    ///     driver.on_attempt();
+    ///     if progress.reached(mebibytes << 20, total) {
+    ///         driver.on_progress();
+    ///     }
+    ///     let decision = driver.on_failure(&Failure::ambiguous());
+    ///     assert!(matches!(decision, Decision::Retry { .. }));
+    /// }
+    /// # Ok::<(), relent::PolicyError>(())
+    /// ```
+    pub fn on_progress(&mut self) {
+        let now = self.now();
+        self.session.on_progress(now, budget(&self.to));
+    }
+
     /// The policy's wait before a first retry: what a wait is cut down to by a reset.
     pub fn first_wait(&mut self) -> Option<Duration> {
         self.policy.waits(&mut self.random).next()

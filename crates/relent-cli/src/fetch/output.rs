@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
-use relent_http::Sink;
+use relent_http::{Resumable, Sink};
 
 use super::FetchArgs;
 use super::progress::Progress;
@@ -150,9 +150,13 @@ impl Output {
 }
 
 impl Sink for Output {
-    fn start(&mut self, head: &Response<()>, resumable: bool) -> io::Result<()> {
+    async fn start(
+        &mut self,
+        head: &Response<()>,
+        resumable: Option<&Resumable>,
+    ) -> io::Result<()> {
         self.kept = Spool::default();
-        self.release = match (self.stream, resumable) {
+        self.release = match (self.stream, resumable.is_some()) {
             (true, _) => Release::Now,
             (false, true) => Release::Resumable,
             (false, false) => Release::Complete,

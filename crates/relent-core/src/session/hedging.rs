@@ -1,6 +1,6 @@
 //! What a session does for attempts that run at once.
 
-use super::Session;
+use super::{HEDGING, Session};
 use crate::budget::{Budget, Charge, Taken};
 use crate::decision::StopReason;
 use crate::failure::{Failure, Kind};
@@ -16,7 +16,7 @@ impl Session {
     /// of a hedge, and would lock up what others need.
     #[must_use]
     pub fn grant_hedge(&mut self, policy: &Policy, now: Instant, budget: Option<&Budget>) -> bool {
-        let retries = self.attempts.saturating_sub(1);
+        let retries = self.attempts.saturating_sub(self.base);
         if !self.repeatable.is_allowed_by(policy)
             || policy.max_retries().is_some_and(|most| retries >= most)
             || now > policy.last_start(self.started)
@@ -31,7 +31,7 @@ impl Session {
                 None => return false,
             },
         };
-        self.hedging = true;
+        self.marks |= HEDGING;
         true
     }
 
@@ -39,19 +39,19 @@ impl Session {
     pub const fn on_hedge(&mut self) -> (u32, Taken) {
         let taken = self.hedge_taken;
         self.hedge_taken = Taken::NOTHING;
-        self.hedging = false;
+        self.marks &= !HEDGING;
         (self.on_attempt(), taken)
     }
 
     /// A hedge that was granted is not to be sent: gives back what it took (design rule 12).
     pub fn call_off_hedge(&mut self, budget: Option<&Budget>) {
-        if self.hedging
+        if self.marks & HEDGING != 0
             && let Some(budget) = budget
         {
             budget.refund(self.hedge_taken);
         }
         self.hedge_taken = Taken::NOTHING;
-        self.hedging = false;
+        self.marks &= !HEDGING;
     }
 
     /// What the running attempt took from the budget, to be known again when it is over and others

@@ -14,6 +14,7 @@ use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason}
 use reqwest::ResponseBuilderExt;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::complete::Truncated;
 use crate::drain::{Drain, TIME};
 use crate::network;
 
@@ -25,8 +26,19 @@ pub enum AttemptError {
     Transport(reqwest::Error),
     /// The attempt was cut off by its limit.
     Timeout(Duration),
+    /// Fewer bytes of the body arrived than [`Download::min_rate`](super::Download::min_rate) asks
+    /// for, within the time that it gives.
+    Slow {
+        /// The bytes that arrived.
+        received: u64,
+        /// The time in which they did.
+        within: Duration,
+    },
+    /// The body ended before it was whole, though its connection did not fail.
+    Truncated(Truncated),
     /// The answer to a request for the rest of a response was not that rest: its bytes would have
-    /// been mixed with those of another representation. The text says what it was.
+    /// been mixed with those of another representation. Or it was a part where the whole was asked
+    /// for, or no complete response at all. The text says what it was.
     NotTheRest(String),
     /// The request's own body could not be read again.
     Body(io::Error),
@@ -41,6 +53,11 @@ impl fmt::Display for AttemptError {
             Self::Timeout(limit) => {
                 write!(f, "no end after {}", relent_core::format_duration(*limit))
             }
+            Self::Slow { received, within } => {
+                let within = relent_core::format_duration(*within);
+                write!(f, "only {received} bytes arrived within {within}")
+            }
+            Self::Truncated(truncated) => truncated.fmt(f),
             Self::NotTheRest(what) => f.write_str(what),
             Self::Body(error) | Self::Sink(error) => error.fmt(f),
         }
@@ -52,7 +69,11 @@ impl Error for AttemptError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Body(error) | Self::Sink(error) => error.source(),
-            Self::Transport(_) | Self::Timeout(_) | Self::NotTheRest(_) => None,
+            Self::Transport(_)
+            | Self::Timeout(_)
+            | Self::Slow { .. }
+            | Self::Truncated(_)
+            | Self::NotTheRest(_) => None,
         }
     }
 }
@@ -73,6 +94,9 @@ pub struct Failed {
     pub failure: Failure,
     /// Set if no decision can help, for a reason that a policy cannot know.
     pub stop: Option<StopReason>,
+    /// Whether the attempt has brought the download on for good by as much as
+    /// [`Progress`](relent_core::Progress) asks for: the count of retries and the backoff begin anew.
+    pub progressed: bool,
     /// What there is to show.
     pub last: Last,
 }
@@ -133,6 +157,15 @@ impl Broken {
         })
     }
 
+    /// An attempt that brought only so much.
+    pub(crate) fn slow(received: u64, within: Duration) -> Box<Self> {
+        Box::new(Self {
+            failure: Failure::ambiguous().cause(Cause::Timeout),
+            stop: None,
+            error: AttemptError::Slow { received, within },
+        })
+    }
+
     /// A failure of this side, which no server can help.
     pub(crate) fn local(reason: StopReason, error: AttemptError) -> Box<Self> {
         Box::new(Self {
@@ -154,11 +187,23 @@ impl From<reqwest::Error> for Box<Broken> {
     }
 }
 
+impl From<Truncated> for Box<Broken> {
+    #[cold]
+    fn from(truncated: Truncated) -> Self {
+        Self::new(Broken {
+            failure: Failure::network(Network::Truncated),
+            stop: None,
+            error: AttemptError::Truncated(truncated),
+        })
+    }
+}
+
 impl From<Box<Broken>> for Box<Failed> {
     fn from(broken: Box<Broken>) -> Self {
         Self::new(Failed {
             failure: broken.failure,
             stop: broken.stop,
+            progressed: false,
             last: Last::Error(broken.error),
         })
     }
@@ -170,11 +215,12 @@ impl Failed {
         Box::new(Self {
             failure,
             stop: None,
+            progressed: false,
             last,
         })
     }
 
-    /// Lets the driver decide, unless nothing can help.
+    /// Lets the driver decide, unless nothing can help. Progress is told it first.
     pub fn decide<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>) -> Decision
     where
         K: Clock,
@@ -182,6 +228,9 @@ impl Failed {
         P: Deref<Target = Policy>,
         D: Goes,
     {
+        if self.progressed {
+            driver.on_progress();
+        }
         match self.stop {
             Some(reason) => Decision::Stop(driver.on_stop(&self.failure, reason)),
             None => driver.on_failure(&self.failure),

@@ -4,11 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use relent::{Attempt, GaveUp, Summary, TokioClock};
-use relent_core::{Cause, Decision, StopReason};
-use reqwest::ResponseBuilderExt;
+use relent_core::{Cause, Decision, Kind, Progress, StopReason};
+use reqwest::{ResponseBuilderExt, Url};
+use tokio::time::Instant;
 
 use super::Client;
 use super::attempt::{AttemptError, Broken, Failed, Last, Until};
@@ -16,61 +18,47 @@ use super::body::Body;
 use super::hops::Watch;
 use super::manner::Manner;
 use super::outgoing::Outgoing;
-use super::resume::Representation;
+use super::resume::{Answer, Partial, Resumable, has_own_range};
 use super::sending::{Connection, wait};
+use super::sink::Sink;
+use crate::complete::{Proof, has_content};
 use crate::cross_layer::Telling;
 use crate::repeatable::RequestFacts;
 
-/// Where the body of a response goes.
-///
-/// It hears [`start`](Self::start), then [`write`](Self::write) for each piece in order, and
-/// `start` again if the response begins anew: what was written before is void then. A response that
-/// is resumed goes on with `write`. A write is never cut off by an attempt timeout.
-pub trait Sink {
-    /// A response begins. If it is cut short and `resumable`, the rest will be asked for, and only
-    /// when that fails begins it anew.
-    ///
-    /// # Errors
-    /// Ends the download with [`AttemptError::Sink`].
-    fn start(&mut self, head: &Response<()>, resumable: bool) -> io::Result<()>;
-
-    /// More of the body.
-    ///
-    /// # Errors
-    /// Ends the download with [`AttemptError::Sink`].
-    fn write(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> + Send;
-
-    /// Whether what was written can be made void. Bytes that have left cannot be called back; a
-    /// download that would have to begin anew ends with [`StopReason::NotReplayable`] then.
-    fn can_start_over(&self) -> bool {
-        true
-    }
-}
-
-impl Sink for Vec<u8> {
-    fn start(&mut self, _: &Response<()>, _: bool) -> io::Result<()> {
-        self.clear();
-        Ok(())
-    }
-
-    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
-        self.extend_from_slice(&bytes);
-        Ok(())
-    }
-}
-
 /// One download across its attempts; for a loop of your own around a
 /// [`Driver`](relent::Driver). [`Client::download`] is that loop.
+///
+/// ```no_run
+/// # async fn example(client: relent_http::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use relent_http::{Body, Download, Resumable};
+///
+/// // What another process has stored when it had to stop, and the bytes that it has got.
+/// let stored = Resumable::new("https://example.com/large", "\"v1\"", Some(1 << 31))?;
+/// let mut bytes = std::fs::read("large.part")?;
+///
+/// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
+/// let mut download = Download::new(&client, request).resume(stored, bytes.len() as u64);
+/// if let Err(failed) = download.attempt(None, &mut bytes).await {
+///     eprintln!("{}", failed.failure.kind);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Download<'c> {
     client: &'c Client,
     request: Outgoing,
     manner: Arc<Manner>,
-    /// Attempts that have ended.
+    /// Attempts that have begun.
     attempts: u32,
     partial: Option<Partial>,
+    progress: Progress,
+    /// Whether the sink is at work: after an attempt that was dropped then, nobody knows how far it
+    /// came.
+    in_sink: bool,
     connection: Connection,
     until: Until,
+    rate: Option<Rate>,
     telling: Telling<TokioClock>,
     /// The running attempt.
     begun: Attempt,
@@ -78,11 +66,11 @@ pub struct Download<'c> {
     watch: Watch,
 }
 
-/// What has arrived of a representation that can be resumed.
-#[derive(Debug)]
-struct Partial {
-    representation: Representation,
-    received: u64,
+/// The least that is to arrive of a body.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    bytes: u64,
+    within: Duration,
 }
 
 impl<'c> Download<'c> {
@@ -103,8 +91,11 @@ impl<'c> Download<'c> {
             manner,
             attempts: 0,
             partial: None,
+            progress: Progress::default(),
+            in_sink: false,
             connection: Connection::Pooled,
             until: Until::after(None),
+            rate: None,
             begun: Attempt {
                 number: 1,
                 remaining: None,
@@ -114,6 +105,61 @@ impl<'c> Download<'c> {
         }
     }
 
+    /// Begins with the first `received` bytes of a response, which the sink has already, from an
+    /// earlier call or another process.
+    ///
+    /// The first attempt asks the URL of the request for the rest. The sink hears
+    /// [`Sink::resume`] if the answer is provably the rest of the same representation: from the same
+    /// final URL, under the same validator, beginning where it should. Otherwise the download begins
+    /// anew, and the sink hears [`Sink::start`].
+    ///
+    /// A server that says that nothing is missing (416 with that length and that validator) completes
+    /// the download; the head that is returned has that status. A request that is no GET, or has a
+    /// `Range` of its own, begins anew.
+    #[must_use]
+    pub fn resume(self, of: Resumable, received: u64) -> Self {
+        self.beginning_with(Partial::earlier(Some(of), received))
+    }
+
+    /// The same without a validator, on your word that the bytes are the beginning of what the URL
+    /// leads to now: bytes of two representations can be mixed, as with `curl -C -`. The answer must
+    /// be a 206 that begins where it should. From then on a retry is bound to the URL and validator
+    /// of that answer, if it has any.
+    #[must_use]
+    pub fn resume_unchecked(self, received: u64) -> Self {
+        self.beginning_with(Partial::earlier(None, received))
+    }
+
+    fn beginning_with(mut self, partial: Partial) -> Self {
+        let may = self
+            .request
+            .asked()
+            .is_some_and(|(method, _)| *method == Method::GET)
+            && !self.request.headers().is_some_and(has_own_range);
+        if may {
+            self.progress = Progress::new(partial.received);
+            self.partial = Some(partial);
+        }
+        self
+    }
+
+    /// Cuts an attempt off when fewer than `bytes` of the body arrive `within` this time: such a
+    /// server is as good as idle, and would hold its caller for as long as it likes. The time that
+    /// the sink takes does not count. The attempt fails with [`AttemptError::Slow`].
+    ///
+    /// ```
+    /// # fn example(download: relent_http::Download<'_>) -> relent_http::Download<'_> {
+    /// use std::time::Duration;
+    ///
+    /// download.min_rate(64 << 10, Duration::from_secs(60)) // about a kilobyte per second
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn min_rate(mut self, bytes: u64, within: Duration) -> Self {
+        self.rate = Some(Rate { bytes, within });
+        self
+    }
+
     /// Whether the request may run twice.
     #[must_use]
     pub fn facts(&self) -> RequestFacts {
@@ -121,6 +167,9 @@ impl<'c> Download<'c> {
     }
 
     /// One attempt, which ends when the whole body is in `sink` or the `limit` is over.
+    ///
+    /// It may be dropped and called again. If it is dropped while the sink is at work, nobody knows
+    /// what the sink has got, and the next attempt begins anew.
     ///
     /// # Errors
     /// How it failed, for [`Failed::decide`].
@@ -145,9 +194,9 @@ impl<'c> Download<'c> {
         self.until = Until::after(begun.limit);
         self.begun = begun;
         self.watch = Watch::default();
-        let result = self.run(sink).await;
         let attempt = self.attempts;
         self.attempts = attempt.saturating_add(1);
+        let result = self.run(sink).await;
         result.map_err(|failed| {
             let mut failed = *failed;
             self.connection = Connection::after(&failed.failure);
@@ -159,8 +208,15 @@ impl<'c> Download<'c> {
             self.manner
                 .note_hops(&mut failed.failure, watch, watched, facts);
             self.request.take_back(&mut failed);
-            if self.partial.is_none() && !sink.can_start_over() {
-                failed.stop.get_or_insert(StopReason::NotReplayable);
+            match &self.partial {
+                Some(partial) => {
+                    let (received, total) = (partial.received, partial.total());
+                    failed.progressed = self.progress.reached(received, total);
+                }
+                None if !sink.can_start_over() => {
+                    failed.stop.get_or_insert(StopReason::NotReplayable);
+                }
+                None => {}
             }
             failed
         })
@@ -177,66 +233,106 @@ impl<'c> Download<'c> {
         sink: &mut S,
     ) -> Result<Response<()>, AttemptError> {
         self.partial = None;
-        let read = self.read_anew(response, sink).await;
+        let read = self.read_anew(response, None, sink).await;
         read.map_err(|broken| broken.error)
     }
 
     async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Box<Failed>> {
-        let begun = self.partial.take().filter(|partial| partial.received > 0);
-        let Some(mut partial) = begun else {
-            let outcome = self.send(None).await;
-            let response = self.judge(outcome)?;
-            return Ok(self.read_anew(response, sink).await?);
-        };
-        let Partial {
-            representation,
-            received,
-        } = &mut partial;
-        let response = match self.send(Some((representation, *received))).await {
-            Ok(response) => self.judge(Ok(response))?,
+        if self.in_sink {
+            self.partial = None;
+        }
+        let (asked, outcome) = self.send().await;
+        let Asked { url, rest } = asked;
+        let response = match outcome {
+            Ok(response) => {
+                let judged = self
+                    .manner
+                    .judge(self.begun.number.saturating_sub(1), Ok(response));
+                judged?
+            }
             Err(failed) => {
-                if let Some(status) = failed.last.status()
-                    && matches!(
-                        status,
-                        StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED
-                    )
-                {
-                    let status = status.as_u16();
-                    let what = format!("the server answered {status} when asked for the rest");
-                    return Err(Broken::not_the_rest(what).into());
+                if let Some(head) = self.settle_refusal(rest, &failed)? {
+                    self.complete(sink).await?;
+                    return Ok(head);
                 }
-                // What has arrived is still good.
-                self.partial = Some(partial);
-                return self.judge(Err(failed)).map(|response| head(&response));
+                return match failed.last {
+                    // That of an error is judged when the attempt is over.
+                    Last::Error(_) => Err(failed),
+                    Last::Refused(_) => {
+                        let attempt = self.begun.number.saturating_sub(1);
+                        let judged = self.manner.judge(attempt, Err(failed));
+                        judged.map(|response| head_of(&response))
+                    }
+                };
             }
         };
-        if response.status() != StatusCode::PARTIAL_CONTENT {
-            return Ok(self.read_anew(response, sink).await?);
-        }
-        let head = head(&response);
-        let Some(end) = representation.continues(*received, &head) else {
-            let what = "the server sent another range or tag when asked for the rest";
-            return Err(Broken::not_the_rest(what).into());
+        let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
+            return Ok(self.read_anew(response, url, sink).await?);
         };
-        let read = read_rest(response, &mut partial, end, self.until, sink).await;
-        if partial.received <= end {
-            self.partial = Some(partial);
+        let status = response.status();
+        if status == StatusCode::PARTIAL_CONTENT {
+            let head = head_of(&response);
+            let Answer::Rest(end) = partial.answered(response.url(), &head) else {
+                self.partial = None;
+                let what =
+                    "the server sent another range or representation when asked for the rest";
+                return Err(Broken::not_the_rest(what).into());
+            };
+            partial.goes_on(url);
+            self.read_rest(response, &head, end, sink).await?;
+            return Ok(head);
         }
-        read?;
-        Ok(head)
+        if status != StatusCode::OK && partial.is_direct_to(response.url()) {
+            self.partial = None;
+            return Err(Broken::not_the_rest(moved(status)).into());
+        }
+        Ok(self.read_anew(response, url, sink).await?)
     }
 
-    /// Asks for the whole, or for the rest of this from there on.
-    async fn send(
+    /// What a refusal means if the rest was asked for. `Some` if nothing is missing.
+    fn settle_refusal(
         &mut self,
-        rest: Option<(&Representation, u64)>,
-    ) -> Result<reqwest::Response, Box<Failed>> {
+        rest: bool,
+        failed: &Failed,
+    ) -> Result<Option<Response<()>>, Box<Broken>> {
+        let (Some(partial), Last::Refused(response)) =
+            (self.partial.as_mut().filter(|_| rest), &failed.last)
+        else {
+            return Ok(None);
+        };
+        let status = response.status();
+        let head = head_of(response);
+        let what = match status {
+            StatusCode::RANGE_NOT_SATISFIABLE
+                if partial.answered(response.url(), &head) == Answer::Complete =>
+            {
+                return Ok(Some(head));
+            }
+            StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED => {
+                format!(
+                    "the server answered {} when asked for the rest",
+                    status.as_u16()
+                )
+            }
+            _ if failed.failure.kind == Kind::Permanent && partial.is_direct_to(response.url()) => {
+                moved(status)
+            }
+            // What has arrived is still good.
+            _ => return Ok(None),
+        };
+        self.partial = None;
+        Err(Broken::not_the_rest(what))
+    }
+
+    /// Asks for the whole, or for the rest of what is there.
+    async fn send(&mut self) -> (Asked, Result<reqwest::Response, Box<Failed>>) {
         let (begun, telling, manner) = (&self.begun, &mut self.telling, &self.manner);
+        let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
+        let mut asked = Asked::default();
         let tell = |request: &mut reqwest::Request| {
             manner.route(begun.number, request);
-            if let Some((representation, from)) = rest {
-                representation.ask_for_rest(from, request.headers_mut());
-            }
+            asked.url = Some(request.url().clone());
+            asked.rest = partial.is_some_and(|partial| partial.ask(request));
             telling.tell(begun, request.headers_mut());
         };
         let (request, connection) = (&self.request, self.connection);
@@ -244,76 +340,205 @@ impl<'c> Download<'c> {
         let attempt = self
             .client
             .attempt(request, connection, until, begun.number, watch, tell);
-        attempt.await
+        let outcome = attempt.await;
+        (asked, outcome)
     }
 
-    /// The caller's own judgement of a response. That of an error waits until the attempt is over.
-    fn judge(
-        &self,
-        outcome: Result<reqwest::Response, Box<Failed>>,
-    ) -> Result<reqwest::Response, Box<Failed>> {
-        match outcome {
-            Err(failed) if matches!(failed.last, Last::Error(_)) => Err(failed),
-            answered => self.manner.judge(self.attempts, answered),
-        }
-    }
-
-    /// Reads a response from its beginning.
+    /// Reads a response from its beginning, to a request for `asked`.
     async fn read_anew<S: Sink>(
         &mut self,
-        mut response: reqwest::Response,
+        response: reqwest::Response,
+        asked: Option<Url>,
         sink: &mut S,
     ) -> Result<Response<()>, Box<Broken>> {
-        let head = head(&response);
+        let head = head_of(&response);
+        let method = self
+            .request
+            .asked()
+            .map_or(&Method::GET, |(method, _)| method);
+        let own_range = self.request.headers().is_some_and(has_own_range);
+        self.partial = None;
         if !sink.can_start_over() {
             let what = "this response begins anew, and a part of another has left";
             let mut broken = Broken::not_the_rest(what);
             broken.stop = Some(StopReason::NotReplayable);
             return Err(broken);
         }
-        let (asked, none) = (self.request.asked(), HeaderMap::new());
-        let fields = self.request.headers().unwrap_or(&none);
-        let representation =
-            asked.and_then(|(method, _)| Representation::of(method, fields, &head));
-        sink.start(&head, representation.is_some())
-            .map_err(refused_by_sink)?;
-        self.partial = representation.map(|representation| Partial {
-            representation,
-            received: 0,
-        });
-        while let Some(bytes) = self.until.timeout(response.chunk()).await?? {
+        match head.status() {
+            StatusCode::PARTIAL_CONTENT if !own_range => {
+                let what = "the server sent a part (206) when asked for the whole";
+                return Err(Broken::not_the_rest(what));
+            }
+            status @ (StatusCode::SWITCHING_PROTOCOLS | StatusCode::CONTINUE) => {
+                let status = status.as_u16();
+                let what = format!("the server answered {status}, which is no complete response");
+                let error = AttemptError::NotTheRest(what);
+                return Err(Broken::local(StopReason::Permanent, error));
+            }
+            _ => {}
+        }
+        if !has_content(method, head.status()) {
+            self.in_sink = true;
+            sink.no_content(&head).await.map_err(refused_by_sink)?;
+            self.in_sink = false;
+            return Ok(head);
+        }
+        let resumable = match own_range {
+            true => None,
+            false => Resumable::of(method, response.url(), &head),
+        };
+        self.in_sink = true;
+        let started = sink.start(&head, resumable.as_ref()).await;
+        started.map_err(refused_by_sink)?;
+        self.in_sink = false;
+        self.partial = resumable.map(|of| Partial::begun(of, asked));
+        self.read(response, u64::MAX, sink).await?;
+        self.complete(sink).await?;
+        Ok(head)
+    }
+
+    /// Reads a response that goes on where `partial` ends, up to `end`.
+    async fn read_rest<S: Sink>(
+        &mut self,
+        response: reqwest::Response,
+        head: &Response<()>,
+        end: u64,
+        sink: &mut S,
+    ) -> Result<(), Box<Broken>> {
+        if let Some(partial) = &self.partial {
+            self.in_sink = true;
+            let resumed = sink
+                .resume(head, partial.received, partial.resumable())
+                .await;
+            resumed.map_err(refused_by_sink)?;
+            self.in_sink = false;
+        }
+        self.read(response, end, sink).await?;
+        if !self.partial.as_ref().is_none_or(Partial::is_complete) {
+            let what = "the server sent only a part of the rest";
+            return Err(Broken::not_the_rest(what));
+        }
+        self.complete(sink).await
+    }
+
+    /// Reads a body to its end. A piece that goes beyond `end` is not written: the range was a lie.
+    async fn read<S: Sink>(
+        &mut self,
+        response: reqwest::Response,
+        end: u64,
+        sink: &mut S,
+    ) -> Result<(), Box<Broken>> {
+        let method = self
+            .request
+            .asked()
+            .map_or(&Method::GET, |(method, _)| method);
+        let mut proof = Proof::of(method, &response);
+        let mut body = reqwest::Body::from(response);
+        let mut window = self.rate.map(Window::new);
+        loop {
+            let frame = match &mut window {
+                None => self.until.timeout(body.frame()).await?,
+                Some(window) => self.until.timeout(window.around(body.frame())).await??,
+            };
+            let Some(frame) = frame.transpose()? else {
+                break;
+            };
+            let Ok(bytes) = frame.into_data() else {
+                proof.iter_mut().for_each(Proof::trailers);
+                continue;
+            };
             let length = bytes.len() as u64;
+            proof.iter_mut().for_each(|proof| proof.data(bytes.len()));
+            window.iter_mut().for_each(|window| window.data(length));
+            if let Some(partial) = &mut self.partial
+                && partial.received.saturating_add(length) > end
+            {
+                self.partial = None;
+                return Err(Broken::not_the_rest("the rest is longer than its range"));
+            }
+            self.in_sink = true;
             sink.write(bytes).await.map_err(refused_by_sink)?;
+            self.in_sink = false;
             if let Some(partial) = &mut self.partial {
                 partial.received += length;
             }
         }
-        Ok(head)
+        match proof.map_or(Ok(()), |proof| proof.ended(body.is_end_stream())) {
+            Ok(()) => Ok(()),
+            Err(truncated) => Err(truncated.into()),
+        }
+    }
+
+    /// Everything is in the sink.
+    async fn complete<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Broken>> {
+        self.in_sink = true;
+        sink.complete().await.map_err(refused_by_sink)?;
+        self.in_sink = false;
+        Ok(())
     }
 }
 
-/// Reads a response that goes on where `partial` ends, up to `end`. A piece that goes beyond is not
-/// written but counted: the range was a lie.
-async fn read_rest<S: Sink>(
-    mut response: reqwest::Response,
-    partial: &mut Partial,
-    end: u64,
-    until: Until,
-    sink: &mut S,
-) -> Result<(), Box<Broken>> {
-    while let Some(bytes) = until.timeout(response.chunk()).await?? {
-        partial.received += bytes.len() as u64;
-        if partial.received > end {
-            return Err(Broken::not_the_rest("the rest is longer than its range"));
+/// What was asked of whom.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Before redirects, and without the short cut to a final URL.
+    url: Option<Url>,
+    /// Whether only for the rest.
+    rest: bool,
+}
+
+/// The time in which some bytes have to arrive. It stands still while the sink is at work.
+#[derive(Debug)]
+struct Window {
+    rate: Rate,
+    left: Duration,
+    received: u64,
+}
+
+impl Window {
+    const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            left: rate.within,
+            received: 0,
         }
-        sink.write(bytes).await.map_err(refused_by_sink)?;
     }
-    if partial.representation.is_complete(partial.received) {
-        return Ok(());
+
+    async fn around<F: Future>(&mut self, frame: F) -> Result<F::Output, Box<Broken>> {
+        let began = Instant::now();
+        let Ok(output) = tokio::time::timeout(self.left, frame).await else {
+            return Err(Broken::slow(self.received, self.rate.within));
+        };
+        self.left = self.left.saturating_sub(began.elapsed());
+        Ok(output)
     }
-    Err(Broken::not_the_rest(
-        "the server sent only a part of the rest",
-    ))
+
+    const fn data(&mut self, length: u64) {
+        self.received = self.received.saturating_add(length);
+        if self.received >= self.rate.bytes {
+            *self = Self::new(self.rate);
+        }
+    }
+}
+
+/// Why what has arrived is given up.
+fn moved(status: StatusCode) -> String {
+    let status = status.as_u16();
+    format!("the URL that the redirect had led to answered {status} when asked for the rest")
+}
+
+/// The head of a response, without its body.
+fn head_of(response: &reqwest::Response) -> Response<()> {
+    let url = Response::builder().url(response.url().clone());
+    let mut head = url.body(()).unwrap_or_default();
+    *head.status_mut() = response.status();
+    *head.version_mut() = response.version();
+    *head.headers_mut() = response.headers().clone();
+    head
+}
+
+fn refused_by_sink(error: io::Error) -> Box<Broken> {
+    Broken::local(StopReason::Permanent, AttemptError::Sink(error))
 }
 
 impl Client {
@@ -406,18 +631,4 @@ impl Client {
         };
         Err(GaveUp::new(error, driver.summary(Some(stop))))
     }
-}
-
-/// The head of a response, without its body.
-fn head(response: &reqwest::Response) -> Response<()> {
-    let url = Response::builder().url(response.url().clone());
-    let mut head = url.body(()).unwrap_or_default();
-    *head.status_mut() = response.status();
-    *head.version_mut() = response.version();
-    *head.headers_mut() = response.headers().clone();
-    head
-}
-
-fn refused_by_sink(error: io::Error) -> Box<Broken> {
-    Broken::local(StopReason::Permanent, AttemptError::Sink(error))
 }

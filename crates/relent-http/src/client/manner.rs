@@ -237,6 +237,9 @@ impl Manner {
         match &self.delay {
             Some(delay) if failed.stop.is_none() => {
                 let (error, response) = failed.last.parts();
+                if failed.progressed {
+                    driver.on_progress();
+                }
                 let own = delay(driver.attempts().saturating_sub(1), error, response);
                 driver.on_failure_with(&failed.failure, Some(own))
             }

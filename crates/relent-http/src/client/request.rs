@@ -11,12 +11,12 @@ use relent_core::{Hedge, Pattern, Policy};
 
 use super::attempt::AttemptError;
 use super::body::Body;
-use super::download::Sink;
 use super::error::Error;
 use super::exchange::Exchange;
 use super::manner::Manner;
 use super::outgoing::Outgoing;
 use super::response::Response;
+use super::sink::Sink;
 use super::{Client, whole};
 use crate::idempotency_key::IdempotencyKey;
 

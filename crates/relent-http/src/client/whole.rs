@@ -5,10 +5,11 @@ use std::io;
 use bytes::Bytes;
 use http::Response as Head;
 
-use super::download::Sink;
 use super::error::Error;
 use super::request::RequestBuilder;
 use super::response::Response;
+use super::resume::Resumable;
+use super::sink::Sink;
 
 /// A body in memory, under the head with which it began.
 #[derive(Default)]
@@ -18,14 +19,18 @@ struct Whole {
 }
 
 impl Sink for Whole {
-    fn start(&mut self, head: &Head<()>, _: bool) -> io::Result<()> {
-        self.head = head.clone();
-        self.body.clear();
-        Ok(())
+    async fn start(&mut self, head: &Head<()>, _: Option<&Resumable>) -> io::Result<()> {
+        self.no_content(head).await
     }
 
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
         self.body.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    async fn no_content(&mut self, head: &Head<()>) -> io::Result<()> {
+        self.head = head.clone();
+        self.body.clear();
         Ok(())
     }
 }
