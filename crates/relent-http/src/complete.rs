@@ -7,14 +7,26 @@
 //! with it; or by as many bytes as were announced. In HTTP/1 hyper itself looks after lengths and
 //! chunks.
 
-use std::any::TypeId;
+use std::any::type_name;
 use std::error::Error;
 use std::fmt;
+#[cfg(feature = "reqwest")]
+use std::pin::Pin;
+#[cfg(feature = "reqwest")]
+use std::task::{Context, Poll, ready};
 
-use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, StatusCode, Version};
+use bytes::Buf;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
+use http_body::Frame;
+#[cfg(feature = "reqwest")]
+use http_body::{Body, SizeHint};
+#[cfg(feature = "reqwest")]
+use pin_project_lite::pin_project;
 
 use crate::field::{digits, trim};
+use crate::headers::GRPC_STATUS;
+use crate::replay::BoxError;
 
 /// A body that ended before it was whole, though its connection did not fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,17 +83,22 @@ pub(crate) fn has_content(method: &Method, status: StatusCode) -> bool {
 pub(crate) struct Proof {
     received: u64,
     announced: Option<u64>,
+    /// The trailers have arrived.
     trailers: bool,
+    /// Only they prove it: the status of a gRPC call is in them.
+    trailers_only: bool,
     /// Whether the body tells its `END_STREAM`. Some that wrap others do not.
     tells: bool,
+    /// Whether the request may have been a HEAD.
+    maybe_head: bool,
 }
 
 impl Proof {
-    /// What a body of the type `B` has to prove under this head; `None` if hyper sees to it, or there
-    /// is nothing to come.
+    /// What a body of the type `B` has to prove under this head, after a request by this method if it
+    /// is known; `None` if hyper sees to it, or there is nothing to come.
     #[inline]
-    pub(crate) fn needed<B: 'static>(
-        method: &Method,
+    pub(crate) fn needed<B>(
+        method: Option<&Method>,
         status: StatusCode,
         version: Version,
         headers: &HeaderMap,
@@ -89,61 +106,126 @@ impl Proof {
         if version < Version::HTTP_2 {
             return None;
         }
-        Self::over_streams(method, status, headers, tells_end::<B>())
+        Self::of_stream(method, status, headers, tells_end::<B>())
     }
 
     /// The same for a response of reqwest.
     #[cfg(feature = "reqwest")]
     #[inline]
-    pub(crate) fn of(method: &Method, response: &reqwest::Response) -> Option<Self> {
+    pub(crate) fn of(method: Option<&Method>, response: &reqwest::Response) -> Option<Self> {
         let (status, version) = (response.status(), response.version());
         Self::needed::<reqwest::Body>(method, status, version, response.headers())
     }
 
-    fn over_streams(
-        method: &Method,
+    #[inline(never)]
+    fn of_stream(
+        method: Option<&Method>,
         status: StatusCode,
         headers: &HeaderMap,
         tells: bool,
     ) -> Option<Self> {
-        has_content(method, status).then(|| Self {
+        has_content(method.unwrap_or(&Method::GET), status).then(|| Self {
             received: 0,
             announced: announced(headers),
             trailers: false,
+            trailers_only: is_grpc(headers) && !headers.contains_key(GRPC_STATUS),
             tells,
+            maybe_head: method.is_none(),
         })
     }
 
-    /// So many bytes have arrived.
-    #[inline]
-    pub(crate) const fn data(&mut self, length: usize) {
-        self.received = self.received.saturating_add(length as u64);
+    /// Passes on what was read of the body, or says that its end is none. `end_stream`: what the body
+    /// says of itself after its end.
+    pub(crate) fn check<D: Buf, E: Into<BoxError>>(
+        &mut self,
+        read: Option<Result<Frame<D>, E>>,
+        end_stream: impl FnOnce() -> bool,
+    ) -> Option<Result<Frame<D>, BoxError>> {
+        match &read {
+            Some(Ok(frame)) => match frame.data_ref() {
+                Some(data) => self.received = self.received.saturating_add(data.remaining() as u64),
+                None => self.trailers |= frame.is_trailers(),
+            },
+            Some(Err(_)) => {}
+            None => {
+                return self
+                    .ended(end_stream())
+                    .err()
+                    .map(|error| Err(error.into()));
+            }
+        }
+        read.map(|read| read.map_err(Into::into))
     }
 
-    /// The trailers have arrived.
-    #[inline]
-    pub(crate) const fn trailers(&mut self) {
+    fn ended(&mut self, end_stream: bool) -> Result<(), Truncated> {
+        let unproved = match self.announced {
+            _ if self.trailers => false,
+            _ if self.trailers_only => true,
+            _ if end_stream => false,
+            Some(_) if self.received == 0 && self.maybe_head && !self.tells => false,
+            Some(announced) => self.received < announced,
+            None => self.tells,
+        };
+        // It is said once.
         self.trailers = true;
-    }
-
-    /// The body has ended. `end_stream`: what it says of itself now.
-    ///
-    /// # Errors
-    /// When it is not proved to be whole.
-    pub(crate) fn ended(&self, end_stream: bool) -> Result<(), Truncated> {
-        let whole = end_stream
-            || self.trailers
-            || match self.announced {
-                Some(announced) => self.received >= announced,
-                None => !self.tells,
-            };
-        if whole {
+        if !unproved {
             return Ok(());
         }
         Err(Truncated {
             received: self.received,
             announced: self.announced,
         })
+    }
+}
+
+/// Whether this is a gRPC response, and not one of gRPC-Web, which has its trailers in the body.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+#[cfg(feature = "reqwest")]
+pin_project! {
+    /// A body whose end is an error unless it is proved.
+    pub(crate) struct Complete<B> {
+        #[pin]
+        body: B,
+        proof: Proof,
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl<B> Complete<B> {
+    pub(crate) const fn new(body: B, proof: Proof) -> Self {
+        Self { body, proof }
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl<B> Body for Complete<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        let mut this = self.project();
+        let read = ready!(this.body.as_mut().poll_frame(context));
+        Poll::Ready(this.proof.check(read, || this.body.is_end_stream()))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -155,13 +237,14 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Whether bodies of this type are known to tell their `END_STREAM`.
-fn tells_end<B: 'static>() -> bool {
-    let body = TypeId::of::<B>();
+fn tells_end<B>() -> bool {
+    // By name, since a body need not be `'static`. At worst one is not known.
+    let is = |name| type_name::<B>() == name;
     #[cfg(feature = "reqwest")]
-    if body == TypeId::of::<reqwest::Body>() {
+    if is(type_name::<reqwest::Body>()) {
         return reqwest_tells_end();
     }
-    body == TypeId::of::<hyper::body::Incoming>()
+    is(type_name::<hyper::body::Incoming>())
 }
 
 /// Whether reqwest passes on what hyper tells. It does unless it was built to decode: the body that
@@ -171,6 +254,8 @@ fn tells_end<B: 'static>() -> bool {
 /// turn it on: if not, the one of the trait is called.
 #[cfg(feature = "reqwest")]
 fn reqwest_tells_end() -> bool {
+    use std::any::TypeId;
+
     /// Stands for a builder that has no such method.
     struct Cannot;
 

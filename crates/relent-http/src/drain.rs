@@ -7,9 +7,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut};
+use http::Response;
 use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
 
+use crate::complete::Proof;
 use crate::drained::{Drained, End, NotKept};
 
 /// The longest that it may take: about what a new connection would cost anyway.
@@ -33,6 +35,7 @@ pin_project! {
         // `None` when no more is read of it.
         #[pin]
         body: Option<R>,
+        proof: Option<Proof>,
         drained: Drained,
     }
 }
@@ -42,11 +45,13 @@ where
     R: Body,
     R::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// Of a body that is known to be too long nothing is read.
-    pub(crate) fn new(body: R) -> Self {
+    /// The body of the response with this head. Of one that is known to be too long nothing is read.
+    pub(crate) fn new<B>(head: &Response<B>, body: R) -> Self {
+        let (status, version) = (head.status(), head.version());
         let fits = body.size_hint().lower() <= BYTES as u64;
         Self {
             body: fits.then_some(body),
+            proof: Proof::needed::<R>(None, status, version, head.headers()),
             drained: Drained::new(if fits { End::Whole } else { NotKept::LONG }),
         }
     }
@@ -59,11 +64,16 @@ where
             trailers,
             end,
         } = this.drained;
-        while let Some(body) = this.body.as_mut().as_pin_mut() {
-            let read = match ready!(body.poll_frame(context)) {
+        while let Some(mut body) = this.body.as_mut().as_pin_mut() {
+            let read = ready!(body.as_mut().poll_frame(context));
+            let read = match this.proof {
+                Some(proof) => proof.check(read, || body.is_end_stream()),
+                None => read.map(|read| read.map_err(Into::into)),
+            };
+            let read = match read {
                 Some(Ok(frame)) => frame.into_data().map_err(Frame::into_trailers),
                 Some(Err(error)) => {
-                    *end = End::Broke(error.into());
+                    *end = End::Broke(error);
                     this.body.set(None);
                     break;
                 }

@@ -11,6 +11,8 @@ use std::io;
 use relent::{DynError, GaveUp};
 use relent_core::{Cause, Failure, Kind, Network};
 
+use crate::complete::Truncated;
+
 #[cfg(feature = "reqwest")]
 pub use of_reqwest::classify;
 
@@ -28,6 +30,7 @@ pub use of_reqwest::classify;
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
 /// | no answer in time | ambiguous | [`Cause::Timeout`] |
 /// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
+/// | [`Truncated`](crate::Truncated): a body that ended before it was whole | ambiguous | [`Network::Truncated`] |
 /// | anything else | ambiguous | [`Network::Other`] |
 ///
 /// The resolvers of the standard library and of tokio do not tell why a look-up failed: it is
@@ -48,6 +51,9 @@ pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
     #[cfg(feature = "reqwest")]
     if let Some(error) = chain(error).find_map(|source| source.downcast_ref::<reqwest::Error>()) {
         return classify(error);
+    }
+    if chain(error).any(|source| source.is::<Truncated>()) {
+        return Failure::network(Network::Truncated);
     }
     if chain(error).any(is_connect) {
         if chain(error).any(is_timeout) {
@@ -179,6 +185,9 @@ fn while_sending(source: Source<'_>) -> Option<Failure> {
 /// After the head of the response.
 #[cfg(feature = "reqwest")]
 fn while_receiving(source: Source<'_>) -> Option<Network> {
+    if source.is::<Truncated>() {
+        return Some(Network::Truncated);
+    }
     if let Some(error) = source.downcast_ref::<hyper::Error>() {
         return error.is_incomplete_message().then_some(Network::Truncated);
     }

@@ -8,15 +8,16 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::time::Duration;
 
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use relent::{Clock, Driver, Goes};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use reqwest::ResponseBuilderExt;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::complete::Truncated;
+use crate::complete::{Complete, Proof, Truncated};
 use crate::drain::{Drain, TIME};
 use crate::network;
+use crate::replay::BoxError;
 
 /// Why an attempt brought no response, or an incomplete one.
 #[derive(Debug)]
@@ -166,6 +167,30 @@ impl Broken {
         })
     }
 
+    /// A body that could not be read to its end.
+    #[cold]
+    pub(crate) fn reading(error: BoxError) -> Box<Self> {
+        let error = match error.downcast::<reqwest::Error>() {
+            Ok(error) => return (*error).into(),
+            Err(error) => error,
+        };
+        let (failure, error) = match error.downcast::<Truncated>() {
+            Ok(truncated) => (
+                Failure::network(Network::Truncated),
+                AttemptError::Truncated(*truncated),
+            ),
+            Err(error) => (
+                Failure::network(Network::Other),
+                AttemptError::NotTheRest(error.to_string()),
+            ),
+        };
+        Box::new(Self {
+            failure,
+            stop: None,
+            error,
+        })
+    }
+
     /// A failure of this side, which no server can help.
     pub(crate) fn local(reason: StopReason, error: AttemptError) -> Box<Self> {
         Box::new(Self {
@@ -183,17 +208,6 @@ impl From<reqwest::Error> for Box<Broken> {
             failure: network::classify(&error),
             stop: None,
             error: AttemptError::Transport(error),
-        })
-    }
-}
-
-impl From<Truncated> for Box<Broken> {
-    #[cold]
-    fn from(truncated: Truncated) -> Self {
-        Self::new(Broken {
-            failure: Failure::network(Network::Truncated),
-            stop: None,
-            error: AttemptError::Truncated(truncated),
         })
     }
 }
@@ -254,16 +268,47 @@ impl Failed {
 
 /// The response again, with what was read of its body in place of the body.
 pub(crate) async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
+    let (head, body) = apart(response);
+    let mut drain = pin!(Drain::new(&head, body));
+    let end = poll_fn(|context| drain.as_mut().poll_end(context));
+    let _ = tokio::time::timeout(time, end).await;
+    head.map(|()| reqwest::Body::wrap(drain.take())).into()
+}
+
+/// A response that is handed up: the end of its body is an error unless it is proved to be one.
+#[inline]
+pub(crate) fn checked(method: Option<&Method>, response: reqwest::Response) -> reqwest::Response {
+    match Proof::of(method, &response) {
+        Some(proof) => with_proof(response, proof),
+        None => response,
+    }
+}
+
+/// The same for one that came through other middleware, whose bodies may not tell their end.
+#[cfg(feature = "middleware")]
+pub(crate) fn checked_by_length(method: &Method, response: reqwest::Response) -> reqwest::Response {
+    let (status, version) = (response.status(), response.version());
+    match Proof::needed::<()>(Some(method), status, version, response.headers()) {
+        Some(proof) => with_proof(response, proof),
+        None => response,
+    }
+}
+
+#[inline(never)]
+fn with_proof(response: reqwest::Response, proof: Proof) -> reqwest::Response {
+    let (head, body) = apart(response);
+    let body = Complete::new(body, proof);
+    head.map(|()| reqwest::Body::wrap(body)).into()
+}
+
+/// The head, from which a response can be made again, and the body.
+fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
     // It is not handed on with the rest of the head.
     let url = Response::builder().url(response.url().clone());
     let url = url.body(()).unwrap_or_default().into_parts().0.extensions;
     let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
-    let mut drain = pin!(Drain::new(body));
-    let end = poll_fn(|context| drain.as_mut().poll_end(context));
-    let _ = tokio::time::timeout(time, end).await;
     head.extensions.extend(url);
-    let body = reqwest::Body::wrap(drain.take());
-    Response::from_parts(head, body).into()
+    (Response::from_parts(head, ()), body)
 }
 
 /// The end of the time given to an attempt.

@@ -432,7 +432,7 @@ impl<'c> Download<'c> {
             .request
             .asked()
             .map_or(&Method::GET, |(method, _)| method);
-        let mut proof = Proof::of(method, &response);
+        let mut proof = Proof::of(Some(method), &response);
         let mut body = reqwest::Body::from(response);
         let mut window = self.rate.map(Window::new);
         loop {
@@ -440,15 +440,17 @@ impl<'c> Download<'c> {
                 None => self.until.timeout(body.frame()).await?,
                 Some(window) => self.until.timeout(window.around(body.frame())).await??,
             };
-            let Some(frame) = frame.transpose()? else {
-                break;
+            let frame = match &mut proof {
+                Some(proof) => proof.check(frame, || body.is_end_stream()),
+                None => frame.map(|read| read.map_err(Into::into)),
+            };
+            let Some(frame) = frame.transpose().map_err(Broken::reading)? else {
+                return Ok(());
             };
             let Ok(bytes) = frame.into_data() else {
-                proof.iter_mut().for_each(Proof::trailers);
                 continue;
             };
             let length = bytes.len() as u64;
-            proof.iter_mut().for_each(|proof| proof.data(bytes.len()));
             window.iter_mut().for_each(|window| window.data(length));
             if let Some(partial) = &mut self.partial
                 && partial.received.saturating_add(length) > end
@@ -462,10 +464,6 @@ impl<'c> Download<'c> {
             if let Some(partial) = &mut self.partial {
                 partial.received += length;
             }
-        }
-        match proof.map_or(Ok(()), |proof| proof.ended(body.is_end_stream())) {
-            Ok(()) => Ok(()),
-            Err(truncated) => Err(truncated.into()),
         }
     }
 

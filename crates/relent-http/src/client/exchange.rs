@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use tower_service::Service;
 
 use super::Client;
-use super::attempt::{Failed, Last, Until};
+use super::attempt::{Failed, Last, Until, checked};
 use super::error::Error;
 use super::hops::{Followed, Watch};
 use super::manner::{CallDriver, Manner, cause};
@@ -119,6 +119,7 @@ impl Future for Exchange {
                 Some(first) => match ready!(call.poll_first(first, this.timer.as_mut(), context)) {
                     Ok(response) => {
                         let summary = call.succeeded(&response, &first.watch);
+                        let response = call.checked(response);
                         *this.first = None;
                         *this.call = None;
                         return Poll::Ready(Ok(Response::new(response, summary)));
@@ -234,6 +235,13 @@ impl Call {
         self.driver.summary(None)
     }
 
+    /// The response as it is handed up.
+    #[inline]
+    pub(super) fn checked(&self, response: reqwest::Response) -> reqwest::Response {
+        let method = self.request.asked().map(|(method, _)| method);
+        checked(method, response)
+    }
+
     #[cold]
     fn succeeded_elsewhere(&mut self, response: &reqwest::Response, followed: &Followed) {
         let (url, since) = (response.url(), Some(followed.at));
@@ -309,7 +317,7 @@ impl Call {
         match self.manner.judge(number.saturating_sub(1), outcome) {
             Ok(response) => {
                 let summary = self.succeeded(&response, &watch);
-                Ok(Response::new(response, summary))
+                Ok(Response::new(self.checked(response), summary))
             }
             Err(mut failed) => {
                 self.heed_hops(&mut failed, &watch);
@@ -322,7 +330,7 @@ impl Call {
 /// The last real outcome, if there is one.
 fn ended(last: Option<Last>, summary: Summary) -> Ending {
     match last {
-        Some(Last::Refused(response)) => Ok(Response::new(response, summary)),
+        Some(Last::Refused(response)) => Ok(Response::new(checked(None, response), summary)),
         Some(Last::Error(error)) => Err(GaveUp::new(Some(error), summary).into()),
         None => Err(GaveUp::new(None, summary).into()),
     }

@@ -10,7 +10,7 @@ use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, Repeatable, S
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use super::attempt::{AttemptError, Until};
+use super::attempt::{AttemptError, Until, checked_by_length};
 use super::hops::Watch;
 use super::manner::{Manner, cause};
 use super::outgoing::Head;
@@ -165,19 +165,20 @@ impl RetryMiddleware {
         watch: &mut Watch,
     ) -> std::result::Result<Response, (Failure, Outcome)> {
         let facts = RequestFacts::of(request.method(), request.headers());
+        let method = request.method().clone();
         let running = watch.around(next.run(request, extensions));
         let outcome = until.timeout(running).await;
         match outcome.map_err(|cut| (cut.failure, Outcome::Cut(cut.error)))? {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
                 if cannot_fail(status, headers) && !policy.makes_failure_of(status.as_u16()) {
-                    return Ok(response);
+                    return Ok(checked_by_length(&method, response));
                 }
                 let now = SystemTime::now();
                 let failure = classify(status, headers, facts, now, &self.hints)
                     .or_else(|| classify_listed(policy, status, headers, now, &self.hints));
                 match failure {
-                    None => Ok(response),
+                    None => Ok(checked_by_length(&method, response)),
                     Some(failure) => Err((failure, Outcome::Refused(response))),
                 }
             }

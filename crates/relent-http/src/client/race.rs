@@ -9,7 +9,7 @@ use relent::{RaceEvent, Racer, Running};
 use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
 
 use super::Client;
-use super::attempt::{Broken, Failed};
+use super::attempt::{Broken, Failed, checked};
 use super::exchange::Call;
 use super::hops::Watch;
 use super::manner::cause;
@@ -119,6 +119,8 @@ impl Call {
                     }
                     let seen = Some(cause(response.status()));
                     running.won(driver, hedge, &racer, seen);
+                    let method = request.asked().map(|(method, _)| method);
+                    let response = checked(method, response);
                     return Ok(Response::new(response, driver.summary(None)));
                 }
                 Err(failed) => failed,

@@ -94,7 +94,8 @@ where
                 let summary = this.driver.summary(Some(stop));
                 Next::Over(match outcome {
                     Outcome::Response(response) => {
-                        Ok(with(summary, response.map(ResponseBody::of)))
+                        let method = head.map(Head::method);
+                        Ok(with(summary, ResponseBody::under(method, response)))
                     }
                     Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
                 })
@@ -143,7 +144,10 @@ where
         let facts = known(this.facts, Some(head), this.driver);
         let finish = racing.poll_finish(this.driver, call, this.replay, facts, context);
         Poll::Ready(match ready!(finish) {
-            Ok(response) => Next::Over(Ok(answer(this.driver, this.config.traced, response))),
+            Ok(response) => {
+                let (traced, method) = (this.config.traced, Some(head.method()));
+                Next::Over(Ok(answer(this.driver, traced, method, response)))
+            }
             Err((ended, failure)) => Next::Failed(ended, failure),
         })
     }

@@ -2,17 +2,24 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use http::{Method, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::complete::Proof;
 use crate::drained::Drained;
 use crate::replay::BoxError;
 
 pin_project! {
     /// The body of a response of [`Retry`](super::Retry): that of the service, passed on as it comes.
+    ///
+    /// In HTTP/2 a server can reset a response as if it were at its end, which hyper passes on as the
+    /// end. Such a body ends with [`Truncated`](crate::Truncated): one that is shorter than its
+    /// `Content-Length`, one of gRPC without its trailers, and one of hyper itself without
+    /// `END_STREAM`.
     ///
     /// A refused response is read while its retry waits, so that its connection can be used again. If
     /// the retry is then held back to the end of the call, by a gate, a cooldown, a rate or a service
@@ -28,6 +35,8 @@ pin_project! {
     #[project = SourceProjection]
     enum Source<R> {
         Service { #[pin] body: R },
+        // Of HTTP/2, whose end may be none. The proof is apart, as below.
+        Stream { #[pin] body: R, proof: Box<Proof> },
         // In a box, since most responses have none and are moved several times.
         Drained { body: Box<Drained> },
     }
@@ -39,6 +48,25 @@ impl<R> ResponseBody<R> {
     pub(super) const fn of(body: R) -> Self {
         Self {
             source: Source::Service { body },
+        }
+    }
+
+    /// The same under its head, after a request by this method if it is known.
+    #[inline]
+    pub(super) fn under(method: Option<&Method>, response: Response<R>) -> Response<Self> {
+        let (status, version) = (response.status(), response.version());
+        let proof = Proof::needed::<R>(method, status, version, response.headers());
+        response.map(|body| match proof {
+            None => Self::of(body),
+            Some(proof) => Self::proved(body, proof),
+        })
+    }
+
+    #[inline(never)]
+    fn proved(body: R, proof: Proof) -> Self {
+        let proof = Box::new(proof);
+        Self {
+            source: Source::Stream { body, proof },
         }
     }
 
@@ -55,7 +83,7 @@ impl<R> ResponseBody<R> {
     /// was held back.
     pub fn into_inner(self) -> Option<R> {
         match self.source {
-            Source::Service { body } => Some(body),
+            Source::Service { body } | Source::Stream { body, .. } => Some(body),
             Source::Drained { .. } => None,
         }
     }
@@ -74,28 +102,36 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.project().source.project() {
-            // No copy where the data are `Bytes`.
-            SourceProjection::Service { body } => body.poll_frame(context).map(|frame| {
-                let bytes = |mut data: R::Data| data.copy_to_bytes(data.remaining());
-                frame.map(|read| read.map(|frame| frame.map_data(bytes)).map_err(Into::into))
-            }),
+            SourceProjection::Service { body } => body
+                .poll_frame(context)
+                .map(|read| read.map(|read| read.map(in_bytes).map_err(Into::into))),
+            SourceProjection::Stream { mut body, proof } => {
+                let read = ready!(body.as_mut().poll_frame(context));
+                let read = proof.check(read, || body.is_end_stream());
+                Poll::Ready(read.map(|read| read.map(in_bytes)))
+            }
             SourceProjection::Drained { body } => Pin::new(&mut **body).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Service { body } => body.is_end_stream(),
+            Source::Service { body } | Source::Stream { body, .. } => body.is_end_stream(),
             Source::Drained { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Service { body } => body.size_hint(),
+            Source::Service { body } | Source::Stream { body, .. } => body.size_hint(),
             Source::Drained { body } => body.size_hint(),
         }
     }
+}
+
+/// No copy where the data are `Bytes`.
+fn in_bytes<D: Buf>(frame: Frame<D>) -> Frame<Bytes> {
+    frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))
 }
 
 impl<R> fmt::Debug for ResponseBody<R> {

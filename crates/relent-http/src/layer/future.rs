@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use relent::{Attempt, Clock, GaveUp, Sleeper, Summary, Timer};
@@ -320,9 +320,10 @@ pub(super) fn of_error(error: BoxError) -> (BoxError, Failure) {
 pub(super) fn answer<R, K: Clock>(
     driver: &mut CallDriver<K>,
     traced: bool,
+    method: Option<&Method>,
     response: Response<R>,
 ) -> Response<ResponseBody<R>> {
-    let response = response.map(ResponseBody::of);
+    let response = ResponseBody::under(method, response);
     if driver.attempts() > 1 || traced {
         return with(driver.summary(None), response);
     }
@@ -377,7 +378,9 @@ where
                                     this.driver.on_success_with(Cause::Status(status));
                                     this.state.set(State::Done);
                                     let traced = this.config.traced;
-                                    return Poll::Ready(Ok(answer(this.driver, traced, response)));
+                                    let method = this.head.as_ref().map(Head::method);
+                                    let response = answer(this.driver, traced, method, response);
+                                    return Poll::Ready(Ok(response));
                                 }
                                 Some(failure) => {
                                     span.answered(response.status(), Some(&failure));

@@ -32,7 +32,8 @@ where
             Outcome::Response(response) => {
                 let (head, body) = response.into_parts();
                 let head = Response::from_parts(head, ());
-                Self::Refused(head, Box::pin(Drain::new(body)))
+                let drain = Box::pin(Drain::new(&head, body));
+                Self::Refused(head, drain)
             }
         }
     }
