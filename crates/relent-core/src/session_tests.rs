@@ -1390,3 +1390,111 @@ fn a_hint_does_not_stretch_the_random_walk() {
     let after = Duration::from_millis(90);
     assert_eq!(decision, Decision::Retry { after });
 }
+
+/// A download of 2 GiB over a line that is cut every 150 MiB.
+#[test]
+fn progress_begins_count_and_backoff_anew() {
+    let policy = doubling().max_retries(2).build().unwrap();
+    // A list that matches nothing takes away the short form.
+    let long = policy.clone().into_builder();
+    let long = long.stop_on([Pattern::Grpc(99)]).build().unwrap();
+    for policy in [&policy, &long] {
+        let mut run = Run::new(policy);
+        for _ in 0..20 {
+            assert_eq!(run.wait(Failure::ambiguous()), SECOND);
+            assert_eq!(run.wait(Failure::ambiguous()), 2 * SECOND);
+            run.session.on_attempt();
+            run.session.on_progress(run.now, None);
+            let (now, draw) = (run.now, &mut run.draw);
+            let failure = Failure::ambiguous();
+            let decision = run.session.on_failure(policy, now, &failure, draw, None);
+            assert_eq!(decision, Decision::Retry { after: SECOND });
+            // That was a first retry: one more is left before progress.
+            assert_eq!(run.wait(Failure::ambiguous()), 2 * SECOND);
+            run.session.on_progress(run.now, None);
+        }
+        assert_eq!(run.session.attempts(), 80);
+    }
+}
+
+#[test]
+fn progress_begins_the_counts_of_rules_and_of_what_is_retried_once_anew() {
+    let rule = Rule::on([Pattern::Status(500)]).max_retries(1);
+    let policy = doubling().rule(rule).build().unwrap();
+    let mut run = Run::new(&policy);
+    for failure in [
+        status(Kind::Ambiguous, 500),
+        status(Kind::NotProcessed, 425),
+    ] {
+        run.wait(failure);
+        run.session.on_progress(run.now, None);
+        run.wait(failure);
+        assert_eq!(run.stop(failure), StopReason::RetriesExhausted);
+    }
+}
+
+#[test]
+fn progress_moves_no_limit_of_time() {
+    for (limited, reason) in [
+        (doubling().deadline(60 * SECOND), StopReason::Deadline),
+        (doubling().max_elapsed(60 * SECOND), StopReason::MaxElapsed),
+    ] {
+        let policy = limited.max_retries(1).build().unwrap();
+        let mut run = Run::new(&policy);
+        let mut retries = 0;
+        let stop = loop {
+            run.session.on_progress(run.now, None);
+            match run.fail_after(9 * SECOND, Failure::ambiguous()) {
+                Decision::Retry { .. } => retries += 1,
+                Decision::Stop(stop) => break stop,
+            }
+        };
+        assert_eq!((retries, stop.reason), (1, reason));
+    }
+}
+
+/// What no longer advances is as dear as any other retry.
+#[test]
+fn a_retry_that_made_progress_is_given_back_to_the_budget() {
+    let config = BudgetConfig {
+        reserve: 2.0,
+        ratio: 0.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let budget = Budget::new(&config).unwrap();
+    let policy = doubling().max_retries(9).build().unwrap();
+    let mut run = Run::new(&policy).budget(&budget);
+    run.wait(Failure::ambiguous());
+    for _ in 0..20 {
+        run.session.on_attempt();
+        run.session.on_progress(run.now, Some(&budget));
+        assert_eq!(budget.balance(), 2.0);
+        let (now, draw) = (run.now, &mut run.draw);
+        let failure = Failure::ambiguous();
+        let decision = run
+            .session
+            .on_failure(&policy, now, &failure, draw, Some(&budget));
+        assert!(matches!(decision, Decision::Retry { .. }));
+        assert_eq!(budget.balance(), 1.0);
+    }
+    run.wait(Failure::ambiguous());
+    assert_eq!(run.stop(Failure::ambiguous()), StopReason::Budget);
+}
+
+#[test]
+fn progress_leaves_a_granted_hedge_alone() {
+    let policy = doubling().build().unwrap();
+    let mut session = Session::new(Instant::ORIGIN, true);
+    session.on_attempt();
+    assert!(session.grant_hedge(&policy, Instant::ORIGIN, None));
+    session.on_progress(Instant::ORIGIN, None);
+    assert!(session.holds());
+    session.call_off_hedge(None);
+    assert!(!session.holds());
+}
+
+#[test]
+fn a_session_fits_into_a_cache_line() {
+    assert_eq!(size_of::<Session>(), 64);
+}

@@ -52,7 +52,7 @@ pub use request::RequestBuilder;
 pub use response::Response;
 pub use resume::{NotResumable, Resumable};
 pub use route::{InvalidRoute, Route};
-pub use sink::Sink;
+pub use sink::{Sink, ToWriter};
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///

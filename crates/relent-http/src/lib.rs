@@ -24,7 +24,7 @@
 //!   conventions for HTTP, and the [events](https://docs.rs/relent/latest/relent/observe) of waits
 //!   and give-ups.
 //! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
-//! - `json`, `form`, `query`: what reqwest's features of the same names add to a request.
+//! - `json`, `form`, `multipart`, `query`: what reqwest's features of the same names add to a request.
 //!
 //! Coming from another library: `fetch_retry` has every option side by side.
 
@@ -79,7 +79,7 @@ pub use client::RetryMiddleware;
 #[cfg(feature = "reqwest")]
 pub use client::{
     AttemptError, Body, Client, Download, Error, Failed, InvalidRoute, Last, NotResumable,
-    RequestBuilder, Response, Resumable, Route, Sink,
+    RequestBuilder, Response, Resumable, Route, Sink, ToWriter,
 };
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 pub use complete::Truncated;

@@ -453,7 +453,8 @@ where
     }
 
     /// The running attempt has brought the operation on for good, though it fails: the count of
-    /// retries and the backoff begin anew, and limits of time hold. To be said before the failure; see
+    /// retries and the backoff begin anew, and limits of time hold. Its destination is up: the failure
+    /// that follows is no sign against it. To be said before the failure; see
     /// [`Session::on_progress`].
     ///
     /// ```
@@ -474,6 +475,7 @@ where
     /// ```
     pub fn on_progress(&mut self) {
         let now = self.now();
+        self.on_answered();
         self.session.on_progress(now, budget(&self.to));
     }
 

@@ -112,6 +112,16 @@ impl RequestBuilder {
         self
     }
 
+    /// Sends this as `multipart/form-data`. A form is a stream: it is kept while it goes out, up to
+    /// [`Client::body_cap`], and sent again if that was all of it (design rule 9). Raise the cap for
+    /// larger forms that are to be retried.
+    #[cfg(feature = "multipart")]
+    pub fn multipart(mut self, form: reqwest::multipart::Form) -> Self {
+        self.http = self.http.multipart(form);
+        self.plan.body = None;
+        self
+    }
+
     /// Sends this body: bytes, a [file](Body::file), a [stream that can be made
     /// again](Body::made_by), or one of reqwest's. If that is a stream, it is kept while it goes out, up
     /// to [`Client::body_cap`], and sent again if that was all of it (design rule 9).

@@ -1,10 +1,13 @@
 //! Where the body of a response goes.
 
+use std::fmt;
 use std::future::ready;
 use std::io;
 
 use bytes::Bytes;
 use http::Response;
+use tokio::fs::File;
+use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
 use super::resume::Resumable;
 
@@ -97,5 +100,128 @@ impl Sink for Vec<u8> {
     async fn no_content(&mut self, _: &Response<()>) -> io::Result<()> {
         self.clear();
         Ok(())
+    }
+}
+
+/// A file is written from its beginning, and is as long as the response: what was in it before is gone
+/// with the first response that begins. If the response goes on where an earlier call has ended, so
+/// does the file. A success without a representation, such as a 304, leaves it alone.
+///
+/// The bytes are with the system when the download is over. To have them on the disk call
+/// [`File::sync_all`]. To have a file that is whole or as it was, download into a temporary file beside
+/// it, and rename that.
+///
+/// ```no_run
+/// # async fn example(client: relent_http::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut file = tokio::fs::File::create("large.tmp").await?;
+/// let (head, _) = client.get("https://example.com/large").download(&mut file).await?;
+/// if head.status().is_success() {
+///     file.sync_all().await?;
+///     tokio::fs::rename("large.tmp", "large").await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+impl Sink for File {
+    async fn start(&mut self, _: &Response<()>, _: Option<&Resumable>) -> io::Result<()> {
+        cut_to(self, 0).await
+    }
+
+    async fn resume(
+        &mut self,
+        _: &Response<()>,
+        from: u64,
+        _: Option<&Resumable>,
+    ) -> io::Result<()> {
+        cut_to(self, from).await
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.write_all(&bytes).await
+    }
+
+    async fn complete(&mut self) -> io::Result<()> {
+        self.flush().await
+    }
+}
+
+/// Makes a file so long, and writes on at its end. What was written before may be on its way still.
+async fn cut_to(file: &mut File, length: u64) -> io::Result<()> {
+    file.flush().await?;
+    file.set_len(length).await?;
+    file.seek(io::SeekFrom::Start(length)).await?;
+    Ok(())
+}
+
+/// Passes a body on to any [`AsyncWrite`], such as a socket, a pipe or an encoder.
+///
+/// What has been written cannot be called back. So a response that is cut short goes on if it can be
+/// resumed; if it would have to begin anew, the download ends with
+/// [`StopReason::NotReplayable`](relent_core::StopReason::NotReplayable). The body of a status that
+/// says failure is written too; to see the status first, use
+/// [`RequestBuilder::send`](super::RequestBuilder::send). The writer is flushed at the end, and not
+/// shut down.
+///
+/// ```no_run
+/// # async fn example(client: relent_http::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use relent_http::ToWriter;
+///
+/// let mut stdout = ToWriter::new(tokio::io::sink());
+/// client.get("https://example.com/large").download(&mut stdout).await?;
+/// println!("{} bytes have left", stdout.written());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct ToWriter<W> {
+    writer: W,
+    written: u64,
+}
+
+impl<W> ToWriter<W> {
+    /// Passes a body on to this writer.
+    #[must_use]
+    pub const fn new(writer: W) -> Self {
+        Self { writer, written: 0 }
+    }
+
+    /// The bytes that were handed to the writer.
+    #[must_use]
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// The writer.
+    #[must_use]
+    pub fn into_inner(self) -> W {
+        self.writer
+    }
+}
+
+impl<W: AsyncWrite + Unpin + Send> Sink for ToWriter<W> {
+    async fn start(&mut self, _: &Response<()>, _: Option<&Resumable>) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        // Counted first: of a write that is dropped nobody knows how much has left.
+        self.written = self.written.saturating_add(bytes.len() as u64);
+        self.writer.write_all(&bytes).await
+    }
+
+    async fn complete(&mut self) -> io::Result<()> {
+        self.writer.flush().await
+    }
+
+    fn can_start_over(&self) -> bool {
+        self.written == 0
+    }
+}
+
+impl<W> fmt::Debug for ToWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToWriter")
+            .field("written", &self.written)
+            .finish_non_exhaustive()
     }
 }
