@@ -25,6 +25,7 @@ use http_body::{Body, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::field::{digits, trim};
+use crate::grpc::is_grpc;
 use crate::headers::GRPC_STATUS;
 use crate::replay::BoxError;
 
@@ -128,7 +129,7 @@ impl Proof {
             received: 0,
             announced: announced(headers),
             trailers: false,
-            trailers_only: is_grpc(headers) && !headers.contains_key(GRPC_STATUS),
+            trailers_only: is_open_grpc(headers),
             tells,
             maybe_head: method.is_none(),
         })
@@ -178,11 +179,12 @@ impl Proof {
     }
 }
 
-/// Whether this is a gRPC response, and not one of gRPC-Web, which has its trailers in the body.
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+/// Whether the status of a gRPC call is to come in the trailers. Those of gRPC-Web are in the body.
+fn is_open_grpc(headers: &HeaderMap) -> bool {
+    let is_web = |kind: &HeaderValue| kind.as_bytes().starts_with(b"application/grpc-web");
+    is_grpc(headers)
+        && !headers.get(CONTENT_TYPE).is_some_and(is_web)
+        && !headers.contains_key(GRPC_STATUS)
 }
 
 #[cfg(feature = "reqwest")]

@@ -52,7 +52,7 @@ pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
     if let Some(error) = chain(error).find_map(|source| source.downcast_ref::<reqwest::Error>()) {
         return classify(error);
     }
-    if chain(error).any(|source| source.is::<Truncated>()) {
+    if chain(error).any(<dyn Error>::is::<Truncated>) {
         return Failure::network(Network::Truncated);
     }
     if chain(error).any(is_connect) {

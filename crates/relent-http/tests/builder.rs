@@ -584,6 +584,22 @@ async fn rule_9_a_stream_that_an_answer_has_beaten_is_not_sent_again() {
 }
 
 #[tokio::test]
+async fn a_multipart_form_is_sent_again_if_it_is_kept() {
+    for (cap, attempts) in [(1 << 16, 2), (10, 1)] {
+        let client = client(quick()).body_cap(cap);
+        let server = Server::script([status(503), ok()]);
+        let form = reqwest::multipart::Form::new().text("name", "value");
+        let put = client.put(server.url("/")).multipart(form).send().await;
+        assert_eq!(put.unwrap().summary().attempts, attempts);
+        for seen in server.seen() {
+            let kind = seen.header("content-type").unwrap();
+            assert!(kind.starts_with("multipart/form-data; boundary="), "{kind}");
+            assert!(String::from_utf8_lossy(&seen.body).contains("value"));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_can_be_made_again_goes_out_as_often_as_needed() {
     let client = client(quick());
     let server = Server::script([status(503), Step::Close(Vec::new()), ok()]);

@@ -41,8 +41,8 @@ enum Send {
     Head(&'static str, Vec<(&'static str, String)>, bool),
     /// So many bytes; and whether the stream ends with them.
     Data(usize, bool),
-    /// Trailers, which end the stream.
-    Trailers,
+    /// Trailers with this field, which end the stream.
+    Trailers(&'static str, &'static str),
     /// A reset with this code.
     Reset(u32),
 }
@@ -81,7 +81,7 @@ fn whole() -> Vec<(&'static str, Vec<Send>)> {
                 vec![
                     head("200", length),
                     Send::Data(WHOLE, false),
-                    Send::Trailers,
+                    Send::Trailers("x-sum", "1"),
                 ],
             ),
         ]);
@@ -168,7 +168,9 @@ fn bytes_of(send: &Send, id: u32) -> Vec<u8> {
             all.extend(frame(0, end(ends), id, last));
             all
         }
-        Send::Trailers => frame(1, END_HEADERS | END_STREAM, id, &literal("x-sum", "1")),
+        Send::Trailers(name, value) => {
+            frame(1, END_HEADERS | END_STREAM, id, &literal(name, value))
+        }
         Send::Reset(code) => frame(3, 0, id, &code.to_be_bytes()),
     }
 }
@@ -398,23 +400,41 @@ async fn what_is_drained_of_a_truncated_response_is_not_its_whole() {
     }
 }
 
+fn grpc(end: Vec<Send>) -> Vec<Send> {
+    let kind = ("content-type", "application/grpc+proto".to_owned());
+    let mut all = vec![Send::Head("200", vec![kind], false), Send::Data(5, false)];
+    all.extend(end);
+    all
+}
+
 #[tokio::test]
 async fn a_grpc_response_without_trailers_is_truncated() {
-    let answer = |end: Vec<Send>| {
-        let kind = ("content-type", "application/grpc+proto".to_owned());
-        let mut all = vec![Send::Head("200", vec![kind], false), Send::Data(5, false)];
-        all.extend(end);
-        all
-    };
     for (end, is_whole) in [
-        (vec![Send::Reset(NO_ERROR)], false),
-        (vec![Send::Data(0, true)], false),
-        (vec![Send::Trailers], true),
+        (Send::Reset(NO_ERROR), false),
+        (Send::Data(0, true), false),
+        (Send::Trailers("grpc-status", "0"), true),
     ] {
-        let (address, _) = serve(vec![answer(end.clone())]).await;
+        let (address, _) = serve(vec![grpc(vec![end.clone()])]).await;
         let layered = RetryLayer::new(policy(0)).layer(hyper());
         let response = layered.oneshot(request(Method::POST, address)).await;
         let read = response.unwrap().into_body().collect().await;
         assert_eq!(read.is_ok(), is_whole, "{end:?}");
+        let result = client(0).download(get(address), &mut Vec::new()).await;
+        assert_eq!(result.is_ok(), is_whole, "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_call_that_failed_is_no_successful_download() {
+    let status = ("grpc-status", "14".to_owned());
+    let kind = ("content-type", "application/grpc".to_owned());
+    let in_headers = vec![Send::Head("200", vec![kind, status], true)];
+    let in_trailers = grpc(vec![Send::Trailers("grpc-status", "14")]);
+    for answer in [in_headers, in_trailers] {
+        let (address, count) = serve(vec![answer]).await;
+        let result = client(1).download(get(address), &mut Vec::new()).await;
+        let gave_up = result.unwrap_err();
+        assert!(matches!(gave_up.error(), Some(AttemptError::Grpc(14))));
+        assert_eq!(count.load(Ordering::SeqCst), 2);
     }
 }

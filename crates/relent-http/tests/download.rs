@@ -23,8 +23,9 @@ use relent::{
     PolicyBuilder, StopReason, Summary, TokioClock,
 };
 use relent_http::client::recipe;
-use relent_http::{AttemptError, Body, Client, Download, Failed, Last, Resumable, Sink};
+use relent_http::{AttemptError, Body, Client, Download, Failed, Last, Resumable, Sink, ToWriter};
 use scripted::{Seen, Server, Step, cut, pattern, response, rest};
+use tokio::io::AsyncReadExt;
 use tokio::sync::Notify;
 
 const TAG: &str = "\"v1\"";
@@ -483,7 +484,7 @@ async fn the_default_policy_gets_a_large_file_over_a_line_that_is_cut_again_and_
     let whole = pattern(10, 320_000);
     let server = cutting(&whole, 20_000);
     let plain = || recipe().no_proxy().tls_certs_only([]);
-    let client = Client::made_by(plain, Policy::STANDARD.clone()).unwrap();
+    let client = Client::made_by(plain, Policy::STANDARD).unwrap();
     let mut sink = Listening::default();
     let (_, summary) = client
         .download(get(&server.url("/")), &mut sink)
@@ -561,3 +562,60 @@ async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn a_file_is_as_long_as_the_last_response_and_goes_on_where_it_was() {
+    let whole = pattern(16, LENGTH);
+    let served = whole.clone();
+    let server = Server::answering(move |index, seen| match index {
+        // Begins anew with less.
+        0 => Step::Close(cut(200, &[], &served, 40_000)),
+        1 => Step::Close(cut(200, &[("etag", TAG)], &served, 20_000)),
+        2 => ranged(&served, seen, usize::MAX),
+        3 => Step::Close(b"HTTP/1.1 304 Not Modified\r\n\r\n".to_vec()),
+        _ => ranged(&served[..100], seen, usize::MAX),
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, vec![b'x'; 2 * LENGTH]).unwrap();
+    let mut open = tokio::fs::OpenOptions::new();
+    let mut file = open.write(true).open(&path).await.unwrap();
+    let client = client(quick());
+    let get = || client.get(server.url("/"));
+    let (_, summary) = get().download(&mut file).await.unwrap();
+    assert_eq!(summary.attempts, 3);
+    assert!(std::fs::read(&path).unwrap() == whole);
+
+    let (head, _) = get().download(&mut file).await.unwrap();
+    assert_eq!(head.status(), 304);
+    assert!(std::fs::read(&path).unwrap() == whole, "left alone");
+
+    get().download(&mut file).await.unwrap();
+    assert!(std::fs::read(&path).unwrap() == whole[..100]);
+}
+
+#[tokio::test]
+async fn what_has_gone_to_a_writer_is_not_written_again() {
+    let whole = pattern(17, LENGTH);
+    for (tag, reason) in [(Some(TAG), None), (None, Some(StopReason::NotReplayable))] {
+        let served = whole.clone();
+        let server = Server::answering(move |_, seen| match (tag, seen.range_start()) {
+            (Some(_), Some(_)) => ranged(&served, seen, usize::MAX),
+            (Some(_), None) => ranged(&served, seen, 20_000),
+            (None, _) => Step::Close(cut(200, &[], &served, 20_000)),
+        });
+        let (writer, mut reader) = tokio::io::duplex(2 * LENGTH);
+        let mut sink = ToWriter::new(writer);
+        let result = client(quick())
+            .get(server.url("/"))
+            .download(&mut sink)
+            .await;
+        let stopped = result.err().and_then(|error| error.summary()?.reason);
+        assert_eq!(stopped, reason);
+        assert_eq!(sink.written(), if tag.is_some() { 50_000 } else { 20_000 });
+        drop(sink);
+        let mut arrived = Vec::new();
+        reader.read_to_end(&mut arrived).await.unwrap();
+        assert!(whole.starts_with(&arrived));
+    }
+}

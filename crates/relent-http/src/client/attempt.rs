@@ -37,6 +37,9 @@ pub enum AttemptError {
     },
     /// The body ended before it was whole, though its connection did not fail.
     Truncated(Truncated),
+    /// The gRPC call failed with this status, in the headers or trailers of a response whose HTTP
+    /// status is 200.
+    Grpc(u16),
     /// The answer to a request for the rest of a response was not that rest: its bytes would have
     /// been mixed with those of another representation. Or it was a part where the whole was asked
     /// for, or no complete response at all. The text says what it was.
@@ -59,6 +62,7 @@ impl fmt::Display for AttemptError {
                 write!(f, "only {received} bytes arrived within {within}")
             }
             Self::Truncated(truncated) => truncated.fmt(f),
+            Self::Grpc(code) => Cause::Grpc(*code).fmt(f),
             Self::NotTheRest(what) => f.write_str(what),
             Self::Body(error) | Self::Sink(error) => error.fmt(f),
         }
@@ -74,6 +78,7 @@ impl Error for AttemptError {
             | Self::Timeout(_)
             | Self::Slow { .. }
             | Self::Truncated(_)
+            | Self::Grpc(_)
             | Self::NotTheRest(_) => None,
         }
     }
@@ -183,6 +188,19 @@ impl Broken {
                 Failure::network(Network::Other),
                 AttemptError::NotTheRest(error.to_string()),
             ),
+        };
+        Box::new(Self {
+            failure,
+            stop: None,
+            error,
+        })
+    }
+
+    /// A gRPC call that failed by its trailers.
+    pub(crate) fn grpc(failure: Failure) -> Box<Self> {
+        let error = match failure.cause {
+            Cause::Grpc(code) => AttemptError::Grpc(code),
+            _ => AttemptError::NotTheRest("the trailers have no grpc-status".to_owned()),
         };
         Box::new(Self {
             failure,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -23,6 +23,7 @@ use super::sending::{Connection, wait};
 use super::sink::Sink;
 use crate::complete::{Proof, has_content};
 use crate::cross_layer::Telling;
+use crate::grpc;
 use crate::repeatable::RequestFacts;
 
 /// One download across its attempts; for a loop of your own around a
@@ -149,7 +150,7 @@ impl<'c> Download<'c> {
     ///
     /// ```
     /// # fn example(download: relent_http::Download<'_>) -> relent_http::Download<'_> {
-    /// use std::time::Duration;
+    /// use std::time::{Duration, SystemTime};
     ///
     /// download.min_rate(64 << 10, Duration::from_secs(60)) // about a kilobyte per second
     /// # }
@@ -208,6 +209,10 @@ impl<'c> Download<'c> {
             self.manner
                 .note_hops(&mut failed.failure, watch, watched, facts);
             self.request.take_back(&mut failed);
+            if let Cause::Grpc(code) = failed.failure.cause {
+                // No body comes, and the status of HTTP would pass for success.
+                failed.last = Last::Error(AttemptError::Grpc(code));
+            }
             match &self.partial {
                 Some(partial) => {
                     let (received, total) = (partial.received, partial.total());
@@ -433,6 +438,7 @@ impl<'c> Download<'c> {
             .asked()
             .map_or(&Method::GET, |(method, _)| method);
         let mut proof = Proof::of(Some(method), &response);
+        let is_grpc = grpc::is_grpc(response.headers());
         let mut body = reqwest::Body::from(response);
         let mut window = self.rate.map(Window::new);
         loop {
@@ -447,8 +453,17 @@ impl<'c> Download<'c> {
             let Some(frame) = frame.transpose().map_err(Broken::reading)? else {
                 return Ok(());
             };
-            let Ok(bytes) = frame.into_data() else {
-                continue;
+            let bytes = match frame.into_data() {
+                Ok(bytes) => bytes,
+                Err(frame) if is_grpc => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    let hints = &self.client.0.hints;
+                    match grpc::classify_trailers(&trailers, SystemTime::now(), hints) {
+                        Some(failure) => return Err(Broken::grpc(failure)),
+                        None => continue,
+                    }
+                }
+                Err(_) => continue,
             };
             let length = bytes.len() as u64;
             window.iter_mut().for_each(|window| window.data(length));
@@ -543,16 +558,24 @@ impl Client {
     /// Attempts until the whole body is in `sink`, or the policy stops.
     ///
     /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with
-    /// a strong `ETag`, the next attempt asks for the rest with `Range` and `If-Range`; otherwise,
-    /// and whenever the answer is not provably the rest of the same representation, it begins anew:
-    /// bytes of two representations are never mixed.
+    /// a strong validator ([`Resumable`]), the next attempt asks for the rest with `Range` and
+    /// `If-Range`, of the URL that the redirects had led to. Otherwise, and whenever the answer is not
+    /// provably the rest of the same representation from the same URL, it begins anew: bytes of two
+    /// representations are never mixed.
+    ///
+    /// A download that advances is not given up: after an attempt that went on with what was there, by
+    /// as much as [`Progress`] asks for, the count of retries and the backoff begin anew. The deadline
+    /// and `max_elapsed` of the policy hold.
     ///
     /// An end of the body can be told from a cut with a `Content-Length`, with chunks and in HTTP/2.
     /// A body of HTTP/1 that has neither ends when the connection closes, and nothing tells whether
-    /// it is whole (RFC 9112 §8): it is taken to be.
+    /// it is whole (RFC 9112 §8): it is taken to be. So is one of HTTP/2 without `Content-Length` if
+    /// reqwest was built with one of the features that decode bodies, which hide the end of the stream.
     ///
     /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
-    /// its body is in the sink.
+    /// its body is in the sink. A success without a representation, such as a 304, is `Ok` and leaves
+    /// the sink alone ([`Sink::no_content`]). A 206 is `Ok` only as the last part of a body, or as the
+    /// answer to a `Range` of the request's own. A gRPC call that failed is an error.
     ///
     /// # Errors
     /// When the last attempt brought no complete response.

@@ -276,7 +276,7 @@ impl Partial {
     /// What this answer from `url` is. Learns what it tells of the representation.
     pub(crate) fn answered<B>(&mut self, url: &Url, head: &Response<B>) -> Answer {
         let headers = head.headers();
-        let range = || only(headers, &CONTENT_RANGE).map(|value| value.as_bytes());
+        let range = || only(headers, &CONTENT_RANGE).map(HeaderValue::as_bytes);
         if let Of::Named(of) = &self.of
             && !(of.is_from(url) && of.is_named_by(headers))
         {
