@@ -1391,6 +1391,21 @@ fn a_hint_does_not_stretch_the_random_walk() {
     assert_eq!(decision, Decision::Retry { after });
 }
 
+/// The next attempt makes progress in `duration` and fails all the same; a granted wait is waited for.
+fn advance(run: &mut Run<'_>, duration: Duration, failure: Failure) -> Decision {
+    run.session.on_attempt();
+    run.now = run.now.saturating_add(duration);
+    let (now, draw, budget) = (run.now, &mut run.draw, run.budget);
+    run.session.on_progress(now, budget);
+    let decision = run
+        .session
+        .on_failure(run.policy, now, &failure, draw, budget);
+    if let Decision::Retry { after } = decision {
+        run.now = run.now.saturating_add(after);
+    }
+    decision
+}
+
 /// A download of 2 GiB over a line that is cut every 150 MiB.
 #[test]
 fn progress_begins_count_and_backoff_anew() {
@@ -1401,34 +1416,30 @@ fn progress_begins_count_and_backoff_anew() {
     for policy in [&policy, &long] {
         let mut run = Run::new(policy);
         for _ in 0..20 {
-            assert_eq!(run.wait(Failure::ambiguous()), SECOND);
-            assert_eq!(run.wait(Failure::ambiguous()), 2 * SECOND);
-            run.session.on_attempt();
-            run.session.on_progress(run.now, None);
-            let (now, draw) = (run.now, &mut run.draw);
-            let failure = Failure::ambiguous();
-            let decision = run.session.on_failure(policy, now, &failure, draw, None);
+            let decision = advance(&mut run, SECOND, Failure::ambiguous());
             assert_eq!(decision, Decision::Retry { after: SECOND });
-            // That was a first retry: one more is left before progress.
             assert_eq!(run.wait(Failure::ambiguous()), 2 * SECOND);
-            run.session.on_progress(run.now, None);
         }
-        assert_eq!(run.session.attempts(), 80);
+        assert_eq!(run.session.attempts(), 40);
+        assert_eq!(run.stop(Failure::ambiguous()), StopReason::RetriesExhausted);
     }
 }
 
 #[test]
 fn progress_begins_the_counts_of_rules_and_of_what_is_retried_once_anew() {
-    let rule = Rule::on([Pattern::Status(500)]).max_retries(1);
+    let rule = Rule {
+        max_retries: Some(1),
+        ..Rule::on([Pattern::Status(500, 500)])
+    };
     let policy = doubling().rule(rule).build().unwrap();
-    let mut run = Run::new(&policy);
     for failure in [
         status(Kind::Ambiguous, 500),
         status(Kind::NotProcessed, 425),
     ] {
+        let mut run = Run::new(&policy);
         run.wait(failure);
-        run.session.on_progress(run.now, None);
-        run.wait(failure);
+        let decision = advance(&mut run, SECOND, failure);
+        assert!(matches!(decision, Decision::Retry { .. }));
         assert_eq!(run.stop(failure), StopReason::RetriesExhausted);
     }
 }
@@ -1443,13 +1454,12 @@ fn progress_moves_no_limit_of_time() {
         let mut run = Run::new(&policy);
         let mut retries = 0;
         let stop = loop {
-            run.session.on_progress(run.now, None);
-            match run.fail_after(9 * SECOND, Failure::ambiguous()) {
+            match advance(&mut run, 8 * SECOND, Failure::ambiguous()) {
                 Decision::Retry { .. } => retries += 1,
                 Decision::Stop(stop) => break stop,
             }
         };
-        assert_eq!((retries, stop.reason), (1, reason));
+        assert_eq!((retries, stop.reason), (6, reason));
     }
 }
 
@@ -1465,16 +1475,8 @@ fn a_retry_that_made_progress_is_given_back_to_the_budget() {
     let budget = Budget::new(&config).unwrap();
     let policy = doubling().max_retries(9).build().unwrap();
     let mut run = Run::new(&policy).budget(&budget);
-    run.wait(Failure::ambiguous());
     for _ in 0..20 {
-        run.session.on_attempt();
-        run.session.on_progress(run.now, Some(&budget));
-        assert_eq!(budget.balance(), 2.0);
-        let (now, draw) = (run.now, &mut run.draw);
-        let failure = Failure::ambiguous();
-        let decision = run
-            .session
-            .on_failure(&policy, now, &failure, draw, Some(&budget));
+        let decision = advance(&mut run, SECOND, Failure::ambiguous());
         assert!(matches!(decision, Decision::Retry { .. }));
         assert_eq!(budget.balance(), 1.0);
     }

@@ -555,9 +555,10 @@ async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
     let Last::Error(AttemptError::Slow { received, within }) = failed.last else {
         panic!("{failed:?}");
     };
-    assert_eq!((received, within), (1_000, rate));
-    let mut download = Download::new(&client, get(&server.url("/"))).min_rate(2_000, HOUR);
-    download.attempt(None, &mut sink).await.unwrap();
+    // How much of it came in time is up to the machine.
+    assert!(received <= 1_000 && within == rate);
+    let quick = client.get(server.url("/")).min_rate(2_000, HOUR);
+    quick.download(&mut sink).await.unwrap();
     assert!(sink.bytes == whole);
 }
 

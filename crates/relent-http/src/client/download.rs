@@ -16,7 +16,7 @@ use super::Client;
 use super::attempt::{AttemptError, Broken, Failed, Last, Until};
 use super::body::Body;
 use super::hops::Watch;
-use super::manner::Manner;
+use super::manner::{Manner, Rate};
 use super::outgoing::Outgoing;
 use super::resume::{Answer, Partial, Resumable, has_own_range};
 use super::sending::{Connection, wait};
@@ -67,13 +67,6 @@ pub struct Download<'c> {
     watch: Watch,
 }
 
-/// The least that is to arrive of a body.
-#[derive(Clone, Copy, Debug)]
-struct Rate {
-    bytes: u64,
-    within: Duration,
-}
-
 impl<'c> Download<'c> {
     /// A download that has not begun.
     #[must_use]
@@ -89,6 +82,7 @@ impl<'c> Download<'c> {
             client,
             request,
             telling: manner.telling(),
+            rate: manner.rate,
             manner,
             attempts: 0,
             partial: None,
@@ -96,7 +90,6 @@ impl<'c> Download<'c> {
             in_sink: false,
             connection: Connection::Pooled,
             until: Until::after(None),
-            rate: None,
             begun: Attempt {
                 number: 1,
                 remaining: None,

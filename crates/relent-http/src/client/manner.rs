@@ -30,6 +30,13 @@ type Delay =
 /// Where an attempt goes.
 type Reroute = dyn Fn(u32, &mut reqwest::Url) + Send + Sync;
 
+/// So many bytes within so much time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    pub(crate) bytes: u64,
+    pub(crate) within: Duration,
+}
+
 /// The driver of a request, with shares in its policy and destination.
 pub(crate) type CallDriver =
     Driver<'static, TokioClock, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
@@ -44,6 +51,8 @@ pub(crate) struct Manner {
     pub(crate) reroute: Option<Arc<Reroute>>,
     /// Whether the request may run twice, by the caller's word.
     pub(crate) repeatable: Repeatable,
+    /// The least that is to arrive of a body that is read in the attempt.
+    pub(crate) rate: Option<Rate>,
     pub(crate) traced: bool,
     pub(crate) named: Named,
     /// What is told to the server, if anything.
@@ -60,6 +69,7 @@ impl Manner {
             delay: None,
             reroute: None,
             repeatable: Repeatable::Unknown,
+            rate: None,
             traced: false,
             named: Named::default(),
             cross: None,

@@ -13,7 +13,7 @@ use super::attempt::AttemptError;
 use super::body::Body;
 use super::error::Error;
 use super::exchange::Exchange;
-use super::manner::Manner;
+use super::manner::{Manner, Rate};
 use super::outgoing::Outgoing;
 use super::response::Response;
 use super::sink::Sink;
@@ -251,6 +251,13 @@ impl RequestBuilder {
     pub const fn whole_body(mut self) -> Self {
         self.plan.whole_body = true;
         self
+    }
+
+    /// Cuts off an attempt that includes its body ([`download`](Self::download),
+    /// [`whole_body`](Self::whole_body)) when fewer than `bytes` of it arrive `within` this time; see
+    /// [`Download::min_rate`](super::Download::min_rate). No limit unless said otherwise.
+    pub fn min_rate(self, bytes: u64, within: Duration) -> Self {
+        self.change(move |manner| manner.rate = Some(Rate { bytes, within }))
     }
 
     fn change(mut self, change: impl FnOnce(&mut Manner) + Send + 'static) -> Self {
