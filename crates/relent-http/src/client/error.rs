@@ -63,7 +63,7 @@ impl Error {
         match self {
             Self::Request(_) => false,
             Self::GaveUp(gave_up) => match gave_up.error() {
-                Some(AttemptError::Timeout(_)) => true,
+                Some(AttemptError::Timeout(_) | AttemptError::Slow { .. }) => true,
                 Some(AttemptError::Transport(error)) => error.is_timeout(),
                 _ => false,
             },
@@ -119,7 +119,11 @@ pub(crate) fn within<'e>(
         return match error {
             AttemptError::Transport(error) => Some(error),
             AttemptError::Body(error) | AttemptError::Sink(error) => Some(error),
-            AttemptError::Timeout(_) | AttemptError::NotTheRest(_) => None,
+            AttemptError::Truncated(error) => Some(error),
+            AttemptError::Timeout(_)
+            | AttemptError::Slow { .. }
+            | AttemptError::Grpc(_)
+            | AttemptError::NotTheRest(_) => None,
         };
     }
     Some(match error.downcast_ref()? {
