@@ -30,7 +30,7 @@ pub use of_reqwest::classify;
 /// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
 /// | no answer in time | ambiguous | [`Cause::Timeout`] |
 /// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
-/// | [`Truncated`](crate::Truncated): a body that ended before it was whole | ambiguous | [`Network::Truncated`] |
+/// | [`Truncated`]: a body that ended before it was whole | ambiguous | [`Network::Truncated`] |
 /// | anything else | ambiguous | [`Network::Other`] |
 ///
 /// The resolvers of the standard library and of tokio do not tell why a look-up failed: it is

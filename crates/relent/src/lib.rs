@@ -157,7 +157,7 @@ pub use relent_core::{
     Decision, Doubt, Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode,
     GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Hop,
     Instant, Jitter, JitterError, Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern,
-    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Random, Repeatable,
-    RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason, Taken, Throttle, Trace,
-    TraceEntry, Waits, format_duration, parse_duration,
+    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Random,
+    Repeatable, RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason, Taken,
+    Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
 };
