@@ -23,6 +23,8 @@ type Matched<'p> = (usize, &'p Rule);
 const WAITING: u8 = 64;
 /// A hedge has been granted that has not been sent.
 const HEDGING: u8 = 128;
+/// A wait was cut so that one last attempt fits before a time limit.
+const LAST_WAIT_CUT: u8 = 32;
 
 /// No rule has matched yet.
 const NO_RULE: u8 = u8::MAX;
@@ -76,14 +78,12 @@ pub struct Session {
     rule_steps: [u8; MAX_RULES],
     /// The rule of the last failure.
     rule: u8,
-    /// Causes that are retried once and have been (bits of [`once_bit`]), [`WAITING`] and [`HEDGING`].
-    /// In one byte, which keeps a session at 64.
+    /// Causes that are retried once and have been (bits of [`once_bit`]), [`WAITING`], [`HEDGING`]
+    /// and [`LAST_WAIT_CUT`]. In one byte, which keeps a session at 64.
     marks: u8,
     repeatable: Repeatable,
     /// Whether an attempt so far may have taken effect.
     perhaps_done: bool,
-    /// A wait was cut so that one last attempt fits before a time limit.
-    last_wait_cut: bool,
     /// Taken from the budget for it.
     hedge_taken: Taken,
 }
@@ -112,7 +112,6 @@ impl Session {
             marks: 0,
             repeatable: Repeatable::known(repeatable),
             perhaps_done: false,
-            last_wait_cut: false,
             hedge_taken: Taken::NOTHING,
         }
     }
@@ -196,7 +195,7 @@ impl Session {
         self.taken = Taken::NOTHING;
         self.base = self.attempts.max(1);
         self.rule_retries = [0; MAX_RULES];
-        self.marks &= WAITING | HEDGING;
+        self.marks &= WAITING | HEDGING | LAST_WAIT_CUT;
         self.reset(now);
     }
 

@@ -1,6 +1,6 @@
 //! The last wait before a time limit, cut so that one more attempt fits (design rule 6).
 
-use super::Session;
+use super::{LAST_WAIT_CUT, Session};
 use crate::decision::StopReason;
 use crate::policy::Policy;
 use crate::random::{Random, up_to};
@@ -29,7 +29,7 @@ impl Session {
         earliest: u64,
         random: &mut (impl Random + ?Sized),
     ) -> Result<u64, StopReason> {
-        if self.last_wait_cut {
+        if self.marks & LAST_WAIT_CUT != 0 {
             return Err(nearest_limit(policy));
         }
         let latest = self.latest_useful_start(policy, now).nanos_since(now);
@@ -40,7 +40,7 @@ impl Session {
         if earliest > latest {
             return Err(nearest_limit(policy));
         }
-        self.last_wait_cut = true;
+        self.marks |= LAST_WAIT_CUT;
         Ok(earliest + up_to(latest - earliest, random))
     }
 
