@@ -68,6 +68,8 @@ mod repeatable;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 mod replay;
 pub mod retry_after;
+#[cfg(any(feature = "reqwest", feature = "tracing"))]
+mod secret;
 mod server_clock;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 mod unchanged;

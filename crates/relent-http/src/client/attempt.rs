@@ -108,13 +108,26 @@ pub struct Failed {
 }
 
 /// What a failed attempt leaves behind.
-#[derive(Debug)]
 pub enum Last {
     /// A response with a status that says failure, or that the caller's own judgement refuses; its
     /// body has not been read, unless by [`Failed::drain`].
     Refused(reqwest::Response),
     /// No response, or an incomplete one.
     Error(AttemptError),
+}
+
+/// Without header fields, which can hold credentials.
+impl fmt::Debug for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(response) => f
+                .debug_struct("Refused")
+                .field("status", &response.status())
+                .field("url", &crate::secret::Shown(response.url()))
+                .finish_non_exhaustive(),
+            Self::Error(error) => f.debug_tuple("Error").field(error).finish(),
+        }
+    }
 }
 
 impl Last {
@@ -222,6 +235,7 @@ impl Broken {
 impl From<reqwest::Error> for Box<Broken> {
     #[cold]
     fn from(error: reqwest::Error) -> Self {
+        let error = crate::secret::redacted(error);
         Self::new(Broken {
             failure: network::classify(&error),
             stop: None,

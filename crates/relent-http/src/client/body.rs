@@ -187,7 +187,8 @@ impl Body {
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bytes(bytes) => f.debug_tuple("Bytes").field(bytes).finish(),
+            // What is sent can be a secret.
+            Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
             Self::File(file) => f.debug_tuple("File").field(file).finish(),
             Self::Made(_) => f.write_str("Made"),
             Self::Once(_) => f.write_str("Once"),

@@ -1,5 +1,6 @@
 //! A request as it goes out, alike in every attempt.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
@@ -11,6 +12,7 @@ use super::attempt::{AttemptError, Broken, Failed};
 use super::body::Body;
 use crate::field::content_length;
 use crate::repeatable::RequestFacts;
+use crate::secret::{Names, Shown};
 
 /// What the attempts of a request send.
 #[derive(Debug)]
@@ -20,10 +22,16 @@ pub(crate) struct Outgoing {
 }
 
 /// An address that reqwest refuses, which every attempt asks it about.
-#[derive(Debug)]
 struct Refused {
     address: String,
     facts: RequestFacts,
+}
+
+/// An address that is none can have a credential anywhere.
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").finish_non_exhaustive()
+    }
 }
 
 impl Outgoing {
@@ -141,7 +149,6 @@ impl Outgoing {
 }
 
 /// No more of a request without a body than has to be kept to make it again.
-#[derive(Debug)]
 pub(crate) struct Head {
     method: Method,
     url: Url,
@@ -150,10 +157,24 @@ pub(crate) struct Head {
     rest: Option<Box<Rest>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Rest {
     headers: HeaderMap,
     timeout: Option<Duration>,
+}
+
+/// Without credentials.
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rest = self.rest.as_deref();
+        f.debug_struct("Head")
+            .field("method", &self.method)
+            .field("url", &Shown(&self.url))
+            .field("version", &self.version)
+            .field("headers", &rest.map(|rest| Names(&rest.headers)))
+            .field("timeout", &rest.and_then(|rest| rest.timeout))
+            .finish()
+    }
 }
 
 impl Head {

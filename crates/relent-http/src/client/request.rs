@@ -362,13 +362,12 @@ impl Plan {
 
 /// What reqwest could not build.
 pub(super) fn wrong(error: reqwest::Error) -> Error {
-    Error::Request(error.into())
+    Error::Request(crate::secret::redacted(error).into())
 }
 
+/// Without the request, which reqwest shows with its header fields.
 impl fmt::Debug for RequestBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestBuilder")
-            .field("http", &self.http)
-            .finish_non_exhaustive()
+        f.debug_struct("RequestBuilder").finish_non_exhaustive()
     }
 }

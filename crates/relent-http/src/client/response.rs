@@ -1,20 +1,33 @@
 //! A response, and how it was come by.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 use relent::Summary;
 
 use super::error::Error;
+use crate::secret::{Names, Shown, redacted};
 
 /// The last response to a request, and the account of the attempts.
 ///
 /// It stands for reqwest's: what takes `&self` there is there through [`Deref`], and what uses the
 /// response up is here.
-#[derive(Debug)]
 pub struct Response {
     http: reqwest::Response,
     summary: Summary,
+}
+
+/// Without the values of header fields, which can be credentials.
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("status", &self.http.status())
+            .field("url", &Shown(self.http.url()))
+            .field("headers", &Names(self.http.headers()))
+            .field("summary", &self.summary)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Response {
@@ -36,7 +49,7 @@ impl Response {
     pub fn error_for_status(self) -> Result<Self, Error> {
         match self.http.error_for_status_ref() {
             Ok(_) => Ok(self),
-            Err(error) => Err(Error::Status(error, Box::new(self.summary))),
+            Err(error) => Err(Error::Status(redacted(error), Box::new(self.summary))),
         }
     }
 
@@ -46,7 +59,7 @@ impl Response {
     /// [`Error::Body`] if it cannot be read to its end.
     pub async fn text(self) -> Result<String, Error> {
         let read = self.http.text().await;
-        read.map_err(|error| Error::Body(error, Box::new(self.summary)))
+        read.map_err(|error| Error::Body(redacted(error), Box::new(self.summary)))
     }
 
     /// The body.
@@ -55,7 +68,7 @@ impl Response {
     /// [`Error::Body`] if it cannot be read to its end.
     pub async fn bytes(self) -> Result<Bytes, Error> {
         let read = self.http.bytes().await;
-        read.map_err(|error| Error::Body(error, Box::new(self.summary)))
+        read.map_err(|error| Error::Body(redacted(error), Box::new(self.summary)))
     }
 
     /// What the body holds as JSON.
@@ -65,7 +78,7 @@ impl Response {
     #[cfg(feature = "json")]
     pub async fn json<T: serde::de::DeserializeOwned>(self) -> Result<T, Error> {
         let read = self.http.json().await;
-        read.map_err(|error| Error::Body(error, Box::new(self.summary)))
+        read.map_err(|error| Error::Body(redacted(error), Box::new(self.summary)))
     }
 
     /// reqwest's response, such as for its `bytes_stream`.

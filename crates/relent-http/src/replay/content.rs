@@ -198,7 +198,8 @@ impl Clone for Content {
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Source::Bytes(bytes) => f.debug_tuple("Content").field(bytes).finish(),
+            // What is sent can be a secret.
+            Source::Bytes(bytes) => write!(f, "Content({} bytes)", bytes.len()),
             Source::File(file) => f.debug_tuple("Content").field(file).finish(),
             Source::Made(_) => f.write_str("Content(made)"),
         }
