@@ -39,7 +39,30 @@ pub(crate) struct Place {
     /// Behind all symbolic links, which stay.
     path: PathBuf,
     /// The file that is there.
-    old: Option<Metadata>,
+    old: Option<Old>,
+}
+
+/// What is to survive of a file that is replaced.
+#[derive(Clone, Copy, Debug)]
+struct Old {
+    mode: u32,
+    user: u32,
+    group: u32,
+    length: u64,
+    /// How many names it has.
+    links: u64,
+}
+
+impl Old {
+    fn of(there: &Metadata) -> Self {
+        Self {
+            mode: there.mode() & 0o777,
+            user: there.uid(),
+            group: there.gid(),
+            length: there.len(),
+            links: there.nlink(),
+        }
+    }
 }
 
 /// A new file for a [`Place`]; dropped before it is complete, it leaves nothing behind.
@@ -79,7 +102,7 @@ impl Found {
                 }
                 Place {
                     path: name.canonicalize()?,
-                    old: Some(there),
+                    old: Some(Old::of(&there)),
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Place {
@@ -102,12 +125,12 @@ impl Place {
 
     /// The length of the file that is there.
     pub(crate) fn old_len(&self) -> Option<u64> {
-        self.old.as_ref().map(Metadata::len)
+        self.old.map(|old| old.length)
     }
 
     /// The permissions to create a new file with: never more than those of the old one.
     pub(crate) fn mode(&self) -> u32 {
-        self.old.as_ref().map_or(NEW, |old| old.mode() & 0o777)
+        self.old.map_or(NEW, |old| old.mode)
     }
 
     /// A new file beside it, whose own name begins with `prefix`.
@@ -129,7 +152,7 @@ impl Place {
     /// # Errors
     /// When the system could not write all of it, or the folder allows no change.
     pub(crate) fn put(&self, file: File, from: &Path) -> io::Result<Option<String>> {
-        let lost = self.old.as_ref().and_then(|old| dress(&file, old));
+        let lost = self.old.and_then(|old| dress(&file, old));
         unless_unsupported(file.sync_all())?;
         // Network file systems tell some errors only now.
         close(file)?;
@@ -180,21 +203,20 @@ impl NewFile {
 }
 
 /// Gives `new` the mode and the owner of `old`, and says what could not be kept.
-fn dress(new: &File, old: &Metadata) -> Option<String> {
+fn dress(new: &File, old: Old) -> Option<String> {
     let mut lost = Vec::new();
-    let mut mode = old.mode() & 0o777;
+    let mut mode = old.mode;
     match keep_owner(new, old) {
         Ok(None) => {}
         Ok(Some((user, group))) => {
-            if group != old.gid() {
+            if group != old.group {
                 // Another group gets no more than everybody.
                 mode = mode & 0o707 | (mode & 0o007) << 3;
             }
             lost.push(format!(
                 "it belonged to user {} and group {}, and belongs to user {user} and group {group} \
                  now, since the system does not let this user give files away",
-                old.uid(),
-                old.gid(),
+                old.user, old.group,
             ));
         }
         Err(error) => lost.push(format!("its owner could not be kept: {error}")),
@@ -204,21 +226,22 @@ fn dress(new: &File, old: &Metadata) -> Option<String> {
     if let Err(error) = new.set_permissions(Permissions::from_mode(mode)) {
         lost.push(format!("its permissions could not be kept: {error}"));
     }
-    if old.nlink() > 1 {
+    if old.links > 1 {
         lost.push("its other names (hard links) keep the old contents".to_owned());
     }
     (!lost.is_empty()).then(|| lost.join("; "))
 }
 
 /// Gives `new` the owner of `old`. The user and the group that it has instead, if that is not allowed.
-fn keep_owner(new: &File, old: &Metadata) -> io::Result<Option<(u32, u32)>> {
+fn keep_owner(new: &File, old: Old) -> io::Result<Option<(u32, u32)>> {
     let owner = |file: &Metadata| (file.uid(), file.gid());
     let now = new.metadata()?;
-    if owner(&now) == owner(old) || fchown(new, Some(old.uid()), Some(old.gid())).is_ok() {
+    if owner(&now) == (old.user, old.group) || fchown(new, Some(old.user), Some(old.group)).is_ok()
+    {
         return Ok(None);
     }
     // The group alone may be given by any of its members.
-    let _ = fchown(new, None, Some(old.gid()));
+    let _ = fchown(new, None, Some(old.group));
     Ok(Some(owner(&new.metadata()?)))
 }
 

@@ -24,6 +24,8 @@ const DIM: Style = Style::new().dimmed();
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live {
     quiet: bool,
+    /// Whether the end is told all the same.
+    tells_end: bool,
 }
 
 /// A failed attempt that is followed by another.
@@ -42,7 +44,16 @@ pub(crate) struct Waiting {
 impl Live {
     /// A voice that is silent if `quiet`.
     pub(crate) const fn new(quiet: bool) -> Self {
-        Self { quiet }
+        Self {
+            quiet,
+            tells_end: !quiet,
+        }
+    }
+
+    /// A voice that says why there is no other attempt, quiet or not.
+    pub(crate) const fn telling_end(mut self) -> Self {
+        self.tells_end = true;
+        self
     }
 
     /// Waits, and says so. Can be dropped at any time: the line is erased.
@@ -82,7 +93,11 @@ impl Live {
         else {
             return;
         };
-        self.say(|| {
+        let end = Self {
+            quiet: !self.tells_end,
+            ..*self
+        };
+        end.say(|| {
             let plural = if summary.attempts == 1 { "" } else { "s" };
             let ahead = summary.retry_at.and_then(|at| {
                 let ahead = at.duration_since(SystemTime::now()).ok()?;

@@ -182,7 +182,8 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
         .map(|command| format!(" {}", command.get_name()));
     let message = format!(
         "{}; see `relent{} --help`",
-        foreign(error).unwrap_or_else(|| one_line(&error.to_string())),
+        foreign(error, known.as_deref() == Some(" fetch"))
+            .unwrap_or_else(|| one_line(&error.to_string())),
         known.as_deref().unwrap_or_default()
     );
     Err(match known.as_deref() {
@@ -192,13 +193,16 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
 }
 
 /// What is wrong with an option that other tools have, and what it is called here.
-fn foreign(error: &clap::Error) -> Option<String> {
+fn foreign(error: &clap::Error, of_fetch: bool) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
+    if let Some(line) = fetch::instead(option).filter(|_| of_fetch) {
+        return Some(line);
+    }
     Some(format!(
         "there is no {option} here: {}",
         options::ours(option)?

@@ -364,7 +364,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }
 
-fn retries(text: &str) -> Result<Retries, String> {
+pub(crate) fn retries(text: &str) -> Result<Retries, String> {
     no_option(text)?;
     if text == "unlimited" {
         return Ok(Retries(None));

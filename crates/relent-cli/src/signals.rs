@@ -92,6 +92,16 @@ impl Signals {
     }
 }
 
+/// Lets a write beyond the limit for the size of a file (`ulimit -f`) fail, where the system's way is
+/// to end the process by SIGXFSZ: what is half done would stay behind.
+///
+/// # Errors
+/// When the system refuses a handler.
+pub(crate) fn outlive_file_limit() -> io::Result<()> {
+    // The handler stays when the stream is dropped.
+    signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).map(drop)
+}
+
 /// The process group of a command: its leader's process id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group(pub(crate) Pid);

@@ -2,15 +2,15 @@
 
 use std::io::{self, ErrorKind};
 
-use http::Method;
+use http::{Method, StatusCode};
+use indicatif::HumanBytes;
 use nix::sys::signal::Signal;
 use relent::{Cause, Failure, Network, StopReason, Summary};
-use relent_http::{AttemptError, Failed, Last};
+use relent_http::AttemptError;
 
 use super::output::{Output, UNWRITABLE};
 use super::request::Prepared;
 use crate::console::complain;
-use crate::human::human;
 use crate::live::Live;
 
 /// How the last attempt ended.
@@ -18,6 +18,8 @@ use crate::live::Live;
 pub(crate) enum Ending {
     /// With a complete response that is no failure.
     Complete,
+    /// With a redirect that nobody asked to follow.
+    Redirect(StatusCode),
     /// With a redirect that -L could not follow.
     NotFollowed,
     /// With a response that says failure; and whether its body could be printed.
@@ -35,6 +37,7 @@ pub(crate) enum Ending {
 
 /// curl's numbers.
 mod curl {
+    pub(super) const NO_PROXY: i32 = 5;
     pub(super) const NO_NAME: i32 = 6;
     pub(super) const NO_CONNECTION: i32 = 7;
     pub(super) const CUT_SHORT: i32 = 18;
@@ -52,11 +55,20 @@ const RETRY_LATER: i32 = 75;
 
 impl Ending {
     /// The end of an attempt without a complete response.
-    pub(crate) fn failed(failure: &Failure, outcome: String, error: AttemptError) -> Self {
+    pub(crate) fn failed(
+        failure: &Failure,
+        by_proxy: bool,
+        outcome: String,
+        error: AttemptError,
+    ) -> Self {
         let status = match &error {
             AttemptError::Body(_) => curl::UNREADABLE,
             AttemptError::Transport(error) if error.is_redirect() => curl::REDIRECTS,
-            _ => status_of(failure.cause),
+            _ => match status_of(failure.cause) {
+                // Only the proxy's name is looked up here.
+                curl::NO_NAME if by_proxy => curl::NO_PROXY,
+                status => status,
+            },
         };
         match error {
             AttemptError::Sink(error) => Self::Unwritable(error),
@@ -64,11 +76,12 @@ impl Ending {
         }
     }
 
-    /// The exit status.
-    pub(crate) fn status(&self, reason: Option<StopReason>) -> i32 {
+    /// The exit status. `for_file`: the response was to go to a file, and has not.
+    pub(crate) fn status(&self, reason: Option<StopReason>, for_file: bool) -> i32 {
         match self {
             Self::Complete => 0,
-            Self::NotFollowed => curl::REDIRECTS,
+            Self::Redirect(_) if !for_file => 0,
+            Self::Redirect(_) | Self::NotFollowed => curl::REDIRECTS,
             Self::Cancelled(signal) => 128 + *signal as i32,
             // It has seen what it wanted.
             Self::Unwritable(error) if error.kind() == ErrorKind::BrokenPipe => 0,
@@ -80,9 +93,27 @@ impl Ending {
     }
 
     /// Says how it ended, unless all is well.
-    pub(crate) fn say(&self, live: Live, summary: &Summary, prepared: &Prepared, output: &Output) {
+    pub(crate) fn say(
+        &self,
+        live: Live,
+        summary: &Summary,
+        prepared: &Prepared,
+        output: &mut Output,
+    ) {
+        for note in output.notes() {
+            live.say(|| note);
+        }
         match self {
             Self::Complete => return,
+            Self::Redirect(status) => {
+                let redirect = format!("status {} is a redirect", status.as_u16());
+                if output.is_file() {
+                    complain(&format!("{redirect}: the file is as it was; -L follows it"));
+                } else {
+                    live.say(|| format!("{redirect}, and this was its body: -L follows it"));
+                }
+                return;
+            }
             Self::NotFollowed => complain(
                 "the redirect was not followed: its Location is no URL, or asks for data again that \
                  is read from a file, which is sent to one URL only; -i shows it",
@@ -102,6 +133,14 @@ impl Ending {
             Self::Failed { outcome, .. } => live.gave_up(summary, outcome),
             Self::Unwritable(error) => unwritable(error, output),
             Self::Cancelled(_) => {}
+        }
+        if let Some((length, part)) = output.left_over() {
+            live.say(|| {
+                format!(
+                    "{} stay in {part}: the same command with -C - goes on with them",
+                    HumanBytes(length)
+                )
+            });
         }
         match (summary.reason, self) {
             (Some(StopReason::NotRepeatable), _) => {
@@ -142,7 +181,7 @@ fn not_repeatable(method: &Method) -> String {
     format!(
         "{method} is not repeated once it may have taken effect; \
          --idempotency-key auto makes it safe if the server knows Idempotency-Key, \
-         and a policy with assume_repeatable = true says that twice does no harm"
+         and --repeatable is your word that twice does no harm"
     )
 }
 
@@ -153,31 +192,6 @@ fn quoted(key: &str) -> String {
         key.to_owned()
     } else {
         format!("'{}'", key.replace('\'', r"'\''"))
-    }
-}
-
-/// How an attempt failed, in a few words: its cause, and what only the error knows.
-pub(crate) fn outcome(failed: &Failed) -> String {
-    let cause = failed.failure.cause;
-    match (&failed.last, cause) {
-        (Last::Refused(_), _) => cause.to_string(),
-        (Last::Error(error @ AttemptError::Transport(_)), Cause::Network(network)) => match network
-        {
-            // "Connection refused", "Network is unreachable".
-            Network::Connect => error.to_string(),
-            Network::Certificate | Network::BadRequest | Network::Other => {
-                format!("{cause}: {error}")
-            }
-            _ => cause.to_string(),
-        },
-        (Last::Error(AttemptError::Transport(_)), Cause::Timeout) => {
-            "no connection in time".to_owned()
-        }
-        (Last::Error(AttemptError::NotTheRest(what)), _) => format!("{cause}: {what}"),
-        (Last::Error(AttemptError::Timeout(limit)), _) => {
-            format!("{cause} after {}", human(*limit))
-        }
-        (Last::Error(error), _) => error.to_string(),
     }
 }
 

@@ -1,17 +1,20 @@
 //! Where the body of a response goes: complete, or as it arrives, but never twice.
 
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
-use relent_http::{Resumable, Sink};
+use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, LOCATION};
+use http::{Method, Response, StatusCode};
+use relent_http::{Download, Resumable, Sink};
+use reqwest::Url;
 
-use super::FetchArgs;
+use super::args::FetchArgs;
+use super::part::{Earlier, Part, Side};
 use super::progress::Progress;
-use crate::destination::{Destination, NewFile};
+use crate::destination::Found;
 use crate::quit::Quit;
 use crate::spool::{self, Spool};
 use crate::stdout;
@@ -23,11 +26,12 @@ pub(crate) const UNWRITABLE: i32 = 23;
 const STDOUT: &str = "-";
 
 /// The output of `relent fetch`.
-#[derive(Debug)]
 pub(crate) struct Output {
     /// For messages.
     name: String,
     to: To,
+    /// FILE, if there is one, while what goes out is no representation for it.
+    file: Option<Part>,
     /// What is kept back until the body is complete, or may not begin anew any more.
     kept: Spool,
     release: Release,
@@ -35,15 +39,42 @@ pub(crate) struct Output {
     left: bool,
     stream: bool,
     include: bool,
+    /// Whether the body of a failure is left out.
+    fail: bool,
+    /// Whether a redirect leads on, so that its body is not for the output.
+    pub(super) follows: bool,
+    /// Whether what comes is the body of such a redirect.
+    skips: bool,
+    /// Whether what comes is the response of a failed attempt, whatever its status.
+    refused: bool,
+    method: Method,
+    /// The URL as it was given, for the side file.
+    url: String,
     progress: Progress,
+    /// What is to be said at the end.
+    notes: Vec<String>,
+    /// How many bytes of the body have come in the last response.
+    received: u64,
 }
 
 #[derive(Debug)]
 enum To {
     /// Standard output, or something that is no regular file.
     Stream(Arc<File>),
-    /// A file that appears when it is complete; `None` once it has.
-    File(Option<NewFile>),
+    /// A file that appears when it is complete.
+    File(Box<Place>),
+    /// Nothing has to go anywhere.
+    Nowhere,
+}
+
+/// A file on its way.
+#[derive(Debug)]
+struct Place {
+    part: Part,
+    /// FILE itself is to be gone on with, when the server agrees.
+    copy: bool,
+    /// All of it is there already, or nothing is to be put there.
+    settled: bool,
 }
 
 /// When bytes for a stream go out.
@@ -58,34 +89,108 @@ enum Release {
 }
 
 impl Output {
-    /// Makes sure that there is a place for the response before anything is sent.
+    /// Makes sure that there is a place for the response to this request before anything is sent.
     ///
     /// # Errors
-    /// [`UNWRITABLE`] with the reason.
-    pub(crate) fn open(args: &FetchArgs) -> Result<Self, Quit> {
-        let name = args.output.as_deref().unwrap_or(Path::new(STDOUT));
-        let to_stdout = name == Path::new(STDOUT);
+    /// [`UNWRITABLE`] with the reason; a usage error for a URL that names no file.
+    pub(crate) fn open(args: &FetchArgs, method: &Method, url: &Url) -> Result<Self, Quit> {
+        let remote = args.remote_name.then(|| remote_name(url)).transpose();
+        let remote = remote.map_err(Quit::usage)?;
+        let name = args.output.as_deref().or(remote.as_deref().map(Path::new));
+        let name = name.unwrap_or(Path::new(STDOUT));
+        let to_stdout = name == Path::new(STDOUT) || name == Path::new("/dev/stdout");
+        if args.continues() && to_stdout {
+            return Err(Quit::usage(
+                "-C: there is no file to go on with: use it with -o FILE or -O".to_owned(),
+            ));
+        }
+        if args.continues() && (args.include || *method != Method::GET) {
+            return Err(Quit::usage(
+                "-C: only the body of a GET can be gone on with, without -i".to_owned(),
+            ));
+        }
         let to = if to_stdout {
-            own_stdout().map(To::Stream)
+            stdout::duplicate().map(|stdout| To::Stream(Arc::new(stdout)))
         } else {
-            Destination::open(name, ".relent-fetch-").map(|destination| match destination {
-                Destination::File(new) => To::File(Some(new)),
-                Destination::Special(file) => To::Stream(Arc::new(file)),
+            Found::at(name).and_then(|found| match found {
+                Found::File(place) => Part::open(place).map(|part| {
+                    To::File(Box::new(Place {
+                        part,
+                        copy: false,
+                        settled: false,
+                    }))
+                }),
+                Found::Special(file) => Ok(To::Stream(Arc::new(file))),
             })
         };
         let to = to.map_err(|error| Quit {
             status: UNWRITABLE,
-            message: format!("-o {}: cannot be written: {error}", name.display()),
+            message: if to_stdout {
+                format!("standard output cannot be written: {error}")
+            } else {
+                format!("-o {}: cannot be written: {error}", name.display())
+            },
         })?;
+        let mut url = url.clone();
+        url.set_fragment(None);
         Ok(Self {
             name: display(name),
-            progress: Progress::new(args.options.quiet, to_stdout),
+            progress: Progress::new(args.says_nothing(), to_stdout && io::stdout().is_terminal()),
             to,
+            file: None,
             kept: Spool::default(),
             release: Release::Complete,
             left: false,
             stream: args.stream,
-            include: args.include,
+            include: args.include || args.head,
+            fail: args.fail,
+            follows: false,
+            skips: false,
+            refused: false,
+            method: method.clone(),
+            url: url.into(),
+            notes: Vec::new(),
+            received: 0,
+        })
+    }
+
+    /// Lets `download` go on with what an earlier call has left. `None` if nothing is missing.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn take_up<'c>(
+        &mut self,
+        download: Download<'c>,
+    ) -> io::Result<Option<Download<'c>>> {
+        let To::File(place) = &mut self.to else {
+            return Ok(Some(download));
+        };
+        Ok(match place.part.earlier(&self.url)? {
+            Earlier::Complete => {
+                place.part.take_up()?;
+                None
+            }
+            Earlier::Part(of, length) => {
+                place.part.take_up()?;
+                Some(match of {
+                    Some(of) => download.resume(of, length),
+                    None => download.resume_unchecked(length),
+                })
+            }
+            Earlier::Other(why) => {
+                self.notes.push(format!(
+                    "{}.part was not gone on with: {why}; the download began anew",
+                    self.name
+                ));
+                Some(download)
+            }
+            Earlier::Nothing => match place.part.place().old_len() {
+                Some(length) if length > 0 => {
+                    place.copy = true;
+                    Some(download.resume_unchecked(length))
+                }
+                _ => Some(download),
+            },
         })
     }
 
@@ -94,14 +199,69 @@ impl Output {
         &self.name
     }
 
+    /// How many bytes of the body have come in the last response.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// What comes from here on is the response of an attempt that failed: nothing for FILE.
+    pub(crate) fn refuse(&mut self) {
+        self.refused = true;
+    }
+
+    /// What is to be said in the end, and forgets it.
+    pub(crate) fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// The bytes that stay for a later call, and their name.
+    pub(crate) fn left_over(&self) -> Option<(u64, String)> {
+        let (length, path) = self.part()?.left()?;
+        Some((length, path.display().to_string()))
+    }
+
+    /// Whether there is a file that the response is for.
+    pub(crate) fn is_file(&self) -> bool {
+        self.part().is_some()
+    }
+
+    fn part(&self) -> Option<&Part> {
+        match &self.to {
+            To::File(place) if !place.settled => Some(&place.part),
+            _ => self.file.as_ref(),
+        }
+    }
+
     /// The response is complete: lets go of what was kept back, or puts the file in its place.
     ///
     /// # Errors
     /// When it cannot be written after all.
-    pub(crate) async fn complete(&mut self) -> io::Result<()> {
+    pub(crate) async fn finish(&mut self) -> io::Result<()> {
         match &mut self.to {
             To::Stream(_) => self.let_go().await,
-            To::File(new) => new.take().map_or(Ok(()), NewFile::complete),
+            To::Nowhere => Ok(()),
+            To::File(place) if place.settled => Ok(()),
+            // Nothing was missing of FILE itself.
+            To::File(place) if place.copy => {
+                place.settled = true;
+                self.notes.push(format!(
+                    "nothing is missing of {}: it is as it was",
+                    self.name
+                ));
+                Ok(())
+            }
+            To::File(place) => {
+                place.settled = true;
+                let file = place.part.try_clone()?;
+                // It takes as long as the disk is slow, and a signal is heard meanwhile.
+                let synced = tokio::task::spawn_blocking(move || file.sync_data());
+                // What matters is asked again below.
+                let _ = synced.await?;
+                if let Some(lost) = place.part.complete()? {
+                    self.notes.push(format!("{}: {lost}", self.name));
+                }
+                Ok(())
+            }
         }
     }
 
@@ -143,9 +303,26 @@ impl Output {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.to {
             To::Stream(_) => self.kept.append(bytes),
-            To::File(Some(new)) => new.file().write_all(bytes),
-            To::File(None) => Ok(()),
+            To::File(place) if !place.settled => place.part.write(bytes),
+            To::File(_) | To::Nowhere => Ok(()),
         }
+    }
+
+    /// Puts FILE aside for a response that is not for it.
+    fn aside(&mut self, to: To) {
+        if let To::File(place) = std::mem::replace(&mut self.to, to)
+            && !place.settled
+        {
+            self.file = Some(place.part);
+        }
+    }
+
+    /// Standard output for a body that is not for FILE, if it is open.
+    fn divert(&mut self) {
+        let stdout = stdout::duplicate();
+        self.aside(stdout.map_or(To::Nowhere, |stdout| To::Stream(Arc::new(stdout))));
+        self.name = display(Path::new(STDOUT));
+        self.release = Release::Now;
     }
 }
 
@@ -156,31 +333,73 @@ impl Sink for Output {
         resumable: Option<&Resumable>,
     ) -> io::Result<()> {
         self.kept = Spool::default();
+        self.received = 0;
         self.release = match (self.stream, resumable.is_some()) {
             (true, _) => Release::Now,
             (false, true) => Release::Resumable,
             (false, false) => Release::Complete,
         };
-        if head.status().as_u16() >= 400 {
+        let failure = self.refused || head.status().as_u16() >= 400;
+        self.skips = self.follows && is_redirect(head);
+        if self.skips {
+            return Ok(());
+        }
+        if failure && self.fail {
+            self.aside(To::Nowhere);
+        } else if failure || head.status().is_redirection() {
             // The last attempt, and nothing that belongs in a file.
             if let To::File(_) = self.to {
-                self.to = To::Stream(own_stdout()?);
-                self.name = display(Path::new(STDOUT));
+                self.divert();
             }
-            self.release = Release::Now;
+            if failure {
+                self.release = Release::Now;
+            }
         }
-        if let To::File(Some(new)) = &self.to {
-            new.file().set_len(0)?;
-            new.file().rewind()?;
+        if let To::File(place) = &mut self.to {
+            place.copy = false;
+            let headers = head.headers();
+            let vouched = self.method == Method::GET
+                && head.status() == StatusCode::OK
+                && !headers.contains_key(CONTENT_ENCODING)
+                && headers
+                    .get(ACCEPT_RANGES)
+                    .is_none_or(|units| units != "none");
+            let of = resumable.filter(|_| !self.include);
+            let side = Side::new(&self.url, of, vouched && !self.include, length(head));
+            place.part.begin(&side)?;
         }
         if self.include {
             self.append(&head_bytes(head))?;
         }
-        self.progress.start(head);
+        self.progress.start(length(head));
+        Ok(())
+    }
+
+    async fn resume(
+        &mut self,
+        head: &Response<()>,
+        from: u64,
+        resumable: Option<&Resumable>,
+    ) -> io::Result<()> {
+        let rest = length(head);
+        self.progress
+            .resume(from, rest.map(|rest| from.saturating_add(rest)));
+        if let To::File(place) = &mut self.to
+            && place.copy
+        {
+            let total = rest.map(|rest| from.saturating_add(rest));
+            let side = Side::new(&self.url, resumable, true, total);
+            place.part.take_up_copy(&side, from)?;
+            place.copy = false;
+        }
         Ok(())
     }
 
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        if self.skips {
+            return Ok(());
+        }
+        self.received += bytes.len() as u64;
         self.progress.advance(bytes.len());
         let streams = matches!(self.to, To::Stream(_));
         let now = match self.release {
@@ -196,9 +415,78 @@ impl Sink for Output {
         self.on_thread(move |to| write_all(to, &bytes)).await
     }
 
+    async fn complete(&mut self) -> io::Result<()> {
+        if self.skips {
+            return Ok(());
+        }
+        self.finish().await
+    }
+
+    async fn no_content(&mut self, head: &Response<()>) -> io::Result<()> {
+        self.kept = Spool::default();
+        self.received = 0;
+        if self.method == Method::HEAD {
+            // Its head is what was asked for.
+            self.skips = self.follows && is_redirect(head);
+            if self.skips {
+                return Ok(());
+            }
+            let failure = self.refused || head.status().as_u16() >= 400;
+            if let To::File(_) = self.to
+                && (failure || head.status().is_redirection())
+            {
+                self.divert();
+            }
+            if let To::File(place) = &mut self.to {
+                place.part.begin(&Side::new(&self.url, None, false, None))?;
+            }
+            self.append(&head_bytes(head))?;
+            return self.finish().await;
+        }
+        if let To::File(_) = &self.to {
+            self.aside(To::Nowhere);
+            let status = head.status().as_u16();
+            let what = match status {
+                304 => "it has not changed",
+                _ => "there is nothing in it",
+            };
+            self.notes.push(format!(
+                "status {status}, {what}: {} is as it was",
+                self.name
+            ));
+        }
+        if self.include {
+            self.append(&head_bytes(head))?;
+        }
+        self.finish().await
+    }
+
     fn can_start_over(&self) -> bool {
         !self.left
     }
+}
+
+/// Whether this is a redirect that leads somewhere.
+pub(super) fn is_redirect(head: &Response<()>) -> bool {
+    matches!(head.status().as_u16(), 301 | 302 | 303 | 307 | 308)
+        && head.headers().contains_key(LOCATION)
+}
+
+/// The last part of the path of a URL.
+fn remote_name(url: &Url) -> Result<String, String> {
+    match url.path().rsplit('/').next() {
+        Some(name) if !name.is_empty() => Ok(name.to_owned()),
+        _ => Err("-O: the URL has no name at its end: use -o FILE".to_owned()),
+    }
+}
+
+fn length(head: &Response<()>) -> Option<u64> {
+    head.headers()
+        .get(CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()
 }
 
 fn display(name: &Path) -> String {
@@ -209,12 +497,8 @@ fn display(name: &Path) -> String {
     }
 }
 
-fn own_stdout() -> io::Result<Arc<File>> {
-    stdout::duplicate().map(Arc::new)
-}
-
 /// The head of a response as HTTP/1 writes it.
-fn head_bytes(head: &Response<()>) -> Vec<u8> {
+pub(super) fn head_bytes<B>(head: &Response<B>) -> Vec<u8> {
     let mut bytes = format!("{:?} {}", head.version(), head.status().as_u16()).into_bytes();
     if let Some(reason) = head.status().canonical_reason() {
         bytes.push(b' ');

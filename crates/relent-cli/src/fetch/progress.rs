@@ -1,18 +1,23 @@
 //! How far a long download has come, for a person at a terminal.
 
-use std::io::IsTerminal;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::Response;
-use http::header::CONTENT_LENGTH;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressState, ProgressStyle};
 
+use crate::human::human;
 use crate::live::shows_countdown;
 
 /// A download that is over by then is not worth a bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the bar moves by itself, as the rate falls.
 const TICK: Duration = Duration::from_millis(200);
+/// The time over which the rate is taken.
+const WINDOW: Duration = Duration::from_secs(10);
+/// How far apart the points are that the rate is taken from.
+const APART: Duration = Duration::from_millis(100);
 
 /// A bar on standard error that appears when a download takes long; gone while relent waits.
 #[derive(Debug)]
@@ -20,44 +25,91 @@ pub(crate) struct Progress {
     /// Since when it has been possible to show it; `None` if it never is.
     since: Option<Instant>,
     bar: Option<ProgressBar>,
-    received: u64,
+    /// Bytes of the whole that are there, also from earlier calls.
+    position: u64,
     total: Option<u64>,
+    rate: Arc<Mutex<Rate>>,
+}
+
+/// How fast bytes arrive: those that have arrived since the attempt began to receive, and no others.
+#[derive(Debug, Default)]
+struct Rate {
+    /// When how many had arrived, oldest first; the first is the beginning, as long as it is recent.
+    points: VecDeque<(Instant, u64)>,
+}
+
+impl Rate {
+    fn begin(&mut self, now: Instant, position: u64) {
+        self.points.clear();
+        self.points.push_back((now, position));
+    }
+
+    fn advance(&mut self, now: Instant, position: u64) {
+        if let Some((last, _)) = self.points.back()
+            && now.duration_since(*last) >= APART
+        {
+            self.points.push_back((now, position));
+        }
+        // One point that is older than the window stays, so that there is a beginning.
+        while let Some((second, _)) = self.points.get(1)
+            && now.duration_since(*second) >= WINDOW
+        {
+            self.points.pop_front();
+        }
+    }
+
+    /// Bytes per second, given how many are there now.
+    fn per_second(&self, now: Instant, position: u64) -> Option<f64> {
+        let (then, first) = self.points.front()?;
+        let time = now.duration_since(*then).as_secs_f64();
+        (time > 0.0).then(|| position.saturating_sub(*first) as f64 / time)
+    }
 }
 
 impl Progress {
-    /// A bar that is never shown if `quiet`, off a terminal, or where it would be mixed with a body
-    /// that goes `to_stdout`.
-    pub(crate) fn new(quiet: bool, to_stdout: bool) -> Self {
-        let mixed = to_stdout && std::io::stdout().is_terminal();
+    /// A bar that is never shown if `quiet`, off a terminal, or where it would be `mixed` with a body.
+    pub(crate) fn new(quiet: bool, mixed: bool) -> Self {
         let shown = !quiet && !mixed && shows_countdown();
         Self {
             since: shown.then(Instant::now),
             bar: None,
-            received: 0,
+            position: 0,
             total: None,
+            rate: Arc::default(),
         }
     }
 
     /// A response begins, or begins anew.
-    pub(crate) fn start(&mut self, head: &Response<()>) {
-        self.received = 0;
-        self.total = head
-            .headers()
-            .get(CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok()?.parse().ok());
+    pub(crate) fn start(&mut self, total: Option<u64>) {
+        self.resume(0, total);
+    }
+
+    /// A response goes on behind the first `position` bytes.
+    pub(crate) fn resume(&mut self, position: u64, total: Option<u64>) {
         self.pause();
+        self.position = position;
+        self.total = total;
+        self.rate().begin(Instant::now(), position);
     }
 
     /// So many more bytes.
     pub(crate) fn advance(&mut self, bytes: usize) {
-        self.received += bytes as u64;
-        let long = self.since.is_some_and(|since| since.elapsed() >= PATIENCE);
-        if !long {
+        self.position += bytes as u64;
+        let Some(since) = self.since else { return };
+        let now = Instant::now();
+        self.rate().advance(now, self.position);
+        if now.duration_since(since) < PATIENCE {
             return;
         }
-        let (received, total) = (self.received, self.total);
-        let bar = self.bar.get_or_insert_with(|| bar(received, total));
-        bar.set_position(received);
+        let (position, total) = (self.position, self.total);
+        let bar = match &self.bar {
+            Some(bar) => bar,
+            None => {
+                let bar = bar(position, total, &self.rate);
+                self.bar.insert(bar)
+            }
+        };
+        bar.set_position(position);
     }
 
     /// Takes the bar away until more arrives.
@@ -66,26 +118,93 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
+
+    fn rate(&self) -> std::sync::MutexGuard<'_, Rate> {
+        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn bar(received: u64, total: Option<u64>) -> ProgressBar {
+fn bar(position: u64, total: Option<u64>, rate: &Arc<Mutex<Rate>>) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (
             ProgressBar::new(total),
-            "relent: {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left",
+            "relent: {wide_bar} {bytes}/{total_bytes} {speed}",
         ),
         None => (
             ProgressBar::no_length(),
-            "relent: {spinner} {bytes} {bytes_per_sec}",
+            "relent: {spinner} {bytes} {speed}",
         ),
     };
-    let bar = match ProgressStyle::with_template(template) {
+    let rate = Arc::clone(rate);
+    let speed = move |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+        let rate = rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let speed = rate.per_second(Instant::now(), state.pos());
+        // A bar that cannot be written is no reason to stop.
+        let _ = to.write_str(&shown(speed, state.pos(), total));
+    };
+    let style = ProgressStyle::with_template(template).map(|style| style.with_key("speed", speed));
+    let bar = match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     };
-    // The rate is that of this attempt.
-    let bar = bar.with_position(received);
-    bar.reset_eta();
+    let bar = bar.with_position(position);
     bar.enable_steady_tick(TICK);
     bar
+}
+
+/// The rate, and the time that the rest takes at this rate.
+fn shown(speed: Option<f64>, position: u64, total: Option<u64>) -> String {
+    let Some(speed) = speed else {
+        return String::new();
+    };
+    let mut text = format!("{}/s", HumanBytes(speed as u64));
+    if let Some(total) = total
+        && speed >= 1.0
+    {
+        let left = total.saturating_sub(position) as f64 / speed;
+        if let Ok(left) = Duration::try_from_secs_f64(left.ceil()) {
+            let _ = write!(text, ", {} left", human(left));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_counts_only_what_has_arrived_since_the_attempt_began() {
+        let mut rate = Rate::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(rate.per_second(at(0), 0), None);
+        // 1 GB was there from an earlier call.
+        let there = 1_000_000_000;
+        rate.begin(at(0), there);
+        rate.advance(at(500), there + 500_000);
+        assert_eq!(rate.per_second(at(1000), there + 1_000_000), Some(1e6));
+        rate.begin(at(5000), there);
+        assert_eq!(rate.per_second(at(6000), there + 10), Some(10.0));
+    }
+
+    #[test]
+    fn the_rate_follows_a_server_that_slows_down() {
+        let mut rate = Rate::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        rate.begin(at(0), 0);
+        for second in 1..=60 {
+            rate.advance(at(second), 1_000_000 * second.min(30));
+        }
+        assert_eq!(rate.per_second(at(60), 30_000_000), Some(0.0));
+    }
+
+    #[test]
+    fn what_is_left_is_told_from_the_rate_and_the_rest() {
+        assert_eq!(shown(Some(1024.0), 1024, Some(3072)), "1.00 KiB/s, 2s left");
+        assert_eq!(shown(Some(0.0), 1024, Some(3072)), "0 B/s");
+        assert_eq!(shown(Some(1024.0), 1024, None), "1.00 KiB/s");
+        assert_eq!(shown(None, 0, None), "");
+    }
 }

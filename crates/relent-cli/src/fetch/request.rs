@@ -1,64 +1,156 @@
 //! The request that the arguments of `relent fetch` ask for.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
 use std::path::Path;
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, REFERER, TRANSFER_ENCODING, USER_AGENT,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use relent_http::headers::IDEMPOTENCY_KEY;
 use relent_http::{Body, IdempotencyKey, KeyForm};
-use tempfile::{NamedTempFile, TempPath};
+use reqwest::Url;
+use tempfile::TempPath;
 
-use super::FetchArgs;
+use super::args::FetchArgs;
+use super::data;
 use crate::quit::Quit;
 
-/// How much data is kept in memory, in bytes; more is sent from a file.
-const MEMORY: u64 = 1 << 20;
 /// curl's status for data that cannot be read.
 const UNREADABLE: i32 = 26;
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A request, ready to be sent as often as needed.
-#[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) request: Request<Body>,
     /// The key of `--idempotency-key`, as a person would give it again.
     pub(crate) key: Option<String>,
-    /// Standard input, if it is large; the file is removed when this is dropped.
+    /// Large data that was read once; the file is removed when this is dropped.
     _kept: Option<TempPath>,
 }
 
-impl Prepared {
-    /// Reads the arguments, and standard input if it is asked for.
+/// The head of a request, before its data is read.
+pub(crate) struct Start {
+    url: Url,
+    method: Method,
+    headers: HeaderMap,
+    key: Option<String>,
+}
+
+impl Start {
+    /// Reads the arguments, but no data.
     ///
     /// # Errors
-    /// A usage error for arguments that make no request; [`UNREADABLE`] for data.
-    pub(crate) fn from_args(args: &FetchArgs) -> Result<Self, Quit> {
-        let mut headers = headers(&args.header).map_err(Quit::usage)?;
-        let method = method(args.method.as_deref(), !args.data.is_empty()).map_err(Quit::usage)?;
-        let uri = uri(&args.url).map_err(Quit::usage)?;
-        let key = args.idempotency_key.as_deref();
-        let key = key.map(|key| add_key(key, &mut headers)).transpose();
-        let key = key.map_err(Quit::usage)?;
-        if !args.data.is_empty() && !headers.contains_key(CONTENT_TYPE) {
-            headers.insert(CONTENT_TYPE, FORM);
+    /// Arguments that make no request, in words.
+    pub(crate) fn from_args(args: &FetchArgs) -> Result<Self, String> {
+        let mut headers = headers(&args.header)?;
+        let mut url = url(&args.url)?;
+        log_in(args.user.as_deref(), &mut url, &mut headers)?;
+        for (option, name, value) in [
+            ("-A", USER_AGENT, &args.user_agent),
+            ("-e", REFERER, &args.referer),
+        ] {
+            if let Some(value) = value {
+                let value = HeaderValue::from_str(value)
+                    .map_err(|_| format!("{option}: a value has no control characters"))?;
+                headers.insert(name, value);
+            }
         }
-        let data = data(&args.data).map_err(|message| Quit {
-            status: UNREADABLE,
-            message,
-        })?;
-        let mut request = Request::new(data.body);
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        *request.headers_mut() = headers;
+        let key = args.idempotency_key.as_deref();
+        let key = key.map(|key| add_key(key, &mut headers)).transpose()?;
+        if args.data.is_json() {
+            headers.entry(CONTENT_TYPE).or_insert(JSON);
+            headers.entry(ACCEPT).or_insert(JSON);
+        } else if !args.data.is_empty() && !args.get {
+            headers.entry(CONTENT_TYPE).or_insert(FORM);
+        }
+        if let Some(name) = args.upload_file.as_deref().and_then(Path::file_name)
+            && url.path().ends_with('/')
+            && name != "-"
+        {
+            let name = utf8_percent_encode(&name.to_string_lossy(), NON_ALPHANUMERIC).to_string();
+            // Dots are kept, as in `file.txt`.
+            let path = format!("{}{}", url.path(), name.replace("%2E", "."));
+            url.set_path(&path);
+        }
+        let usual = if args.head {
+            Method::HEAD
+        } else if args.upload_file.is_some() {
+            Method::PUT
+        } else if args.form.is_empty() && (args.data.is_empty() || args.get) {
+            Method::GET
+        } else {
+            Method::POST
+        };
         Ok(Self {
-            request,
+            method: method(args.method.as_deref(), usual)?,
+            url,
+            headers,
             key,
-            _kept: data.kept,
         })
     }
 
+    /// The address, without name and password.
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The method.
+    pub(crate) fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// Reads the data, and standard input if it is asked for. Can be dropped at any time: then nothing
+    /// of it is left.
+    ///
+    /// # Errors
+    /// [`UNREADABLE`] for data; a usage error for data that makes no request.
+    pub(crate) async fn with_data(mut self, args: &FetchArgs) -> Result<Prepared, Quit> {
+        let unreadable = |message| Quit {
+            status: UNREADABLE,
+            message,
+        };
+        if args.get && !args.data.is_empty() {
+            let query = args.data.query().await.map_err(unreadable)?;
+            let query = match self.url.query() {
+                Some(first) if !first.is_empty() => format!("{first}&{query}"),
+                _ => query,
+            };
+            self.url.set_query(Some(&query));
+        }
+        let sent = if let Some(path) = &args.upload_file {
+            data::upload(path).await
+        } else if args.form.is_empty() {
+            match args.get {
+                true => Ok(data::Sent::default()),
+                false => args.data.read().await,
+            }
+        } else {
+            data::form(&args.form, &mut self.headers).await
+        };
+        let sent = sent.map_err(unreadable)?;
+        let uri: Uri = self.url.as_str().parse().map_err(|error| {
+            Quit::usage(format!(
+                "{}: no URL that can be sent: {error}",
+                shown(self.url.as_str())
+            ))
+        })?;
+        let mut request = Request::new(sent.body);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers;
+        Ok(Prepared {
+            request,
+            key: self.key,
+            _kept: sent.kept,
+        })
+    }
+}
+
+impl Prepared {
     /// The idempotency key of every attempt, also one that was given by -H.
     pub(crate) fn sent_key(&self) -> Option<String> {
         let sent = self.request.headers().get(IDEMPOTENCY_KEY);
@@ -67,31 +159,69 @@ impl Prepared {
     }
 }
 
-fn uri(text: &str) -> Result<Uri, String> {
-    let url = match reqwest::Url::parse(text) {
-        Ok(url) if matches!(url.scheme(), "http" | "https") => url,
+/// An address as it may be shown: without what can be a credential in it, also where it is no URL.
+pub(crate) fn shown(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| {
+        (&text[..scheme.len() + "://".len()], rest)
+    });
+    let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
+    // A password may have any character, so everything up to the last @ can belong to it.
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((_, rest)) => ("…@", rest),
+        None => ("", rest),
+    };
+    match rest.split_once('?') {
+        Some((rest, _)) => format!("{scheme}{user}{rest}?…"),
+        None => format!("{scheme}{user}{rest}"),
+    }
+}
+
+fn url(text: &str) -> Result<Url, String> {
+    let seen = shown(text);
+    let begins = "a URL begins with http:// or https://";
+    match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(url),
         Ok(url) if text.contains("://") => {
-            return Err(format!(
-                "{text}: a URL begins with http:// or https://, not {}://",
-                url.scheme()
-            ));
+            Err(format!("{seen}: {begins}, not {}://", url.scheme()))
         }
         // `localhost:8080/x` parses too, as the scheme `localhost`.
         Ok(_) | Err(_) if !text.contains("://") => {
-            return Err(format!(
-                "{text}: a URL begins with http:// or https://, as in http://{text}"
-            ));
+            Err(format!("{seen}: {begins}, as in http://{seen}"))
         }
-        Ok(_) => return Err(format!("{text}: a URL begins with http:// or https://")),
-        Err(error) => return Err(format!("{text}: no URL: {error}")),
-    };
-    let uri = url.as_str().parse();
-    uri.map_err(|error| format!("{text}: no URL that can be sent: {error}"))
+        Ok(_) => Err(format!("{seen}: {begins}")),
+        Err(error) => Err(format!("{seen}: no URL: {error}")),
+    }
 }
 
-fn method(given: Option<&str>, data: bool) -> Result<Method, String> {
+/// Moves name and password, of the option or else of the URL, to where they are sent.
+fn log_in(user: Option<&str>, url: &mut Url, headers: &mut HeaderMap) -> Result<(), String> {
+    let decoded = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
+    let of_url = (!url.username().is_empty() || url.password().is_some()).then(|| {
+        let password = decoded(url.password().unwrap_or_default());
+        [&decoded(url.username())[..], b":", &password].concat()
+    });
+    // A URL of http or https has a host, so that this works.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    let of_option = match user {
+        Some(user) if !user.contains(':') => {
+            return Err("-u: write USER:PASSWORD; relent asks for no password".to_owned());
+        }
+        user => user.map(|user| user.as_bytes().to_vec()),
+    };
+    let Some(user) = of_option.or(of_url) else {
+        return Ok(());
+    };
+    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(user)))
+        .map_err(|_| "-u: no name and password".to_owned())?;
+    value.set_sensitive(true);
+    headers.entry(AUTHORIZATION).or_insert(value);
+    Ok(())
+}
+
+fn method(given: Option<&str>, usual: Method) -> Result<Method, String> {
     let Some(given) = given else {
-        return Ok(if data { Method::POST } else { Method::GET });
+        return Ok(usual);
     };
     // Methods know no capitals, people do.
     let known = [
@@ -112,23 +242,48 @@ fn method(given: Option<&str>, data: bool) -> Result<Method, String> {
 
 fn headers(given: &[String]) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
-    for field in given {
-        let wrong = |what: &str| format!("-H {field:?}: {what}");
-        let (name, value) = field
-            .split_once(':')
-            .ok_or_else(|| wrong("a header field is written as 'Name: value'"))?;
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-            wrong("the name before the colon has letters, digits and -, and no space")
+    for (index, field) in given.iter().enumerate() {
+        // What stands in a field that is refused can be a credential: it is not repeated.
+        let (name, value) = field.split_once(':').ok_or_else(|| {
+            format!(
+                "-H, number {}: a header field is written as 'Name: value'",
+                index + 1
+            )
         })?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+            format!(
+                "-H, number {}: the name before the colon has letters, digits and -, and no space",
+                index + 1
+            )
+        })?;
+        let wrong = |what: &str| format!("-H {name}: {what}");
         if name == CONTENT_LENGTH || name == TRANSFER_ENCODING {
             return Err(wrong("this field follows from -d"));
         }
-        let value = HeaderValue::from_str(value.trim_matches([' ', '\t']))
-            .or_else(|_| HeaderValue::from_bytes(value.trim_matches([' ', '\t']).as_bytes()))
+        let value = value.trim_matches([' ', '\t']);
+        let mut value = HeaderValue::from_str(value)
+            .or_else(|_| HeaderValue::from_bytes(value.as_bytes()))
             .map_err(|_| wrong("a value has no line ends or other control characters"))?;
+        value.set_sensitive(is_secret(&name));
         headers.append(name, value);
     }
     Ok(headers)
+}
+
+/// Whether the value of this field can be a credential, by its name.
+pub(crate) fn is_secret(name: &HeaderName) -> bool {
+    const PARTS: [&str; 9] = [
+        "auth",
+        "cookie",
+        "credential",
+        "key",
+        "passw",
+        "secret",
+        "session",
+        "signature",
+        "token",
+    ];
+    *name != IDEMPOTENCY_KEY && PARTS.iter().any(|part| name.as_str().contains(part))
 }
 
 /// Adds the key as a string of RFC 9651 and returns it as a person would write it.
@@ -144,86 +299,6 @@ fn add_key(given: &str, headers: &mut HeaderMap) -> Result<String, String> {
     };
     key.attach(KeyForm::Quoted, headers);
     Ok(key.to_string())
-}
-
-#[derive(Default)]
-struct Data {
-    body: Body,
-    kept: Option<TempPath>,
-}
-
-fn data(given: &[String]) -> Result<Data, String> {
-    if let [only] = given
-        && let Some(name) = only.strip_prefix('@')
-        && name != "-"
-        && std::fs::metadata(name).is_ok_and(|file| file.is_file() && file.len() > MEMORY)
-    {
-        return Ok(Data {
-            body: Body::file(name).map_err(|error| unreadable(only, &error))?,
-            kept: None,
-        });
-    }
-    let mut all = Kept::default();
-    for (index, part) in given.iter().enumerate() {
-        let joined = if index > 0 {
-            all.append(&mut &b"&"[..])
-        } else {
-            Ok(())
-        };
-        joined
-            .and_then(|()| match part.strip_prefix('@') {
-                None => all.append(&mut part.as_bytes()),
-                Some("-") => all.append(&mut io::stdin().lock()),
-                Some(name) => all.append(&mut File::open(Path::new(name))?),
-            })
-            .map_err(|error| unreadable(part, &error))?;
-    }
-    all.finish()
-        .map_err(|error| format!("-d: the data cannot be kept: {error}"))
-}
-
-fn unreadable(part: &str, error: &io::Error) -> String {
-    format!("-d {part}: cannot be read: {error}")
-}
-
-/// Data that is read once: in memory, or in a file if there is much of it.
-#[derive(Default)]
-struct Kept {
-    memory: Vec<u8>,
-    file: Option<NamedTempFile>,
-}
-
-impl Kept {
-    fn append(&mut self, from: &mut impl Read) -> io::Result<()> {
-        if self.file.is_none() {
-            let room = MEMORY.saturating_sub(self.memory.len() as u64);
-            from.take(room).read_to_end(&mut self.memory)?;
-            if (self.memory.len() as u64) < MEMORY {
-                return Ok(());
-            }
-            let mut file = NamedTempFile::with_prefix("relent-data-")?;
-            file.write_all(&self.memory)?;
-            self.file = Some(file);
-        }
-        if let Some(file) = &mut self.file {
-            io::copy(from, file)?;
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> io::Result<Data> {
-        let Some(file) = self.file else {
-            return Ok(Data {
-                body: Body::from(self.memory),
-                ..Data::default()
-            });
-        };
-        let path = file.into_temp_path();
-        Ok(Data {
-            body: Body::file(path.to_path_buf())?,
-            kept: Some(path),
-        })
-    }
 }
 
 #[cfg(test)]
@@ -243,23 +318,25 @@ mod tests {
             ("http://h:99999/", "no URL: invalid port"),
             ("", "begins with http://"),
         ] {
-            let error = uri(url).unwrap_err();
+            let error = super::url(url).unwrap_err();
             assert!(error.contains(says), "{url}: {error}");
         }
         assert_eq!(
-            uri("HTTP://Example.com/a b").unwrap(),
+            url("HTTP://Example.com/a b").unwrap().as_str(),
             "http://example.com/a%20b"
         );
     }
 
     #[test]
-    fn data_makes_a_post_unless_a_method_is_given() {
-        assert_eq!(method(None, false), Ok(Method::GET));
-        assert_eq!(method(None, true), Ok(Method::POST));
-        assert_eq!(method(Some("put"), true), Ok(Method::PUT));
-        assert_eq!(method(Some("Purge"), false).unwrap().as_str(), "Purge");
+    fn a_method_is_taken_as_written_but_for_capitals() {
+        assert_eq!(method(None, Method::GET), Ok(Method::GET));
+        assert_eq!(method(Some("put"), Method::POST), Ok(Method::PUT));
+        assert_eq!(
+            method(Some("Purge"), Method::GET).unwrap().as_str(),
+            "Purge"
+        );
         for wrong in ["", "G T", "CONNECT", "ö"] {
-            assert!(method(Some(wrong), false).is_err(), "{wrong}");
+            assert!(method(Some(wrong), Method::GET).is_err(), "{wrong}");
         }
     }
 
@@ -306,29 +383,64 @@ mod tests {
     }
 
     #[test]
-    fn much_data_is_kept_in_a_file() {
-        for (length, in_file) in [
-            (0, false),
-            (MEMORY - 1, false),
-            (MEMORY, true),
-            (3 * MEMORY, true),
+    fn no_credential_is_shown() {
+        for (text, seen) in [
+            (
+                "http://user:hunter2@host/x?q=hunter2#hunter2",
+                "http://…@host/x?…",
+            ),
+            ("http://user:hun/ter@2@host/", "http://…@host/"),
+            ("user:hunter2@host", "…@host"),
+            ("http://host/x", "http://host/x"),
         ] {
-            let mut kept = Kept::default();
-            kept.append(&mut io::repeat(7).take(length)).unwrap();
-            let data = kept.finish().unwrap();
-            assert_eq!(
-                (data.body.len(), data.kept.is_some()),
-                (Some(length), in_file)
-            );
+            assert_eq!(shown(text), seen);
         }
+        for text in [
+            "http://user:hunter2@host:99999/",
+            "user:hunter2@host",
+            "ftp://user:hunter2@host/",
+            "http://user:hunt/er2@host/?hunter2",
+        ] {
+            let error = url(text).unwrap_err();
+            assert!(!error.contains("hunt"), "{error}");
+        }
+        for field in ["Authorization: hunter2\r\n", "hunter2", "hun ter2: hunter2"] {
+            let error = headers(&[field.to_owned()]).unwrap_err();
+            assert!(!error.contains("ter2"), "{error}");
+        }
+        let given = [
+            "Authorization: hunter2",
+            "X-Api-Key: hunter2",
+            "Cookie: hunter2",
+        ];
+        let debug = format!("{:?}", headers(&given.map(str::to_owned)).unwrap());
+        assert!(!debug.contains("hunter2"), "{debug}");
+    }
+
+    #[test]
+    fn name_and_password_of_a_url_are_sent_and_leave_it() {
+        let mut address = url("http://us%20er:p%3Ass@host/x").unwrap();
+        let mut headers = HeaderMap::new();
+        log_in(None, &mut address, &mut headers).unwrap();
+        assert_eq!(address.as_str(), "http://host/x");
+        assert_eq!(headers[AUTHORIZATION], "Basic dXMgZXI6cDpzcw==");
+        headers.clear();
+        log_in(
+            Some("a:b"),
+            &mut url("http://c:d@host/").unwrap(),
+            &mut headers,
+        )
+        .unwrap();
+        assert_eq!(headers[AUTHORIZATION], "Basic YTpi");
+        assert!(log_in(Some("a"), &mut address, &mut headers).is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_is_a_request_or_an_explained_error(text in ".{0,20}") {
             for parsed in [
-                uri(&text).map(|_| ()),
-                method(Some(&text), false).map(|_| ()),
+                url(&text).map(|_| ()),
+                method(Some(&text), Method::GET).map(|_| ()),
                 headers(std::slice::from_ref(&text)).map(|_| ()),
                 add_key(&text, &mut HeaderMap::new()).map(|_| ()),
             ] {

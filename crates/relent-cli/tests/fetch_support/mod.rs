@@ -8,6 +8,7 @@ pub(crate) mod scripted;
 pub(crate) mod support;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -72,6 +73,16 @@ pub(crate) fn finish(child: Child) -> Fetched {
     }
 }
 
+/// The names in a folder.
+pub(crate) fn entries(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
 /// A fetch that runs until it is told to end.
 pub(crate) fn background(args: &[&str]) -> Child {
     command(args).stdin(Stdio::null()).spawn().unwrap()
@@ -109,11 +120,17 @@ pub(crate) fn hangs_up() -> SocketAddr {
 
 /// A server that answers `secret` over TLS, and the certificate that vouches for it.
 pub(crate) fn tls() -> (String, tempfile::NamedTempFile) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    tls_as(&rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap())
+}
+
+/// The same with this certificate.
+pub(crate) fn tls_as(params: &rcgen::CertificateParams) -> (String, tempfile::NamedTempFile) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let made = params.self_signed(&key).unwrap();
+    let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let config = ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
+        .with_single_cert(vec![made.der().clone()], private)
         .unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -140,6 +157,6 @@ pub(crate) fn tls() -> (String, tempfile::NamedTempFile) {
         });
     });
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), made.cert.pem()).unwrap();
+    std::fs::write(file.path(), made.pem()).unwrap();
     (format!("https://localhost:{port}/"), file)
 }

@@ -1,0 +1,377 @@
+//! The options of `relent fetch`, and what its help says.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use relent::Pattern;
+
+use super::data::Data;
+use crate::options::{PolicyOptions, Retries, duration, retries};
+
+/// The end of `relent fetch --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  Download a file under its own name; FILE is whole or as it was before:
+      relent fetch -O https://example.com/backup.tar
+
+  Go on with it in another call, after Ctrl-C or a power cut:
+      relent fetch -C - -O https://example.com/backup.tar
+
+  Post a form so that it takes effect once, where the server knows Idempotency-Key:
+      relent fetch -d amount=5 --idempotency-key auto https://example.com/payments
+
+  Wait for something that was just created, for at most a minute:
+      relent fetch --retry-on 404,5xx,network --deadline 1m https://example.com/jobs/7
+
+  Pass on a large download while it arrives:
+      relent fetch https://example.com/backup.tar | tar x
+
+What is repeated:
+  What the server did not process, whatever the request: 429, 421 and 425 (once), 503 and 408 with
+  Retry-After, a refused connection. What may have taken effect, such as 500, 502, 504, a bare 503, a
+  timeout or a cut connection, only if it may run twice: GET, HEAD, OPTIONS, TRACE, PUT, DELETE,
+  QUERY, any method with an Idempotency-Key, an If-Match or `If-None-Match: *`, and with --repeatable
+  any. Retry-After is obeyed. A download that advances has no end of retries, only of time: once 1 MiB
+  more has arrived, their count begins anew.
+
+Output:
+  The body appears once. To standard output it goes when it is complete, until then it is kept in
+  memory and beyond 1 MiB in a temporary file (in TMPDIR, else /tmp). A body that can be resumed, one
+  with a strong ETag or Last-Modified, goes out as it arrives once it is longer than 1 MiB, and if it
+  is cut short the rest is asked for. With --stream all of any body goes out as it arrives; what is
+  cut short then and cannot be resumed is not repeated.
+  A body of HTTP/1 without Content-Length and chunks ends where its connection ends: nothing tells
+  whether it is whole.
+
+Output to FILE (-o, -O):
+  The body is written to FILE.part, which is locked, and takes the place of FILE when all of it has
+  reached the disk. Permissions, owner and symbolic links stay. FILE is left as it was by anything but
+  a complete representation: by a failure, whose body goes to standard output, by 204 and 304 (status
+  0), and by a redirect that is not followed (status 47, its body to standard output).
+  After a failure or a signal, FILE.part stays if the rest can be asked for, and FILE.part.json, which
+  only its owner can read, says of what it is a part: the URL, the URL that answered, the validator
+  and the length. Another fetch to FILE begins anew unless it has -C.
+
+Exit status: that of the last attempt, in curl's numbers
+  0     a complete response with a status below 400; or the reader of standard output went away
+  22    a status of 400 or above, or a failure of gRPC
+  5     the proxy could not be looked up       28    time ended it
+  6     the name could not be looked up        35    the TLS handshake failed
+  7     no connection                          47    too many redirects, or one that is not followed
+  18    the body was cut short                 56    the connection broke
+  60    the server's certificate is not acceptable
+  58    the certificate of --cert cannot be used
+  77    the certificates of --cacert, SSL_CERT_FILE or SSL_CERT_DIR cannot be read
+  75    the server said to come back later than the limits allow; when is printed
+  23    the response could not be written, here
+  26    the data could not be read
+  2     the command line or the environment is wrong: nothing was sent
+  128+n signal n ended it (130: Ctrl-C)
+
+Environment:
+  HTTP_PROXY, HTTPS_PROXY, ALL_PROXY   the proxy for a URL, also in lower case; -x goes before them
+  NO_PROXY                             hosts without one, such as localhost,.example.com,10.0.0.0/8; *
+  SSL_CERT_FILE, SSL_CERT_DIR          the certificates to trust in place of the system's
+  What is set and cannot be used is an error.";
+
+/// What `relent fetch` is given.
+#[derive(Args)]
+pub(crate) struct FetchArgs {
+    /// What to fetch: http://… or https://…
+    #[arg(value_name = "URL")]
+    pub(super) url: String,
+
+    /// Write the body to FILE when it is complete; - is standard output
+    ///
+    /// Until then, and after a failure, FILE is as it was; what has arrived is in FILE.part.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+
+    /// Write it to a file with the name at the end of the URL
+    #[arg(short = 'O', long, conflicts_with = "output")]
+    pub(super) remote_name: bool,
+
+    /// Go on with FILE.part from an earlier call, or with FILE; the value is -
+    ///
+    /// FILE.part is taken up if it is a part of the same URL and the server still has the same
+    /// representation, by its ETag or Last-Modified; otherwise the download begins anew. Where no
+    /// validator is known, and for FILE itself, which has none, this option is your word that the
+    /// first bytes are those of the same representation.
+    #[arg(short = 'C', long = "continue-at", value_name = "-", value_parser = from_the_end,
+        allow_hyphen_values = true)]
+    pub(super) continue_at: Option<()>,
+
+    /// The same as -C -
+    #[arg(long = "continue")]
+    pub(super) go_on: bool,
+
+    /// Follow redirects, at most 10
+    ///
+    /// Without it a redirect is a response like any other. Authorization, Cookie, Host and
+    /// Proxy-Authorization are sent to no other origin than that of URL. After a redirect only what
+    /// may run twice is repeated, whatever the last server says: the first may have done what it was
+    /// asked to.
+    #[arg(short = 'L', long)]
+    pub(super) location: bool,
+
+    /// Leave out the body of a status of 400 or above; the exit status says it anyway
+    #[arg(short, long)]
+    pub(super) fail: bool,
+
+    /// Print the status line and the header fields of the final response before the body
+    #[arg(short, long)]
+    pub(super) include: bool,
+
+    /// Ask only for the head, by HEAD, and print it
+    #[arg(short = 'I', long, conflicts_with = "data_any")]
+    pub(super) head: bool,
+
+    /// Show the head of each request and response on standard error, without credentials
+    #[arg(short, long)]
+    pub(super) verbose: bool,
+
+    /// Say nothing about failures, and show no progress; as --quiet
+    #[arg(short, long)]
+    pub(super) silent: bool,
+
+    /// With -s: say all the same why there is no other attempt
+    #[arg(short = 'S', long)]
+    pub(super) show_error: bool,
+
+    /// Let the body go out as it arrives
+    #[arg(long, conflicts_with_all = ["output", "remote_name"])]
+    pub(super) stream: bool,
+
+    /// Print this after the fetch, such as '%{http_code}\n'
+    ///
+    /// There are %{http_code}, %{response_code}, %{num_retries}, %{size_download}, %{time_total} in
+    /// seconds, %{url_effective}, %{content_type}, %{exitcode}; \n, \t, \r, \\ and %%.
+    #[arg(short = 'w', long, value_name = "FORMAT", allow_hyphen_values = true,
+        value_parser = super::write_out::parse)]
+    pub(super) write_out: Option<super::write_out::Format>,
+
+    /// The method [default: GET; POST with data; PUT with -T; HEAD with -I]
+    #[arg(
+        short = 'X',
+        long = "request",
+        value_name = "METHOD",
+        help_heading = "Request options"
+    )]
+    pub(super) method: Option<String>,
+
+    /// Send this header field; repeatable
+    #[arg(
+        short = 'H',
+        long,
+        value_name = "NAME: VALUE",
+        help_heading = "Request options"
+    )]
+    pub(super) header: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) data: Data,
+
+    /// Send a field of a form as multipart/form-data; repeatable
+    ///
+    /// The contents of a file are sent with @FILE as a file and with <FILE as a value. ;type= and
+    /// ;filename= behind them set the content type and the file's name.
+    #[arg(short = 'F', long, value_name = "NAME=VALUE|NAME=@FILE", conflicts_with_all = ["data_any", "head"],
+        help_heading = "Request options")]
+    pub(super) form: Vec<String>,
+
+    /// Send this file by PUT, or with - standard input; its name is added to a URL that ends with /
+    #[arg(short = 'T', long, value_name = "FILE", conflicts_with_all = ["data_any", "form", "head"],
+        help_heading = "Request options")]
+    pub(super) upload_file: Option<PathBuf>,
+
+    /// Put the data into the query of the URL, and send no body
+    #[arg(
+        short = 'G',
+        long,
+        requires = "data_any",
+        help_heading = "Request options"
+    )]
+    pub(super) get: bool,
+
+    /// Log in with this name and password (Basic)
+    #[arg(
+        short,
+        long,
+        value_name = "USER:PASSWORD",
+        help_heading = "Request options"
+    )]
+    pub(super) user: Option<String>,
+
+    /// Send this User-Agent
+    #[arg(
+        short = 'A',
+        long,
+        value_name = "NAME",
+        help_heading = "Request options"
+    )]
+    pub(super) user_agent: Option<String>,
+
+    /// Send this Referer
+    #[arg(
+        short = 'e',
+        long,
+        value_name = "URL",
+        help_heading = "Request options"
+    )]
+    pub(super) referer: Option<String>,
+
+    /// Send this Idempotency-Key, or a new one with `auto`, which makes any method repeatable
+    ///
+    /// It is sent as a string in quotes, as draft-ietf-httpapi-idempotency-key-header asks; use
+    /// -H 'Idempotency-Key: …' for a server that wants none. The server must know the field, else
+    /// it protects nothing.
+    #[arg(
+        long,
+        value_name = "auto|VALUE",
+        allow_hyphen_values = true,
+        help_heading = "Retry options"
+    )]
+    pub(super) idempotency_key: Option<String>,
+
+    /// Your word that this request may run twice, whatever its method
+    #[arg(long, help_heading = "Retry options")]
+    pub(super) repeatable: bool,
+
+    /// Retry exactly these failures, such as 404,5xx,timeout,network
+    ///
+    /// It never makes a request repeatable: what may have taken effect is retried only if it may run
+    /// twice.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pattern,
+        help_heading = "Retry options")]
+    pub(super) retry_on: Vec<Pattern>,
+
+    /// The same as --max-retries
+    #[arg(long, value_name = "N", value_parser = retries, allow_hyphen_values = true,
+        conflicts_with_all = ["max_retries", "attempts"], help_heading = "Retry options")]
+    pub(super) retry: Option<Retries>,
+
+    /// The same as --deadline, for all attempts together; a bare number is in seconds
+    #[arg(short = 'm', long, value_name = "D", value_parser = seconds, allow_hyphen_values = true,
+        conflicts_with = "deadline", help_heading = "Retry options")]
+    pub(super) max_time: Option<Duration>,
+
+    /// The time given to establish a connection; a bare number is in seconds
+    #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
+        help_heading = "Connection options")]
+    pub(super) connect_timeout: Option<Duration>,
+
+    /// The time in which a server that sends too little is cut off; a bare number is in seconds
+    ///
+    /// An attempt ends when no byte has come from the server for this long, and when less than
+    /// 1 KiB of a body has come in each of such a time: no server holds the fetch for ever by going
+    /// silent or by dripping. Raise it for a server that thinks for longer before it answers.
+    #[arg(long, value_name = "D", value_parser = some_time, allow_hyphen_values = true,
+        default_value = "5m", help_heading = "Connection options")]
+    pub(super) idle_timeout: Duration,
+
+    /// Go through this proxy; '' is none
+    #[arg(
+        short = 'x',
+        long,
+        value_name = "URL",
+        help_heading = "Connection options"
+    )]
+    pub(super) proxy: Option<String>,
+
+    /// Go through no proxy to these hosts, in place of NO_PROXY; * is all
+    #[arg(long, value_name = "LIST", help_heading = "Connection options")]
+    pub(super) noproxy: Option<String>,
+
+    /// Trust the certificates in this file (PEM), and no others
+    #[arg(long, value_name = "FILE", help_heading = "Connection options")]
+    pub(super) cacert: Option<PathBuf>,
+
+    /// Show this certificate (PEM) to the server; its key is in the same file, or in --key
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "FILE",
+        help_heading = "Connection options"
+    )]
+    pub(super) cert: Option<PathBuf>,
+
+    /// The key of --cert (PEM, without a password)
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "cert",
+        help_heading = "Connection options"
+    )]
+    pub(super) key: Option<PathBuf>,
+
+    /// Accept any certificate: nothing tells then who answers, and who reads along
+    #[arg(short = 'k', long, help_heading = "Connection options")]
+    pub(super) insecure: bool,
+
+    #[command(flatten)]
+    pub(super) options: PolicyOptions,
+}
+
+/// Almost any of them can hold a credential.
+impl fmt::Debug for FetchArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FetchArgs").finish_non_exhaustive()
+    }
+}
+
+impl FetchArgs {
+    /// The options of the policy, with those that have curl's names.
+    pub(super) fn policy_options(&self) -> PolicyOptions {
+        let mut options = self.options.clone();
+        options.max_retries = options.max_retries.or(self.retry);
+        options.deadline = options.deadline.or(self.max_time);
+        options
+    }
+
+    /// Whether nothing is said but what relent itself cannot do.
+    pub(super) const fn says_nothing(&self) -> bool {
+        self.silent || self.options.quiet
+    }
+
+    /// Whether what an earlier call has left is to be taken up.
+    pub(super) const fn continues(&self) -> bool {
+        self.go_on || self.continue_at.is_some()
+    }
+}
+
+fn from_the_end(text: &str) -> Result<(), String> {
+    match text {
+        "-" => Ok(()),
+        _ => Err("use -C -: relent looks for itself how much is there".to_owned()),
+    }
+}
+
+/// A duration; a bare number is in seconds, as curl has it.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let bare = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    if !text.is_empty() && text.bytes().all(bare) {
+        return duration(&format!("{text}s"));
+    }
+    duration(text)
+}
+
+fn some_time(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        Duration::ZERO => Err("a server needs some time".to_owned()),
+        limit => Ok(limit),
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    match text.parse() {
+        Ok(Pattern::Exit(..) | Pattern::Signal | Pattern::Output) => Err(
+            "that happens to commands: use a status (503, 500-504, 5xx), timeout, network, connect \
+             or any"
+                .to_owned(),
+        ),
+        Ok(pattern) => Ok(pattern),
+        Err(error) => Err(error.to_string()),
+    }
+}

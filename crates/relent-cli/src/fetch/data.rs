@@ -1,0 +1,557 @@
+//! What `relent fetch` sends: the options for it, in the order in which they were given.
+
+use std::path::Path;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use http::HeaderMap;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use relent_http::{Body, IdempotencyKey};
+use tempfile::{NamedTempFile, TempPath};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// How much data is kept in memory, in bytes; more is sent from a file.
+pub(super) const MEMORY: u64 = 1 << 20;
+
+/// The unreserved characters of RFC 3986.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+const HEADING: &str = "Request options";
+
+/// One piece of data.
+#[derive(Clone, PartialEq, Eq)]
+enum Piece {
+    /// `-d`: text, or the contents of a file with `@`.
+    Data(String),
+    /// `--data-raw`: text.
+    Raw(String),
+    /// `--data-urlencode`: `content`, `=content`, `name=content`, `@file` or `name@file`.
+    Encoded(String),
+    /// `--json`: as `-d`, but put together without `&`.
+    Json(String),
+}
+
+/// All pieces of data, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Data(Vec<Piece>);
+
+/// The data may be a secret.
+impl std::fmt::Debug for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Data({} pieces)", self.0.len())
+    }
+}
+
+type MakePiece = fn(String) -> Piece;
+
+const OPTIONS: [(&str, MakePiece); 5] = [
+    ("data", Piece::Data),
+    ("data_binary", Piece::Data),
+    ("data_raw", Piece::Raw),
+    ("data_urlencode", Piece::Encoded),
+    ("json", Piece::Json),
+];
+
+impl Args for Data {
+    fn augment_args(command: Command) -> Command {
+        let option = |id: &'static str, long: &'static str| {
+            Arg::new(id)
+                .long(long)
+                .action(ArgAction::Append)
+                .allow_hyphen_values(true)
+                .help_heading(HEADING)
+        };
+        command
+            .arg(
+                option("data", "data")
+                    .short('d')
+                    .value_name("DATA|@FILE")
+                    .help("Send this data, or the contents of FILE, or with @- of standard input")
+                    .long_help(
+                        "Send this data, or the contents of FILE, or with @- of standard input\n\n\
+                         Several are joined with &. The Content-Type is \
+                         application/x-www-form-urlencoded unless -H says another. A file is sent as \
+                         it is, line ends included.",
+                    ),
+            )
+            .arg(
+                option("json", "json")
+                    .value_name("DATA|@FILE")
+                    .conflicts_with_all(["data", "data_raw", "data_urlencode", "data_binary"])
+                    .help("Send this JSON, and ask for JSON"),
+            )
+            .arg(
+                option("data_raw", "data-raw")
+                    .value_name("DATA")
+                    .help("The same as -d, but @ means nothing"),
+            )
+            .arg(
+                option("data_urlencode", "data-urlencode")
+                    .value_name("NAME=TEXT|NAME@FILE")
+                    .help("The same as -d, but TEXT, or the contents of FILE, is percent-encoded"),
+            )
+            .arg(
+                option("data_binary", "data-binary")
+                    .value_name("DATA|@FILE")
+                    .help("The same as -d"),
+            )
+            .group(clap::ArgGroup::new("data_any").args(OPTIONS.map(|(id, _)| id)).multiple(true))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Data {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut data = Self::default();
+        data.update_from_arg_matches(matches)?;
+        Ok(data)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        let mut pieces = Vec::new();
+        for (id, piece) in OPTIONS {
+            let values = matches.get_many::<String>(id).into_iter().flatten();
+            let places = matches.indices_of(id).into_iter().flatten();
+            pieces.extend(
+                places
+                    .zip(values)
+                    .map(|(at, value)| (at, piece(value.clone()))),
+            );
+        }
+        pieces.sort_by_key(|(at, _)| *at);
+        self.0 = pieces.into_iter().map(|(_, piece)| piece).collect();
+        Ok(())
+    }
+}
+
+impl Data {
+    /// Whether none was given.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it is JSON.
+    pub(super) fn is_json(&self) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Json(_)))
+    }
+
+    /// Reads it all.
+    ///
+    /// # Errors
+    /// What cannot be read, in words.
+    pub(super) async fn read(&self) -> Result<Sent, String> {
+        if let [Piece::Data(only) | Piece::Json(only)] = &self.0[..]
+            && let Some(name) = only.strip_prefix('@')
+            && name != "-"
+            && is_large(Path::new(name))
+        {
+            return Sent::file(Path::new(name)).map_err(|error| unreadable("-d @", name, &error));
+        }
+        let mut all = Kept::default();
+        for (index, piece) in self.0.iter().enumerate() {
+            if index > 0 && !self.is_json() {
+                all.add(b"&").map_err(cannot_keep)?;
+            }
+            piece.read(&mut all).await?;
+        }
+        all.finish().map_err(cannot_keep)
+    }
+
+    /// Reads it all, to be put into a query.
+    ///
+    /// # Errors
+    /// What cannot be read or is no text, in words.
+    pub(super) async fn query(&self) -> Result<String, String> {
+        let mut all = Kept::default();
+        for (index, piece) in self.0.iter().enumerate() {
+            if index > 0 {
+                all.add(b"&").map_err(cannot_keep)?;
+            }
+            piece.read(&mut all).await?;
+        }
+        match all.file {
+            Some(_) => Err("-G: the data is too long for a URL".to_owned()),
+            None => String::from_utf8(all.memory)
+                .map_err(|_| "-G: the data is no text: use --data-urlencode".to_owned()),
+        }
+    }
+}
+
+impl Piece {
+    async fn read(&self, to: &mut Kept) -> Result<(), String> {
+        match self {
+            Self::Raw(text) => to.add(text.as_bytes()).map_err(cannot_keep),
+            Self::Data(text) | Self::Json(text) => match text.strip_prefix('@') {
+                Some(name) => {
+                    let option = match self {
+                        Self::Json(_) => "--json @",
+                        _ => "-d @",
+                    };
+                    to.add_file(option, name).await
+                }
+                None => to.add(text.as_bytes()).map_err(cannot_keep),
+            },
+            Self::Encoded(text) => {
+                let (name, content) = match text.find(['=', '@']) {
+                    Some(at) if text[at..].starts_with('=') => (&text[..at], &text[at + 1..]),
+                    Some(at) => {
+                        let mut file = Kept::default();
+                        file.add_file("--data-urlencode @", &text[at + 1..]).await?;
+                        if file.file.is_some() {
+                            return Err(
+                                "--data-urlencode: the file is longer than 1 MiB".to_owned()
+                            );
+                        }
+                        let encoded = percent_encoding::percent_encode(&file.memory, ENCODED);
+                        return to.add_named(&text[..at], &encoded.to_string());
+                    }
+                    None => ("", &text[..]),
+                };
+                to.add_named(name, &utf8_percent_encode(content, ENCODED).to_string())
+            }
+        }
+    }
+}
+
+/// A body, and the file that it is kept in for as long as it is sent.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    pub(super) body: Body,
+    /// Removed when this is dropped.
+    pub(super) kept: Option<TempPath>,
+}
+
+impl Sent {
+    fn file(path: &Path) -> std::io::Result<Self> {
+        Ok(Self {
+            body: Body::file(path)?,
+            kept: None,
+        })
+    }
+}
+
+/// The contents of a file that is sent by itself (`-T`).
+///
+/// # Errors
+/// When it cannot be read, in words.
+pub(super) async fn upload(path: &Path) -> Result<Sent, String> {
+    let name = path.to_string_lossy();
+    if path != Path::new("-") && is_large(path) {
+        return Sent::file(path).map_err(|error| unreadable("-T ", &name, &error));
+    }
+    let mut all = Kept::default();
+    if path == Path::new("-") {
+        all.add_file("-T ", "-").await?;
+    } else {
+        let file = tokio::fs::File::open(path).await;
+        let file = file.map_err(|error| unreadable("-T ", &name, &error))?;
+        all.add_all(file)
+            .await
+            .map_err(|error| unreadable("-T ", &name, &error))?;
+    }
+    all.finish().map_err(cannot_keep)
+}
+
+/// The fields of `-F` as multipart/form-data (RFC 7578), whose type goes into `headers`.
+///
+/// # Errors
+/// What is no field or cannot be read, in words.
+pub(super) async fn form(fields: &[String], headers: &mut HeaderMap) -> Result<Sent, String> {
+    use std::fmt::Write as _;
+
+    // Random, so that no content has it.
+    let boundary = format!("relent-{}", IdempotencyKey::new());
+    let mut all = Kept::default();
+    for field in fields {
+        let field = Field::parse(field)?;
+        let mut head = format!(
+            "--{boundary}\r\nContent-Disposition: form-data; name=\"{}\"",
+            escaped(field.name)
+        );
+        if let Some(name) = field.shown_name() {
+            let _ = write!(head, "; filename=\"{}\"", escaped(&name));
+        }
+        let of_file =
+            matches!(field.content, Content::File(_)).then_some("application/octet-stream");
+        if let Some(kind) = field.kind.or(of_file) {
+            let _ = write!(head, "\r\nContent-Type: {kind}");
+        }
+        head.push_str("\r\n\r\n");
+        all.add(head.as_bytes()).map_err(cannot_keep)?;
+        match field.content {
+            Content::Text(text) => all.add(text.as_bytes()).map_err(cannot_keep)?,
+            Content::File(name) | Content::Value(name) => all.add_file("-F @", name).await?,
+        }
+        all.add(b"\r\n").map_err(cannot_keep)?;
+    }
+    all.add(format!("--{boundary}--\r\n").as_bytes())
+        .map_err(cannot_keep)?;
+    let kind = format!("multipart/form-data; boundary={boundary}");
+    let kind = kind.parse().map_err(|_| "-F: no content type".to_owned())?;
+    headers.entry(http::header::CONTENT_TYPE).or_insert(kind);
+    all.finish().map_err(cannot_keep)
+}
+
+/// A field of a form.
+struct Field<'a> {
+    name: &'a str,
+    content: Content<'a>,
+    kind: Option<&'a str>,
+    filename: Option<&'a str>,
+}
+
+enum Content<'a> {
+    Text(&'a str),
+    /// The file of this name, as a file.
+    File(&'a str),
+    /// The contents of the file of this name, as text.
+    Value(&'a str),
+}
+
+impl<'a> Field<'a> {
+    fn parse(text: &'a str) -> Result<Self, String> {
+        let (name, mut rest) = text
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or("-F: a field is written as NAME=VALUE, NAME=@FILE or NAME=<FILE")?;
+        let (mut kind, mut filename) = (None, None);
+        while let Some((before, parameter)) = rest.rsplit_once(';') {
+            if let Some(value) = parameter.strip_prefix("type=") {
+                kind = Some(value);
+            } else if let Some(value) = parameter.strip_prefix("filename=") {
+                filename = Some(value.trim_matches('"'));
+            } else {
+                break;
+            }
+            rest = before;
+        }
+        if kind.is_some_and(|kind| kind.bytes().any(|byte| byte.is_ascii_control())) {
+            return Err(format!("-F {name}=…: ;type= has control characters"));
+        }
+        let content = match (rest.strip_prefix('@'), rest.strip_prefix('<')) {
+            (Some(file), _) => Content::File(file),
+            (_, Some(file)) => Content::Value(file),
+            _ => Content::Text(rest),
+        };
+        Ok(Self {
+            name,
+            content,
+            kind,
+            filename,
+        })
+    }
+
+    /// The name of the file that the server is told.
+    fn shown_name(&self) -> Option<String> {
+        let own = match self.content {
+            Content::File(path) => Path::new(path).file_name(),
+            Content::Text(_) | Content::Value(_) => None,
+        };
+        let given = self.filename.map(str::to_owned);
+        given.or_else(|| own.map(|name| name.to_string_lossy().into_owned()))
+    }
+}
+
+/// A name between quotes, as browsers write it (WHATWG).
+fn escaped(name: &str) -> String {
+    name.replace('"', "%22")
+        .replace('\r', "%0D")
+        .replace('\n', "%0A")
+}
+
+fn is_large(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() > MEMORY)
+}
+
+fn unreadable(option: &str, name: &str, error: &std::io::Error) -> String {
+    format!("{option}{name}: cannot be read: {error}")
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn cannot_keep(error: std::io::Error) -> String {
+    format!(
+        "the data cannot be kept in {} (TMPDIR names another place): {error}",
+        std::env::temp_dir().display()
+    )
+}
+
+/// Data that is read once: in memory, or in a file if there is much of it. The file goes away when
+/// this is dropped, and the reading can be dropped at any time.
+#[derive(Default)]
+struct Kept {
+    memory: Vec<u8>,
+    file: Option<NamedTempFile>,
+}
+
+impl Kept {
+    fn add(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        use std::io::Write as _;
+
+        if self.file.is_none() {
+            if (self.memory.len() + bytes.len()) as u64 <= MEMORY {
+                self.memory.extend_from_slice(bytes);
+                return Ok(());
+            }
+            let mut file = NamedTempFile::with_prefix("relent-data-")?;
+            file.write_all(&self.memory)?;
+            self.memory = Vec::new();
+            self.file = Some(file);
+        }
+        match &mut self.file {
+            Some(file) => file.write_all(bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn add_named(&mut self, name: &str, content: &str) -> Result<(), String> {
+        let added = if name.is_empty() {
+            self.add(content.as_bytes())
+        } else {
+            self.add(format!("{name}={content}").as_bytes())
+        };
+        added.map_err(cannot_keep)
+    }
+
+    /// The contents of the file of this name, or of standard input.
+    async fn add_file(&mut self, option: &str, name: &str) -> Result<(), String> {
+        let added = if name == "-" {
+            self.add_all(tokio::io::stdin()).await
+        } else {
+            match tokio::fs::File::open(name).await {
+                Ok(file) => self.add_all(file).await,
+                Err(error) => Err(error),
+            }
+        };
+        added.map_err(|error| unreadable(option, name, &error))
+    }
+
+    async fn add_all(&mut self, mut from: impl AsyncRead + Unpin) -> std::io::Result<()> {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            match from.read(&mut buffer).await? {
+                0 => return Ok(()),
+                length => self.add(&buffer[..length])?,
+            }
+        }
+    }
+
+    fn finish(self) -> std::io::Result<Sent> {
+        let Some(file) = self.file else {
+            return Ok(Sent {
+                body: Body::from(self.memory),
+                kept: None,
+            });
+        };
+        let path = file.into_temp_path();
+        Ok(Sent {
+            body: Body::file(path.to_path_buf())?,
+            kept: Some(path),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        data: Data,
+    }
+
+    async fn sent(args: &[&str]) -> String {
+        let line = Line::try_parse_from(std::iter::once(&"x").chain(args));
+        line.unwrap_or_else(|error| panic!("{error}"))
+            .data
+            .query()
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn pieces_of_all_kinds_are_joined_in_the_order_in_which_they_were_given() {
+        let args = [
+            "--data-raw",
+            "@a",
+            "-d",
+            "b=1",
+            "--data-urlencode",
+            "c=x y&z",
+            "--data-binary",
+            "d",
+            "--data-urlencode",
+            "=&",
+            "-d",
+            "e",
+            "--data-urlencode",
+            "ö",
+        ];
+        assert_eq!(sent(&args).await, "@a&b=1&c=x%20y%26z&d&%26&e&%C3%B6");
+    }
+
+    #[tokio::test]
+    async fn a_form_is_sent_as_parts_with_names_and_types() {
+        let file = tempfile::Builder::new()
+            .suffix("\"q.txt")
+            .tempfile()
+            .unwrap();
+        std::fs::write(file.path(), "contents").unwrap();
+        let path = file.path().to_str().unwrap();
+        let fields = [
+            "a=1;2".to_owned(),
+            "b=x;type=text/plain".to_owned(),
+            format!("c=@{path};filename=other;type=image/png"),
+            format!("d=<{path}"),
+        ];
+        let mut headers = HeaderMap::new();
+        let sent = form(&fields, &mut headers).await.unwrap();
+        let kind = headers["content-type"].to_str().unwrap();
+        let boundary = kind.strip_prefix("multipart/form-data; boundary=").unwrap();
+        let wanted = format!(
+            "--{boundary}\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1;2\r\n\
+             --{boundary}\r\nContent-Disposition: form-data; name=\"b\"\r\nContent-Type: text/plain\r\n\r\nx\r\n\
+             --{boundary}\r\nContent-Disposition: form-data; name=\"c\"; filename=\"other\"\r\nContent-Type: image/png\r\n\r\ncontents\r\n\
+             --{boundary}\r\nContent-Disposition: form-data; name=\"d\"\r\n\r\ncontents\r\n\
+             --{boundary}--\r\n"
+        );
+        assert_eq!(sent.body.len(), Some(wanted.len() as u64));
+        for wrong in ["a", "=x", ""] {
+            assert!(
+                form(&[wrong.to_owned()], &mut HeaderMap::new())
+                    .await
+                    .is_err()
+            );
+        }
+        assert!(Field::parse("c=@/x/a\"b").unwrap().shown_name().is_some());
+        assert_eq!(escaped("a\"b\r\n"), "a%22b%0D%0A");
+    }
+
+    #[tokio::test]
+    async fn much_data_is_kept_in_a_file() {
+        for (length, in_file) in [
+            (0, false),
+            (MEMORY, false),
+            (MEMORY + 1, true),
+            (3 * MEMORY, true),
+        ] {
+            let mut kept = Kept::default();
+            kept.add_all(tokio::io::repeat(7).take(length))
+                .await
+                .unwrap();
+            let data = kept.finish().unwrap();
+            assert_eq!(
+                (data.body.len(), data.kept.is_some()),
+                (Some(length), in_file)
+            );
+        }
+    }
+}

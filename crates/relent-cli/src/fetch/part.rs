@@ -1,0 +1,329 @@
+//! `FILE.part`: what has arrived of a response that is on its way to FILE.
+//!
+//! Beside it lies `FILE.part.json`, which says what it is a part of. It is written before the first
+//! byte, and the old bytes are gone before it is, so that the two agree whenever the process ends:
+//! bytes are taken up in a later call only if the side file names them.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use relent_http::Resumable;
+use serde::{Deserialize, Serialize};
+
+use crate::destination::Place;
+
+/// What the side file begins with; another number for another meaning.
+const FORMAT: &str = "relent-part-1";
+/// The side file can hold an address with a secret in it.
+const ONLY_OWNER: u32 = 0o600;
+/// No side file is longer, in bytes.
+const LONGEST: u64 = 1 << 16;
+
+/// A part of a file, which no other process writes to.
+///
+/// When it is dropped, what can be taken up later stays, and anything else goes away.
+#[derive(Debug)]
+pub(crate) struct Part {
+    place: Place,
+    path: PathBuf,
+    side: PathBuf,
+    /// Locked as long as this is open.
+    file: File,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// What an earlier call has left, if anything.
+    Earlier,
+    /// Begun in this call, or taken up.
+    Begun,
+    /// In its place.
+    Complete,
+}
+
+/// What `FILE.part.json` says.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Side {
+    format: String,
+    /// The URL as it was given, without name, password and fragment.
+    url: String,
+    /// Whether the rest can be asked for.
+    can_be_resumed: bool,
+    /// What names the representation: the URL that answered.
+    #[serde(default)]
+    final_url: Option<String>,
+    /// An entity tag with its quotes, or the date of `Last-Modified`.
+    #[serde(default)]
+    validator: Option<String>,
+    /// The length of the whole in bytes.
+    #[serde(default)]
+    total: Option<u64>,
+}
+
+impl Side {
+    /// For a response to a request for `url`: `of` if it has a validator, and otherwise whether the
+    /// rest can be asked for all the same, on somebody's word that it has not changed.
+    pub(crate) fn new(
+        url: &str,
+        of: Option<&Resumable>,
+        vouched: bool,
+        total: Option<u64>,
+    ) -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            url: url.to_owned(),
+            can_be_resumed: of.is_some() || vouched,
+            final_url: of.map(|of| of.url().to_owned()),
+            validator: of.map(|of| of.validator().to_owned()),
+            total: of.map_or(total, Resumable::total),
+        }
+    }
+
+    fn read(path: &Path) -> Option<Self> {
+        let mut text = String::new();
+        let file = File::open(path).ok()?;
+        file.take(LONGEST).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text)
+            .ok()
+            .filter(|side: &Self| side.format == FORMAT)
+    }
+}
+
+/// What an earlier call has left to go on with.
+#[derive(Debug)]
+pub(crate) enum Earlier {
+    /// Nothing.
+    Nothing,
+    /// Something that is not resumed, and why.
+    Other(&'static str),
+    /// All of it: it only has to be put in its place.
+    Complete,
+    /// These first bytes; without what names them, the caller's word has to do.
+    Part(Option<Resumable>, u64),
+}
+
+impl Part {
+    /// Takes possession of `FILE.part`. What is in it stays as it is.
+    ///
+    /// # Errors
+    /// When it cannot be written, another process is at it, or it is not relent's.
+    pub(crate) fn open(place: Place) -> io::Result<Self> {
+        let (path, side) = (beside(&place, ".part"), beside(&place, ".part.json"));
+        let file = loop {
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(place.mode())
+                .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+                .open(&path)
+                .map_err(|error| named(&path, &error))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let busy = "another fetch is writing it";
+                    let busy = io::Error::new(io::ErrorKind::ResourceBusy, busy);
+                    return Err(named(&path, &busy));
+                }
+                // A file system without locks.
+                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+                Err(TryLockError::Error(error)) => return Err(named(&path, &error)),
+            }
+            // Another process may have put it in its place, or removed it, before it was locked.
+            let opened = file.metadata()?;
+            if id(&path) == Some((opened.dev(), opened.ino())) {
+                break file;
+            }
+        };
+        let there = file.metadata()?;
+        if !there.is_file() || there.len() > 0 && Side::read(&side).is_none() {
+            let foreign = format!(
+                "it is there and not relent's, since {} does not describe it: move it away",
+                side.display()
+            );
+            let foreign = io::Error::new(io::ErrorKind::AlreadyExists, foreign);
+            return Err(named(&path, &foreign));
+        }
+        Ok(Self {
+            place,
+            path,
+            side,
+            file,
+            state: State::Earlier,
+        })
+    }
+
+    /// Where it is going.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// What an earlier call for this URL has left.
+    pub(crate) fn earlier(&self, url: &str) -> io::Result<Earlier> {
+        let length = self.file.metadata()?.len();
+        if length == 0 {
+            return Ok(Earlier::Nothing);
+        }
+        let Some(side) = Side::read(&self.side) else {
+            return Ok(Earlier::Nothing);
+        };
+        if side.url != url {
+            return Ok(Earlier::Other("it is a part of another URL"));
+        }
+        if !side.can_be_resumed {
+            return Ok(Earlier::Other(
+                "the rest of that response cannot be asked for",
+            ));
+        }
+        if side.total.is_some_and(|total| length > total) {
+            return Ok(Earlier::Other("it is longer than the whole"));
+        }
+        if side.total == Some(length) {
+            return Ok(Earlier::Complete);
+        }
+        let of = match (&side.final_url, &side.validator) {
+            (Some(url), Some(validator)) => match Resumable::new(url, validator, side.total) {
+                Ok(of) => Some(of),
+                Err(_) => return Ok(Earlier::Other("its validator cannot be read")),
+            },
+            _ => None,
+        };
+        Ok(Earlier::Part(of, length))
+    }
+
+    /// Goes on behind what an earlier call has left.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub(crate) fn take_up(&mut self) -> io::Result<()> {
+        self.file.seek(SeekFrom::End(0))?;
+        self.state = State::Begun;
+        Ok(())
+    }
+
+    /// Goes on behind a copy of the first `length` bytes of the file that is in its place.
+    ///
+    /// # Errors
+    /// When it cannot be copied.
+    pub(crate) fn take_up_copy(&mut self, side: &Side, length: u64) -> io::Result<()> {
+        self.begin(side)?;
+        let old = File::open(self.place.path())?;
+        let copied = io::copy(&mut old.take(length), &mut self.file)?;
+        if copied != length {
+            return Err(named(
+                self.place.path(),
+                &io::Error::other("it has become shorter meanwhile"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Begins anew: what is written from now on is what `side` says.
+    ///
+    /// # Errors
+    /// When one of the files cannot be written.
+    pub(crate) fn begin(&mut self, side: &Side) -> io::Result<()> {
+        // In this order: at no time are there bytes that the side file does not name.
+        let again = self.file.metadata()?.len() > 0;
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        if again {
+            self.file.sync_all()?;
+        }
+        self.state = State::Begun;
+        match fs::remove_file(&self.side) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(named(&self.side, &error));
+            }
+            _ => {}
+        }
+        let written = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(ONLY_OWNER)
+            .open(&self.side)
+            .and_then(|file| {
+                serde_json::to_writer_pretty(&file, side)?;
+                file.sync_all()
+            });
+        written.map_err(|error| named(&self.side, &error))
+    }
+
+    /// Adds bytes at the end.
+    ///
+    /// # Errors
+    /// When they cannot be written; they are not in the file then.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let before = self.file.stream_position()?;
+        let written = self.file.write_all(bytes);
+        if written.is_err() {
+            // A part of them may be there.
+            self.file.set_len(before)?;
+            self.file.seek(SeekFrom::Start(before))?;
+        }
+        written
+    }
+
+    /// Another descriptor, for a thread that waits until all of it is on the disk.
+    pub(crate) fn try_clone(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Puts it in its place. Says what could not be kept of the old file.
+    ///
+    /// # Errors
+    /// As [`Place::put`].
+    pub(crate) fn complete(&mut self) -> io::Result<Option<String>> {
+        let side = id(&self.side);
+        // The lock goes with the last descriptor.
+        let lost = self.place.put(self.file.try_clone()?, &self.path)?;
+        self.state = State::Complete;
+        // Another process may have begun a part of its own by now.
+        if side.is_some() && id(&self.side) == side {
+            let _ = fs::remove_file(&self.side);
+        }
+        Ok(lost)
+    }
+
+    /// The bytes that stay for a later call, and where.
+    pub(crate) fn left(&self) -> Option<(u64, &Path)> {
+        let length = self.file.metadata().map_or(0, |there| there.len());
+        let side = (length > 0).then(|| Side::read(&self.side)).flatten();
+        side.is_some_and(|side| side.can_be_resumed)
+            .then_some((length, &*self.path))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Nobody can be told of an error here, and whatever is left is described or empty.
+        if self.state == State::Complete {
+            return;
+        }
+        if self.left().is_none() {
+            let _ = fs::remove_file(&self.side);
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What tells this file from any other that has had the name.
+fn id(path: &Path) -> Option<(u64, u64)> {
+    let there = fs::symlink_metadata(path).ok()?;
+    Some((there.dev(), there.ino()))
+}
+
+fn beside(place: &Place, suffix: &str) -> PathBuf {
+    let mut path = place.path().as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

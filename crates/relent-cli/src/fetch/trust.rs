@@ -1,0 +1,114 @@
+//! Which certificates are believed, and which is shown.
+
+use std::path::Path;
+
+use reqwest::{Certificate, ClientBuilder, Identity};
+
+use super::args::FetchArgs;
+use crate::quit::Quit;
+
+/// curl's status for a certificate of one's own that cannot be used.
+const OWN: i32 = 58;
+/// curl's status for certificates to trust that cannot be read.
+const TRUSTED: i32 = 77;
+
+/// What TLS is told.
+#[derive(Clone)]
+pub(crate) struct Trust {
+    /// These, in place of those of the system.
+    only: Option<Vec<Certificate>>,
+    identity: Option<Identity>,
+    insecure: bool,
+}
+
+impl Trust {
+    /// Reads the certificates that the options name, and makes sure that those of the environment can
+    /// be read: without them the system's would be believed, or none. `needed`: TLS can be met.
+    ///
+    /// # Errors
+    /// [`TRUSTED`] or [`OWN`], with the file and what is wrong with it.
+    pub(crate) fn choose(args: &FetchArgs, needed: bool) -> Result<Self, Quit> {
+        let trusted = |message| Quit {
+            status: TRUSTED,
+            message,
+        };
+        let only = match &args.cacert {
+            Some(file) => Some(
+                certificates(file)
+                    .map_err(|error| trusted(format!("--cacert {}: {error}", file.display())))?,
+            ),
+            None => {
+                check_environment().map_err(trusted)?;
+                // Reading the system's takes time, and there may be none.
+                (!needed).then(Vec::new)
+            }
+        };
+        let identity = args.cert.as_deref().map(|file| {
+            let key = args.key.as_deref();
+            identity(file, key).map_err(|error| Quit {
+                status: OWN,
+                message: format!("--cert {}: {error}", file.display()),
+            })
+        });
+        Ok(Self {
+            only,
+            identity: identity.transpose()?,
+            insecure: args.insecure,
+        })
+    }
+
+    /// Tells the client.
+    pub(crate) fn apply(&self, mut builder: ClientBuilder) -> ClientBuilder {
+        if let Some(only) = &self.only {
+            builder = builder.tls_certs_only(only.iter().cloned());
+        }
+        if let Some(identity) = &self.identity {
+            builder = builder.identity(identity.clone());
+        }
+        builder.tls_danger_accept_invalid_certs(self.insecure)
+    }
+}
+
+fn check_environment() -> Result<(), String> {
+    if let Some(file) = std::env::var_os("SSL_CERT_FILE") {
+        let file = Path::new(&file);
+        certificates(file).map_err(|error| {
+            format!(
+                "SSL_CERT_FILE={} in the environment: {error}",
+                file.display()
+            )
+        })?;
+    }
+    if let Some(folders) = std::env::var_os("SSL_CERT_DIR") {
+        let mut folders = std::env::split_paths(&folders);
+        // As OpenSSL has it, some may be missing.
+        if !folders.any(|folder| std::fs::read_dir(folder).is_ok()) {
+            return Err(
+                "SSL_CERT_DIR in the environment names no folder that can be read".to_owned(),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn certificates(file: &Path) -> Result<Vec<Certificate>, String> {
+    let pem = std::fs::read(file).map_err(|error| format!("cannot be read: {error}"))?;
+    match Certificate::from_pem_bundle(&pem) {
+        Ok(all) if all.is_empty() => Err("there is no certificate in it (PEM)".to_owned()),
+        Ok(all) => Ok(all),
+        Err(_) => Err("a certificate in it is damaged (PEM)".to_owned()),
+    }
+}
+
+fn identity(cert: &Path, key: Option<&Path>) -> Result<Identity, String> {
+    let read = |file: &Path| std::fs::read(file);
+    let mut pem = read(cert).map_err(|error| format!("cannot be read: {error}"))?;
+    if let Some(key) = key {
+        let key = read(key).map_err(|error| format!("--key {}: {error}", key.display()))?;
+        pem.push(b'\n');
+        pem.extend_from_slice(&key);
+    }
+    Identity::from_pem(&pem).map_err(|_| {
+        "there are no certificate and key in it (PEM, the key without a password)".to_owned()
+    })
+}

@@ -1,0 +1,48 @@
+//! `-v`: the heads of requests and responses, without what can be a credential in them.
+
+use std::io::Write;
+
+use http::{HeaderMap, Request, StatusCode, Version};
+
+use super::request::{is_secret, shown};
+
+/// A request that is about to be sent.
+pub(super) fn asking<B>(request: &Request<B>, attempt: u32) {
+    let url = shown(&request.uri().to_string());
+    line('*', &format!("attempt {attempt}"));
+    line('>', &format!("{} {url}", request.method()));
+    fields('>', request.headers());
+}
+
+/// A request to where a redirect leads.
+pub(super) fn going_on<B>(request: &Request<B>) {
+    let url = shown(&request.uri().to_string());
+    line('>', &format!("{} {url}", request.method()));
+    fields('>', request.headers());
+}
+
+/// A response that has come.
+pub(super) fn answered(version: Version, status: StatusCode, headers: &HeaderMap) {
+    line('<', &format!("{version:?} {status}"));
+    fields('<', headers);
+}
+
+fn fields(mark: char, headers: &HeaderMap) {
+    for (name, value) in headers {
+        let value = match is_secret(name) || value.is_sensitive() {
+            true => "[left out]".into(),
+            // A Location can hold what only its reader may have.
+            false if name == http::header::LOCATION => {
+                shown(&String::from_utf8_lossy(value.as_bytes())).into()
+            }
+            false => String::from_utf8_lossy(value.as_bytes()),
+        };
+        line(mark, &format!("{name}: {value}"));
+    }
+    line(mark, "");
+}
+
+fn line(mark: char, text: &str) {
+    // A standard error that takes nothing is no reason to stop.
+    let _ = writeln!(anstream::stderr(), "{mark} {text}");
+}

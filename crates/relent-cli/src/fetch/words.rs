@@ -1,0 +1,195 @@
+//! What is wrong with the network, in words: what failed, where, and what helps.
+
+use std::error::Error;
+use std::io;
+use std::time::{Duration, UNIX_EPOCH};
+
+use relent::{Cause, Network, rfc3339};
+use relent_http::{AttemptError, Failed, Last};
+use reqwest::Url;
+use rustls::CertificateError;
+
+use super::proxies::Proxies;
+use crate::human::human;
+
+/// Where requests go, as a person reads it.
+pub(crate) struct Way {
+    pub(crate) url: Url,
+    pub(crate) proxies: Proxies,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) connect_timeout: Option<Duration>,
+}
+
+impl Way {
+    /// How an attempt failed.
+    pub(crate) fn outcome(&self, failed: &Failed) -> String {
+        let cause = failed.failure.cause;
+        let error = match &failed.last {
+            Last::Refused(_) => return cause.to_string(),
+            Last::Error(error) => error,
+        };
+        match error {
+            AttemptError::Transport(error) => self.transport(cause, error),
+            AttemptError::NotTheRest(what) => format!("{cause}: {what}"),
+            AttemptError::Timeout(limit) => format!("{cause} after {}", human(*limit)),
+            error => error.to_string(),
+        }
+    }
+
+    fn transport(&self, cause: Cause, error: &reqwest::Error) -> String {
+        let url = error.url().unwrap_or(&self.url);
+        let at = self.place(url);
+        let what = root(error).to_string();
+        let network = match cause {
+            Cause::Network(network) => network,
+            Cause::Timeout if error.is_connect() => {
+                let limit = self.connect_timeout.map_or_else(String::new, |limit| {
+                    format!(" within {} (--connect-timeout)", human(limit))
+                });
+                return format!("no connection{limit} ({at})");
+            }
+            // The limit of reqwest for the time between two pieces.
+            Cause::Timeout => {
+                let idle = human(self.idle_timeout);
+                return format!("the server was silent for {idle} (--idle-timeout; {at})");
+            }
+            _ => return format!("{what} ({at})"),
+        };
+        match network {
+            Network::Dns | Network::NameNotFound => format!("{cause} ({at})"),
+            Network::Certificate => format!("{cause}: {}", self.certificate(url, error, &what)),
+            Network::Handshake => match rustls_error(error) {
+                Some(rustls::Error::InvalidMessage(_)) => format!(
+                    "TLS handshake failed: what answers does not speak TLS; perhaps http://? ({at})"
+                ),
+                Some(error) => format!("TLS handshake failed: {error} ({at})"),
+                None => format!("{cause} ({at})"),
+            },
+            // "Connection refused", "Network is unreachable".
+            Network::Connect => format!("{} ({at})", without_number(&what)),
+            Network::BadRequest | Network::Other => format!("{cause}: {what} ({at})"),
+            _ => format!("{cause} ({at})"),
+        }
+    }
+
+    /// Host and port, and the proxy if there is one.
+    fn place(&self, url: &Url) -> String {
+        let place = host_and_port(url);
+        match self.proxies.of(url) {
+            Some(proxy) => format!("{place} through the proxy {}", host_and_port(proxy)),
+            None => place,
+        }
+    }
+
+    /// Whether the request goes through a proxy.
+    pub(crate) fn has_proxy(&self) -> bool {
+        self.proxies.of(&self.url).is_some()
+    }
+
+    fn certificate(&self, url: &Url, error: &reqwest::Error, what: &str) -> String {
+        let at = host_and_port(url);
+        let Some(rustls::Error::InvalidCertificate(error)) = rustls_error(error) else {
+            return format!("{what} ({})", self.place(url));
+        };
+        let whose = format!("that of {at}");
+        match error {
+            CertificateError::Expired => format!("{whose} has expired"),
+            CertificateError::ExpiredContext { not_after, .. } => {
+                format!("{whose} expired at {}", instant(not_after.as_secs()))
+            }
+            CertificateError::NotValidYet => format!("{whose} is not valid yet"),
+            CertificateError::NotValidYetContext { not_before, .. } => {
+                format!("{whose} is valid from {} on", instant(not_before.as_secs()))
+            }
+            CertificateError::NotValidForName => format!("{whose} is for another name"),
+            CertificateError::NotValidForNameContext { presented, .. } => format!(
+                "{whose} is for {} and not for {}",
+                names(presented),
+                url.host_str().unwrap_or_default()
+            ),
+            CertificateError::UnknownIssuer => format!(
+                "nobody who is trusted has issued {whose}; --cacert FILE names whom to trust"
+            ),
+            CertificateError::Revoked => format!("{whose} has been revoked"),
+            _ => format!("{whose}: {error}"),
+        }
+    }
+}
+
+/// `DnsName("a.example")` as `a.example`.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| match name.split_once("(\"") {
+        Some((_, name)) => name.trim_end_matches("\")").to_owned(),
+        None => name.clone(),
+    };
+    if presented.is_empty() {
+        return "no name".to_owned();
+    }
+    presented.iter().map(bare).collect::<Vec<_>>().join(", ")
+}
+
+fn instant(seconds: u64) -> String {
+    let instant = UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+    instant.map_or_else(|| "some time".to_owned(), rfc3339)
+}
+
+/// `example.com:443`.
+pub(crate) fn host_and_port(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    match url.port_or_known_default() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+/// "Connection refused (os error 111)" without the number, which says nothing to a person.
+fn without_number(text: &str) -> &str {
+    text.split(" (os error").next().unwrap_or(text)
+}
+
+fn rustls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
+    chain(error).find_map(|error| error.downcast_ref())
+}
+
+/// The innermost error: reqwest's own text only names the URL.
+fn root(error: &reqwest::Error) -> &dyn Error {
+    chain(error).last().unwrap_or(error)
+}
+
+type Source<'e> = &'e (dyn Error + 'static);
+
+/// An error and what caused it, outermost first.
+fn chain(error: &reqwest::Error) -> impl Iterator<Item = Source<'_>> {
+    std::iter::successors(Some(error as Source<'_>), |error| {
+        let error: Source<'_> = *error;
+        // `source` steps over the error within an I/O error.
+        let inner = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        inner
+            .map(|inner| inner as Source<'_>)
+            .or_else(|| error.source())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_a_certificate_are_shown_as_they_are_written() {
+        let presented = [
+            "DnsName(\"a.example\")".to_owned(),
+            "IpAddress(1)".to_owned(),
+        ];
+        assert_eq!(names(&presented), "a.example, IpAddress(1)");
+        assert_eq!(names(&[]), "no name");
+    }
+
+    #[test]
+    fn an_address_has_its_port() {
+        let place = |url| host_and_port(&Url::parse(url).unwrap());
+        assert_eq!(place("https://a.example/x"), "a.example:443");
+        assert_eq!(place("http://[::1]:81/"), "[::1]:81");
+    }
+}

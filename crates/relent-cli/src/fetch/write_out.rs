@@ -1,0 +1,151 @@
+//! `-w`: what scripts want to know about a fetch.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use http::HeaderValue;
+use reqwest::Url;
+
+/// A text with places for what was seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Format(Vec<Piece>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Piece {
+    Text(String),
+    Place(Place),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Status,
+    Retries,
+    Size,
+    Time,
+    Url,
+    Type,
+    Exit,
+}
+
+/// What was seen of the last attempt, and of all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// 0 without a response.
+    pub(crate) status: u16,
+    pub(crate) content_type: String,
+    /// The URL that answered.
+    pub(crate) url: String,
+    /// Bytes of the body that arrived in the last response.
+    pub(crate) size: u64,
+    pub(crate) retries: u32,
+    pub(crate) elapsed: Duration,
+    pub(crate) exit: i32,
+    /// Whether it leads elsewhere.
+    pub(crate) is_redirect: bool,
+}
+
+impl Seen {
+    /// A response has come.
+    pub(crate) fn answered(&mut self, status: u16, url: &Url, kind: Option<&HeaderValue>) {
+        self.status = status;
+        self.url = url.to_string();
+        self.content_type = kind.map_or_else(String::new, |kind| {
+            String::from_utf8_lossy(kind.as_bytes()).into_owned()
+        });
+    }
+}
+
+/// Reads a format.
+///
+/// # Errors
+/// A place that there is not, with those that there are.
+pub(crate) fn parse(text: &str) -> Result<Format, String> {
+    let mut pieces = Vec::new();
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['%', '\\']) {
+        plain.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix("%{") {
+            let (name, after) = after
+                .split_once('}')
+                .ok_or("there is no } behind %{".to_owned())?;
+            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            pieces.push(Piece::Place(place(name)?));
+            rest = after;
+            continue;
+        }
+        let (known, length) = match rest.as_bytes() {
+            [b'%', b'%', ..] => ("%", 2),
+            [b'\\', b'n', ..] => ("\n", 2),
+            [b'\\', b'r', ..] => ("\r", 2),
+            [b'\\', b't', ..] => ("\t", 2),
+            [b'\\', b'\\', ..] => ("\\", 2),
+            _ => (&rest[..1], 1),
+        };
+        plain.push_str(known);
+        rest = &rest[length..];
+    }
+    plain.push_str(rest);
+    pieces.push(Piece::Text(plain));
+    Ok(Format(pieces))
+}
+
+fn place(name: &str) -> Result<Place, String> {
+    Ok(match name {
+        "http_code" | "response_code" => Place::Status,
+        "num_retries" => Place::Retries,
+        "size_download" => Place::Size,
+        "time_total" => Place::Time,
+        "url_effective" => Place::Url,
+        "content_type" => Place::Type,
+        "exitcode" => Place::Exit,
+        _ => {
+            return Err(format!(
+                "there is no %{{{name}}}, but http_code, response_code, num_retries, size_download, \
+                 time_total, url_effective, content_type and exitcode"
+            ));
+        }
+    })
+}
+
+impl Format {
+    /// The text for what was seen.
+    pub(crate) fn fill(&self, seen: &Seen) -> String {
+        let mut text = String::new();
+        for piece in &self.0 {
+            // Writing to a string does not fail.
+            let _ = match piece {
+                Piece::Text(plain) => text.write_str(plain),
+                Piece::Place(Place::Status) => write!(text, "{:03}", seen.status),
+                Piece::Place(Place::Retries) => write!(text, "{}", seen.retries),
+                Piece::Place(Place::Size) => write!(text, "{}", seen.size),
+                Piece::Place(Place::Time) => write!(text, "{:.6}", seen.elapsed.as_secs_f64()),
+                Piece::Place(Place::Url) => text.write_str(&seen.url),
+                Piece::Place(Place::Type) => text.write_str(&seen.content_type),
+                Piece::Place(Place::Exit) => write!(text, "{}", seen.exit),
+            };
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_filled_and_escapes_are_read() {
+        let seen = Seen {
+            status: 200,
+            retries: 2,
+            ..Seen::default()
+        };
+        let filled = |text| parse(text).unwrap().fill(&seen);
+        assert_eq!(filled("%{http_code} %{num_retries}\\n"), "200 2\n");
+        assert_eq!(filled("100%% %x \\q \\\\ %"), "100% %x \\q \\ %");
+        assert_eq!(filled(""), "");
+        assert!(parse("%{http_codes}").unwrap_err().contains("http_code,"));
+        assert!(parse("%{x").is_err());
+    }
+}

@@ -1,0 +1,364 @@
+//! The options of curl's that `relent fetch` has, with curl's meaning, or a line that names others.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+mod fetch_support;
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use fetch_support::scripted::{Seen, Server, Step, response};
+use fetch_support::support::on_terminal;
+use fetch_support::{Fetched, command, entries, fetch, finish};
+
+fn answer(status: u16, fields: &[(&str, &str)], body: &str) -> Server {
+    Server::script([Step::Answer(response(status, fields, body))])
+}
+
+fn text(fetched: &Fetched) -> &str {
+    std::str::from_utf8(&fetched.stdout).unwrap()
+}
+
+/// The request that these arguments send.
+fn asked(args: &[&str]) -> Seen {
+    let server = answer(200, &[], "");
+    let fetched = fetch(&[args, &[&server.url("/a/?x=1")]].concat());
+    assert_eq!(fetched.status, 0, "{args:?}: {}", fetched.stderr);
+    server.seen()[0].clone()
+}
+
+#[test]
+fn fail_leaves_the_body_of_a_failure_out() {
+    for args in [&["-f"][..], &["--fail"], &["-fsSL"]] {
+        let fetched = fetch(&[args, &[&answer(404, &[], "gone").url("/")]].concat());
+        assert_eq!((fetched.status, text(&fetched)), (22, ""));
+        let fetched = fetch(&[args, &[&answer(200, &[], "there").url("/")]].concat());
+        assert_eq!((fetched.status, text(&fetched)), (0, "there"));
+    }
+}
+
+#[test]
+fn silent_says_nothing_and_with_show_error_only_the_end() {
+    let url = answer(503, &[], "").url("/");
+    assert_eq!(fetch(&["-s", &url]).stderr, "");
+    let fetched = fetch(&["-sS", &url]);
+    assert_eq!(fetched.stderr.lines().count(), 1, "{}", fetched.stderr);
+    assert!(
+        fetched.stderr.contains("gave up after 4 attempts"),
+        "{}",
+        fetched.stderr
+    );
+    assert_eq!(fetch(&["-S", &url]).stderr.lines().count(), 4);
+}
+
+#[test]
+fn a_file_can_have_the_name_at_the_end_of_the_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = answer(200, &[], "body");
+    let run = |url: &str| {
+        let child = command(&["-O", url]).current_dir(folder.path()).spawn();
+        finish(child.unwrap())
+    };
+    assert_eq!(run(&server.url("/a/b%20c.txt?q=/d")).status, 0);
+    assert_eq!(entries(folder.path()), ["b%20c.txt"]);
+    for path in ["/", "/a/"] {
+        let fetched = run(&server.url(path));
+        assert_eq!(fetched.status, 2);
+        assert!(fetched.stderr.contains("use -o FILE"), "{}", fetched.stderr);
+    }
+    assert_eq!(run(&server.url("/a/..")).status, 2);
+}
+
+#[test]
+fn head_asks_for_the_head_and_prints_it() {
+    let server = answer(200, &[("x-a", "1")], "body");
+    let fetched = fetch(&["-I", &server.url("/")]);
+    assert_eq!(server.seen()[0].method(), "HEAD");
+    assert_eq!(
+        text(&fetched),
+        "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nx-a: 1\r\n\r\n"
+    );
+    let fetched = fetch(&["-I", &answer(404, &[], "").url("/")]);
+    assert_eq!(fetched.status, 22);
+    assert!(text(&fetched).starts_with("HTTP/1.1 404 "), "{fetched:?}");
+}
+
+#[test]
+fn data_of_every_kind_is_sent_as_curl_sends_it() {
+    let form = Some("application/x-www-form-urlencoded");
+    let seen = asked(&["-d", "a=1", "--data-raw", "@b", "--data-urlencode", "c=d e"]);
+    assert_eq!(
+        (seen.method(), seen.body.clone()),
+        ("POST", b"a=1&@b&c=d%20e".to_vec())
+    );
+    assert_eq!(asked(&["-d", "a"]).header("content-type"), form);
+    let seen = asked(&["--json", "{\"a\":", "--json", "1}"]);
+    assert_eq!((seen.method(), &seen.body[..]), ("POST", &b"{\"a\":1}"[..]));
+    assert_eq!(seen.header("content-type"), Some("application/json"));
+    assert_eq!(seen.header("accept"), Some("application/json"));
+    let seen = asked(&["-G", "-d", "y=2", "--data-urlencode", "z=3 4"]);
+    assert_eq!((seen.method(), seen.path()), ("GET", "/a/?x=1&y=2&z=3%204"));
+    assert_eq!((seen.body.len(), seen.header("content-type")), (0, None));
+    let seen = asked(&["-F", "a=1", "-F", "b=2;type=text/x"]);
+    assert_eq!(seen.method(), "POST");
+    let kind = seen.header("content-type").unwrap();
+    assert!(kind.starts_with("multipart/form-data; boundary="), "{kind}");
+    let body = String::from_utf8(seen.body.clone()).unwrap();
+    assert!(
+        body.contains("name=\"b\"\r\nContent-Type: text/x\r\n\r\n2\r\n"),
+        "{body}"
+    );
+}
+
+#[test]
+fn a_file_is_uploaded_by_put_under_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a b.txt");
+    for length in [4, 2 << 20] {
+        let contents = vec![b'x'; length];
+        fs::write(&file, &contents).unwrap();
+        let seen = asked(&["-T", file.to_str().unwrap()]);
+        assert_eq!((seen.method(), seen.path()), ("PUT", "/a/a%20b.txt?x=1"));
+        assert!(seen.body == contents);
+    }
+    let server = answer(200, &[], "");
+    let mut child = command(&["-T", "-", &server.url("/a/")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"in").unwrap();
+    assert_eq!(finish(child).status, 0);
+    assert_eq!(
+        (server.seen()[0].path(), &server.seen()[0].body[..]),
+        ("/a/", &b"in"[..])
+    );
+}
+
+#[test]
+fn fields_have_options_of_their_own() {
+    let seen = asked(&["-A", "me/1", "-e", "http://r/", "-u", "user:pass"]);
+    assert_eq!(seen.header("user-agent"), Some("me/1"));
+    assert_eq!(seen.header("referer"), Some("http://r/"));
+    assert_eq!(seen.header("authorization"), Some("Basic dXNlcjpwYXNz"));
+    // Those of a URL are sent, and do not stay in it.
+    let server = answer(200, &[], "");
+    let url = server.url("/").replace("http://", "http://user:pass@");
+    assert_eq!(fetch(&[&url]).status, 0);
+    assert_eq!(
+        server.seen()[0].header("authorization"),
+        Some("Basic dXNlcjpwYXNz")
+    );
+    assert!(!server.seen()[0].head.contains('@'));
+}
+
+#[test]
+fn limits_have_the_names_of_curl() {
+    let busy = || answer(503, &[], "");
+    let server = busy();
+    let quick = ["fetch", "--initial", "1ms", "--jitter", "none"];
+    let mut child =
+        fetch_support::support::relent(&[&quick[..], &["--retry", "2", &server.url("/")]].concat());
+    child.env("NO_PROXY", "*");
+    assert_eq!(finish(child.spawn().unwrap()).status, 22);
+    assert_eq!(server.count(), 3);
+    let silent = Server::script([Step::Stall(Vec::new())]);
+    for time in ["0.2", "200ms"] {
+        let fetched = fetch(&["-m", time, &silent.url("/")]);
+        assert_eq!(fetched.status, 28, "{}", fetched.stderr);
+    }
+}
+
+#[test]
+fn repeatable_is_the_callers_word() {
+    let server = Server::script([
+        Step::Close(Vec::new()),
+        Step::Answer(response(200, &[], "")),
+    ]);
+    let fetched = fetch(&["--repeatable", "-d", "x", &server.url("/")]);
+    assert_eq!(
+        (fetched.status, server.count()),
+        (0, 2),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn verbose_shows_heads_and_no_credentials() {
+    let fields = [("set-cookie", "hunter2"), ("x-seen", "yes")];
+    let server = answer(200, &fields, "body");
+    let url = server
+        .url("/x?token=hunter2")
+        .replace("http://", "http://a:hunter2@");
+    let args = [
+        "-v",
+        "-H",
+        "Cookie: hunter2",
+        "-H",
+        "X-Api-Key: hunter2",
+        "-H",
+        "X-A: b",
+        &url,
+    ];
+    let fetched = fetch(&args);
+    assert_eq!((fetched.status, text(&fetched)), (0, "body"));
+    for line in [
+        "> GET http://",
+        "> x-a: b",
+        "< HTTP/1.1 200 OK",
+        "< x-seen: yes",
+    ] {
+        assert!(fetched.stderr.contains(line), "{}", fetched.stderr);
+    }
+    assert!(!fetched.stderr.contains("hunter2"), "{}", fetched.stderr);
+}
+
+#[test]
+fn write_out_tells_scripts_how_it_went() {
+    let format = "%{http_code} %{num_retries} %{size_download} %{content_type} %{exitcode}\\n";
+    let server = Server::script([
+        Step::Answer(response(503, &[], "")),
+        Step::Answer(response(200, &[("content-type", "text/x")], "body")),
+    ]);
+    let fetched = fetch(&["-s", "-w", format, &server.url("/")]);
+    assert_eq!(text(&fetched), "body200 1 4 text/x 0\n");
+    let fetched = fetch(&["-s", "-w", "%{http_code}", "http://127.0.0.1:1/"]);
+    assert_eq!((fetched.status, text(&fetched)), (7, "000"));
+    let fetched = fetch(&["-w", "%{no_such}", "http://127.0.0.1:1/"]);
+    assert_eq!(fetched.status, 2);
+}
+
+#[test]
+fn an_option_that_is_only_curls_is_answered_with_what_to_use() {
+    for (args, says) in [
+        (&["--compressed"][..], "-H 'Accept-Encoding: gzip'"),
+        (&["--retry-delay", "3"], "--initial"),
+        (&["--retry-max-time=3"], "--deadline"),
+        (&["-N"], "--stream"),
+        (&["-b", "a=b"], "-H 'Cookie: "),
+        (&["-#"], "leave it out"),
+    ] {
+        let fetched = fetch(&[args, &["http://127.0.0.1:1/"]].concat());
+        assert_eq!((fetched.status, fetched.stderr.lines().count()), (2, 1));
+        assert!(fetched.stderr.contains(says), "{}", fetched.stderr);
+    }
+}
+
+#[test]
+fn a_redirect_that_is_not_followed_is_noted() {
+    let server = answer(302, &[("location", "/new")], "moved");
+    let fetched = fetch(&[&server.url("/")]);
+    assert_eq!((fetched.status, text(&fetched)), (0, "moved"));
+    assert!(
+        fetched.stderr.contains("-L follows it"),
+        "{}",
+        fetched.stderr
+    );
+    assert_eq!(fetch(&["-s", &server.url("/")]).stderr, "");
+}
+
+#[test]
+fn what_was_meant_for_one_origin_is_sent_to_no_other() {
+    let given = [
+        "-L",
+        "-H",
+        "Host: by.hand",
+        "-H",
+        "Authorization: secret",
+        "-H",
+        "Cookie: secret",
+        "-H",
+        "X-Other: stays",
+    ];
+    for status in [301, 302, 303, 307, 308] {
+        let last = answer(200, &[], "here");
+        let target = last.url("/new");
+        let first = Server::answering(move |index, _| {
+            let to = if index == 0 { "/same" } else { &target };
+            Step::Answer(response(status, &[("location", to)], "moved"))
+        });
+        let fetched = fetch(&[&given[..], &["-d", "x", &first.url("/")]].concat());
+        assert_eq!(
+            (fetched.status, text(&fetched)),
+            (0, "here"),
+            "{}",
+            fetched.stderr
+        );
+        // Within the origin they stay.
+        for seen in first.seen() {
+            assert_eq!(seen.header("host"), Some("by.hand"));
+            assert_eq!(seen.header("authorization"), Some("secret"));
+        }
+        let seen = &last.seen()[0];
+        assert_eq!(seen.header("host"), Some(&*last.address.to_string()));
+        assert_eq!(
+            (seen.header("authorization"), seen.header("cookie")),
+            (None, None)
+        );
+        assert_eq!(seen.header("x-other"), Some("stays"));
+        let again = matches!(status, 307 | 308);
+        assert_eq!(seen.method(), if again { "POST" } else { "GET" });
+        assert_eq!(seen.body, if again { &b"x"[..] } else { b"" });
+    }
+}
+
+/// A failure behind the redirect is tried again there: the POST before it was processed.
+#[test]
+fn a_redirect_that_is_followed_by_hand_does_not_send_a_post_again() {
+    let last = Server::script([
+        Step::Close(Vec::new()),
+        Step::Answer(response(200, &[], "here")),
+    ]);
+    let first = answer(303, &[("location", &last.url("/new"))], "");
+    let args = ["-L", "-H", "Host: by.hand", "-d", "x", &first.url("/")];
+    let fetched = fetch(&args);
+    assert_eq!(
+        (fetched.status, text(&fetched)),
+        (0, "here"),
+        "{}",
+        fetched.stderr
+    );
+    assert_eq!((first.count(), last.count()), (1, 2));
+    let circle = Server::answering(|_, seen| {
+        let port = seen.header("x-port").unwrap().to_owned();
+        let other = match seen.header("host").unwrap().starts_with("localhost") {
+            true => format!("http://127.0.0.1:{port}/"),
+            false => format!("http://localhost:{port}/"),
+        };
+        Step::Answer(response(302, &[("location", &other)], ""))
+    });
+    let port = format!("X-Port: {}", circle.address.port());
+    let fetched = fetch(&["-L", "-H", "Host: by.hand", "-H", &port, &circle.url("/")]);
+    assert_eq!(
+        (fetched.status, circle.count()),
+        (47, 11),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn the_bar_tells_the_truth_after_a_resume() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, vec![b'x'; 50_000_000]).unwrap();
+    let server = Server::answering(move |_, seen| {
+        let first = seen.range_start().unwrap();
+        let fields = format!("content-range: bytes {first}-50000999/50001000\r\n");
+        let head = format!("HTTP/1.1 206 x\r\ncontent-length: 1000\r\n{fields}\r\n");
+        let bytes = [head.into_bytes(), vec![b'x'; 1000]].concat();
+        Step::Slow(std::time::Duration::from_millis(150), 70, bytes)
+    });
+    let (file, url) = (file.to_str().unwrap(), server.url("/"));
+    let seen = on_terminal(
+        &[("NO_PROXY", "*")],
+        &["fetch", "-C", "-", "-o", file, &url],
+    );
+    assert!(seen.contains("47.68 MiB/47.68 MiB"), "{seen:?}");
+    // 70 bytes every 150 ms are below 1 KiB/s, however slow the machine is.
+    assert!(seen.contains(" B/s, "), "{seen:?}");
+    assert!(
+        !seen.contains("MiB/s") && !seen.contains("KiB/s"),
+        "{seen:?}"
+    );
+}

@@ -1,0 +1,243 @@
+//! `relent fetch -C -`: a download that goes on in another call.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+mod fetch_support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use fetch_support::scripted::{Seen, Server, Step, cut, pattern, response, rest};
+use fetch_support::{background, entries, fetch, finish, interrupt, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+const LENGTH: usize = 200_000;
+const TAG: &str = "\"v1\"";
+
+/// A folder, a file in it, and its part.
+fn place() -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, part) = (folder.path().join("file"), folder.path().join("file.part"));
+    (folder, file, part)
+}
+
+/// Serves `whole`: the first time it goes silent after `length` bytes, later it answers ranges.
+fn stalling(whole: &[u8], fields: &[(&'static str, &'static str)], length: usize) -> Server {
+    let (whole, fields) = (whole.to_vec(), fields.to_vec());
+    Server::answering(
+        move |index, seen: &Seen| match (index, seen.range_start()) {
+            (0, _) => Step::Stall(cut(200, &fields, &whole, length)),
+            (_, Some(first)) => Step::Answer(rest(first, &whole, TAG, usize::MAX)),
+            (_, None) => Step::Answer(response(200, &fields, &whole)),
+        },
+    )
+}
+
+/// Begins a download to `file`, and ends it by `signal` when `length` bytes are in the part.
+fn broken_off(server: &Server, file: &Path, length: u64, signal: Signal) {
+    let child = background(&["-o", file.to_str().unwrap(), &server.url("/x")]);
+    let part = file.with_extension("part");
+    until(|| fs::metadata(&part).is_ok_and(|part| part.len() == length));
+    if signal == Signal::SIGINT {
+        interrupt(&child);
+        let fetched = finish(child);
+        assert_eq!(fetched.status, 130);
+        assert!(
+            fetched.stderr.contains("-C - goes on"),
+            "{}",
+            fetched.stderr
+        );
+    } else {
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        finish(child);
+    }
+}
+
+#[test]
+fn a_download_that_was_broken_off_goes_on_in_another_call() {
+    let whole = pattern(1, LENGTH);
+    // A process that is killed writes nothing any more: all that it takes is there before.
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        let (folder, file, part) = place();
+        let server = stalling(&whole, &[("etag", TAG)], 50_000);
+        broken_off(&server, &file, 50_000, signal);
+        assert!(!file.exists());
+        assert_eq!(fs::read(&part).unwrap(), whole[..50_000]);
+        let side = folder.path().join("file.part.json");
+        assert_eq!(
+            fs::metadata(&side).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+
+        let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+        let fetched = fetch(&args);
+        assert_eq!((fetched.status, fetched.stderr.as_str()), (0, ""));
+        let seen = &server.seen()[1];
+        assert_eq!(seen.header("range"), Some("bytes=50000-"));
+        assert_eq!(seen.header("if-range"), Some(TAG));
+        assert!(fs::read(&file).unwrap() == whole);
+        assert_eq!(entries(folder.path()), ["file"]);
+    }
+}
+
+#[test]
+fn a_part_is_taken_up_only_if_that_is_asked_for() {
+    let whole = pattern(1, LENGTH);
+    let (folder, file, _) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let fetched = fetch(&["-o", file.to_str().unwrap(), &server.url("/x")]);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert_eq!(server.seen()[1].header("range"), None);
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_part_survives_a_call_that_gets_nothing() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, part) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    for more in [&[][..], &["--continue"]] {
+        let gone = Server::script([Step::Answer(response(404, &[], "gone"))]);
+        let (name, url) = (file.to_str().unwrap(), gone.url("/x"));
+        assert_eq!(fetch(&[more, &["-o", name, &url]].concat()).status, 22);
+        assert_eq!(fs::read(&part).unwrap().len(), 50_000);
+    }
+}
+
+#[test]
+fn a_part_of_what_has_changed_is_not_mixed_with_it() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH));
+    let (folder, file, _) = place();
+    let server = Server::answering(move |index, _| match index {
+        0 => Step::Stall(cut(200, &[("etag", TAG)], &old, 50_000)),
+        _ => Step::Answer(response(200, &[("etag", "\"v2\"")], &new)),
+    });
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    assert_eq!(fetch(&args).status, 0);
+    assert!(fs::read(&file).unwrap() == pattern(2, LENGTH));
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_part_of_another_url_is_not_taken_up() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, _) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/y")];
+    let fetched = fetch(&args);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert_eq!(server.seen()[1].header("range"), None);
+    assert!(
+        fetched.stderr.contains("a part of another URL"),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn without_a_validator_the_option_is_the_callers_word() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, _) = place();
+    let server = stalling(&whole, &[], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    assert_eq!(fetch(&args).status, 0);
+    let seen = &server.seen()[1];
+    assert_eq!(seen.header("range"), Some("bytes=50000-"));
+    assert_eq!(seen.header("if-range"), None);
+    assert!(fs::read(&file).unwrap() == whole);
+}
+
+#[test]
+fn a_part_that_is_complete_is_put_in_its_place_without_a_request() {
+    let whole = pattern(1, LENGTH);
+    let (folder, file, part) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    fs::write(&part, &whole).unwrap();
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    let fetched = fetch(&args);
+    assert_eq!(
+        (fetched.status, server.count()),
+        (0, 1),
+        "{}",
+        fetched.stderr
+    );
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn the_file_itself_is_gone_on_with_as_curl_does() {
+    let whole = pattern(1, LENGTH);
+    let (folder, file, _) = place();
+    fs::write(&file, &whole[..70_000]).unwrap();
+    let serve = whole.clone();
+    let server = Server::answering(move |_, seen| {
+        let first = seen.range_start().unwrap();
+        let complete = format!("bytes */{LENGTH}");
+        match first {
+            LENGTH => Step::Answer(response(416, &[("content-range", &complete)], "")),
+            _ => Step::Answer(rest(first, &serve, TAG, usize::MAX)),
+        }
+    });
+    let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+    let fetched = fetch(&args);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert_eq!(server.seen()[0].header("range"), Some("bytes=70000-"));
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+
+    let fetched = fetch(&args);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert!(
+        fetched.stderr.contains("nothing is missing"),
+        "{}",
+        fetched.stderr
+    );
+    assert!(fs::read(&file).unwrap() == whole);
+    assert_eq!(entries(folder.path()), ["file"]);
+}
+
+#[test]
+fn progress_is_success_and_resets_the_count_of_retries() {
+    let whole = pattern(1, 4 << 20);
+    let (_folder, file, _) = place();
+    let serve = whole.clone();
+    let server = Server::answering(move |_, seen| {
+        let first = seen.range_start().unwrap_or(0);
+        Step::Close(match first {
+            0 => cut(200, &[("etag", TAG)], &serve, 300_000),
+            first => rest(first, &serve, TAG, 300_000),
+        })
+    });
+    let fetched = fetch(&["-o", file.to_str().unwrap(), &server.url("/x")]);
+    assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+    assert!(server.count() > 10, "with 3 retries at a time");
+    assert!(fs::read(&file).unwrap() == whole);
+}
+
+#[test]
+fn continuing_needs_a_file() {
+    for args in [&["-C", "-"][..], &["--continue"]] {
+        let fetched = fetch(&[args, &["http://127.0.0.1:1/x"]].concat());
+        assert_eq!(fetched.status, 2);
+        assert!(
+            fetched.stderr.contains("use it with -o FILE"),
+            "{}",
+            fetched.stderr
+        );
+    }
+    let fetched = fetch(&["-C", "-", "-d", "x", "-o", "f", "http://127.0.0.1:1/x"]);
+    assert_eq!(fetched.status, 2, "{}", fetched.stderr);
+    let fetched = fetch(&["-C", "100", "-O", "http://127.0.0.1:1/x"]);
+    assert_eq!(fetched.status, 2);
+    assert!(fetched.stderr.contains("use -C -"), "{}", fetched.stderr);
+}
