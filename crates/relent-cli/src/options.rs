@@ -544,6 +544,9 @@ mod tests {
         .jitter(Jitter::Proportional(0.2))
         .deadline(Duration::from_secs(600))
         .attempt_timeout(Duration::from_secs(5))
+        // As in `patient`, which the options change.
+        .cut_last_wait(true)
+        .hint_spread(0.25)
         .build();
         assert_eq!(policy, expected.unwrap());
     }
