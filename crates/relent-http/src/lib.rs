@@ -68,7 +68,7 @@ mod repeatable;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
 mod replay;
 pub mod retry_after;
-#[cfg(any(feature = "reqwest", feature = "tracing"))]
+#[cfg(any(feature = "reqwest", all(feature = "tower", feature = "tracing")))]
 mod secret;
 mod server_clock;
 #[cfg(any(feature = "reqwest", feature = "tower"))]
