@@ -8,7 +8,7 @@ use crate::hint::Hint;
 /// Whether a failed attempt may have taken effect, and whether repeating it can help.
 ///
 /// Eligibility has two axes (design rule 1): *did it run*, answered here, and *may it run twice*,
-/// answered by [`Session::new`](crate::Session::new)'s `repeatable`.
+/// answered by [`Repeatable`](crate::Repeatable).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// The server never began: repeating is safe for any operation.

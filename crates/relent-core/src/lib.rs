@@ -26,6 +26,9 @@
 //! of `portable-atomic` take their place, which lock; where it has, that crate is not built. On a
 //! processor that cannot compare and exchange at all the feature `critical-section` is needed, and an
 //! implementation of the crate of that name.
+//!
+//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
+//! repository, with reasons, sources and tests.
 #![no_std]
 
 extern crate alloc;

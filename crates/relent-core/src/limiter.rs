@@ -74,7 +74,8 @@ pub struct LimiterConfig {
     /// policy obeys by default. Memory: about 100 bytes for each slot in it.
     pub horizon: Duration,
     /// How long after its slot a caller is still let in. Default 3 s: one for a header in whole
-    /// seconds, one for the spread of the caller behind it (design rule 4), one for timer and network.
+    /// seconds, one for the spread behind a ticket in whole seconds (design rule 4), one for timer and
+    /// network.
     pub grace: Duration,
 }
 

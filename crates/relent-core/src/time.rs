@@ -6,7 +6,7 @@ use core::time::Duration;
 ///
 /// Decisions never read a clock; they are told what time it is. A driver on a real machine counts
 /// from an arbitrary start of its monotonic clock, a simulator from zero. All arithmetic saturates
-/// (R: design rule 11): 2⁶⁴ ns are 584 years.
+/// (design rule 11): 2⁶⁴ ns are 584 years.
 ///
 /// ```
 /// use core::time::Duration;

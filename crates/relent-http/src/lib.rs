@@ -27,6 +27,9 @@
 //! - `json`, `form`, `multipart`, `query`: what reqwest's features of the same names add to a request.
 //!
 //! Coming from another library: `fetch_retry` has every option side by side.
+//!
+//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
+//! repository, with reasons, sources and tests.
 
 mod caller;
 mod classify;

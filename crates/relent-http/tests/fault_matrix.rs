@@ -35,7 +35,7 @@ fn client(policy: PolicyBuilder) -> Client {
         .traced()
 }
 
-/// A request of the matrix: its method and what makes it repeatable, and whether it is (rule 1).
+/// A request of the matrix: its method and what makes it repeatable, and whether it is (design rule 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Column {
     method: &'static str,
@@ -69,7 +69,7 @@ const COLUMNS: [Column; 8] = [
     },
 ];
 
-/// What a fault means (rule 2).
+/// What a fault means (design rule 2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
     /// The server never began.
@@ -358,7 +358,7 @@ fn check_gaps(server: &Server, column: Column, outcome: &Outcome, hinted: bool, 
     assert_eq!(seen.len(), outcome.attempts as usize, "{what}");
     for (pair, wait) in seen.windows(2).zip(&outcome.waits) {
         if hinted {
-            // At least the hint, and at most as much again (rule 4).
+            // At least the hint, and at most as much again (design rule 4, with a `hint_spread` of 1).
             assert!((HINT..=2 * HINT).contains(wait), "{what}: {wait:?}");
         } else {
             assert_eq!(*wait, WAIT, "{what}");

@@ -20,6 +20,9 @@
 //! attempt whose caller has gone away is served all the same, unless the service cancels. Refusing
 //! costs time only while all workers are busy. Stations on a shared medium are a model of their own,
 //! in slots. Not modelled: connections, and what depends on the size of a message.
+//!
+//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
+//! repository, with reasons, sources and tests.
 
 mod arrivals;
 mod call;

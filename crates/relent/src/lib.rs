@@ -90,6 +90,9 @@
 //! Without an operating system there is `relent-core`, for processors without atomics of 64 bits too.
 //!
 //! Coming from another library: [`cenkalti`] has every function side by side.
+//!
+//! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
+//! repository, with reasons, sources and tests.
 
 pub mod blocking;
 #[doc = include_str!("../docs/cenkalti.md")]
