@@ -63,7 +63,11 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     let trust = Trust::choose(&args, over_tls)?;
     let trace = args.options.trace.as_deref().map(TraceOut::open);
     let trace = trace.transpose().map_err(Quit::usage)?;
-    let mut output = Output::open(&args, start.method(), start.url())?;
+    let mut output = tokio::select! {
+        biased;
+        signal = signals.cancelled() => return Ok(128 + signal as i32),
+        output = Output::open(&args, start.method(), start.url()) => output?,
+    };
     let way = Way {
         url: start.url().clone(),
         proxies,

@@ -134,6 +134,8 @@ fn what_is_not_the_complete_body_does_not_replace_the_file() {
     let grpc = [("content-type", "application/grpc"), ("grpc-status", "5")];
     for (server, status) in [
         (answer(206, &part, "new"), 18),
+        // Without a condition in the request.
+        (answer(304, &[], ""), 18),
         (
             answer(101, &[("upgrade", "x"), ("connection", "upgrade")], ""),
             56,
@@ -297,4 +299,58 @@ fn a_part_of_somebody_else_is_not_overwritten() {
     }
     let part = fs::read(folder.path().join("file.part")).unwrap();
     assert_eq!(part, b"of a browser");
+}
+
+#[test]
+fn a_file_with_the_name_of_a_side_file_that_is_somebody_elses_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, side) = (
+        folder.path().join("file"),
+        folder.path().join("file.part.json"),
+    );
+    let server = answer(200, &[], "new");
+    let args = ["-o", file.to_str().unwrap(), &server.url("/")];
+    for theirs in ["{\"precious\": true}", "precious"] {
+        fs::write(&side, theirs).unwrap();
+        let fetched = fetch(&args);
+        assert_eq!((fetched.status, server.count()), (23, 0));
+        assert!(
+            fetched.stderr.contains("not relent's: move it away"),
+            "{}",
+            fetched.stderr
+        );
+        assert_eq!(fs::read(&side).unwrap(), theirs.as_bytes());
+        assert_eq!(entries(folder.path()), ["file.part.json"]);
+    }
+    // Relent's own, of which a power cut left less than all.
+    for ours in ["", "{\n  \"form", "{\n  \"format\": \"relent-part-1\",\n"] {
+        fs::write(&side, ours).unwrap();
+        let fetched = fetch(&args);
+        assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+        assert_eq!(entries(folder.path()), ["file"]);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_signal_is_heard_while_nobody_opens_the_other_end_of_a_named_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let server = answer(200, &[], "new");
+    let child = background(&["-o", pipe.to_str().unwrap(), &server.url("/")]);
+    let status = format!("/proc/{}/status", child.id());
+    let listens = |line: &str| {
+        let caught = line.strip_prefix("SigCgt:").unwrap_or("0");
+        u64::from_str_radix(caught.trim(), 16).unwrap() >> 1 & 1 == 1
+    };
+    until(|| fs::read_to_string(&status).unwrap().lines().any(listens));
+    interrupt(&child);
+    assert_eq!((finish(child).status, server.count()), (130, 0));
 }

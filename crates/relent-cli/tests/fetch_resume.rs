@@ -156,6 +156,34 @@ fn without_a_validator_the_option_is_the_callers_word() {
 }
 
 #[test]
+fn a_part_of_what_had_another_length_is_not_mixed_nor_taken_for_the_whole() {
+    let (old, new) = (pattern(1, LENGTH), pattern(2, LENGTH + 1));
+    for status in [206, 416] {
+        let (folder, file, _) = place();
+        let (old, served) = (old.clone(), new.clone());
+        let server = Server::answering(move |index, seen| match (index, seen.range_start()) {
+            // Without a validator.
+            (0, _) => Step::Stall(cut(200, &[], &old, 50_000)),
+            (_, Some(first)) if status == 206 => {
+                Step::Answer(rest(first, &served, TAG, usize::MAX))
+            }
+            (_, Some(_)) => {
+                let none_left = [("content-range", "bytes */50000")];
+                Step::Answer(response(416, &none_left, ""))
+            }
+            (_, None) => Step::Answer(response(200, &[], &served)),
+        });
+        broken_off(&server, &file, 50_000, Signal::SIGINT);
+        let args = ["-C", "-", "-o", file.to_str().unwrap(), &server.url("/x")];
+        let fetched = fetch(&args);
+        assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+        assert_eq!(server.seen()[1].header("range"), Some("bytes=50000-"));
+        assert!(fs::read(&file).unwrap() == new, "{status}");
+        assert_eq!(entries(folder.path()), ["file"]);
+    }
+}
+
+#[test]
 fn a_part_that_is_complete_is_put_in_its_place_without_a_request() {
     let whole = pattern(1, LENGTH);
     let (folder, file, part) = place();

@@ -300,7 +300,7 @@ async fn what_is_vouched_for_goes_on_only_with_a_part_that_begins_where_it_shoul
         let client = client(quick());
         let mut sink = Listening::with(&whole[..received]);
         let mut download = Download::new(&client, get(&server.url("/")));
-        download = download.resume_unchecked(received as u64);
+        download = download.resume_unchecked(received as u64, None);
         if let Err(failed) = download.attempt(None, &mut sink).await {
             assert!(failed.stop.is_none(), "{what}");
             download.attempt(None, &mut sink).await.unwrap();
@@ -346,17 +346,67 @@ async fn a_success_without_a_representation_leaves_the_sink_alone() {
         let server = Server::script([Step::Close(bytes)]);
         let method: Method = method.parse().unwrap();
         let mut sink = Listening::with(b"from before");
-        let asked = request(method.clone(), &server.url("/"), &[]);
+        let condition = [("if-none-match", TAG)];
+        let asked = request(method.clone(), &server.url("/"), &condition);
         let result = client(quick()).download(asked, &mut sink).await;
         assert_eq!(result.unwrap().0.status(), status);
         assert_eq!(sink.heard, ["no content"]);
         assert_eq!(sink.bytes, b"from before");
 
         let whole = client(quick()).request(method, server.url("/"));
+        let whole = whole.header("if-none-match", TAG);
         let response = whole.whole_body().send().await.unwrap();
         assert_eq!(response.status(), status);
         assert_eq!(response.headers()["etag"], TAG);
         assert!(response.bytes().await.unwrap().is_empty());
+    }
+}
+
+/// RFC 9110 §15.4.5.
+#[tokio::test]
+async fn a_304_to_a_request_without_a_condition_is_no_result() {
+    for (fields, ends_well) in [
+        (&[][..], false),
+        (&[("range", "bytes=1-2")], false),
+        (&[("if-none-match", TAG)], true),
+        (
+            &[("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT")],
+            true,
+        ),
+    ] {
+        let server = Server::script([Step::Answer(response(304, &[("etag", TAG)], ""))]);
+        let mut sink = Listening::default();
+        let asked = request(Method::GET, &server.url("/"), fields);
+        let result = client(quick()).download(asked, &mut sink).await;
+        assert_eq!(result.is_ok(), ends_well, "{fields:?}");
+        assert_eq!(sink.heard.is_empty(), !ends_well, "{fields:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_without_a_body_does_not_complete_a_body_that_has_begun() {
+    let whole = pattern(6, LENGTH);
+    let directory = tempfile::tempdir().unwrap();
+    for status in [204, 205, 304] {
+        for tag in [&[("etag", TAG)][..], &[]] {
+            for comes in [true, false] {
+                let served = whole.clone();
+                let tag = tag.to_vec();
+                let server = Server::answering(move |index, _| match index {
+                    0 => Step::Close(cut(200, &tag, &served, 20_000)),
+                    2 if comes => Step::Answer(response(200, &tag, &served)),
+                    _ => Step::Answer(response(status, &[("etag", TAG)], "")),
+                });
+                let path = directory.path().join("file");
+                let mut file = tokio::fs::File::create(&path).await.unwrap();
+                let get = client(quick()).get(server.url("/"));
+                let result = get.header("if-none-match", TAG).download(&mut file).await;
+                assert_eq!(result.is_ok(), comes, "{status}");
+                if comes {
+                    assert!(std::fs::read(&path).unwrap() == whole, "{status}");
+                }
+            }
+        }
     }
 }
 
@@ -587,7 +637,8 @@ async fn a_file_is_as_long_as_the_last_response_and_goes_on_where_it_was() {
     assert_eq!(summary.attempts, 3);
     assert!(std::fs::read(&path).unwrap() == whole);
 
-    let (head, _) = get().download(&mut file).await.unwrap();
+    let unless_changed = get().header("if-none-match", TAG);
+    let (head, _) = unless_changed.download(&mut file).await.unwrap();
     assert_eq!(head.status(), 304);
     assert!(std::fs::read(&path).unwrap() == whole, "left alone");
 

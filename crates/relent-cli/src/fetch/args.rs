@@ -48,8 +48,9 @@ Output:
 Output to FILE (-o, -O):
   The body is written to FILE.part, which is locked, and takes the place of FILE when all of it has
   reached the disk. Permissions, owner and symbolic links stay. FILE is left as it was by anything but
-  a complete representation: by a failure, whose body goes to standard output, by 204 and 304 (status
-  0), and by a redirect that is not followed (status 47, its body to standard output).
+  a complete representation: by a failure, whose body goes to standard output, by 204 and by a 304
+  that -H 'If-None-Match: …' or the like asked for (status 0), and by a redirect that is not followed
+  (status 47, its body to standard output).
   After a failure or a signal, FILE.part stays if the rest can be asked for, and FILE.part.json, which
   only its owner can read, says of what it is a part: the URL, the URL that answered, the validator
   and the length. Another fetch to FILE begins anew unless it has -C.

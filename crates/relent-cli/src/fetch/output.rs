@@ -12,7 +12,7 @@ use relent_http::{Download, Resumable, Sink};
 use reqwest::Url;
 
 use super::args::FetchArgs;
-use super::part::{Earlier, Part, Side};
+use super::part::{Earlier, Of, Part, Side};
 use super::progress::Progress;
 use crate::destination::Found;
 use crate::quit::Quit;
@@ -93,7 +93,7 @@ impl Output {
     ///
     /// # Errors
     /// [`UNWRITABLE`] with the reason; a usage error for a URL that names no file.
-    pub(crate) fn open(args: &FetchArgs, method: &Method, url: &Url) -> Result<Self, Quit> {
+    pub(crate) async fn open(args: &FetchArgs, method: &Method, url: &Url) -> Result<Self, Quit> {
         let remote = args.remote_name.then(|| remote_name(url)).transpose();
         let remote = remote.map_err(Quit::usage)?;
         let name = args.output.as_deref().or(remote.as_deref().map(Path::new));
@@ -112,7 +112,11 @@ impl Output {
         let to = if to_stdout {
             stdout::duplicate().map(|stdout| To::Stream(Arc::new(stdout)))
         } else {
-            Found::at(name).and_then(|found| match found {
+            // A named pipe opens when somebody reads it, and a signal is heard meanwhile.
+            let at = name.to_owned();
+            let found = tokio::task::spawn_blocking(move || Found::at(&at)).await;
+            let found = found.map_err(io::Error::from).and_then(|found| found);
+            found.and_then(|found| match found {
                 Found::File(place) => Part::open(place).map(|part| {
                     To::File(Box::new(Place {
                         part,
@@ -173,8 +177,8 @@ impl Output {
             Earlier::Part(of, length) => {
                 place.part.take_up()?;
                 Some(match of {
-                    Some(of) => download.resume(of, length),
-                    None => download.resume_unchecked(length),
+                    Of::Named(of) => download.resume(of, length),
+                    Of::Vouched(total) => download.resume_unchecked(length, total),
                 })
             }
             Earlier::Other(why) => {
@@ -187,7 +191,7 @@ impl Output {
             Earlier::Nothing => match place.part.place().old_len() {
                 Some(length) if length > 0 => {
                     place.copy = true;
-                    Some(download.resume_unchecked(length))
+                    Some(download.resume_unchecked(length, None))
                 }
                 _ => Some(download),
             },

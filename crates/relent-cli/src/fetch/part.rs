@@ -19,6 +19,8 @@ use crate::destination::Place;
 const FORMAT: &str = "relent-part-1";
 /// The side file can hold an address with a secret in it.
 const ONLY_OWNER: u32 = 0o600;
+/// How each begins, as it is written.
+const BEGINNING: &str = "{\n  \"format\": \"relent-part-";
 /// No side file is longer, in bytes.
 const LONGEST: u64 = 1 << 16;
 
@@ -84,13 +86,32 @@ impl Side {
     }
 
     fn read(path: &Path) -> Option<Self> {
-        let mut text = String::new();
-        let file = File::open(path).ok()?;
-        file.take(LONGEST).read_to_string(&mut text).ok()?;
-        serde_json::from_str(&text)
+        let text = fs::symlink_metadata(path)
+            .ok()?
+            .is_file()
+            .then(|| text(path))?;
+        serde_json::from_str(&text.ok()?)
             .ok()
             .filter(|side: &Self| side.format == FORMAT)
     }
+
+    /// Whether what has the name of a side file is none, also none that was cut short. It is somebody
+    /// else's then.
+    fn is_foreign(path: &Path) -> bool {
+        match fs::symlink_metadata(path) {
+            Err(_) => false,
+            Ok(there) if !there.is_file() => true,
+            Ok(_) => text(path)
+                .is_ok_and(|text| !text.starts_with(BEGINNING) && !BEGINNING.starts_with(&text)),
+        }
+    }
+}
+
+/// The beginning of a file, as long as a side file can be.
+fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// What an earlier call has left to go on with.
@@ -102,8 +123,17 @@ pub(crate) enum Earlier {
     Other(&'static str),
     /// All of it: it only has to be put in its place.
     Complete,
-    /// These first bytes; without what names them, the caller's word has to do.
-    Part(Option<Resumable>, u64),
+    /// This many first bytes.
+    Part(Of, u64),
+}
+
+/// What the bytes of an earlier call are a part of.
+#[derive(Debug)]
+pub(crate) enum Of {
+    /// The representation that this names.
+    Named(Resumable),
+    /// The caller's word has to do. The length of all of it in bytes, if the server told it.
+    Vouched(Option<u64>),
 }
 
 impl Part {
@@ -149,6 +179,15 @@ impl Part {
             let foreign = io::Error::new(io::ErrorKind::AlreadyExists, foreign);
             return Err(named(&path, &foreign));
         }
+        if Side::is_foreign(&side) {
+            if there.len() == 0 {
+                // Of this call.
+                let _ = fs::remove_file(&path);
+            }
+            let foreign = "it is there and not relent's: move it away";
+            let foreign = io::Error::new(io::ErrorKind::AlreadyExists, foreign);
+            return Err(named(&side, &foreign));
+        }
         Ok(Self {
             place,
             path,
@@ -188,10 +227,10 @@ impl Part {
         }
         let of = match (&side.final_url, &side.validator) {
             (Some(url), Some(validator)) => match Resumable::new(url, validator, side.total) {
-                Ok(of) => Some(of),
+                Ok(of) => Of::Named(of),
                 Err(_) => return Ok(Earlier::Other("its validator cannot be read")),
             },
-            _ => None,
+            _ => Of::Vouched(side.total),
         };
         Ok(Earlier::Part(of, length))
     }

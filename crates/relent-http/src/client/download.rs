@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::{Method, Request, Response, StatusCode};
+use http::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use relent::{Attempt, GaveUp, Summary, TokioClock};
@@ -53,6 +54,8 @@ pub struct Download<'c> {
     /// Attempts that have begun.
     attempts: u32,
     partial: Option<Partial>,
+    /// Whether a body has begun in this download: the sink has a part of it.
+    begun_body: bool,
     progress: Progress,
     /// Whether the sink is at work: after an attempt that was dropped then, nobody knows how far it
     /// came.
@@ -86,6 +89,7 @@ impl<'c> Download<'c> {
             manner,
             attempts: 0,
             partial: None,
+            begun_body: false,
             progress: Progress::default(),
             in_sink: false,
             connection: Connection::Pooled,
@@ -112,16 +116,19 @@ impl<'c> Download<'c> {
     /// `Range` of its own, begins anew.
     #[must_use]
     pub fn resume(self, of: Resumable, received: u64) -> Self {
-        self.beginning_with(Partial::earlier(Some(of), received))
+        self.beginning_with(Partial::earlier(of, received))
     }
 
     /// The same without a validator, on your word that the bytes are the beginning of what the URL
     /// leads to now: bytes of two representations can be mixed, as with `curl -C -`. The answer must
     /// be a 206 that begins where it should. From then on a retry is bound to the URL and validator
     /// of that answer, if it has any.
+    ///
+    /// `total` is the length of all of it in bytes, if the response of the earlier call told it. An answer
+    /// that tells another length belongs to another representation, and the download begins anew.
     #[must_use]
-    pub fn resume_unchecked(self, received: u64) -> Self {
-        self.beginning_with(Partial::earlier(None, received))
+    pub fn resume_unchecked(self, received: u64, total: Option<u64>) -> Self {
+        self.beginning_with(Partial::vouched(received, total))
     }
 
     fn beginning_with(mut self, partial: Partial) -> Self {
@@ -132,6 +139,7 @@ impl<'c> Download<'c> {
             && !self.request.headers().is_some_and(has_own_range);
         if may {
             self.progress = Progress::new(partial.received);
+            self.begun_body = true;
             self.partial = Some(partial);
         }
         self
@@ -376,6 +384,9 @@ impl<'c> Download<'c> {
             _ => {}
         }
         if !has_content(method, head.status()) {
+            if let Some(what) = self.not_without_content(method, head.status()) {
+                return Err(Broken::not_the_rest(what));
+            }
             self.in_sink = true;
             sink.no_content(&head).await.map_err(refused_by_sink)?;
             self.in_sink = false;
@@ -386,6 +397,7 @@ impl<'c> Download<'c> {
             false => Resumable::of(method, response.url(), &head),
         };
         self.in_sink = true;
+        self.begun_body = true;
         let started = sink.start(&head, resumable.as_ref()).await;
         started.map_err(refused_by_sink)?;
         self.in_sink = false;
@@ -393,6 +405,32 @@ impl<'c> Download<'c> {
         self.read(response, u64::MAX, sink).await?;
         self.complete(sink).await?;
         Ok(head)
+    }
+
+    /// Why a response without content does not complete this download, if it does not.
+    ///
+    /// A 304 says that what the caller has is current, which only a caller who asked under a condition
+    /// can have (RFC 9110 §15.4.5). And when a body has begun and was cut short, the sink has a part of
+    /// it: a 204 would make that part pass for the whole.
+    fn not_without_content(&self, method: &Method, status: StatusCode) -> Option<String> {
+        let conditional = || {
+            let conditional = |headers: &HeaderMap| {
+                headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE)
+            };
+            self.request.headers().is_some_and(conditional)
+        };
+        let status_of = status.as_u16();
+        if method == Method::HEAD {
+            None
+        } else if self.begun_body {
+            Some(format!(
+                "the server answered {status_of}, without a body, after a part of the body had arrived"
+            ))
+        } else if status == StatusCode::NOT_MODIFIED && !conditional() {
+            Some("the server answered 304 to a request without a condition".to_owned())
+        } else {
+            None
+        }
     }
 
     /// Reads a response that goes on where `partial` ends, up to `end`.
@@ -567,7 +605,8 @@ impl Client {
     ///
     /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
     /// its body is in the sink. A success without a representation, such as a 304, is `Ok` and leaves
-    /// the sink alone ([`Sink::no_content`]). A 206 is `Ok` only as the last part of a body, or as the
+    /// the sink alone ([`Sink::no_content`]); a 304 to a request without a condition is none, and after a
+    /// body that was cut short neither is a 204. A 206 is `Ok` only as the last part of a body, or as the
     /// answer to a `Range` of the request's own. A gRPC call that failed is an error.
     ///
     /// # Errors

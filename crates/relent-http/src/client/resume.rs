@@ -9,8 +9,8 @@ use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use http::header::{
-    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, ETAG, IF_RANGE,
-    LAST_MODIFIED, RANGE,
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG,
+    IF_RANGE, LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use reqwest::Url;
@@ -207,10 +207,20 @@ impl Partial {
         }
     }
 
-    /// These first bytes, from an earlier call; `of` names them if anything does.
-    pub(crate) fn earlier(of: Option<Resumable>, received: u64) -> Self {
+    /// These first bytes, from an earlier call, of what `of` names.
+    pub(crate) const fn earlier(of: Resumable, received: u64) -> Self {
         Self {
-            of: of.map_or(Of::Vouched { total: None }, Of::Named),
+            of: Of::Named(of),
+            received,
+            asked: None,
+        }
+    }
+
+    /// These first bytes, from an earlier call, on the caller's word. The length of all of it is known
+    /// if a response has told it.
+    pub(crate) const fn vouched(received: u64, total: Option<u64>) -> Self {
+        Self {
+            of: Of::Vouched { total },
             received,
             asked: None,
         }
@@ -290,7 +300,9 @@ impl Partial {
             {
                 Answer::Complete
             }
-            StatusCode::PARTIAL_CONTENT if !headers.contains_key(CONTENT_ENCODING) => {
+            StatusCode::PARTIAL_CONTENT
+                if !headers.contains_key(CONTENT_ENCODING) && !is_multipart(headers) =>
+            {
                 match range().and_then(content_range) {
                     Some(range) if range.first == self.received && same_total(range.total) => {
                         self.learn(url, headers, range.total);
@@ -365,6 +377,15 @@ fn strong_validator(headers: &HeaderMap) -> Option<&HeaderValue> {
     } else {
         strong_last_modified(headers)
     }
+}
+
+/// Whether the body has several ranges, each with a head of its own (RFC 9110 §14.6).
+fn is_multipart(headers: &HeaderMap) -> bool {
+    const KIND: &[u8] = b"multipart/byteranges";
+    headers.get_all(CONTENT_TYPE).iter().any(|value| {
+        let kind = trim(value.as_bytes()).get(..KIND.len());
+        kind.is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))
+    })
 }
 
 /// A `Last-Modified` that is old enough by the server's own clock.
@@ -588,7 +609,7 @@ mod tests {
         assert_eq!(asked.headers()[IF_RANGE], MODIFIED.1);
 
         let mut asked = request("http://localhost/large", &[]);
-        assert!(Partial::earlier(None, 40).ask(&mut asked));
+        assert!(Partial::vouched(40, None).ask(&mut asked));
         assert_eq!(asked.headers()[RANGE], "bytes=40-");
         assert!(!asked.headers().contains_key(IF_RANGE));
     }
@@ -652,7 +673,9 @@ mod tests {
         assert_eq!(after(&[("etag", "\"v2\""), right]), Answer::Other);
         assert_eq!(after(&[("etag", "W/\"v1\""), right]), Answer::Other);
         assert_eq!(after(&[TAG, right, right]), Answer::Other, "two ranges");
-        assert_eq!(after(&[TAG]), Answer::Other, "multipart/byteranges");
+        assert_eq!(after(&[TAG]), Answer::Other, "no range");
+        let several = ("content-type", "Multipart/ByteRanges; boundary=x");
+        assert_eq!(after(&[TAG, right, several]), Answer::Other);
         assert_eq!(
             after(&[TAG, right, ("content-encoding", "gzip")]),
             Answer::Other
@@ -687,7 +710,7 @@ mod tests {
         );
         let answered = begun().answered(&url(), &head(416, &[TAG, none_left]));
         assert_eq!(answered, Answer::Other, "40 of 100");
-        let mut vouched = Partial::earlier(None, 40);
+        let mut vouched = Partial::vouched(40, None);
         assert_eq!(
             vouched.answered(&url(), &head(416, &[none_left])),
             Answer::Complete
@@ -712,7 +735,7 @@ mod tests {
 
     #[test]
     fn what_is_vouched_for_is_named_by_the_first_answer() {
-        let mut vouched = Partial::earlier(None, 40);
+        let mut vouched = Partial::vouched(40, None);
         let part = |tag, range| head(206, &[("etag", tag), ("content-range", range)]);
         let answered = vouched.answered(&url(), &part("\"v1\"", "bytes 0-59/100"));
         assert_eq!(answered, Answer::Other, "another start");
@@ -722,6 +745,18 @@ mod tests {
         assert_eq!(vouched.resumable(), of(&[TAG, LENGTH]).as_ref());
         let answered = vouched.answered(&url(), &part("\"v2\"", "bytes 60-99/100"));
         assert_eq!(answered, Answer::Other, "another tag");
+    }
+
+    #[test]
+    fn what_is_vouched_for_is_as_long_as_the_response_of_the_earlier_call_said() {
+        let mut vouched = Partial::vouched(40, Some(100));
+        let range = |range| [("content-range", range)];
+        let answered = vouched.answered(&url(), &head(206, &range("bytes 40-101/102")));
+        assert_eq!(answered, Answer::Other, "another length");
+        let answered = vouched.answered(&url(), &head(416, &range("bytes */40")));
+        assert_eq!(answered, Answer::Other, "60 bytes are missing");
+        let answered = vouched.answered(&url(), &head(206, &range("bytes 40-99/100")));
+        assert_eq!(answered, Answer::Rest(100));
     }
 
     proptest! {

@@ -68,8 +68,8 @@ pub trait Sink {
     }
 
     /// The response has no representation: it answers a HEAD, or its status is 204, 205 or 304. What
-    /// is there from before the download is not replaced by it; what an earlier attempt of this
-    /// download has written is void. Does nothing unless it is implemented.
+    /// is there from before the download is not replaced by it. No body has begun in this download.
+    /// Does nothing unless it is implemented.
     ///
     /// # Errors
     /// Ends the download with [`AttemptError::Sink`](super::AttemptError::Sink).
