@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::console::{complain, say};
 use crate::live::{Live, Waiting};
 use crate::options::{PolicyOptions, duration};
-use crate::signals::Signals;
+use crate::signals::{Signals, outlive_file_limit};
 use crate::stdout;
 use crate::streams;
 use crate::trace_out::{self, TraceOut};
@@ -365,6 +365,8 @@ impl Run {
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     ) -> Result<End, Error> {
         let mut signals = Signals::listen().map_err(Error::Signals)?;
+        // What is kept of the output goes to a file, and the command must not outlive relent.
+        outlive_file_limit().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process()?;
         loop {
             let how = self.next_attempt(driver);

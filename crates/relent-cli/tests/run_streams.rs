@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufReader, Write};
 use std::process::{Command, Stdio};
 
-use run_support::{code, finish, line, output, sh, text};
+use run_support::{code, finish, is_dead, line, output, parse_pid, sh, text};
 
 const RELENT: &str = env!("CARGO_BIN_EXE_relent");
 
@@ -212,4 +212,21 @@ fn a_command_that_writes_nothing_may_go_on_without_a_reader() {
         .unwrap();
     drop(child.stdout.take());
     assert_eq!(code(&finish(child)), 0);
+}
+
+#[test]
+fn a_limit_for_the_size_of_a_file_is_an_error_that_leaves_nothing_running() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let much = "echo $$ > \"$0\"; head -c 3000000 /dev/zero; exec sleep 600";
+    let line = "ulimit -f 100; exec \"$0\" run --max-retries 1 --kill-after 0ms -- sh -c \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", line, RELENT, much]).arg(&pid);
+    command.env_remove("RELENT_POLICY").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let result = finish(command.spawn().unwrap());
+    let stderr = text(&result.stderr);
+    assert_eq!(code(&result), 125, "{stderr}");
+    assert!(stderr.contains("File too large"), "{stderr}");
+    assert!(is_dead(parse_pid(&std::fs::read_to_string(&pid).unwrap())));
 }
