@@ -130,7 +130,9 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
             Err(error) => (Ending::Unwritable(error), None),
         },
     };
-    if args.location && seen.is_redirect && matches!(ending, Ending::Complete | Ending::Redirect(_))
+    if args.location
+        && seen.is_redirect
+        && matches!(ending, Ending::Complete | Ending::Redirect(..))
     {
         ending = Ending::NotFollowed;
     }
@@ -251,7 +253,10 @@ impl Fetch<'_> {
                         && (self.output.is_file() || output::is_redirect(&head))
                         && !self.args.head;
                     return match redirect {
-                        true => (Ending::Redirect(head.status()), None),
+                        true => {
+                            let leads = output::is_redirect(&head);
+                            (Ending::Redirect(head.status(), leads), None)
+                        }
                         false => (Ending::Complete, None),
                     };
                 }

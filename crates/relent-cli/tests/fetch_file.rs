@@ -149,6 +149,14 @@ fn what_is_not_the_complete_body_does_not_replace_the_file() {
         assert_eq!(fs::read(&file).unwrap(), b"old", "{status}");
         assert_eq!(entries(folder.path()), ["file"], "{status}");
     }
+    for (fields, advice) in [
+        (&[("location", "/new")][..], "-L follows it"),
+        (&[], "no Location"),
+    ] {
+        let server = answer(302, fields, "moved");
+        let fetched = fetch(&["-o", name, &server.url("/")]);
+        assert!(fetched.stderr.contains(advice), "{}", fetched.stderr);
+    }
     // A part that was asked for is what was asked for.
     let asked = ["-H", "Range: bytes=0-2", "-o", name];
     let fetched = fetch(&[&asked[..], &[&answer(206, &part, "new").url("/")]].concat());

@@ -18,8 +18,8 @@ use crate::live::Live;
 pub(crate) enum Ending {
     /// With a complete response that is no failure.
     Complete,
-    /// With a redirect that nobody asked to follow.
-    Redirect(StatusCode),
+    /// With a redirect that was not followed, and whether it leads anywhere.
+    Redirect(StatusCode, bool),
     /// With a redirect that -L could not follow.
     NotFollowed,
     /// With a response that says failure; and whether its body could be printed.
@@ -80,8 +80,8 @@ impl Ending {
     pub(crate) fn status(&self, reason: Option<StopReason>, for_file: bool) -> i32 {
         match self {
             Self::Complete => 0,
-            Self::Redirect(_) if !for_file => 0,
-            Self::Redirect(_) | Self::NotFollowed => curl::REDIRECTS,
+            Self::Redirect(..) if !for_file => 0,
+            Self::Redirect(..) | Self::NotFollowed => curl::REDIRECTS,
             Self::Cancelled(signal) => 128 + *signal as i32,
             // It has seen what it wanted.
             Self::Unwritable(error) if error.kind() == ErrorKind::BrokenPipe => 0,
@@ -105,12 +105,16 @@ impl Ending {
         }
         match self {
             Self::Complete => return,
-            Self::Redirect(status) => {
+            Self::Redirect(status, leads) => {
                 let redirect = format!("status {} is a redirect", status.as_u16());
+                let helps = match leads {
+                    true => "-L follows it",
+                    false => "it has no Location that could be followed",
+                };
                 if output.is_file() {
-                    complain(&format!("{redirect}: the file is as it was; -L follows it"));
+                    complain(&format!("{redirect}: the file is as it was; {helps}"));
                 } else {
-                    live.say(|| format!("{redirect}, and this was its body: -L follows it"));
+                    live.say(|| format!("{redirect}, and this was its body: {helps}"));
                 }
                 return;
             }

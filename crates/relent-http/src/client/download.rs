@@ -272,6 +272,10 @@ impl<'c> Download<'c> {
                 };
             }
         };
+        if self.is_unasked_304(response.status()) {
+            let what = "the server answered 304 to a request without a condition";
+            return Err(Broken::not_the_rest(what).into());
+        }
         let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
             return Ok(self.read_anew(response, url, sink).await?);
         };
@@ -384,7 +388,12 @@ impl<'c> Download<'c> {
             _ => {}
         }
         if !has_content(method, head.status()) {
-            if let Some(what) = self.not_without_content(method, head.status()) {
+            if self.begun_body {
+                // The part of it that the sink has would pass for the whole.
+                let status = head.status().as_u16();
+                let what = format!(
+                    "the server answered {status}, without a body, after a part of the body had arrived"
+                );
                 return Err(Broken::not_the_rest(what));
             }
             self.in_sink = true;
@@ -407,30 +416,16 @@ impl<'c> Download<'c> {
         Ok(head)
     }
 
-    /// Why a response without content does not complete this download, if it does not.
-    ///
-    /// A 304 says that what the caller has is current, which only a caller who asked under a condition
-    /// can have (RFC 9110 §15.4.5). And when a body has begun and was cut short, the sink has a part of
-    /// it: a 204 would make that part pass for the whole.
-    fn not_without_content(&self, method: &Method, status: StatusCode) -> Option<String> {
-        let conditional = || {
-            let conditional = |headers: &HeaderMap| {
-                headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE)
-            };
-            self.request.headers().is_some_and(conditional)
+    /// Whether a 304 answers a request without a condition. It says that what the caller has is current,
+    /// which only a caller can have who asked under a condition (RFC 9110 §15.4.5).
+    fn is_unasked_304(&self, status: StatusCode) -> bool {
+        let method = self.request.asked().map(|(method, _)| method);
+        let conditional = |headers: &HeaderMap| {
+            headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE)
         };
-        let status_of = status.as_u16();
-        if method == Method::HEAD {
-            None
-        } else if self.begun_body {
-            Some(format!(
-                "the server answered {status_of}, without a body, after a part of the body had arrived"
-            ))
-        } else if status == StatusCode::NOT_MODIFIED && !conditional() {
-            Some("the server answered 304 to a request without a condition".to_owned())
-        } else {
-            None
-        }
+        status == StatusCode::NOT_MODIFIED
+            && method != Some(&Method::HEAD)
+            && !self.request.headers().is_some_and(conditional)
     }
 
     /// Reads a response that goes on where `partial` ends, up to `end`.
