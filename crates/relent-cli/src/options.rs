@@ -575,7 +575,7 @@ mod tests {
             ),
             (
                 &["--deadline", "0"],
-                "--deadline 0s: the deadline is longer than nothing",
+                "--deadline 0s: the deadline is not longer than 0 s",
             ),
             (
                 &["--attempt-timeout", "0s"],

@@ -67,6 +67,12 @@ fn a_file_can_have_the_name_at_the_end_of_the_url() {
         assert!(fetched.stderr.contains("use -o FILE"), "{}", fetched.stderr);
     }
     assert_eq!(run(&server.url("/a/..")).status, 2);
+    assert_eq!(run(&server.url("/a/-")).status, 0);
+    assert_eq!(
+        entries(folder.path()),
+        ["-", "b%20c.txt"],
+        "not standard output"
+    );
 }
 
 #[test]

@@ -811,7 +811,7 @@ const fn check(policy: &Policy) -> Result<(), PolicyError> {
         return Err(PolicyError::new(
             "deadline",
             Found::Duration(limit),
-            "the deadline is longer than nothing, and longer than attempt_room",
+            "the deadline is not longer than 0 s and attempt_room; leave it out for no limit",
         ));
     }
     if let Err(error) = check_attempt_timeout(policy.attempt_timeout) {

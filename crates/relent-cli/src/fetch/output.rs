@@ -479,6 +479,8 @@ pub(super) fn is_redirect(head: &Response<()>) -> bool {
 /// The last part of the path of a URL.
 fn remote_name(url: &Url) -> Result<String, String> {
     match url.path().rsplit('/').next() {
+        // At the end of a URL it is a name like any other.
+        Some(STDOUT) => Ok(format!("./{STDOUT}")),
         Some(name) if !name.is_empty() => Ok(name.to_owned()),
         _ => Err("-O: the URL has no name at its end: use -o FILE".to_owned()),
     }
