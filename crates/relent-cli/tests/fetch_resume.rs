@@ -125,6 +125,21 @@ fn a_part_of_what_has_changed_is_not_mixed_with_it() {
 }
 
 #[test]
+fn a_part_that_was_left_becomes_no_more_open_than_the_file() {
+    let whole = pattern(1, LENGTH);
+    let (_folder, file, part) = place();
+    let server = stalling(&whole, &[("etag", TAG)], 50_000);
+    broken_off(&server, &file, 50_000, Signal::SIGINT);
+    fs::set_permissions(&part, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&file, "private").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let other = stalling(&whole, &[("etag", TAG)], 60_000);
+    broken_off(&other, &file, 60_000, Signal::SIGINT);
+    let mode = fs::metadata(&part).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
 fn a_part_of_another_url_is_not_taken_up() {
     let whole = pattern(1, LENGTH);
     let (_folder, file, _) = place();

@@ -4,9 +4,9 @@
 //! byte, and the old bytes are gone before it is, so that the two agree whenever the process ends:
 //! bytes are taken up in a later call only if the side file names them.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
@@ -187,6 +187,12 @@ impl Part {
             let foreign = "it is there and not relent's: move it away";
             let foreign = io::Error::new(io::ErrorKind::AlreadyExists, foreign);
             return Err(named(&side, &foreign));
+        }
+        // One that was left by an earlier call can be more open than FILE is by now.
+        let mode = there.mode() & 0o777;
+        if mode & !place.mode() != 0 {
+            file.set_permissions(Permissions::from_mode(mode & place.mode()))
+                .map_err(|error| named(&path, &error))?;
         }
         Ok(Self {
             place,
