@@ -575,7 +575,7 @@ mod tests {
             ),
             (
                 &["--deadline", "0"],
-                "--deadline 0s: the deadline is not longer than 0 s",
+                "--deadline 0s: a deadline has to be longer than 0s",
             ),
             (
                 &["--attempt-timeout", "0s"],

@@ -42,7 +42,7 @@ Examples:
       relent run --deadline 1m -- pg_isready -h db
 
   Give each attempt 10 s, and do not repeat a usage error:
-      relent run --attempt-timeout 10s --stop-on-exit 2 -- rsync -a src/ host:dst/
+      relent run --attempt-timeout 10s --stop-on-exit 2 -- rsync -a src/ host:
 
   Three attempts, 5 s apart:
       relent run --attempts 3 --delay 5s -- make deploy
@@ -57,27 +57,33 @@ Examples:
       relent run --retry-on-output 'try again' -- ./status | jq .state
 
 Streams:
-  Every attempt reads the same standard input, from its beginning. Standard error is passed on as it
-  is written. So is standard output on a terminal; a pipe or a file gets the output of one attempt,
-  the final one, when that has ended, and what earlier attempts wrote there goes to standard error
-  (--stream changes this). When nobody reads standard output any more (| head), no other attempt
-  follows.
+  Every attempt reads the same standard input, from its beginning. Standard
+  error is passed on as it is written. So is standard output on a terminal; a
+  pipe or a file gets the output of one attempt, the final one, when that has
+  ended, and what earlier attempts wrote there goes to standard error (--stream
+  changes this). When nobody reads standard output any more (| head), no other
+  attempt follows.
 
 Attempts:
-  An attempt is the command with its process group. It finds its number in RELENT_ATTEMPT. When it
-  has failed, what is left of its group is ended before the next begins: two attempts never run at
-  the same time. What a command that succeeded leaves in the background goes on running.
+  An attempt is the command with its process group. It finds its number in
+  RELENT_ATTEMPT. When it has failed, what is left of its group is ended before
+  the next begins: two attempts never run at the same time. What a command that
+  succeeded leaves in the background goes on running.
 
 Exit status: 0 if the command succeeded, else that of the last attempt, and
-  123     relent gave up, though the last attempt exited with 0 (--retry-on-output, --retry-on-exit)
-  124     time ended it: --deadline passed or left no time for another attempt, --attempt-timeout
-          ended the last attempt, or the max_elapsed of the policy was over
-  125     relent itself failed, its options are wrong, or standard input, output or error is closed
+  123     relent gave up, though the last attempt exited with 0
+          (--retry-on-output, --retry-on-exit)
+  124     time ended it: --deadline passed or left no time for another attempt,
+          --attempt-timeout ended the last attempt, or the max_elapsed of the
+          policy was over
+  125     relent itself failed, its options are wrong, or standard input, output
+          or error is closed
   126     the command cannot be run; never retried
   127     the command was not found; never retried
   128+n   signal n ended it, or ended the wait for the next attempt
-  A trace that cannot be written in the end is said on standard error and changes nothing here: the
-  command has done its work, and whoever sees a failure might repeat it.";
+  A trace that cannot be written in the end is said on standard error and
+  changes nothing here: the command has done its work, and whoever sees a
+  failure might repeat it.";
 
 /// The status of a run that was given up though its last attempt ended with 0.
 const GAVE_UP: i32 = 123;

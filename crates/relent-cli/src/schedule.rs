@@ -27,21 +27,26 @@ Examples:
       relent schedule --max-retries 5 --max-delay 10s
 
   The longest that a preset can wait in all, in milliseconds:
-      relent schedule --policy google-iam --random 1 --json | jq '.[-1].total_ms'
+      relent schedule --policy vital --random 1 --json | jq '.[-1].total_ms'
 
   What a policy file does after a 429:
       relent schedule --policy ./policies.toml#reports --status 429
 
 The numbers are those of a session whose every attempt fails at once:
-  delay   the wait before the retry, drawn at --random, or from the stream of --seed
+  delay   the wait before the retry, drawn at --random, or from the stream of
+          --seed
   least   the least that it can be, and
   most    the most, after the waits that stand above it
   total   all waits so far
+Attempts take time, and `relent run` ends a command before its deadline (its
+--kill-after): so before a deadline its waits can be shorter.
 
-JSON is one array of objects with retry, delay_ms, min_ms, max_ms and total_ms; milliseconds have
-fractions. With --trace the trace of that session is written, in virtual time.
+JSON is one array of objects with retry, delay_ms, min_ms, max_ms and total_ms;
+milliseconds have fractions. With --trace the trace of that session is written,
+in virtual time.
 
-Exit status: 0; 1 if the result cannot be written; 2 if the options or the policy are wrong.";
+Exit status: 0; 1 if the result cannot be written; 2 if the options or the
+policy are wrong.";
 
 /// A schedule that has not ended after so many retries is taken to be endless.
 const ENDLESS: usize = 1000;

@@ -31,46 +31,54 @@ Examples:
   Which policy is best for an outage like this one:
       relent simulate blackout --policies off,standard,envoy,./mine.toml#reports
 
-  The same with a service of one's own, from a scenario that comes along; its format is TOML, and
-  --format prints every key and its default:
+  The same with a service of one's own, from a scenario that comes along; its
+  format is TOML, and --format prints every key and its default:
       relent simulate --show blackout > service.toml
       relent simulate --format
       relent simulate ./service.toml --set clients.processes=200 --seeds 10
 
   To look at: all charts and numbers in one file for a browser, or one picture:
-      relent simulate blackout --policies off,standard,cenkalti --report blackout.html
+      relent simulate blackout --policies off,standard --report blackout.html
       relent simulate herd --policies aws-legacy --plot herd.png
 
 The numbers are means over the seeds, with 95 % confidence intervals:
   goodput     successes before the caller's deadline, as a share of the requests
   ampl.       attempts that reach the service, per success
-  ttr         seconds from the end of the outage until new requests are well again: the first of ten
-              in which 99 % finish within a second; never, if that does not happen; the mean is of
-              the seeds in which it happens, and how many do not is said
-  drain       seconds until the last request of the outage, or of a herd, has succeeded
+  ttr         seconds from the end of the outage until new requests are well
+              again: the first of ten in which 99 % finish within a second;
+              never, if that does not happen; the mean is of the seeds in which
+              it happens, and how many do not is said
+  drain       seconds until the last request of the outage, or of a herd, has
+              succeeded
   peak        the most attempts in a second after the outage, over the capacity
   dupl.       executions beyond one per success
-  fair.       Jain's index of fairness: 1 where each client process gets the same share of its
-              requests done (each station the same number of frames), 1/n where one of n gets all
+  fair.       Jain's index of fairness: 1 where each client process gets the
+              same share of its requests done (each station the same number of
+              frames), 1/n where one of n gets all
   drops       messages lost, where the network loses some
-  eff.        the share of the time in which a shared medium carries frames that arrive
+  eff.        the share of the time in which a shared medium carries frames that
+              arrive
   p50, p99, p99.9   how long successes take, waits included
 
-JSON is one line for each scenario and seed, with scenario, seed and runs; each run has policy,
-goodput, amplification, ttr_s, drain_s, peak, duplicates, fairness, efficiency, p50_ms, p99_ms,
-p999_ms, attempts, requests, successes, give_ups (requests that the policy gave up), drops, and layers:
-for each layer of a chain, from the clients down, calls_in and calls_out. What does not exist, such as the time to recover of a service that does not, is null.
+JSON is one line for each scenario and seed, with scenario, seed and runs; each
+run has policy, goodput, amplification, ttr_s, drain_s, peak, duplicates,
+fairness, efficiency, p50_ms, p99_ms, p999_ms, attempts, requests, successes,
+give_ups (requests that the policy gave up), drops, and layers: for each layer
+of a chain, from the clients down, calls_in and calls_out. What does not exist,
+such as the time to recover of a service that does not, is null.
 
-A report is one HTML file that loads nothing: what the crowd did over time, latencies, the attempts of
-a herd with and without jitter, all numbers, and the parameters. A picture shows what happened over
-time, of a herd the attempts of its clients, with a panel for each policy. Both are written when all
-runs are done, whole or not at all; what they show over time is the run with the first seed.
+A report is one HTML file that loads nothing: what the crowd did over time,
+latencies, the attempts of a herd with and without jitter, all numbers, and the
+parameters. A picture shows what happened over time, of a herd the attempts of
+its clients, with a panel for each policy. Both are written when all runs are
+done, whole or not at all; what they show over time is the run with the first
+seed.
 
-Runs are made by the code that decides in production, in virtual time; the same seed gives the same
-numbers on every machine.
+Runs are made by the code that decides in production, in virtual time; the same
+seed gives the same numbers on every machine.
 
-Exit status: 0; 1 if a run is given up or the result cannot be written; 2 if the options, a policy or
-a scenario are wrong.";
+Exit status: 0; 1 if a run is given up or the result cannot be written; 2 if the
+options, a policy or a scenario are wrong.";
 
 /// Where a person finds out what a scenario may hold.
 const SEE_FORMAT: &str = "see `relent simulate --format` for every key and its default, and \

@@ -54,6 +54,18 @@ fn the_short_help_lists_and_the_long_one_explains() {
     }
 }
 
+/// clap breaks what is wider once more, in the middle of a paragraph or a table.
+#[test]
+fn what_ends_a_help_fits_into_80_columns() {
+    for subcommand in ["run", "fetch", "schedule", "simulate", "policy"] {
+        let help = run(&[subcommand, "--help"]).stdout;
+        let end = help.find("\nExamples:").expect("examples behind the options");
+        for line in help[end..].lines() {
+            assert!(line.chars().count() <= 80, "{subcommand}: {line}");
+        }
+    }
+}
+
 #[test]
 fn the_policy_options_are_the_same_everywhere() {
     let options = [

@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::duration::format_duration;
+use crate::hint::HintMode;
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
 
@@ -58,6 +59,7 @@ impl Policy {
     pub fn doubts(&self) -> Vec<Doubt> {
         let mut doubts = Doubts(Vec::new());
         doubts.limits(self);
+        doubts.hints(self);
         doubts.lists(self);
         for (index, rule) in self.rules().iter().enumerate() {
             doubts.rule(self, index, rule);
@@ -134,6 +136,19 @@ impl Doubts {
         }
     }
 
+    fn hints(&mut self, policy: &Policy) {
+        let default = crate::policy::DEFAULT_HINT_SPREAD;
+        if policy.hint() != HintMode::Floor && policy.hint_spread() != default {
+            self.add(
+                "hint_spread",
+                format!(
+                    "{} has no effect: there is a spread only with hint = \"floor\"",
+                    policy.hint_spread()
+                ),
+            );
+        }
+    }
+
     /// An attempt timeout that takes up the whole of a limit.
     fn timeout(&mut self, limit_key: &str, limit: Duration, key: &str, timeout: Duration) {
         if timeout < limit {
@@ -151,6 +166,13 @@ impl Doubts {
 
     fn lists(&mut self, policy: &Policy) {
         let stopped = policy.stop_on();
+        if policy.retry_on().is_some_and(<[_]>::is_empty) {
+            self.add(
+                "retry_on",
+                "the list is empty, so nothing is retried: leave it out to retry what can help"
+                    .to_string(),
+            );
+        }
         for pattern in policy.retry_on().unwrap_or_default() {
             if let Some(stop) = covering(stopped, pattern) {
                 self.add(
@@ -365,6 +387,24 @@ mod tests {
                 .not_processed(patterns(&["503"])),
             &["not_processed: 503 has no effect: retry_on does not list it"],
         );
+    }
+
+    #[test]
+    fn an_empty_list_of_what_is_retried_is_doubtful() {
+        doubts(base().retry_on([]), &["retry_on: the list is empty"]);
+    }
+
+    #[test]
+    fn a_spread_without_a_hint_that_is_a_floor_is_doubtful() {
+        let spread = base().hint_spread(0.5);
+        doubts(spread.clone().hint(HintMode::Floor), &[]);
+        for mode in [HintMode::Replace, HintMode::Ignore] {
+            doubts(
+                spread.clone().hint(mode),
+                &["hint_spread: 0.5 has no effect"],
+            );
+            doubts(base().hint(mode), &[]);
+        }
     }
 
     #[test]

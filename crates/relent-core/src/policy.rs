@@ -142,7 +142,7 @@ const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60);
 const DEFAULT_MAX_HINT: Duration = Duration::from_secs(300);
 /// The share of a shared hint that its callers are spread over, unless the policy names another
 /// (design rule 4).
-const DEFAULT_HINT_SPREAD: f64 = 1.0;
+pub(crate) const DEFAULT_HINT_SPREAD: f64 = 1.0;
 /// Above every status of HTTP.
 const NO_STATUS: u16 = u16::MAX;
 
@@ -811,7 +811,7 @@ const fn check(policy: &Policy) -> Result<(), PolicyError> {
         return Err(PolicyError::new(
             "deadline",
             Found::Duration(limit),
-            "the deadline is not longer than 0 s and attempt_room; leave it out for no limit",
+            "a deadline has to be longer than 0s, and longer than attempt_room; leave it out for no limit",
         ));
     }
     if let Err(error) = check_attempt_timeout(policy.attempt_timeout) {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use any_policy::policy;
 use proptest::prelude::*;
 use relent_core::{
-    Advice, Audience, Budget, BudgetConfig, Cause, Ceiling, Decision, Failure, Hint, HintMode,
-    Instant, Jitter, Kind, Network, Pattern, Policy, Random, Session, StopReason,
+    Advice, Audience, Budget, BudgetConfig, Cause, Ceiling, Decision, Failure, Hint, HintMode, Hop,
+    Instant, Jitter, Kind, Network, Pattern, Policy, Random, Repeatable, Scope, Session,
+    StopReason,
 };
 
 /// A stream that repeats the drawn bits, so that ends of ranges are met often.
@@ -81,12 +82,53 @@ fn failure() -> impl Strategy<Value = Failure> {
                 .for_audience(audience)
                 .with_advice(advice)
         });
-    (kind, cause, hint).prop_map(|(kind, cause, hint)| Failure::new(kind).cause(cause).hint(hint))
+    let earlier = (
+        prop_oneof![4 => Just(Hop::None), 1 => Just(Hop::Here), 1 => Just(Hop::Elsewhere)],
+        prop_oneof![3 => Just(Scope::Destination), 1 => Just(Scope::Request)],
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.2),
+    );
+    (kind, cause, hint, earlier).prop_map(
+        |(kind, cause, hint, (hop, scope, as_if_done, as_if_in_progress))| {
+            Failure::new(kind)
+                .cause(cause)
+                .hint(hint)
+                .hop(hop)
+                .scope(scope)
+                .as_if_done(as_if_done)
+                .as_if_in_progress(as_if_in_progress)
+        },
+    )
 }
 
-/// Attempts: how long each takes and how it fails.
-fn attempts() -> impl Strategy<Value = Vec<(Duration, Failure)>> {
-    prop::collection::vec((duration(), failure()), 1..30)
+fn repeatable() -> impl Strategy<Value = Repeatable> {
+    prop::sample::select(vec![Repeatable::No, Repeatable::Unknown, Repeatable::Yes])
+}
+
+fn session(start: Instant, repeatable: Repeatable) -> Session {
+    let mut session = Session::new(start, false);
+    session.set_repeatable(repeatable);
+    session
+}
+
+/// What happens within an attempt beside its failure.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Nothing,
+    /// It brings the operation on.
+    Progress,
+    /// The backoff begins anew.
+    Reset,
+}
+
+/// Attempts: how long each takes, what happens in it, and how it fails.
+fn attempts() -> impl Strategy<Value = Vec<(Duration, Event, Failure)>> {
+    let event = prop_oneof![
+        6 => Just(Event::Nothing),
+        1 => Just(Event::Progress),
+        1 => Just(Event::Reset),
+    ];
+    prop::collection::vec((duration(), event, failure()), 1..30)
 }
 
 /// What the jitter can make of the ceiling at most; `None` if there is no bound.
@@ -103,14 +145,16 @@ fn longest_own_wait(policy: &Policy) -> Option<Duration> {
 }
 
 #[track_caller]
-fn check(policy: &Policy, failure: &Failure, session: &Session, now: Instant, after: Duration) {
+fn check(
+    policy: &Policy,
+    failure: &Failure,
+    (session, retry): (&Session, u32),
+    now: Instant,
+    after: Duration,
+) {
     // A retry was granted: it is within every limit.
     if let Some(most) = policy.max_retries() {
-        assert!(
-            session.attempts() <= most,
-            "retry {} of {most}",
-            session.attempts()
-        );
+        assert!(retry <= most, "retry {retry} of {most}");
     }
     let at = now
         .saturating_add(after)
@@ -160,22 +204,33 @@ proptest! {
         attempts in attempts(),
         bits in bits(),
         start: u64,
-        repeatable: bool,
+        repeatable in repeatable(),
     ) {
         let start = Instant::from_nanos(if start % 2 == 0 { start } else { start >> 20 });
         let budget = policy.new_budget();
         let mut random = Bits(bits, 0);
-        let mut session = Session::new(start, repeatable);
+        let mut session = session(start, repeatable);
         let mut now = start;
-        for (number, (duration, failure)) in (1..).zip(attempts) {
+        // Retries since the last progress.
+        let mut retry = 0;
+        for (number, (duration, event, failure)) in (1..).zip(attempts) {
             prop_assert_eq!(session.on_attempt(), number);
             now = now.saturating_add(duration);
+            retry += 1;
+            match event {
+                Event::Nothing => {}
+                Event::Progress => {
+                    session.on_progress(now, budget.as_ref());
+                    retry = 1;
+                }
+                Event::Reset => session.reset(now),
+            }
             if let Some(remaining) = session.remaining(&policy, now) {
                 prop_assert!(session.attempt_limit(&policy, now).unwrap() <= remaining);
             }
             match session.on_failure(&policy, now, &failure, &mut random, budget.as_ref()) {
                 Decision::Retry { after } => {
-                    check(&policy, &failure, &session, now, after);
+                    check(&policy, &failure, (&session, retry), now, after);
                     now = now.saturating_add(after);
                 }
                 Decision::Stop(stop) => {
@@ -198,14 +253,16 @@ proptest! {
         policy in policy(),
         failure in failure(),
         bits in bits(),
+        said in prop::sample::select(vec![Repeatable::No, Repeatable::Unknown]),
     ) {
-        let mut session = Session::new(Instant::ORIGIN, false);
+        let mut session = session(Instant::ORIGIN, said);
         session.on_attempt();
         let mut random = Bits(bits, 0);
         let decision = session.on_failure(&policy, Instant::ORIGIN, &failure, &mut random, None);
-        let ran = !matches!(failure.kind, Kind::NotProcessed | Kind::Throttled);
-        let vouched = policy.assume_repeatable()
-            || policy.not_processed().iter().any(|pattern| pattern.matches(&failure));
+        let ran = !matches!(failure.kind_of_attempt(), Kind::NotProcessed | Kind::Throttled);
+        let listed = policy.not_processed().iter().any(|pattern| pattern.matches(&failure));
+        let vouched = policy.assume_repeatable() && said != Repeatable::No
+            || listed && failure.hop == Hop::None;
         if ran && !vouched {
             prop_assert!(decision.stop().is_some());
         }
@@ -234,7 +291,8 @@ proptest! {
             session.on_attempt();
             let (now, mut random) = (Instant::ORIGIN, Bits(vec![0], 0));
             let decision = session.on_failure(&policy, now, &failure, &mut random, Some(&budget));
-            let free = failure.cause == Cause::Network(Network::RefusedStream);
+            let free = failure.cause == Cause::Network(Network::RefusedStream)
+                && failure.hop == Hop::None;
             granted += u32::from(decision.stop().is_none() && !free);
         }
         // Amounts are rounded to thousandths.
@@ -246,13 +304,15 @@ proptest! {
     /// matches nothing takes the policy off that path and may change nothing else.
     #[test]
     fn the_short_path_decides_like_the_long_one(
-        policy in policy(), attempts in attempts(), bits in bits(), repeatable: bool,
+        policy in policy(), attempts in attempts(), bits in bits(), repeatable in repeatable(),
     ) {
         let mut plain = Policy::builder(policy.backoff().clone())
             .jitter(policy.jitter())
             .ceiling(policy.ceiling())
             .hint(policy.hint())
+            .hint_spread(policy.hint_spread())
             .max_hint(policy.max_hint())
+            .cut_last_wait(policy.cut_last_wait())
             .assume_repeatable(policy.assume_repeatable());
         plain = match policy.max_delay() {
             Some(ceiling) => plain.max_delay(ceiling),
@@ -268,14 +328,19 @@ proptest! {
         let long = plain.clone().stop_on([Pattern::Grpc(99)]).build().unwrap();
         let short = plain.build().unwrap();
         let mut sessions = [
-            (&short, Session::new(Instant::ORIGIN, repeatable), Bits(bits.clone(), 0)),
-            (&long, Session::new(Instant::ORIGIN, repeatable), Bits(bits, 0)),
+            (&short, session(Instant::ORIGIN, repeatable), Bits(bits.clone(), 0)),
+            (&long, session(Instant::ORIGIN, repeatable), Bits(bits, 0)),
         ];
         let mut now = Instant::ORIGIN;
-        for (took, failure) in attempts {
+        for (took, event, failure) in attempts {
             now = now.saturating_add(took);
             let [short, long] = sessions.each_mut().map(|(policy, session, random)| {
                 session.on_attempt();
+                match event {
+                    Event::Nothing => {}
+                    Event::Progress => session.on_progress(now, None),
+                    Event::Reset => session.reset(now),
+                }
                 session.on_failure(policy, now, &failure, random, None)
             });
             prop_assert_eq!(short, long);

@@ -12,7 +12,7 @@
 //! // In a function that returns `anyhow::Result` or `Result<_, Box<dyn Error>>`:
 //! let order = retry(Policy::STANDARD, fetch_order).await?;
 //!
-//! // In one that fails with the same type as `fetch_order`:
+//! // In one that fails with the same type as `fetch_order`, also if that is `anyhow::Error`:
 //! async fn order_again() -> io::Result<Order> {
 //!     retry(Policy::STANDARD, fetch_order).or_last_error().await
 //! }

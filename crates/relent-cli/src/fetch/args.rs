@@ -19,62 +19,75 @@ Examples:
   Go on with it in another call, after Ctrl-C or a power cut:
       relent fetch -C - -O https://example.com/backup.tar
 
-  Post a form so that it takes effect once, where the server knows Idempotency-Key:
-      relent fetch -d amount=5 --idempotency-key auto https://example.com/payments
+  Post a form so that it takes effect once, if the server knows Idempotency-Key:
+      relent fetch -d amount=5 --idempotency-key auto https://example.com/pay
 
   Wait for something that was just created, for at most a minute:
-      relent fetch --retry-on 404,5xx,network --deadline 1m https://example.com/jobs/7
+      relent fetch --retry-on 404,5xx -m 60 https://example.com/jobs/7
 
   Pass on a large download while it arrives:
       relent fetch https://example.com/backup.tar | tar x
 
 What is repeated:
-  What the server did not process, whatever the request: 429, 421 and 425 (once), 503 and 408 with
-  Retry-After, a refused connection. What may have taken effect, such as 500, 502, 504, a bare 503, a
-  timeout or a cut connection, only if it may run twice: GET, HEAD, OPTIONS, TRACE, PUT, DELETE,
-  QUERY, any method with an Idempotency-Key, an If-Match or `If-None-Match: *`, and with --repeatable
-  any. Retry-After is obeyed. A download that advances has no end of retries, only of time: once 1 MiB
-  more has arrived, their count begins anew.
+  What the server did not process, whatever the request: 429, 421 and 425
+  (once), 503 and 408 with Retry-After, a refused connection. What may have
+  taken effect, such as 500, 502, 504, a bare 503, a timeout or a cut
+  connection, only if it may run twice: GET, HEAD, OPTIONS, TRACE, PUT, DELETE,
+  QUERY, any method with an Idempotency-Key, an If-Match or `If-None-Match: *`,
+  and with --repeatable any. Retry-After is obeyed. A download that advances has
+  no end of retries, only of time: once 1 MiB more has arrived, their count
+  begins anew.
 
 Output:
-  The body appears once. To standard output it goes when it is complete, until then it is kept in
-  memory and beyond 1 MiB in a temporary file (in TMPDIR, else /tmp). A body that can be resumed, one
-  with a strong ETag or Last-Modified, goes out as it arrives once it is longer than 1 MiB, and if it
-  is cut short the rest is asked for. With --stream all of any body goes out as it arrives; what is
-  cut short then and cannot be resumed is not repeated.
-  A body of HTTP/1 without Content-Length and chunks ends where its connection ends: nothing tells
-  whether it is whole.
+  The body appears once. To standard output it goes when it is complete, until
+  then it is kept in memory and beyond 1 MiB in a temporary file (in TMPDIR,
+  else /tmp). A body that can be resumed, one with a strong ETag or
+  Last-Modified, goes out as it arrives once it is longer than 1 MiB, and if it
+  is cut short the rest is asked for. With --stream all of any body goes out as
+  it arrives; what is cut short then and cannot be resumed is not repeated.
+  A body of HTTP/1 without Content-Length and chunks ends where its connection
+  ends: nothing tells whether it is whole.
 
 Output to FILE (-o, -O):
-  The body is written to FILE.part, which is locked, and takes the place of FILE when all of it has
-  reached the disk. Permissions, owner and symbolic links stay. FILE is left as it was by anything but
-  a complete representation: by a failure, whose body goes to standard output, by 204 and by a 304
-  that -H 'If-None-Match: …' or the like asked for (status 0), and by a redirect that is not followed
-  (status 47, its body to standard output).
-  After a failure or a signal, FILE.part stays if the rest can be asked for, and FILE.part.json, which
-  only its owner can read, says of what it is a part: the URL, the URL that answered, the validator
-  and the length. Another fetch to FILE begins anew unless it has -C.
+  The body is written to FILE.part, which is locked, and takes the place of FILE
+  when all of it has reached the disk. Permissions, owner and symbolic links
+  stay. FILE is left as it was by anything but a complete representation: by a
+  failure, whose body goes to standard output, by 204 and by a 304 that
+  -H 'If-None-Match: …' or the like asked for (status 0), and by a redirect that
+  is not followed (status 47, its body to standard output).
+  After a failure or a signal, FILE.part stays if the rest can be asked for, and
+  FILE.part.json, which only its owner can read, says of what it is a part: the
+  URL, the URL that answered, the validator and the length. Another fetch to
+  FILE begins anew unless it has -C.
 
 Exit status: that of the last attempt, in curl's numbers
-  0     a complete response with a status below 400; or the reader of standard output went away
+  0     a complete response with a status below 400; or the reader of standard
+        output went away
   22    a status of 400 or above, or a failure of gRPC
   5     the proxy could not be looked up       28    time ended it
   6     the name could not be looked up        35    the TLS handshake failed
-  7     no connection                          47    too many redirects, or one that is not followed
-  18    the body was cut short                 56    the connection broke
+  7     no connection                          56    the connection broke
+  18    the body was cut short
+  47    too many redirects, or one that is not followed
   60    the server's certificate is not acceptable
   58    the certificate of --cert cannot be used
-  77    the certificates of --cacert, SSL_CERT_FILE or SSL_CERT_DIR cannot be read
-  75    the server said to come back later than the limits allow; when is printed
+  77    the certificates of --cacert, SSL_CERT_FILE or SSL_CERT_DIR cannot be
+        read
+  75    the server said to come back later than the limits allow; when is
+        printed
   23    the response could not be written, here
   26    the data could not be read
   2     the command line or the environment is wrong: nothing was sent
   128+n signal n ended it (130: Ctrl-C)
 
 Environment:
-  HTTP_PROXY, HTTPS_PROXY, ALL_PROXY   the proxy for a URL, also in lower case; -x goes before them
-  NO_PROXY                             hosts without one, such as localhost,.example.com,10.0.0.0/8; *
-  SSL_CERT_FILE, SSL_CERT_DIR          the certificates to trust in place of the system's
+  HTTP_PROXY, HTTPS_PROXY, ALL_PROXY
+        the proxy for a URL, also in lower case; -x goes before them
+  NO_PROXY
+        hosts without one, such as localhost,.example.com,10.0.0.0/8, or * for
+        all
+  SSL_CERT_FILE, SSL_CERT_DIR
+        the certificates to trust in place of the system's
   What is set and cannot be used is an error.";
 
 /// What `relent fetch` is given.

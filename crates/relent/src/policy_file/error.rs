@@ -165,8 +165,17 @@ impl PolicyFileError {
             return this;
         }
         let message = message.trim_end();
+        // The one table of exactly one key is a backoff.
+        if message.starts_with("wanted exactly 1 element") || message == "wanted string or table" {
+            return Self::new(
+                "a backoff is of exactly one kind: \"none\", or a table of one key, such as \
+                 exponential = { initial = \"1s\" }"
+                    .to_owned(),
+            );
+        }
         for (technical, plain) in [
             ("expected f64", "expected a number"),
+            ("expected a sequence", "expected a list in brackets"),
             ("missing field", "missing key"),
             ("duplicate field", "duplicate key"),
             (
