@@ -174,7 +174,10 @@ fn a_wrong_value_is_shown_with_its_line() {
         "{ratio}"
     );
     let one = refused("backoff = 'none'\nretry_on = '5xx'");
-    assert!(one.contains("expected a list in brackets (line 2, column 12)"), "{one}");
+    assert!(
+        one.contains("expected a list in brackets (line 2, column 12)"),
+        "{one}"
+    );
     let twice = refused("backoff = 'none'\nbackoff = 'none'");
     assert!(
         twice.contains("duplicate key (line 2, column 1)"),
@@ -190,7 +193,10 @@ fn a_backoff_of_no_kind_or_of_two_is_told_that_it_is_of_one() {
         "backoff = 3",
     ] {
         let message = refused(text);
-        assert!(message.starts_with("a backoff is of exactly one kind: \"none\", or"), "{message}");
+        assert!(
+            message.starts_with("a backoff is of exactly one kind: \"none\", or"),
+            "{message}"
+        );
     }
 }
 
