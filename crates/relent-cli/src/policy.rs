@@ -25,10 +25,10 @@ what can hardly be meant and has no effect, or another than it seems: a limit
 below the first wait or the attempt timeout, a failure in lists that exclude
 each other, a rule that never matches, a ratio above 1.
 
-Exit status: 0; 1 if a checked file is bad or the result cannot be written; 2 if
-the options are wrong, or what they name cannot be read; 3 if all files are
-good, but there are warnings. Of several files the worst counts: 2, then 1, then
-3.";
+Exit status: 0; 1 if a checked file is bad or the result cannot be written;
+2 if the options are wrong, or what they name cannot be read;
+3 if all files are good, but there are warnings.
+Of several files the worst counts: 2, then 1, then 3.";
 
 /// A file that is good, but has something in it that can hardly be meant.
 const DOUBTFUL: i32 = 3;

@@ -59,7 +59,9 @@ fn the_short_help_lists_and_the_long_one_explains() {
 fn what_ends_a_help_fits_into_80_columns() {
     for subcommand in ["run", "fetch", "schedule", "simulate", "policy"] {
         let help = run(&[subcommand, "--help"]).stdout;
-        let end = help.find("\nExamples:").expect("examples behind the options");
+        let end = help
+            .find("\nExamples:")
+            .expect("examples behind the options");
         for line in help[end..].lines() {
             assert!(line.chars().count() <= 80, "{subcommand}: {line}");
         }

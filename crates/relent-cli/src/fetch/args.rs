@@ -61,9 +61,10 @@ Output to FILE (-o, -O):
   FILE begins anew unless it has -C.
 
 Exit status: that of the last attempt, in curl's numbers
-  0     a complete response with a status below 400; or the reader of standard
-        output went away
-  22    a status of 400 or above, or a failure of gRPC
+  0     a complete response with a status below 400 that is not retried; or the
+        reader of standard output went away
+  22    a status of 400 or above, a lower one that --retry-on or the policy
+        lists, or a failure of gRPC
   5     the proxy could not be looked up       28    time ended it
   6     the name could not be looked up        35    the TLS handshake failed
   7     no connection                          56    the connection broke
