@@ -308,6 +308,28 @@ fn what_was_meant_for_one_origin_is_sent_to_no_other() {
     }
 }
 
+/// The 303 says that the POST was done and makes a GET of it; a 307 after it repeats that GET.
+#[test]
+fn a_post_that_a_redirect_made_a_get_stays_one_at_another_origin() {
+    for moved in [301, 302, 303] {
+        for host in [&[][..], &["-H", "Host: by.hand"]] {
+            let last = answer(200, &[], "here");
+            let target = last.url("/new");
+            let first = Server::answering(move |index, _| {
+                let (status, to) = match index {
+                    0 => (moved, "/same"),
+                    _ => (307, &*target),
+                };
+                Step::Answer(response(status, &[("location", to)], ""))
+            });
+            let fetched = fetch(&[&["-L", "-d", "x", &first.url("/")][..], host].concat());
+            assert_eq!(fetched.status, 0, "{}", fetched.stderr);
+            let seen = &last.seen()[0];
+            assert_eq!((seen.method(), &*seen.body), ("GET", &b""[..]), "{moved}");
+        }
+    }
+}
+
 /// A failure behind the redirect is tried again there: the POST before it was processed.
 #[test]
 fn a_redirect_that_is_followed_by_hand_does_not_send_a_post_again() {

@@ -1,12 +1,13 @@
-//! Redirects that lead to another origin while a `Host` was given by hand.
+//! Redirects while a `Host` was given by hand.
 //!
 //! reqwest follows redirects by itself. To another origin it takes no `Authorization`, `Cookie` and
 //! `Proxy-Authorization` along, but a `Host` that was given by hand, which means the first origin. So
-//! such a redirect is followed here, without it, as curl does.
+//! redirects are followed here then, as curl does it. All of them: one that reqwest has followed can have
+//! made a GET of a POST, and a response does not tell by which method it was asked for.
 
 use http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, COOKIE,
-    HOST, LOCATION, PROXY_AUTHORIZATION,
+    HOST, LOCATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
 };
 use http::{Method, Request, Response};
 use relent_http::Body;
@@ -15,20 +16,12 @@ use reqwest::{Url, redirect};
 /// The most redirects that are followed; the same as reqwest's own limit.
 const MOST: usize = 10;
 
-/// Whether and how the client follows redirects. With a `Host` given by hand it stops where another
-/// origin begins.
+/// Whether the client follows redirects; with a `Host` given by hand they are followed here.
 pub(super) fn policy(follow: bool, own_host: bool) -> redirect::Policy {
-    if !follow {
-        return redirect::Policy::none();
+    match follow && !own_host {
+        true => redirect::Policy::limited(MOST),
+        false => redirect::Policy::none(),
     }
-    let limited = redirect::Policy::limited(MOST);
-    if !own_host {
-        return limited;
-    }
-    redirect::Policy::custom(move |attempt| match attempt.previous().last() {
-        Some(last) if last.origin() != attempt.url().origin() => attempt.stop(),
-        _ => limited.redirect(attempt),
-    })
 }
 
 /// The redirects that are followed here.
@@ -48,7 +41,7 @@ impl Hops {
         }
     }
 
-    /// Whether redirects to another origin are followed here.
+    /// Whether redirects are followed here.
     pub(super) const fn by_hand(&self) -> bool {
         self.by_hand
     }
@@ -65,7 +58,8 @@ impl Hops {
             return None;
         }
         let location = head.headers().get(LOCATION)?.to_str().ok()?;
-        let url = url_of(head).join(location).ok()?;
+        let from = url_of(head);
+        let url = from.join(location).ok()?;
         if !matches!(url.scheme(), "http" | "https") {
             return None;
         }
@@ -84,8 +78,16 @@ impl Hops {
                 next.headers_mut().remove(name);
             }
         }
-        for name in [HOST, AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
-            next.headers_mut().remove(name);
+        if url.origin() != from.origin() {
+            for name in [
+                HOST,
+                AUTHORIZATION,
+                COOKIE,
+                PROXY_AUTHORIZATION,
+                WWW_AUTHENTICATE,
+            ] {
+                next.headers_mut().remove(name);
+            }
         }
         *next.uri_mut() = url.as_str().parse().ok()?;
         self.followed += 1;
@@ -99,4 +101,61 @@ pub(super) fn url_of(head: &Response<()>) -> Url {
     reqwest::Response::from(head.clone().map(|()| ""))
         .url()
         .clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+    use reqwest::ResponseBuilderExt;
+
+    use super::*;
+
+    const SECRETS: [http::HeaderName; 4] = [HOST, AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION];
+
+    fn moved(from: &str, status: u16, location: HeaderValue) -> Response<()> {
+        let response = Response::builder().url(Url::parse(from).unwrap());
+        let response = response.status(status).header(LOCATION, location);
+        response.body(()).unwrap()
+    }
+
+    fn post() -> Hops {
+        let mut request = Request::post("http://first.example/a").body(Body::from("x"));
+        let headers = request.as_mut().unwrap().headers_mut();
+        for name in SECRETS {
+            headers.insert(name, HeaderValue::from_static("secret"));
+        }
+        Hops::new(true, request.unwrap())
+    }
+
+    proptest! {
+        /// Whatever a server writes there: no panic, no other scheme, and nothing that was meant for
+        /// the first origin goes to another one.
+        #[test]
+        fn any_location_leads_to_a_server_of_http_and_takes_no_secret_along(
+            location in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..40),
+                "(https?|ftp|file|javascript)?:?/{0,3}[a-z.@:%0-9\\[\\]]{0,20}[/?#\\\\]?.{0,10}"
+                    .prop_map(String::into_bytes),
+            ],
+            status in prop::sample::select(vec![200, 300, 301, 302, 303, 304, 307, 308]),
+        ) {
+            let Ok(location) = HeaderValue::from_bytes(&location) else { return Ok(()) };
+            let mut hops = post();
+            let Some(next) = hops.next(&moved("http://first.example/a", status, location)) else {
+                return Ok(());
+            };
+            prop_assert!(matches!(status, 301..=303 | 307 | 308));
+            let uri = next.uri();
+            prop_assert!(matches!(uri.scheme_str(), Some("http" | "https")));
+            let same = uri.scheme_str() == Some("http")
+                && uri.host() == Some("first.example")
+                && uri.port_u16().unwrap_or(80) == 80;
+            for name in SECRETS {
+                prop_assert_eq!(next.headers().contains_key(name), same);
+            }
+            let again = status > 303;
+            prop_assert_eq!(next.method() == Method::POST, again);
+        }
+    }
 }
