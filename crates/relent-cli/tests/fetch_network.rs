@@ -46,6 +46,18 @@ fn errors_of_the_network_name_host_and_port() {
 }
 
 #[test]
+fn an_error_behind_a_redirect_names_who_was_asked_last() {
+    let address = refused().to_string();
+    let to = format!("http://user:hunter2@{address}/?token=hunter2");
+    let server =
+        Server::answering(move |_, _| Step::Answer(response(302, &[("location", &to)], "")));
+    let fetched = fetch(&["-L", &server.url("/")]);
+    let told = format!("Connection refused ({address})");
+    assert!(fetched.stderr.contains(&told), "{}", fetched.stderr);
+    assert!(!fetched.stderr.contains("hunter2"), "{}", fetched.stderr);
+}
+
+#[test]
 fn silence_is_not_called_no_connection() {
     let server = Server::script([Step::Stall(cut(200, &[], b"long", 1))]);
     let fetched = fetch(&[

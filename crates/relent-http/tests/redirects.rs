@@ -192,6 +192,33 @@ async fn a_download_by_post_that_was_redirected_is_not_begun_again() {
 }
 
 #[tokio::test]
+async fn the_error_of_an_attempt_names_the_address_that_was_asked_last() {
+    let to = format!("http://name:hunter2@{}/last?token=hunter2", nobody());
+    let server =
+        Server::answering(move |_, _| Step::Answer(response(302, &[("location", &to)], "")));
+    let hedge = Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
+    let get = || client(quick().max_retries(0)).get(server.url("/first"));
+    let sent = [
+        get().send().await,
+        get().whole_body().send().await,
+        get().hedge(hedge).send().await,
+    ];
+    for sent in sent {
+        let Err(relent_http::Error::GaveUp(gave_up)) = sent else {
+            panic!("{sent:?}");
+        };
+        let Some(AttemptError::Transport(error)) = gave_up.error() else {
+            panic!("{gave_up:?}");
+        };
+        assert_eq!(error.url().map(reqwest::Url::path), Some("/last"));
+        assert!(
+            !format!("{error:?} {error}").contains("hunter2"),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_post_through_the_middleware_that_was_redirected_is_not_sent_again() {
     for declared in [false, true] {
         for (name, shop) in shops(303) {

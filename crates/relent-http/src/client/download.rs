@@ -207,8 +207,7 @@ impl<'c> Download<'c> {
             }
             let (watch, watched) = (&self.watch, self.client.0.watched);
             let facts = || self.request.facts();
-            self.manner
-                .note_hops(&mut failed.failure, watch, watched, facts);
+            self.manner.note_hops(&mut failed, watch, watched, facts);
             self.request.take_back(&mut failed);
             if let Cause::Grpc(code) = failed.failure.cause {
                 // No body comes, and the status of HTTP would pass for success.

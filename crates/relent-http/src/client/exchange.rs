@@ -254,7 +254,7 @@ impl Call {
     pub(super) fn heed_hops(&mut self, failed: &mut Failed, watch: &Watch) {
         let (manner, watched) = (&self.manner, self.client.0.watched);
         let facts = || self.request.facts();
-        manner.note_hops(&mut failed.failure, watch, watched, facts);
+        manner.note_hops(failed, watch, watched, facts);
         manner.tell_failed(&mut self.driver, failed, watch);
     }
 

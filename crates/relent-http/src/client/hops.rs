@@ -28,6 +28,8 @@ use relent_core::Instant;
 use reqwest::Url;
 use reqwest::redirect::{Attempt, Policy};
 
+use crate::secret::redact;
+
 thread_local! {
     /// How many redirects watched policies were asked about on this thread.
     static ASKED: Cell<u32> = const { Cell::new(0) };
@@ -164,6 +166,20 @@ impl Watch {
         F: Future + Unpin,
     {
         poll_fn(move |context| self.poll(|| Pin::new(&mut attempt).poll(context)))
+    }
+
+    /// Lets the error of an attempt name the address that was asked last. reqwest names the first, which
+    /// has answered.
+    pub(crate) fn name_asked(&self, error: &mut reqwest::Error) {
+        let Some(followed) = self.followed() else {
+            return;
+        };
+        if let Some(asked) = followed.by(None, Some(error))
+            && let Some(named) = error.url_mut()
+        {
+            *named = asked.clone();
+            redact(named);
+        }
     }
 
     /// The last redirect, if one was followed.

@@ -107,11 +107,26 @@ impl Manner {
         }
     }
 
-    /// What an attempt that failed says about the whole of it: `failure` is of its last request, and
-    /// `watched` says whether all redirects are seen. Where they are not, nothing proves that what is not
+    /// What an attempt that failed says about the whole of it, and whom it names: the failure is that of
+    /// its last request. `watched` says whether all redirects are seen. Where they are not, nothing proves that what is not
     /// repeatable was sent once.
     #[cold]
     pub(crate) fn note_hops(
+        &self,
+        failed: &mut Failed,
+        watch: &Watch,
+        watched: bool,
+        facts: impl FnOnce() -> RequestFacts,
+    ) {
+        self.note_hop(&mut failed.failure, watch, watched, facts);
+        if let Last::Error(AttemptError::Transport(error)) = &mut failed.last {
+            watch.name_asked(error);
+        }
+    }
+
+    /// The same of the failure alone, without its error.
+    #[cold]
+    pub(crate) fn note_hop(
         &self,
         failure: &mut Failure,
         watch: &Watch,

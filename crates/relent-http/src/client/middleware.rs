@@ -352,7 +352,7 @@ impl Middleware for RetryMiddleware {
                 }
                 Err(failed) => failed,
             };
-            manner.note_hops(&mut failure, &watch, self.watched, || facts);
+            manner.note_hop(&mut failure, &watch, self.watched, || facts);
             if let Some(followed) = watch.followed() {
                 let (response, error) = outcome.parts();
                 if let Some(url) = followed.by(response, error) {

@@ -126,7 +126,7 @@ impl Call {
                 Err(failed) => failed,
             };
             let facts = || request.facts();
-            manner.note_hops(&mut failed.failure, &watch, client.0.watched, facts);
+            manner.note_hops(&mut failed, &watch, client.0.watched, facts);
             manner.tell_failed(driver, &mut failed, &watch);
             if !running.is_empty() {
                 stand_beside(&mut failed, request);
