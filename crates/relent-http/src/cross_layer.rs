@@ -38,7 +38,7 @@ impl CrossLayer {
     }
 
     /// The time until the deadline that a request brings along.
-    #[cfg(feature = "grpc")]
+    #[cfg(all(feature = "grpc", feature = "tower"))]
     pub(crate) fn remaining(headers: &HeaderMap) -> Option<Duration> {
         remaining(headers)
     }

@@ -372,3 +372,89 @@ fn beside(place: &Place, suffix: &str) -> PathBuf {
 fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const URL: &str = "http://localhost/large";
+
+    /// What may stand in a side file: what is written there, changed in places, and anything.
+    fn text() -> impl Strategy<Value = Vec<u8>> {
+        let side = (
+            prop::sample::select(vec![FORMAT, "relent-part-2", ""]),
+            prop::sample::select(vec![URL, "http://localhost/other", ""]),
+            any::<bool>(),
+            prop::option::of("(http://localhost/large|[ -~]{0,9})"),
+            prop::option::of("(\"v1\"|W/\"v1\"|.{0,9})"),
+            prop::option::of(prop_oneof![0..20u64, any::<u64>()]),
+        );
+        let side = side.prop_map(
+            |(format, url, can_be_resumed, final_url, validator, total)| {
+                let side = Side {
+                    format: format.to_owned(),
+                    url: url.to_owned(),
+                    can_be_resumed,
+                    final_url,
+                    validator,
+                    total,
+                };
+                serde_json::to_vec(&side).unwrap()
+            },
+        );
+        let cut = (side, any::<prop::sample::Index>(), any::<bool>());
+        prop_oneof![
+            3 => cut.prop_map(|(mut side, at, whole)| {
+                if !whole {
+                    side.truncate(at.index(side.len()));
+                }
+                side
+            }),
+            1 => prop::collection::vec(any::<u8>(), 0..60),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Bytes are taken up only if the side file names them, as a part of this URL.
+        #[test]
+        fn whatever_stands_beside_a_part_only_what_it_names_is_taken_up(
+            text in text(), length in 0..20u64,
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("file");
+            fs::write(folder.path().join("file.part"), vec![b'x'; length as usize]).unwrap();
+            fs::write(folder.path().join("file.part.json"), &text).unwrap();
+            let Ok(crate::destination::Found::File(place)) = crate::destination::Found::at(&file) else {
+                panic!("a place for a file");
+            };
+            let side = serde_json::from_slice::<Side>(&text).ok();
+            let side = side.filter(|side| side.format == FORMAT);
+            let Ok(part) = Part::open(place) else {
+                prop_assert!(side.is_none() && length > 0);
+                return Ok(());
+            };
+            let earlier = part.earlier(URL).unwrap();
+            if length == 0 {
+                prop_assert!(matches!(earlier, Earlier::Nothing));
+                return Ok(());
+            }
+            let side = side.unwrap();
+            let may = side.url == URL && side.can_be_resumed;
+            match earlier {
+                Earlier::Complete => prop_assert!(may && side.total == Some(length)),
+                Earlier::Part(of, there) => {
+                    prop_assert!(may && there == length);
+                    prop_assert!(side.total.is_none_or(|total| total > length));
+                    let named = side.final_url.is_some() && side.validator.is_some();
+                    prop_assert_eq!(of.is_some(), named);
+                }
+                Earlier::Nothing => prop_assert!(false, "there are {length} bytes"),
+                Earlier::Other(_) => {}
+            }
+        }
+    }
+}

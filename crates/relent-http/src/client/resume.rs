@@ -759,10 +759,62 @@ mod tests {
         assert_eq!(answered, Answer::Rest(100));
     }
 
+    /// What a field can hold: anything, and what is almost right.
+    fn value() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..30),
+            "(W/)?\"[ -~]{0,3}\"".prop_map(String::into_bytes),
+            "bytes (40|4[0-9])-[0-9]{1,3}/(100|[0-9*]{1,3})".prop_map(String::into_bytes),
+            prop::sample::select(vec![
+                "\"v1\"",
+                "100",
+                MODIFIED.1,
+                DATE_AFTER.1,
+                "bytes",
+                "gzip"
+            ])
+            .prop_map(|value| value.as_bytes().to_vec()),
+        ]
+    }
+
     proptest! {
         #[test]
         fn no_bytes_panic(value: Vec<u8>) {
             let _ = content_range(&value);
+        }
+
+        /// Whatever a server says of what it sends: no panic, what it names can be stored and read back,
+        /// and the rest begins where it should.
+        #[test]
+        fn any_head_names_what_is_read_back_or_nothing(
+            fields in prop::collection::vec((0..7usize, value()), 0..6),
+            status in prop::sample::select(vec![200, 206, 416, 304]),
+        ) {
+            let mut head = head(status, &[]);
+            for (name, value) in fields {
+                let name = [ETAG, LAST_MODIFIED, DATE, CONTENT_LENGTH, CONTENT_RANGE,
+                    CONTENT_ENCODING, ACCEPT_RANGES][name].clone();
+                if let Ok(value) = HeaderValue::from_bytes(&value) {
+                    head.headers_mut().append(name, value);
+                }
+            }
+            if let Some(of) = Resumable::of(&Method::GET, &url(), &head) {
+                prop_assert_eq!(status, 200);
+                match of.validator() {
+                    // An entity tag beyond ASCII is not to be stored.
+                    "" => prop_assert!(Resumable::new(of.url(), "", of.total()).is_err()),
+                    stored => prop_assert_eq!(Resumable::new(of.url(), stored, of.total()), Ok(of.clone())),
+                }
+            }
+            match begun().answered(&url(), &head) {
+                Answer::Rest(end) => {
+                    prop_assert_eq!(status, 206);
+                    prop_assert!((41..=100).contains(&end));
+                    prop_assert_eq!(only(head.headers(), &ETAG).unwrap(), TAG.1);
+                }
+                Answer::Complete => prop_assert!(false, "40 of 100"),
+                Answer::Other => {}
+            }
         }
 
         #[test]
