@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 
 use clap::Subcommand;
 use relent::{NamedPolicy, PolicyFile, presets};
@@ -141,7 +142,19 @@ struct Checked {
 
 fn check_file(file: &str) -> Result<Checked, Quit> {
     let name = if file == "-" { "standard input" } else { file };
-    let bytes = read(file).map_err(|e| Quit::usage(format!("{name}: cannot be read: {e}")))?;
+    let bytes = read(file).map_err(|e| {
+        let instead = match file.rsplit_once('#') {
+            _ if e.kind() != io::ErrorKind::NotFound => String::new(),
+            _ if presets::get(file).is_some() => {
+                format!("; the preset is shown by `relent policy show {file}`")
+            }
+            Some((path, _)) if Path::new(path).exists() => {
+                format!("; all policies of a file are checked: give {path}")
+            }
+            _ => String::new(),
+        };
+        Quit::usage(format!("{name}: cannot be read: {e}{instead}"))
+    })?;
     let text = String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
         Quit::failed(format!("{name}: is not UTF-8 text (from byte {at} on)"))

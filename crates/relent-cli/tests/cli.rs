@@ -400,6 +400,25 @@ fn check_goes_on_after_a_bad_file_and_the_worst_status_counts() {
 }
 
 #[test]
+fn check_says_what_to_give_in_place_of_a_preset_and_of_one_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.toml");
+    std::fs::write(&file, "[policies.a]\nbackoff = 'none'\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (given, says) in [
+        (
+            "standard",
+            "shown by `relent policy show standard`".to_owned(),
+        ),
+        (&*format!("{file}#a"), format!("are checked: give {file}")),
+    ] {
+        let checked = run(&["policy", "check", given]);
+        assert_eq!(checked.status, 2);
+        assert!(checked.stderr.contains(&says), "{}", checked.stderr);
+    }
+}
+
+#[test]
 fn check_warns_of_what_cannot_be_meant_with_a_status_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str, text: &str| {
