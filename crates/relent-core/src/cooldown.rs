@@ -92,6 +92,13 @@ impl Cooldown {
         }
     }
 
+    /// Whether it runs at this instant.
+    #[inline]
+    #[must_use]
+    pub fn is_running(&self, now: Instant) -> bool {
+        now.as_nanos() < self.until.load(Ordering::Relaxed)
+    }
+
     /// How much of it is left; zero if there is none.
     #[must_use]
     pub fn left(&self, now: Instant) -> Duration {

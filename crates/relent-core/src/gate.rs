@@ -99,7 +99,9 @@ pub enum Ended {
     Overloaded,
     /// It took too long.
     TimedOut,
-    /// Nothing is to be learned from it: it was called off, or refused with a time to come back.
+    /// It was refused with a time to come back: whoever says that is in command of its load.
+    Deferred,
+    /// Nothing is to be learned from it: it was called off.
     Unknown,
 }
 
@@ -112,8 +114,7 @@ impl Ended {
             _ if matches!(failure.hop, Hop::Elsewhere) => Self::Answered,
             (Kind::Permanent, _) => Self::Answered,
             _ if matches!(failure.scope, Scope::Request) => Self::Answered,
-            // Whoever says when to come back is in command of its load.
-            (Kind::Throttled, _) if failure.hint.delay_nanos().is_some() => Self::Unknown,
+            (Kind::Throttled, _) if failure.hint.delay_nanos().is_some() => Self::Deferred,
             (Kind::Throttled | Kind::Overloaded, _) => Self::Overloaded,
             (_, Cause::Timeout) => Self::TimedOut,
             (Kind::NotProcessed | Kind::Ambiguous, _) => Self::Failed,
@@ -257,6 +258,11 @@ impl Gate {
         self.parked.len()
     }
 
+    /// The number of one who is parked; of those, the one whose time runs out first.
+    pub(crate) fn first_parked(&self) -> Option<u64> {
+        self.parked.first()
+    }
+
     /// The ratio of retries to requests that hides the failures seen, while they do not depend on
     /// load; 0 otherwise. For [`Budget::widen`](crate::Budget::widen).
     #[must_use]
@@ -303,7 +309,7 @@ impl Gate {
         let answered = after(now, self.recent);
         let mut probe = false;
         let caller = match &mut self.state {
-            State::Open => self.parked.take_first(answered)?,
+            State::Open => self.parked.take_first(Instant::ORIGIN)?,
             State::Limited(limit) => {
                 let caller = self.parked.take_first(answered)?;
                 limit.on_release(now, self.demand.usual(now));
@@ -323,7 +329,12 @@ impl Gate {
     /// When a parked caller may go, if nothing happens before; `None` while there is nobody who could
     /// still be answered.
     pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
-        if !self.parked.has_any(after(now, self.recent)) {
+        // An open gate holds back nobody, however little time is left.
+        let answered = match self.state {
+            State::Open => Instant::ORIGIN,
+            State::Limited(_) | State::Closed(_) => after(now, self.recent),
+        };
+        if !self.parked.has_any(answered) {
             return None;
         }
         Some(match self.state {
@@ -363,6 +374,14 @@ impl Gate {
                 self.on_failure(now, pass, ended, random);
                 if self.is_closed() {
                     return;
+                }
+            }
+            Ended::Deferred => {
+                let demand = self.demand.usual(now);
+                if pass.probe
+                    && let State::Closed(closed) = &mut self.state
+                {
+                    closed.on_deferred_probe(now, demand, random);
                 }
             }
             Ended::Unknown => {

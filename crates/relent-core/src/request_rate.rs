@@ -2,8 +2,6 @@
 
 mod cubic;
 
-use alloc::collections::BTreeMap;
-
 use crate::error::{Found, PolicyError};
 use crate::failure::{Failure, Hop, Kind, Scope};
 use crate::hint::Audience;
@@ -95,31 +93,9 @@ impl RequestRateConfig {
     }
 }
 
-/// Where a caller stands in the queue for the slots of a [`RequestRate`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place(u64);
-
-/// Places of those who go before everybody else are below it.
-const ORDINARY: u64 = 1 << 63;
-
-/// What a caller is told that asks for a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slot {
-    /// The slot is now: make the attempt.
-    Now,
-    /// It is queued here, until [`RequestRate::release`] names it, which is at this instant if nothing
-    /// happens before.
-    At(Place, Instant),
-    /// Its slot would come after its limit, at this instant. It is not queued.
-    TooLate(Instant),
-}
-
-/// The request rate of one destination in one process: a token bucket, and the callers that wait for
-/// it in the order in which they came. A plain value that a driver keeps behind a lock.
-///
-/// Nobody overtakes, so none is starved, and whoever cannot be served within its time is told so at
-/// once instead of waiting in vain. In no span of time are there more slots than the rate allows for
-/// it, and a burst.
+/// The request rate of one destination in one process: a token bucket. In no span of time are there more
+/// slots than the rate allows for it, and a burst. [`Outbound`](crate::Outbound) keeps the line of those
+/// who wait for one.
 ///
 /// # Adapting
 /// The AWS SDKs' adaptive mode with the cubic growth of RFC 9438, whose constants are 0.7 and 0.4: a
@@ -130,17 +106,16 @@ pub enum Slot {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Instant, RequestRate, RequestRateConfig, Slot};
+/// use relent_core::{Instant, RequestRate, RequestRateConfig};
 ///
 /// let config = RequestRateConfig { burst: Some(1), ..RequestRateConfig::new(10.0) };
 /// let mut rate = RequestRate::new(&config)?;
 /// let now = Instant::ORIGIN;
-/// assert_eq!(rate.ask(now, Instant::MAX, false), Slot::Now);
+/// assert!(rate.take(now));
+/// assert!(!rate.take(now));
 /// let next = now.saturating_add(Duration::from_millis(100));
-/// let Slot::At(place, at) = rate.ask(now, Instant::MAX, false) else { unreachable!() };
-/// assert_eq!(at, next);
-/// assert_eq!(rate.release(now), None);
-/// assert_eq!(rate.release(next), Some(place));
+/// assert_eq!(rate.next_slot(now), next);
+/// assert!(rate.take(next));
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Debug)]
@@ -152,18 +127,13 @@ pub struct RequestRate {
     ahead: u64,
     /// When the next slot of the schedule is due.
     due: u64,
-    /// When the last was taken.
-    last: u64,
-    /// Those who wait, and what their limits are.
-    waiting: BTreeMap<Place, Instant>,
-    /// The places that are given next.
-    next: u64,
-    next_before: u64,
+    /// When the last was taken, and what it moved the schedule by.
+    last: (u64, u64),
     cubic: Option<Cubic>,
 }
 
 impl RequestRate {
-    /// A full bucket, and nobody who waits.
+    /// A full bucket.
     ///
     /// # Errors
     /// Numbers that make no sense, and neither a limit nor adapting.
@@ -178,10 +148,7 @@ impl RequestRate {
             interval: 0,
             ahead: 0,
             due: 0,
-            last: 0,
-            waiting: BTreeMap::new(),
-            next: ORDINARY,
-            next_before: 0,
+            last: (0, 0),
             cubic: config.adapt.then(Cubic::new),
         };
         rate.pace(config.limit);
@@ -200,103 +167,46 @@ impl RequestRate {
         (self.interval > 0).then(|| 1e9 / self.interval as f64)
     }
 
-    /// Callers that wait.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
+    /// When the next slot is free: now, or later.
+    pub fn next_slot(&mut self, now: Instant) -> Instant {
+        self.adapt(now);
+        self.slot(now, 0, self.interval)
     }
 
-    /// May an attempt be made now, or when? `until`: the last instant at which the caller could make
-    /// use of a slot. `before`: whether it goes before all who wait, since it has waited already.
-    pub fn ask(&mut self, now: Instant, until: Instant, before: bool) -> Slot {
+    /// When somebody has a slot who lets this many others go first: at the rate of now, and at best. A
+    /// rate that was cut comes back, to what it was.
+    pub fn slot_behind(&mut self, now: Instant, ahead: u64) -> (Instant, Instant) {
         self.adapt(now);
-        let ahead = if before {
-            self.before()
-        } else {
-            self.waiting.len() as u64
-        };
-        if ahead == 0 && self.take(now) {
-            return Slot::Now;
-        }
-        // A rate that was cut comes back: nobody is turned away for what may be over soon.
         let regained = self.cubic.as_ref().and_then(Cubic::regained);
         let best = regained.map_or(self.interval, |rate| interval(rate).min(self.interval));
-        let earliest = self.slot(now, ahead, best);
-        if earliest > until {
-            return Slot::TooLate(self.slot(now, ahead, self.interval));
+        (
+            self.slot(now, ahead, self.interval),
+            self.slot(now, ahead, best),
+        )
+    }
+
+    /// Takes the slot that is now, if there is one.
+    pub fn take(&mut self, now: Instant) -> bool {
+        self.adapt(now);
+        let free = self.interval == 0 || now.as_nanos() >= self.due.saturating_sub(self.ahead);
+        if free {
+            let due = self.due.max(now.as_nanos()).saturating_add(self.interval);
+            self.last = (now.as_nanos(), self.interval);
+            self.due = due;
+            if let Some(cubic) = &mut self.cubic {
+                cubic.on_attempt(now);
+            }
         }
-        let counter = if before {
-            &mut self.next_before
-        } else {
-            &mut self.next
-        };
-        let place = Place(*counter);
-        *counter = counter.wrapping_add(1);
-        self.waiting.insert(place, until);
-        Slot::At(place, self.slot(now, ahead, self.interval))
-    }
-
-    /// Takes a slot if there is one now and nobody waits: for an attempt that is made now or never.
-    pub fn try_now(&mut self, now: Instant) -> bool {
-        self.adapt(now);
-        self.waiting.is_empty() && self.take(now)
-    }
-
-    /// The next who has a slot now. Ask until there is none, and again at
-    /// [`next_release`](Self::next_release). Whoever could not make use of it any more is passed over.
-    pub fn release(&mut self, now: Instant) -> Option<Place> {
-        self.adapt(now);
-        while let Some(first) = self.waiting.first_entry() {
-            if *first.get() < now {
-                first.remove();
-                continue;
-            }
-            let place = *first.key();
-            if !self.take(now) {
-                return None;
-            }
-            self.waiting.remove(&place);
-            return Some(place);
-        }
-        None
-    }
-
-    /// The first of those who wait.
-    #[must_use]
-    pub fn first(&self) -> Option<Place> {
-        self.waiting.keys().next().copied()
-    }
-
-    /// When the first of those who wait has a slot, if nothing happens before.
-    pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
-        self.adapt(now);
-        (!self.waiting.is_empty()).then(|| self.slot(now, 0, self.interval))
-    }
-
-    /// When the one who waits here has a slot, if nobody before it goes away.
-    pub fn slot_of(&mut self, now: Instant, place: Place) -> Instant {
-        self.adapt(now);
-        let first = self.waiting.range(Place(ORDINARY)..).next();
-        let ahead = match first {
-            // Those who have gone away are counted: whoever is first is told the time exactly.
-            Some((first, _)) if place.0 >= ORDINARY => {
-                self.before() + (place.0 - first.0.min(place.0))
-            }
-            _ => self.waiting.range(..place).count() as u64,
-        };
-        self.slot(now, ahead, self.interval)
-    }
-
-    /// One who waits goes away. Does nothing about one who does not.
-    pub fn forget(&mut self, place: Place) {
-        self.waiting.remove(&place);
+        free
     }
 
     /// The slot that was taken at this instant is not used: it is somebody else's (design rule 12).
     /// When another has been taken since, it is lost: two attempts would come too close.
     pub fn give_back(&mut self, taken: Instant) {
-        if self.last == taken.as_nanos() {
-            self.due = self.due.saturating_sub(self.interval);
+        let (last, moved) = self.last;
+        if last == taken.as_nanos() {
+            self.due = self.due.saturating_sub(moved);
+            self.last.1 = 0;
         }
     }
 
@@ -314,12 +224,8 @@ impl RequestRate {
             // Nothing is left of what the higher rate had saved up.
             let empty = now.as_nanos().saturating_add(self.ahead);
             self.due = self.due.max(empty.saturating_add(self.interval));
+            self.last.1 = 0;
         }
-    }
-
-    /// Those who wait before all others.
-    fn before(&self) -> u64 {
-        self.waiting.range(..Place(ORDINARY)).count() as u64
     }
 
     /// The rate follows the time.
@@ -341,19 +247,6 @@ impl RequestRate {
             None => (rate / 10.0) as u64,
         };
         self.ahead = self.interval.saturating_mul(burst.max(1) - 1);
-    }
-
-    /// Takes the slot that is now, if there is one.
-    fn take(&mut self, now: Instant) -> bool {
-        let free = self.interval == 0 || now.as_nanos() >= self.due.saturating_sub(self.ahead);
-        if free {
-            self.due = self.due.max(now.as_nanos()).saturating_add(self.interval);
-            self.last = now.as_nanos();
-            if let Some(cubic) = &mut self.cubic {
-                cubic.on_attempt(now);
-            }
-        }
-        free
     }
 
     /// The slot of a caller with so many before it, if they are this long apart.

@@ -24,84 +24,36 @@ fn adaptive() -> RequestRate {
     RequestRate::new(&RequestRateConfig::ADAPTIVE).unwrap()
 }
 
-fn ask(rate: &mut RequestRate, now: Instant) -> Slot {
-    rate.ask(now, Instant::MAX, false)
-}
-
-fn place(slot: Slot) -> Place {
-    match slot {
-        Slot::At(place, _) => place,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Makes attempts at this pace for so long, as long as the rate lets it; how many went.
 fn attempts(rate: &mut RequestRate, from: u64, to: u64, every: u64) -> usize {
     let times = (from..to).step_by(every as usize);
-    times.filter(|millis| rate.try_now(at(*millis))).count()
+    times.filter(|millis| rate.take(at(*millis))).count()
 }
 
 #[test]
-fn callers_are_served_in_the_order_in_which_they_asked() {
-    let mut rate = fixed(10.0, 2);
-    assert_eq!(ask(&mut rate, at(0)), Slot::Now);
-    assert_eq!(ask(&mut rate, at(0)), Slot::Now);
-    let slots: Vec<_> = (0..3).map(|_| ask(&mut rate, at(0))).collect();
-    let instants = slots.iter().map(|slot| match slot {
-        Slot::At(_, at) => *at,
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(instants.collect::<Vec<_>>(), [at(100), at(200), at(300)]);
-    // A slot is free, and who comes now does not get it.
-    assert_eq!(rate.next_release(at(50)), Some(at(100)));
-    let late = place(ask(&mut rate, at(100)));
-    assert!(!rate.try_now(at(100)));
-    let mut served = Vec::new();
-    for millis in (100..500).step_by(100) {
-        served.push(rate.release(at(millis)).unwrap());
-        assert_eq!(rate.release(at(millis)), None);
-    }
-    let asked: Vec<_> = slots.into_iter().map(place).chain([late]).collect();
-    assert_eq!(served, asked);
-}
-
-#[test]
-fn who_has_waited_elsewhere_goes_before_the_others() {
+fn rule_12_a_slot_that_is_not_used_is_free_again_unless_another_was_taken_since() {
     let mut rate = fixed(10.0, 1);
-    assert_eq!(ask(&mut rate, at(0)), Slot::Now);
-    let ordinary = place(ask(&mut rate, at(0)));
-    let before = rate.ask(at(0), Instant::MAX, true);
-    assert_eq!(before, Slot::At(place(before), at(100)));
-    assert_eq!(rate.slot_of(at(0), ordinary), at(200));
-    assert_eq!(rate.release(at(100)), Some(place(before)));
-    assert_eq!(rate.release(at(200)), Some(ordinary));
-}
-
-#[test]
-fn who_could_not_be_served_in_time_is_told_at_once_and_takes_no_place() {
-    let mut rate = fixed(10.0, 1);
-    assert_eq!(ask(&mut rate, at(0)), Slot::Now);
-    assert!(matches!(rate.ask(at(0), at(100), false), Slot::At(..)));
-    assert_eq!(rate.ask(at(0), at(199), false), Slot::TooLate(at(200)));
-    assert!(matches!(rate.ask(at(0), at(200), false), Slot::At(..)));
-    assert_eq!(rate.waiting(), 2);
-}
-
-#[test]
-fn rule_12_the_slot_of_a_caller_that_goes_away_is_the_next_ones() {
-    let mut rate = fixed(10.0, 1);
-    assert_eq!(ask(&mut rate, at(0)), Slot::Now);
-    let first = place(ask(&mut rate, at(0)));
-    let second = place(ask(&mut rate, at(0)));
-    rate.forget(first);
-    assert_eq!(rate.slot_of(at(50), second), at(100));
-    assert_eq!(rate.release(at(100)), Some(second));
-    // It was served, and went away before its attempt.
+    assert!(rate.take(at(100)));
     rate.give_back(at(100));
-    assert_eq!(ask(&mut rate, at(120)), Slot::Now);
+    assert!(rate.take(at(120)));
     // Another slot has been taken since: a third attempt would be 10 ms after the second.
     rate.give_back(at(100));
-    assert!(matches!(ask(&mut rate, at(130)), Slot::At(_, slot) if slot == at(220)));
+    assert_eq!(rate.next_slot(at(130)), at(220));
+    rate.give_back(at(120));
+    rate.give_back(at(120));
+    assert!(rate.take(at(130)), "given back once");
+    assert_eq!(rate.next_slot(at(130)), at(230));
+}
+
+#[test]
+fn a_slot_from_before_a_cut_gives_back_nothing_that_the_cut_took() {
+    let mut rate = adaptive();
+    attempts(&mut rate, 0, 1000, 10);
+    assert!(rate.take(at(1000)));
+    rate.on_failure(at(1000), at(995), &Failure::throttled());
+    let next = rate.next_slot(at(1000));
+    rate.give_back(at(1000));
+    assert_eq!(rate.next_slot(at(1000)), next);
 }
 
 #[test]
@@ -178,47 +130,11 @@ fn a_ticket_is_a_schedule_already_and_a_shared_hint_is_not() {
     assert!(rate.limit(at(1000)).is_some());
 }
 
-#[test]
-fn nobody_is_turned_away_for_a_cut_that_may_be_over_in_time() {
-    let mut rate = adaptive();
-    attempts(&mut rate, 0, 1000, 10);
-    let mut now = 1000;
-    for _ in 0..8 {
-        rate.on_failure(at(now), at(now), &Failure::throttled());
-        now += 1;
-    }
-    let limit = rate.limit(at(now)).unwrap();
-    let regained = limit / 0.7;
-    let until = now + (1500.0 / regained) as u64;
-    assert!(!rate.try_now(at(now)), "a cut empties the bucket");
-    assert!(matches!(rate.ask(at(now), at(until), false), Slot::At(..)));
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Pass(u64),
-    Ask { patience: u64, before: bool },
-    Leave(usize),
-    GiveBack(usize),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        3 => (0..40u64).prop_map(Step::Pass),
-        4 => (0..300u64, prop::bool::weighted(0.1))
-            .prop_map(|(patience, before)| Step::Ask { patience, before }),
-        1 => any::<usize>().prop_map(Step::Leave),
-        1 => any::<usize>().prop_map(Step::GiveBack),
-    ];
-    prop::collection::vec(step, 1..200)
-}
-
 proptest! {
-    /// Who waits is served in order and within its time; what is used is never above the rate and a
-    /// burst in any window.
+    /// What is used is never above the rate and a burst in any window.
     #[test]
     fn in_any_window_there_are_no_more_slots_than_the_rate_allows_and_a_burst(
-        steps in steps(),
+        steps in prop::collection::vec((0..40u64, prop::bool::weighted(0.2)), 1..200),
         limit in 20.0..200.0f64,
         burst in 1..5u32,
     ) {
@@ -226,58 +142,22 @@ proptest! {
         let interval = interval(limit);
         let mut now = 0;
         let mut used: Vec<u64> = Vec::new();
-        let mut waiting: Vec<(Place, u64)> = Vec::new();
-        for step in steps {
-            match step {
-                Step::Pass(millis) => now += millis,
-                Step::Ask { patience, before } => {
-                    match rate.ask(at(now), at(now + patience), before) {
-                        Slot::Now => used.push(now),
-                        Slot::At(place, slot) => {
-                            prop_assert!(slot <= at(now + patience));
-                            waiting.push((place, now + patience));
-                            waiting.sort();
-                        }
-                        Slot::TooLate(slot) => prop_assert!(slot > at(now + patience)),
-                    }
+        for (passed, unused) in steps {
+            now += passed;
+            if rate.take(at(now)) {
+                if unused {
+                    rate.give_back(at(now));
+                } else {
+                    used.push(now);
                 }
-                Step::Leave(index) if !waiting.is_empty() => {
-                    let (place, _) = waiting.remove(index % waiting.len());
-                    rate.forget(place);
-                }
-                Step::GiveBack(index) if !used.is_empty() => {
-                    let taken = used.remove(index % used.len());
-                    rate.give_back(at(taken));
-                }
-                Step::Leave(_) | Step::GiveBack(_) => {}
             }
-            while let Some(place) = rate.release(at(now)) {
-                used.push(now);
-                waiting.retain(|(_, until)| *until >= now);
-                prop_assert_eq!(waiting.remove(0).0, place);
-            }
+            prop_assert!(rate.next_slot(at(now)) >= at(now));
         }
         for (index, from) in used.iter().enumerate() {
             for (count, to) in (1..).zip(&used[index..]) {
                 let span = (to - from) * MILLI;
                 prop_assert!(span + u64::from(burst) * interval >= count * interval);
             }
-        }
-    }
-
-    /// Who waits and looks when it is told to has its slot then, if nobody leaves: so none is
-    /// starved, and no slot is left unused.
-    #[test]
-    fn everybody_is_served_when_it_was_told(count in 1..100usize, limit in 1.0..1000.0f64, burst in 1..5u32) {
-        let mut rate = fixed(limit, burst);
-        for _ in 0..burst {
-            prop_assert_eq!(ask(&mut rate, at(0)), Slot::Now);
-        }
-        let told: Vec<_> = (0..count).map(|_| ask(&mut rate, at(0))).collect();
-        for slot in told {
-            let Slot::At(place, slot) = slot else { panic!("{slot:?}") };
-            prop_assert_eq!(rate.next_release(at(0)), Some(slot));
-            prop_assert_eq!(rate.release(slot), Some(place));
         }
     }
 }

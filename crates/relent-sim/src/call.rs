@@ -1,6 +1,6 @@
 //! A call and what can happen to it: what a client costs in memory.
 
-use relent_core::{Pass, Session};
+use relent_core::{Permit, Session};
 
 use crate::server::Who;
 use crate::stream::Stream;
@@ -30,10 +30,8 @@ pub(crate) enum Event {
     Answer(Who, Reply),
     /// An attempt, or the wait for one, has lasted as long as it may.
     Limit(Who),
-    /// A gate may let somebody go who is parked.
+    /// A process may let somebody go who waits.
     Release(u32),
-    /// A request rate may have a slot for somebody who waits.
-    Slot(u32),
 }
 
 /// How an attempt ended.
@@ -67,19 +65,10 @@ pub(crate) struct Call {
     pub(crate) child: u32,
     pub(crate) budget: u32,
     pub(crate) layer: u8,
-    /// Of the running attempt, or of one that the gate has let go.
-    pub(crate) pass: Option<Pass>,
-    pub(crate) held: Held,
-}
-
-/// What holds back the next attempt of a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
-    No,
-    /// The gate.
-    Parked,
-    /// The request rate.
-    Queued,
+    /// Of the running attempt.
+    pub(crate) permit: Option<Permit>,
+    /// Whether it waits for leave to make the next attempt.
+    pub(crate) waits: bool,
 }
 
 #[cfg(test)]

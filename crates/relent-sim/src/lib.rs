@@ -26,15 +26,14 @@
 
 mod arrivals;
 mod call;
-mod gates;
 mod latency;
 mod limiter;
 pub mod measure;
 mod medium;
 mod metrics;
 mod observed;
+mod outbounds;
 mod queue;
-mod rates;
 mod recording;
 #[cfg(feature = "report")]
 pub mod report;

@@ -2,19 +2,19 @@
 
 use std::fmt;
 use std::hint::black_box;
+use std::time::Duration;
 
 use relent_core::{
-    Advice, Budget, Caller, Cause, Decision, Ended, Failure, Hint, Instant, Pass, Policy, Session,
-    Slot,
+    Advice, Answer, Asking, Budget, Cause, Decision, Ended, Failure, Hint, Holding, Instant,
+    Permit, Policy, Session,
 };
 
 use crate::arrivals;
-use crate::call::{Call, Event, Held, NOBODY, Reply};
-use crate::gates::{Entry, Gates};
+use crate::call::{Call, Event, NOBODY, Reply};
 use crate::medium::{self, Cable};
 use crate::metrics::{Metrics, Recorder};
+use crate::outbounds::Outbounds;
 use crate::queue::Queue;
-use crate::rates::Rates;
 use crate::scenario::{Arrivals, Model, Scenario, WaitFormat};
 use crate::server::{Refused, Server, Who};
 use crate::stream::{Stream, rounded};
@@ -53,8 +53,8 @@ impl fmt::Display for TooManyEvents {
 impl std::error::Error for TooManyEvents {}
 
 /// Runs `policy` through `scenario` in virtual time: the same seed gives the same result, bit for
-/// bit, on every machine. Decisions are those of [`Session`], [`Budget`],
-/// [`Gate`](relent_core::Gate) and [`RequestRate`](relent_core::RequestRate) themselves.
+/// bit, on every machine. Decisions are those of [`Session`], [`Budget`] and
+/// [`Outbound`](relent_core::Outbound) themselves.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -115,8 +115,7 @@ struct World<'a> {
     stamps: Vec<u32>,
     free: Vec<u32>,
     budgets: Vec<Budget>,
-    gates: Gates,
-    rates: Rates,
+    outbounds: Outbounds,
     /// How long a request may be parked.
     patience: u64,
     recorder: Recorder,
@@ -149,8 +148,7 @@ impl<'a> World<'a> {
             patience: policy.gate().map_or(u64::MAX, |gate| {
                 u64::try_from(gate.patience.as_nanos()).unwrap_or(u64::MAX)
             }),
-            gates: Gates::new(policy, populations, stream(GATES)),
-            rates: Rates::new(policy, populations),
+            outbounds: Outbounds::new(policy, populations, stream(GATES)),
             made: 0,
             arrivals: stream(ARRIVALS),
             population: stream(POPULATION),
@@ -233,8 +231,7 @@ impl<'a> World<'a> {
                 self.serve(now);
             }
             Event::Attempt(who) if self.is_current(who) => self.ask(now, who.call),
-            Event::Release(gate) => self.release(now, gate),
-            Event::Slot(rate) => self.serve_slots(now, rate),
+            Event::Release(process) => self.release(now, process),
             Event::Reach(who) => self.reach(now, who),
             Event::Write(who) => self.write(now, who),
             Event::Served(who) => {
@@ -314,12 +311,12 @@ impl<'a> World<'a> {
             child: NOBODY,
             budget: u32::from(layer) * processes + process,
             layer,
-            pass: None,
-            held: Held::No,
+            permit: None,
+            waits: false,
         };
         self.made += 1;
         self.recorder.on_call_in(layer);
-        self.gates.on_request(call.budget, now);
+        self.outbounds.on_request(call.budget, now);
         if let Some(budget) = self.budgets.get(call.budget as usize) {
             budget.on_request();
         }
@@ -347,137 +344,90 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Starts an attempt as soon as request rate and gate let it.
+    /// Starts an attempt as soon as gate and request rate let it.
     fn ask(&mut self, now: u64, index: u32) {
-        if self.has_slot(now, index, false) {
-            self.ask_gate(now, index);
-        }
-    }
-
-    /// Whether the call has a slot of the request rate now; else it is held back for it, or has ended
-    /// since its slot would come too late.
-    fn has_slot(&mut self, now: u64, index: u32, before: bool) -> bool {
         let call = &self.calls[index as usize];
-        let (number, layer) = (call.budget, call.layer);
+        let (number, layer, waits) = (call.budget, call.layer, call.waits);
         let deadline = call.made + self.scenario.clients.deadline;
         let last = call.session.last_start(self.policy).as_nanos();
-        let until = last.min(deadline.saturating_sub(1));
-        match self.rates.ask(number, now, until, before, index) {
-            Slot::Now => return true,
-            Slot::At(..) => {
-                self.calls[index as usize].held = Held::Queued;
-                let who = self.restamp(index);
-                let gone = until.saturating_add(1).max(now);
-                self.queue.push(gone, Event::Limit(who));
-                self.plan_slots(now, number);
+        let last = last.min(deadline.saturating_sub(1));
+        let asking = Asking {
+            id: u64::from(index),
+            since: Instant::from_nanos(call.made),
+            last_start: Instant::from_nanos(last),
+            answer_by: Instant::from_nanos(deadline),
+            longest: Duration::MAX,
+            spread: self.policy.hint_spread(),
+            fresh: call.session.attempts() == 0,
+            paced_only: self.policy.is_off(),
+        };
+        match self.outbounds.ask(number, now, &asking, waits) {
+            Answer::Start(permit) => {
+                let call = &mut self.calls[index as usize];
+                call.permit = Some(permit);
+                call.waits = false;
+                self.attempt(now, index);
             }
-            Slot::TooLate(_) => {
+            Answer::Wait(_, holding) => {
+                self.calls[index as usize].waits = true;
+                if !waits {
+                    let gone = match holding {
+                        Holding::Gate => deadline.min(asking.since.as_nanos() + self.patience),
+                        _ => last.saturating_add(1),
+                    };
+                    let who = self.restamp(index);
+                    self.queue.push(gone.max(now), Event::Limit(who));
+                }
+            }
+            Answer::Stop(_) | Answer::TooLate => {
                 if layer == 0 {
                     self.recorder.on_give_up();
                 }
                 self.end(now, index, Some(Reply::Failure));
             }
         }
-        false
-    }
-
-    /// Starts the attempt of a call that has a slot if the gate lets it, or parks the call.
-    fn ask_gate(&mut self, now: u64, index: u32) {
-        let caller = self.caller(index);
-        let number = self.calls[index as usize].budget;
-        match self.gates.admit(number, now, caller) {
-            Entry::Go(pass) => {
-                self.calls[index as usize].pass = pass;
-                self.attempt(now, index);
-            }
-            Entry::Parked => {
-                self.rates.give_back(number, now);
-                self.calls[index as usize].held = Held::Parked;
-                let who = self.restamp(index);
-                self.queue.push(caller.until.as_nanos(), Event::Limit(who));
-                self.plan(now, number);
-            }
-        }
-    }
-
-    /// Lets those go whose slots have come.
-    fn serve_slots(&mut self, now: u64, number: u32) {
-        if !self.rates.is_time(number, now) {
-            return;
-        }
-        while let Some(index) = self.rates.release(number, now) {
-            let call = &mut self.calls[index as usize];
-            call.held = Held::No;
-            match call.pass.take() {
-                Some(pass) => {
-                    let instant = Instant::from_nanos(now);
-                    call.pass = Some(Pass::new(instant, pass.is_probe()));
-                    self.attempt(now, index);
-                }
-                None => self.ask_gate(now, index),
-            }
-        }
-        self.plan_slots(now, number);
-    }
-
-    /// Sees to it that the request rate is asked in time.
-    fn plan_slots(&mut self, now: u64, number: u32) {
-        if let Some(at) = self.rates.plan(number, now) {
-            self.queue.push(at, Event::Slot(number));
-        }
-    }
-
-    fn caller(&self, index: u32) -> Caller {
-        let call = &self.calls[index as usize];
-        Caller {
-            until: Instant::from_nanos(
-                call.made + self.patience.min(self.scenario.clients.deadline),
-            ),
-            since: Instant::from_nanos(call.made),
-            id: u64::from(index),
-            fresh: call.session.attempts() == 0,
-        }
-    }
-
-    /// Lets those go who are parked and may.
-    fn release(&mut self, now: u64, number: u32) {
-        if !self.gates.is_time(number, now) {
-            return;
-        }
-        while let Some((caller, pass)) = self.gates.release(number, now) {
-            let index = caller.id as u32;
-            let call = &mut self.calls[index as usize];
-            call.pass = Some(pass);
-            call.held = Held::No;
-            if self.has_slot(now, index, true) {
-                self.attempt(now, index);
-            }
-        }
         self.plan(now, number);
     }
 
-    /// Sees to it that the gate is asked in time.
+    /// Lets those go who wait and may.
+    fn release(&mut self, now: u64, number: u32) {
+        self.outbounds.settle(number, now);
+        self.wake(now, number);
+        self.plan(now, number);
+    }
+
+    /// Whom something is offered to takes it at once.
+    fn wake(&mut self, now: u64, number: u32) {
+        for id in self.outbounds.take_woken(number) {
+            let index = id as u32;
+            if self.calls[index as usize].waits {
+                self.ask(now, index);
+            }
+        }
+    }
+
+    /// Sees to it that the process looks after those who wait in time.
     fn plan(&mut self, now: u64, number: u32) {
-        if let Some(at) = self.gates.plan(number, now) {
+        if let Some(at) = self.outbounds.plan(number, now) {
             self.queue.push(at, Event::Release(number));
         }
     }
 
-    /// The gate hears how the running attempt ended, or that a parked call goes away.
+    /// The destination hears how the running attempt ended, or that a call that waits goes away.
     fn ended(&mut self, now: u64, index: u32, ended: Ended) {
-        let caller = self.caller(index);
         let call = &mut self.calls[index as usize];
         let number = call.budget;
-        match std::mem::replace(&mut call.held, Held::No) {
-            Held::No => {}
-            Held::Parked => self.gates.forget(number, &caller),
-            Held::Queued => self.rates.forget(number, index),
-        }
-        if let Some(pass) = call.pass.take() {
+        let waits = std::mem::replace(&mut call.waits, false);
+        if let Some(permit) = call.permit.take() {
             let budget = self.budgets.get(number as usize);
-            self.gates.on_end(number, now, pass, ended, budget);
-            self.plan(now, number);
+            self.outbounds.ended(number, now, permit, ended, budget);
+        } else if waits {
+            self.outbounds.leave(number, now, u64::from(index));
+        } else {
+            return;
         }
+        self.wake(now, number);
+        self.plan(now, number);
     }
 
     /// Starts an attempt of the call.
@@ -486,8 +436,6 @@ impl<'a> World<'a> {
         let clients = &self.scenario.clients;
         let call = &mut self.calls[index as usize];
         call.session.on_attempt();
-        call.pass
-            .get_or_insert(Pass::new(Instant::from_nanos(now), false));
         let left = (call.made + clients.deadline).saturating_sub(now);
         let most = clients.attempt_timeout.min(left);
         let limit = call
@@ -593,9 +541,9 @@ impl<'a> World<'a> {
 
     /// An attempt, or the wait for the next, has lasted as long as it may.
     fn limit(&mut self, now: u64, index: u32) {
-        self.abandon(index);
+        self.abandon(now, index);
         let call = &self.calls[index as usize];
-        if call.held != Held::No || now >= call.made + self.scenario.clients.deadline {
+        if call.waits || now >= call.made + self.scenario.clients.deadline {
             self.end(now, index, Some(Reply::Failure));
         } else {
             self.decide(now, index, Failure::ambiguous().cause(Cause::Timeout));
@@ -603,7 +551,7 @@ impl<'a> World<'a> {
     }
 
     /// With cancellation, whoever stops listening to a call of the layer below ends it.
-    fn abandon(&mut self, index: u32) {
+    fn abandon(&mut self, now: u64, index: u32) {
         if !self.scenario.service.cancellation {
             return;
         }
@@ -615,8 +563,8 @@ impl<'a> World<'a> {
         };
         // A call that has ended may have given its place to somebody else's.
         if child != NOBODY && self.calls[child as usize].parent == attempt {
-            self.abandon(child);
-            self.end(0, child, None);
+            self.abandon(now, child);
+            self.end(now, child, None);
         }
     }
 
@@ -659,13 +607,11 @@ impl<'a> World<'a> {
     /// Lets the session decide what follows a failure.
     fn decide(&mut self, now: u64, index: u32, failure: Failure) {
         let call = &self.calls[index as usize];
-        let started = call.pass.map_or(now, |pass| pass.started().as_nanos());
-        self.rates.on_failure(call.budget, now, started, &failure);
-        let rate = self.policy.request_rate();
-        let ended = match rate.is_some_and(|rate| rate.heeds(&failure)) {
-            true => Ended::Unknown,
-            false => Ended::of(&failure),
-        };
+        let permit = call.permit.as_ref();
+        let started = permit.map_or(Instant::from_nanos(now), Permit::started);
+        let ended = self
+            .outbounds
+            .on_failure(call.budget, now, started, &failure);
         self.ended(now, index, ended);
         let call = &mut self.calls[index as usize];
         let budget = self.budgets.get(call.budget as usize);

@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use relent_core::{Policy, Random, Stop};
@@ -99,12 +102,13 @@ where
             let outcome = Some(operation(attempt));
             match settle(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
                 Settled::Success(value) => return Ok(value),
-                Settled::Wait {
-                    after: Duration::ZERO,
-                    ..
-                } => {}
                 Settled::Wait { after, .. } => {
-                    if !driver.clock().block(after) {
+                    let clock = driver.clock();
+                    let goes_on = match after {
+                        Duration::ZERO => !clock.is_cancelled(),
+                        after => clock.block(after),
+                    };
+                    if !goes_on {
                         let stop = driver.on_cancel();
                         return Err(GaveUp::new(last, driver.summary(Some(stop))));
                     }
@@ -117,9 +121,6 @@ where
     }
 }
 
-/// A thread that is parked by a gate looks again after this long: it cannot be woken.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// Waits until the destination lets the next attempt start.
 #[inline(never)]
 fn enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<(), Stop>
@@ -128,15 +129,30 @@ where
     R: Random,
     D: Goes,
 {
+    let mut waker = None;
     loop {
-        let wait = match driver.enter(None) {
+        match driver.enter(waker.as_ref()) {
             Entry::Go => return Ok(()),
             Entry::Stop(stop) => return Err(stop),
-            Entry::Wait(wait) => wait.map_or(LOOK, |wait| wait.min(LOOK)),
-        };
-        if !driver.clock().block(wait) {
-            return Err(driver.on_cancel());
+            // Most do not wait, and need none.
+            Entry::Wait(_) if waker.is_none() => {
+                waker = Some(Waker::from(Arc::new(Unpark(thread::current()))));
+            }
+            Entry::Wait(wait) => {
+                if !driver.clock().park(wait) {
+                    return Err(driver.on_cancel());
+                }
+            }
         }
+    }
+}
+
+/// Wakes a thread that waits for its turn.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 
@@ -160,7 +176,14 @@ where
 /// ```
 #[derive(Clone, Default)]
 pub struct Cancel {
-    shared: Arc<(Mutex<bool>, Condvar)>,
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+#[derive(Default)]
+struct State {
+    cancelled: bool,
+    /// Threads that wait at a destination: they are woken by more than this.
+    parked: Vec<Thread>,
 }
 
 impl Cancel {
@@ -172,9 +195,16 @@ impl Cancel {
 
     /// Cancels every session that waits by this clock, now and later.
     pub fn cancel(&self) {
-        let (cancelled, changed) = &*self.shared;
-        *cancelled.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        changed.notify_all();
+        let mut state = self.state();
+        state.cancelled = true;
+        for thread in mem::take(&mut state.parked) {
+            thread.unpark();
+        }
+        self.shared.1.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -192,12 +222,29 @@ impl Clock for Cancel {
 
 impl BlockingSleeper for Cancel {
     fn block(&self, duration: Duration) -> bool {
-        let (cancelled, changed) = &*self.shared;
-        let guard = cancelled.lock().unwrap_or_else(PoisonError::into_inner);
-        let (cancelled, _) = changed
-            .wait_timeout_while(guard, duration, |cancelled| !*cancelled)
-            .unwrap_or_else(PoisonError::into_inner);
-        !*cancelled
+        let waited = self
+            .shared
+            .1
+            .wait_timeout_while(self.state(), duration, |state| !state.cancelled);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !state.cancelled
+    }
+
+    fn park(&self, duration: Duration) -> bool {
+        let own = thread::current().id();
+        let mut state = self.state();
+        if !state.cancelled {
+            state.parked.push(thread::current());
+            drop(state);
+            thread::park_timeout(duration);
+            state = self.state();
+            state.parked.retain(|thread| thread.id() != own);
+        }
+        !state.cancelled
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.state().cancelled
     }
 }
 

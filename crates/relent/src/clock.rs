@@ -44,6 +44,18 @@ pub trait BlockingSleeper: Clock {
     /// Waits for `duration`, counted from now; `false` if the wait was cancelled, which ends the
     /// session.
     fn block(&self, duration: Duration) -> bool;
+
+    /// The same for a thread that waits at a [`Destination`](crate::Destination): it is
+    /// [unparked](std::thread::Thread::unpark) when its turn comes, and may return early for no reason.
+    /// Unless it is implemented, the thread looks every 100 ms.
+    fn park(&self, duration: Duration) -> bool {
+        self.block(duration.min(Duration::from_millis(100)))
+    }
+
+    /// Whether a wait would be cancelled, asked where there is none.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
 }
 
 impl<K: Clock + ?Sized> Clock for &K {
@@ -68,6 +80,14 @@ impl<K: BlockingSleeper + ?Sized> BlockingSleeper for &K {
     fn block(&self, duration: Duration) -> bool {
         (**self).block(duration)
     }
+
+    fn park(&self, duration: Duration) -> bool {
+        (**self).park(duration)
+    }
+
+    fn is_cancelled(&self) -> bool {
+        (**self).is_cancelled()
+    }
 }
 
 /// The monotonic clock of the standard library; waits by blocking the thread.
@@ -83,6 +103,11 @@ impl Clock for StdClock {
 impl BlockingSleeper for StdClock {
     fn block(&self, duration: Duration) -> bool {
         std::thread::sleep(duration);
+        true
+    }
+
+    fn park(&self, duration: Duration) -> bool {
+        std::thread::park_timeout(duration);
         true
     }
 }
@@ -251,6 +276,10 @@ impl BlockingSleeper for VirtualClock {
         state.now = state.now.saturating_add(duration);
         state.sleeps.push(duration);
         true
+    }
+
+    fn park(&self, duration: Duration) -> bool {
+        self.block(duration)
     }
 }
 

@@ -1,22 +1,19 @@
 //! What the callers of one destination share: budget, gate, cooldown and request rate.
 
-mod slots;
-
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::mem;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use relent_core::{
-    Budget, Caller, Cooldown, Ended, Failure, Gate, Hop, Instant, Pass, Place, Policy, RequestRate,
-    Slot, Throttle,
+    Answer, Asking, Budget, Cooldown, Ended, Failure, Gate, Hop, Instant, Outbound, Permit, Policy,
+    RequestRate, Throttle,
 };
 
 use crate::random::SessionRandom;
-pub(crate) use slots::SlotTurn;
-use slots::Slots;
 
 /// What the callers of one destination share: the budget, the gate, the cooldown and the request rate.
 ///
@@ -44,15 +41,23 @@ pub struct Destination {
     cooldown: Cooldown,
     /// The policy's longest hint: no cooldown lasts longer.
     longest: Duration,
-    patience: Duration,
-    gate: Option<Mutex<Gated>>,
+    /// Nobody has to ask while no cooldown runs.
+    quiet: bool,
+    /// Whether attempts are held to a rate.
+    paced: bool,
+    shared: Mutex<Shared>,
     /// What the gate has become and nobody has told of; 0 for nothing.
     change: AtomicU8,
-    /// Refuses fresh requests that the destination would refuse: off unless asked for.
-    throttle: Option<Mutex<(Throttle, SessionRandom)>>,
-    /// How many attempts go there per second: off unless asked for.
-    slots: Option<Slots>,
-    requests: AtomicU64,
+}
+
+/// What is decided under the lock. No clock is read there, and no waker cloned, called or dropped: all
+/// of them may be somebody else's code.
+struct Shared {
+    outbound: Outbound,
+    random: SessionRandom,
+    /// Of those who wait.
+    wakers: HashMap<u64, Waker>,
+    state: GateState,
 }
 
 /// What a gate does.
@@ -84,29 +89,6 @@ impl GateState {
     }
 }
 
-/// The gate, and those who wait at it.
-struct Gated {
-    gate: Gate,
-    state: GateState,
-    random: SessionRandom,
-    waiting: HashMap<u64, Waiting>,
-    /// Who has the timer for the next release.
-    leader: Option<u64>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    waker: Option<Waker>,
-    pass: Option<Pass>,
-}
-
-/// Whether a parked caller may go.
-pub(crate) enum Turn {
-    Go(Pass),
-    /// Not before it is woken, or this instant if it is given.
-    Wait(Option<Instant>),
-}
-
 impl Destination {
     /// A destination with the budget, the gate and the request rate of the policy, where it has them.
     #[must_use]
@@ -115,21 +97,27 @@ impl Destination {
             budget: policy.new_budget(),
             cooldown: Cooldown::new(),
             longest: policy.max_hint(),
-            patience: policy.gate().map_or(Duration::MAX, |gate| gate.patience),
-            gate: policy.new_gate().map(|gate| {
-                Mutex::new(Gated {
-                    gate,
-                    state: GateState::Open,
-                    random: SessionRandom::new(),
-                    waiting: HashMap::new(),
-                    leader: None,
-                })
+            quiet: true,
+            paced: policy.request_rate().is_some(),
+            shared: Mutex::new(Shared {
+                outbound: Outbound::default(),
+                random: SessionRandom::new(),
+                wakers: HashMap::new(),
+                state: GateState::Open,
             }),
             change: AtomicU8::new(0),
-            throttle: None,
-            slots: policy.new_request_rate().map(Slots::new),
-            requests: AtomicU64::new(0),
         }
+        .with(|_| Outbound::new(policy))
+    }
+
+    fn with(mut self, change: impl FnOnce(Outbound) -> Outbound) -> Self {
+        let shared = self
+            .shared
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        shared.outbound = change(mem::take(&mut shared.outbound));
+        self.quiet = shared.outbound.is_quiet();
+        self
     }
 
     /// Takes this budget in place of the policy's.
@@ -143,9 +131,8 @@ impl Destination {
     /// those it accepted ("Handling Overload", Site Reliability Engineering; R4.7). Such a request
     /// stops with [`StopReason::Overloaded`](crate::StopReason::Overloaded) before its first attempt.
     #[must_use]
-    pub fn with_throttle(mut self, throttle: Throttle) -> Self {
-        self.throttle = Some(Mutex::new((throttle, SessionRandom::new())));
-        self
+    pub fn with_throttle(self, throttle: Throttle) -> Self {
+        self.with(|outbound| outbound.with_throttle(throttle))
     }
 
     /// Makes no more attempts than this rate allows, in place of the policy's. Callers are held back
@@ -164,8 +151,8 @@ impl Destination {
     /// ```
     #[must_use]
     pub fn with_request_rate(mut self, rate: RequestRate) -> Self {
-        self.slots = Some(Slots::new(rate));
-        self
+        self.paced = true;
+        self.with(|outbound| outbound.with_request_rate(rate))
     }
 
     /// The budget.
@@ -183,195 +170,198 @@ impl Destination {
     /// Whether the destination is judged to be down, so that nothing but probes goes there.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.locked().is_some_and(|gated| gated.gate.is_closed())
+        self.read(|outbound| outbound.gate().is_some_and(Gate::is_closed))
     }
 
     /// Whether everything goes: see [`Gate::is_open`].
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.locked().is_none_or(|gated| gated.gate.is_open())
+        self.read(|outbound| outbound.gate().is_none_or(Gate::is_open))
     }
 
     /// Requests that are parked.
     #[must_use]
     pub fn parked(&self) -> usize {
-        self.locked().map_or(0, |gated| gated.gate.parked())
+        self.read(|outbound| outbound.parked())
+    }
+
+    /// Requests that are held back until there is a slot for them in the request rate.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.read(|outbound| outbound.queued())
     }
 
     /// Whether nobody has to ask before an attempt, nor tell how it ended: then no clock is read for
     /// it (design rule 10).
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.gate.is_none()
-            && self.throttle.is_none()
-            && self.slots.is_none()
-            && !self.cooldown.has_begun()
+        self.quiet && !self.cooldown.has_begun()
+    }
+
+    /// Whether somebody learns from how an attempt ends.
+    pub(crate) const fn learns(&self) -> bool {
+        !self.quiet
+    }
+
+    /// Whether attempts are held to a rate.
+    pub(crate) const fn is_paced(&self) -> bool {
+        self.paced
     }
 
     /// Attempts per second that may be made at the moment, if they are held to a rate; infinite while
     /// there is no limit.
     #[cfg(feature = "metrics")]
     pub(crate) fn request_rate(&self, now: Instant) -> Option<f64> {
-        let slots = self.slots.as_ref()?;
-        Some(slots.limit(now).unwrap_or(f64::INFINITY))
+        let limit = |rate: &mut RequestRate| rate.limit(now).unwrap_or(f64::INFINITY);
+        self.read(|outbound| outbound.request_rate_mut().map(limit))
     }
 
-    /// Requests that are held back until there is a slot for them in the request rate.
-    #[must_use]
-    pub fn queued(&self) -> usize {
-        self.slots.as_ref().map_or(0, Slots::waiting)
+    fn read<T>(&self, read: impl FnOnce(&mut Outbound) -> T) -> T {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        read(&mut shared.outbound)
     }
 
-    fn locked(&self) -> Option<MutexGuard<'_, Gated>> {
-        let gate = self.gate.as_ref()?;
-        Some(gate.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Until when a request that was made at `since` may be parked.
-    pub(crate) const fn patience(&self, since: Instant) -> Instant {
-        since.saturating_add(self.patience)
-    }
-
-    /// A request is made. `None` if it is not to be attempted at all; else its name here.
-    pub(crate) fn on_request(&self, now: Instant) -> Option<u64> {
-        self.cooldown.forget_past(now);
-        if let Some(throttle) = &self.throttle {
-            let (throttle, random) = &mut *throttle.lock().unwrap_or_else(PoisonError::into_inner);
-            if !throttle.admit(now, random) {
-                return None;
-            }
+    /// Lets something happen under the lock, and wakes whom it lets go when the lock is released.
+    #[inline]
+    fn change<T>(&self, change: impl FnOnce(&mut Shared, &Cooldown) -> T) -> T {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut shared, &self.cooldown);
+        let state = shared
+            .outbound
+            .gate()
+            .map_or(GateState::Open, GateState::of);
+        if state != shared.state {
+            shared.state = state;
+            self.change.store(state as u8, Ordering::Relaxed);
         }
+        if shared.outbound.has_woken() {
+            Self::wake(shared);
+        }
+        result
+    }
+
+    /// Wakes whom the line names, when the lock is released.
+    #[cold]
+    fn wake(mut shared: MutexGuard<'_, Shared>) {
+        let woken = shared.outbound.take_woken();
+        let wakers = woken.iter().filter_map(|id| shared.wakers.remove(id));
+        let wakers: Vec<_> = wakers.collect();
+        drop(shared);
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// A request is made, before it first asks. `None` if it is not to be attempted at all; else its
+    /// number here.
+    pub(crate) fn on_request(&self, now: Instant, throttled: bool) -> Option<u64> {
+        self.cooldown.forget_past(now);
+        let id = self.change(|shared, _| shared.on_request(now, throttled))?;
+        self.count_request();
+        Some(id)
+    }
+
+    /// The same for a request that asks for its first attempt at once, in one turn at the lock.
+    #[inline]
+    pub(crate) fn enter(&self, now: Instant, asking: Asking) -> Option<(u64, Answer)> {
+        self.cooldown.forget_past(now);
+        let entered = self.change(|shared, cooldown| {
+            let id = shared.on_request(now, !asking.paced_only)?;
+            let asking = Asking { id, ..asking };
+            Some((id, shared.ask(now, &asking, false, cooldown)))
+        })?;
+        self.count_request();
+        Some(entered)
+    }
+
+    fn count_request(&self) {
         if let Some(budget) = &self.budget {
             budget.on_request();
         }
-        if let Some(mut gated) = self.locked() {
-            gated.gate.on_request(now);
-        }
-        Some(self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The same for a request that then asks for its first attempt, where nothing but a gate has a say
-    /// about it: as [`admit`](Self::admit), in one turn at the lock. `None`: there is more to ask.
-    #[inline]
-    pub(crate) fn on_request_at_gate(
+    /// May this caller, who waits already or not, start an attempt now? If not, `waker` is woken when asking again helps; without
+    /// one, what changes is noticed when it is asked again.
+    pub(crate) fn ask(
         &self,
         now: Instant,
-        last_start: Instant,
-    ) -> Option<(u64, Option<Pass>)> {
-        if self.throttle.is_some() || self.slots.is_some() || self.cooldown.has_begun() {
-            return None;
-        }
-        let mut gated = self.locked()?;
-        if let Some(budget) = &self.budget {
-            budget.on_request();
-        }
-        gated.gate.on_request(now);
-        let caller = Caller {
-            until: last_start.min(self.patience(now)),
-            since: now,
-            id: self.requests.fetch_add(1, Ordering::Relaxed),
-            fresh: true,
-        };
-        let pass = gated.admit(now, caller, &self.change);
-        Some((caller.id, pass))
-    }
-
-    /// May the caller make an attempt? `None`: it is parked, and asks for its [turn](Self::turn).
-    pub(crate) fn admit(&self, now: Instant, caller: Caller) -> Option<Option<Pass>> {
-        let Some(mut gated) = self.locked() else {
-            return Some(None);
-        };
-        gated.admit(now, caller, &self.change).map(Some)
-    }
-
-    /// Whether a parked caller may go now; if not, `waker` is woken when it may.
-    pub(crate) fn turn(&self, now: Instant, caller: &Caller, waker: Option<&Waker>) -> Turn {
-        let Some(mut gated) = self.locked() else {
-            return Turn::Wait(None);
-        };
-        let gated = &mut *gated;
-        gated.release(now);
-        gated.note(&self.change);
-        let pass = gated.waiting.get_mut(&caller.id).and_then(|own| {
-            own.waker = waker.cloned();
-            own.pass.take()
+        asking: &Asking,
+        waits: bool,
+        waker: Option<&Waker>,
+    ) -> Answer {
+        let waker = waker.cloned();
+        let (answer, unused) = self.change(|shared, cooldown| {
+            let answer = shared.ask(now, asking, waits, cooldown);
+            let unused = match (&answer, waker) {
+                (Answer::Wait(..), Some(waker)) => [shared.wakers.insert(asking.id, waker), None],
+                (_, waker) => [shared.wakers.remove(&asking.id), waker],
+            };
+            (answer, unused)
         });
-        if let Some(pass) = pass {
-            gated.leave(caller.id);
-            return Turn::Go(pass);
-        }
-        // One has the timer; the others are woken.
-        let leads = *gated.leader.get_or_insert(caller.id) == caller.id;
-        let next = gated.gate.next_release(now);
-        Turn::Wait(next.filter(|_| leads || waker.is_none()))
+        drop(unused);
+        answer
     }
 
-    /// A parked caller goes away.
-    pub(crate) fn forget(&self, now: Instant, caller: &Caller) {
-        let Some(mut gated) = self.locked() else {
+    /// A caller that waits goes away. The clock is read unless a cooldown holds the caller (design rule
+    /// 10).
+    pub(crate) fn leave(&self, id: u64, now: impl FnOnce() -> Instant) {
+        let (held, waker) = self.change(|shared, _| {
+            let waker = shared.wakers.remove(&id);
+            (shared.outbound.leave_held(id), waker)
+        });
+        drop(waker);
+        if held {
             return;
-        };
-        let gated = &mut *gated;
-        gated.gate.forget(caller);
-        let pass = gated.waiting.get_mut(&caller.id);
-        if let Some(pass) = pass.and_then(|own| own.pass.take()) {
-            gated
-                .gate
-                .on_end(now, pass, Ended::Unknown, &mut gated.random);
-            // The probe that it was to be may be somebody else's now.
-            gated.wake_leader();
         }
-        gated.leave(caller.id);
+        let now = now();
+        self.change(|shared, cooldown| {
+            let Shared {
+                outbound, random, ..
+            } = shared;
+            outbound.leave(now, id, cooldown, random);
+        });
     }
 
-    /// Whether attempts are held to a rate.
-    pub(crate) const fn is_paced(&self) -> bool {
-        self.slots.is_some()
+    /// Takes a slot if there is one now, for a hedge, which starts now or never.
+    pub(crate) fn try_hedge(&self, now: Instant) -> bool {
+        self.change(|shared, cooldown| shared.outbound.try_hedge(now, cooldown))
     }
 
-    /// May the caller make an attempt now by the request rate, or when? `before`: it has waited at the
-    /// gate already.
-    pub(crate) fn ask(&self, now: Instant, until: Instant, before: bool) -> Slot {
-        match &self.slots {
-            Some(slots) => slots.ask(now, until, before),
-            None => Slot::Now,
+    /// An attempt that has started is over.
+    #[inline]
+    pub(crate) fn ended(&self, now: Instant, permit: Permit, ended: Ended) {
+        self.change(|shared, cooldown| {
+            let Shared {
+                outbound, random, ..
+            } = shared;
+            outbound.ended(now, permit, ended, cooldown, random);
+            self.teach_budget(now, outbound);
+        });
+    }
+
+    /// An attempt failed, which had this permit unless it is one of several. What the destination said
+    /// to all is kept. Whether a cooldown begins.
+    pub(crate) fn failed(
+        &self,
+        now: Instant,
+        started: Instant,
+        permit: Option<Permit>,
+        failure: &Failure,
+    ) -> bool {
+        let begins = self.cooldown.on_failure(now, failure, self.longest);
+        if !self.quiet {
+            self.change(|shared, cooldown| {
+                let Shared {
+                    outbound, random, ..
+                } = shared;
+                let ended = outbound.on_failure(now, started, failure);
+                if let Some(permit) = permit {
+                    outbound.ended(now, permit, ended, cooldown, random);
+                    self.teach_budget(now, outbound);
+                }
+            });
         }
-    }
-
-    /// Whether a caller that waits for its slot may go now; if not, `waker` is woken when it may.
-    pub(crate) fn slot_turn(&self, now: Instant, place: Place, waker: Option<&Waker>) -> SlotTurn {
-        match &self.slots {
-            Some(slots) => slots.turn(now, place, waker),
-            None => SlotTurn::Go(now),
-        }
-    }
-
-    /// A caller that waits for its slot goes away.
-    pub(crate) fn leave_queue(&self, now: Instant, place: Place) {
-        if let Some(slots) = &self.slots {
-            slots.forget(now, place);
-        }
-    }
-
-    /// Takes a slot if there is one now, for an attempt that is made now or never.
-    pub(crate) fn try_slot(&self, now: Instant) -> bool {
-        self.slots.as_ref().is_none_or(|slots| slots.try_now(now))
-    }
-
-    /// The slot that was taken at this instant is not used.
-    pub(crate) fn give_slot_back(&self, now: Instant, taken: Instant) {
-        if let Some(slots) = &self.slots {
-            slots.give_back(now, taken);
-        }
-    }
-
-    /// An attempt that started at `started` failed: what the destination said to all is kept. Whether a
-    /// cooldown begins.
-    pub(crate) fn on_failure(&self, now: Instant, started: Instant, failure: &Failure) -> bool {
-        if let Some(slots) = &self.slots {
-            slots.on_failure(now, started, failure);
-        }
-        self.cooldown.on_failure(now, failure, self.longest)
+        begins
     }
 
     /// An attempt at another destination was redirected here at `started`, if that is known, and ended
@@ -382,16 +372,33 @@ impl Destination {
         started: Option<Instant>,
         failure: Option<&Failure>,
     ) -> bool {
+        let permit = started.map(Permit::unasked);
+        let Some(failure) = failure else {
+            if let Some(permit) = permit {
+                self.ended(now, permit, Ended::Answered);
+            }
+            return false;
+        };
         // Here it is a failure like any other.
-        let failure = failure.map(|failure| failure.hop(Hop::None));
-        let failure = failure.as_ref();
-        let since = started.unwrap_or(now);
-        let begins = failure.is_some_and(|failure| self.on_failure(now, since, failure));
-        let ended = failure.map_or(Ended::Answered, |failure| self.ended(failure));
-        if let Some(started) = started {
-            self.on_end(|| now, Some(Pass::new(started, false)), ended);
+        self.failed(now, started.unwrap_or(now), permit, &failure.hop(Hop::None))
+    }
+
+    /// An attempt that has a permit is not made.
+    pub(crate) fn cancel(&self, now: Instant, permit: Permit) {
+        self.change(|shared, cooldown| {
+            let Shared {
+                outbound, random, ..
+            } = shared;
+            outbound.cancel(now, permit, cooldown, random);
+        });
+    }
+
+    /// The budget learns what the gate has found out.
+    fn teach_budget(&self, now: Instant, outbound: &Outbound) {
+        if let (Some(budget), Some(gate)) = (&self.budget, outbound.gate()) {
+            budget.widen(gate.ratio(now));
+            budget.waive(!gate.is_open());
         }
-        begins
     }
 
     /// What the gate has become since somebody asked last.
@@ -407,94 +414,26 @@ impl Destination {
             _ => Some(GateState::Closed),
         }
     }
-
-    /// How an attempt ended that failed like this, as far as the gate is concerned.
-    pub(crate) fn ended(&self, failure: &Failure) -> Ended {
-        match &self.slots {
-            Some(slots) if slots.heeds(failure) => Ended::Unknown,
-            _ => Ended::of(failure),
-        }
-    }
-
-    /// An attempt is over.
-    pub(crate) fn on_end(&self, now: impl Fn() -> Instant, pass: Option<Pass>, ended: Ended) {
-        if let Some(throttle) = &self.throttle
-            && ended == Ended::Answered
-        {
-            let (throttle, _) = &mut *throttle.lock().unwrap_or_else(PoisonError::into_inner);
-            throttle.on_accept(now());
-        }
-        let (Some(pass), Some(mut gated)) = (pass, self.locked()) else {
-            return;
-        };
-        let now = now();
-        let gated = &mut *gated;
-        gated.gate.on_end(now, pass, ended, &mut gated.random);
-        gated.note(&self.change);
-        if let Some(budget) = &self.budget {
-            budget.widen(gated.gate.ratio(now));
-            budget.waive(!gated.gate.is_open());
-        }
-        if !gated.waiting.is_empty() {
-            gated.release(now);
-            // Its timer may be too late now.
-            gated.wake_leader();
-        }
-    }
 }
 
-impl Gated {
-    fn admit(&mut self, now: Instant, caller: Caller, change: &AtomicU8) -> Option<Pass> {
-        let pass = self.gate.admit(now, caller);
-        self.note(change);
-        if pass.is_none() {
-            self.waiting.insert(caller.id, Waiting::default());
-        }
-        pass
-    }
-
-    /// Notes what the gate has become.
-    fn note(&mut self, change: &AtomicU8) {
-        let state = GateState::of(&self.gate);
-        if state != self.state {
-            self.state = state;
-            change.store(state as u8, Ordering::Relaxed);
+impl Shared {
+    fn on_request(&mut self, now: Instant, throttled: bool) -> Option<u64> {
+        if throttled {
+            self.outbound.on_request(now, &mut self.random)
+        } else {
+            Some(self.outbound.on_request_unthrottled(now))
         }
     }
 
-    /// Lets those go who may.
-    fn release(&mut self, now: Instant) {
-        while let Some((caller, pass)) = self.gate.release(now) {
-            match self.waiting.get_mut(&caller.id) {
-                Some(waiting) => {
-                    waiting.pass = Some(pass);
-                    if let Some(waker) = waiting.waker.take() {
-                        waker.wake();
-                    }
-                }
-                None => self
-                    .gate
-                    .on_end(now, pass, Ended::Unknown, &mut self.random),
-            }
-        }
-    }
-
-    /// One who was parked is not any more; somebody else takes the timer.
-    fn leave(&mut self, id: u64) {
-        self.waiting.remove(&id);
-        if self.leader == Some(id) {
-            self.leader = None;
-            let next = self.waiting.values_mut();
-            if let Some(waker) = next.filter_map(|other| other.waker.take()).next() {
-                waker.wake();
-            }
-        }
-    }
-
-    fn wake_leader(&mut self) {
-        let leader = self.leader.and_then(|id| self.waiting.get_mut(&id));
-        if let Some(waker) = leader.and_then(|leader| leader.waker.take()) {
-            waker.wake();
+    #[inline]
+    fn ask(&mut self, now: Instant, asking: &Asking, waits: bool, cooldown: &Cooldown) -> Answer {
+        let Self {
+            outbound, random, ..
+        } = self;
+        if waits {
+            outbound.ask_again(now, asking, cooldown, random)
+        } else {
+            outbound.ask(now, asking, cooldown, random)
         }
     }
 }

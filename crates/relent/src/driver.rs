@@ -190,9 +190,9 @@ where
         let now = match self.to.visit() {
             // It has just been looked at.
             Some(Visit {
-                stage: Stage::Inside(started, _),
+                stage: Stage::Permitted(permit),
                 ..
-            }) => *started,
+            }) => permit.started(),
             _ => self.now(),
         };
         if let Some(extras) = &mut *self.extras {

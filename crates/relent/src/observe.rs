@@ -33,6 +33,8 @@ mod meters;
 #[cfg(feature = "metrics")]
 use std::time::Duration;
 
+#[cfg(feature = "metrics")]
+use relent_core::Holding;
 use relent_core::{Budget, Decision, Failure, StopReason};
 
 use crate::destination::GateState;
@@ -81,14 +83,6 @@ pub const HINT: &str = "hint";
 pub const REASON: &str = "reason";
 /// Label: the destination, only if it was given a name.
 pub const DESTINATION: &str = "destination";
-
-/// What holds a request back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
-    Cooldown,
-    Gate,
-    RequestRate,
-}
 
 /// Tells of one session. Without the features it is nothing, and does nothing.
 #[derive(Clone, Debug)]
@@ -144,9 +138,9 @@ impl Observer {
     #[cold]
     pub(crate) fn on_held(
         &self,
-        before: Option<Held>,
+        before: Option<Holding>,
         held: Option<Duration>,
-        after: Option<Held>,
+        after: Option<Holding>,
     ) {
         meters::held(self.label.as_ref(), before, held, after);
     }

@@ -376,3 +376,193 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
     assert_eq!(reads(&budget_alone, &there, over), (true, 1));
     assert_eq!(reads(&budget_alone, &there, over), (true, 0));
 }
+
+/// A waiter is woken outside the lock: what it wakes may come straight back, and what it drops too.
+#[test]
+fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
+    struct Comes {
+        there: std::sync::Arc<Destination>,
+        woken: std::sync::atomic::AtomicBool,
+    }
+    impl std::task::Wake for Comes {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.woken.store(true, Ordering::Relaxed);
+            // Asks the destination, and makes and drops a waiter of its own.
+            let _ = (self.there.parked(), self.there.is_closed());
+            let mut driver = Driver::builder(Policy::STANDARD, relent::StdClock)
+                .destination(&self.there)
+                .start();
+            let _ = driver.enter(None);
+        }
+    }
+    impl Drop for Comes {
+        fn drop(&mut self) {
+            let _ = self.there.parked();
+        }
+    }
+    let policy = Policy::builder(Backoff::None)
+        .request_rate(relent::RequestRateConfig {
+            burst: Some(1),
+            ..relent::RequestRateConfig::new(1.0)
+        })
+        .build()
+        .unwrap();
+    let there = std::sync::Arc::new(Destination::new(&policy));
+    let clock = VirtualClock::new();
+    let driver = || Driver::builder(&policy, &clock).destination(&there).start();
+    let mut first = driver();
+    assert_eq!(first.enter(None), Entry::Go);
+    let waker = || {
+        let comes = std::sync::Arc::new(Comes {
+            there: there.clone(),
+            woken: false.into(),
+        });
+        (comes.clone(), Waker::from(comes))
+    };
+    let (mut second, (_, waker_2)) = (driver(), waker());
+    assert!(matches!(second.enter(Some(&waker_2)), Entry::Wait(_)));
+    let (mut third, (comes, waker_3)) = (driver(), waker());
+    assert!(matches!(third.enter(Some(&waker_3)), Entry::Wait(_)));
+    // Each asks again by another waker, and the one before is dropped there.
+    let (_, other) = waker();
+    drop(waker_2);
+    assert!(matches!(second.enter(Some(&other)), Entry::Wait(_)));
+    drop(second);
+    assert!(comes.woken.load(Ordering::Relaxed), "it has the timer now");
+}
+
+/// The caller with the timer is in a `select!` that nobody polls, or on a runtime that stands still.
+#[tokio::test(start_paused = true)]
+async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
+    let (there, policy) = (Destination::new(&policy()), policy());
+    bring_down(&there).await;
+    let ask = || {
+        Box::pin(
+            retry(&policy, || async { Ok::<_, ()>(()) })
+                .destination(&there)
+                .into_future(),
+        )
+    };
+    let mut asleep = ask();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(asleep.as_mut().poll(&mut context).is_pending());
+    let began = Instant::now();
+    for result in futures_util::future::join_all((0..20).map(|_| ask())).await {
+        result.unwrap();
+    }
+    // The patience of the gate is 300 s; a probe is due within a second.
+    assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
+}
+
+/// Neither does one that was woken and goes away before it is polled.
+#[tokio::test(start_paused = true)]
+async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
+    let (there, policy) = (Destination::new(&policy()), policy());
+    bring_down(&there).await;
+    let ask = || {
+        Box::pin(
+            retry(&policy, || async { Ok::<_, ()>(()) })
+                .destination(&there)
+                .into_future(),
+        )
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    let mut leaving: Vec<_> = (0..3).map(|_| ask()).collect();
+    for one in &mut leaving {
+        assert!(one.as_mut().poll(&mut context).is_pending());
+    }
+    let mut last = ask();
+    let began = Instant::now();
+    let _ = tokio::time::timeout(Duration::from_millis(1), &mut last).await;
+    // Each of them hands the timer to the next, which is never polled.
+    leaving.clear();
+    last.await.unwrap();
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+}
+
+/// Callers that were held back, queued or parked when it began go after it as well.
+#[tokio::test(start_paused = true)]
+async fn a_cooldown_holds_callers_that_wait_already() {
+    let rate = relent::RequestRateConfig {
+        burst: Some(1),
+        ..relent::RequestRateConfig::new(10.0)
+    };
+    let policy = Policy::builder(Backoff::None)
+        .max_retries(0)
+        .request_rate(rate)
+        .build()
+        .unwrap();
+    let there = Destination::new(&policy);
+    let began = Instant::now();
+    let times = std::cell::RefCell::new(Vec::new());
+    let all = (0..100).map(|number| {
+        let times = &times;
+        let call = move || async move {
+            times.borrow_mut().push(began.elapsed());
+            match number {
+                0 => Err(Failure::throttled().hint(Hint::after(60 * SECOND))),
+                _ => Ok(()),
+            }
+        };
+        retry(&policy, call)
+            .classify(|failure: &Failure| *failure)
+            .destination(&there)
+            .into_future()
+    });
+    let results = futures_util::future::join_all(all).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 99);
+    let times = times.borrow();
+    let early = times[1..].iter().filter(|at| **at < 60 * SECOND).count();
+    assert_eq!(early, 0, "{times:?}");
+}
+
+/// A thread that waits is woken, and does not look every now and then.
+#[test]
+fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
+    let policy = Policy::builder(Backoff::None)
+        .request_rate(relent::RequestRateConfig {
+            burst: Some(1),
+            // A slot in a day.
+            ..relent::RequestRateConfig::new(0.000_02)
+        })
+        .max_hint(Duration::from_secs(1_000_000))
+        .build()
+        .unwrap();
+    let there = Destination::new(&policy);
+    let mut first = Driver::builder(&policy, relent::StdClock)
+        .destination(&there)
+        .start();
+    assert_eq!(first.enter(None), Entry::Go);
+    let (there, policy) = (&there, &policy);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || {
+            let call = blocking::retry(policy, || Ok::<_, ()>(7));
+            call.destination(there).run().unwrap()
+        });
+        while there.queued() == 0 {
+            std::thread::yield_now();
+        }
+        // Its slot was not used, and is the other's.
+        drop(first);
+        assert_eq!(waiting.join().unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_blocking_session_without_waits_can_be_cancelled() {
+    let policy = Policy::builder(Backoff::None).unlimited_retries().build();
+    let cancel = blocking::Cancel::new();
+    let mut attempts = 0;
+    let gave_up = blocking::retry(&policy.unwrap(), || {
+        attempts += 1;
+        if attempts == 10 {
+            cancel.cancel();
+        }
+        Err::<(), _>("down")
+    })
+    .clock(&cancel)
+    .run()
+    .unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::Cancelled);
+    assert_eq!(gave_up.attempts(), 10);
+}

@@ -63,6 +63,17 @@ impl Closed {
         self.plan(now, demand, overloaded, random);
     }
 
+    /// A probe was told to come back later, which says neither that the destination is up nor that it is
+    /// down. The next goes as long after it as it went after the one before.
+    pub(super) fn on_deferred_probe(
+        &mut self,
+        now: Instant,
+        demand: f64,
+        random: &mut (impl Random + ?Sized),
+    ) {
+        self.plan(now, demand, false, random);
+    }
+
     fn plan(
         &mut self,
         now: Instant,

@@ -39,6 +39,10 @@ impl Parked {
         Some(caller)
     }
 
+    pub(super) fn first(&self) -> Option<u64> {
+        self.0.first().map(|caller| caller.id)
+    }
+
     pub(super) fn take_last(&mut self) -> Option<Caller> {
         self.0.pop_last()
     }

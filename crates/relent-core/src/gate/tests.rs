@@ -492,7 +492,7 @@ fn who_says_when_to_come_back_and_who_says_no_is_up() {
     let hinted = Failure::throttled().hint(Hint::after(Duration::from_secs(1)));
     let cases = [
         (Failure::permanent(), Ended::Answered),
-        (hinted, Ended::Unknown),
+        (hinted, Ended::Deferred),
         (Failure::throttled(), Ended::Overloaded),
         (Failure::overloaded(), Ended::Overloaded),
         (Failure::ambiguous().cause(Cause::Timeout), Ended::TimedOut),

@@ -4,12 +4,11 @@ use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use relent_core::{Caller, Ended, Instant, Policy, Random, Slot, Stop, StopReason};
+use relent_core::{Answer, Asking, Ended, Instant, Policy, Random, Stop, StopReason};
 
-use super::visit::{Stage, Visit, end};
+use super::visit::{Stage, Visit};
 use super::{Driver, Goes};
 use crate::clock::{Clock, Sleeper};
-use crate::destination::{SlotTurn, Turn};
 use crate::timer::Timer;
 
 /// What a destination says to an attempt that would start: see [`Driver::enter`].
@@ -17,8 +16,8 @@ use crate::timer::Timer;
 pub enum Entry {
     /// Start it.
     Go,
-    /// Ask again after this; `None` for when the waker is woken.
-    Wait(Option<Duration>),
+    /// Ask again when the waker is woken, and after this at the latest.
+    Wait(Duration),
     /// Give up.
     Stop(Stop),
 }
@@ -70,130 +69,59 @@ where
     }
 
     fn ask_there(&mut self, now: Instant, waker: Option<&Waker>) -> Entry {
-        let off = self.policy.is_off();
-        let last_start = self.session.last_start(&self.policy);
-        if self.to.visit().is_none() {
-            if let Some(stage) = self.visit_gate(now, last_start) {
-                if let Stage::Entered(..) = stage {
-                    return Entry::Go;
-                }
-            } else {
-                self.visit(now);
-            }
-        }
-        let (longest, share) = (self.policy.max_hint(), self.policy.hint_spread());
-        let caller = self.caller(last_start);
+        let asking = self.asking();
+        let entered = self.visit_and_ask(now, asking);
         let Some((destination, Some(visit))) = self.to.parts() else {
             return Entry::Go;
         };
-        let slot = |before| match destination.ask(now, last_start, before) {
-            Slot::Now => Ok(None),
-            // Nobody sleeps for hours.
-            Slot::At(place, at) if at.saturating_since(now) > longest => {
-                destination.leave_queue(now, place);
-                Err(later(at))
+        let answer = match (entered, &mut visit.stage) {
+            // Few have to wait, and only they leave a waker.
+            (Some(Answer::Wait(..)), _) if waker.is_some() => {
+                let asking = Asking {
+                    id: visit.id,
+                    ..asking
+                };
+                destination.ask(now, &asking, true, waker)
             }
-            Slot::At(place, _) => Ok(Some(place)),
-            Slot::TooLate(at) => Err(later(at)),
+            (Some(answer), _) => answer,
+            (None, Stage::Refused) => return stop(StopReason::Overloaded),
+            (None, Stage::Permitted(permit)) => {
+                if !permit.has_begun() {
+                    // It has asked before.
+                    permit.restart(now);
+                }
+                return Entry::Go;
+            }
+            (None, stage @ (Stage::Unasked | Stage::Outside | Stage::Waiting(_))) => {
+                let waits = matches!(stage, Stage::Waiting(_));
+                let asking = Asking {
+                    id: visit.id,
+                    ..asking
+                };
+                destination.ask(now, &asking, waits, waker)
+            }
         };
-        loop {
-            // When its slot was taken, for an attempt that has yet to ask the gate.
-            let taken = match visit.stage {
-                Stage::Refused if !off => return stop(StopReason::Overloaded),
-                // It has asked before.
-                Stage::Entered(_, probe) => {
-                    visit.stage = Stage::Entered(now, probe);
-                    return Entry::Go;
-                }
-                Stage::Inside(..) => return Entry::Go,
-                Stage::Held(until) if now < until => {
-                    return Entry::Wait(Some(until.saturating_since(now)));
-                }
-                Stage::Unasked | Stage::Outside | Stage::Held(_) | Stage::Refused => {
-                    if matches!(visit.stage, Stage::Unasked | Stage::Outside)
-                        && !off
-                        && destination.cooldown().has_begun()
-                    {
-                        let room = last_start.saturating_since(now);
-                        let wait = destination
-                            .cooldown()
-                            .wait(now, room, share, &mut self.random);
-                        if wait > room {
-                            let left = destination.cooldown().left(now);
-                            return later(now.saturating_add(left));
-                        }
-                        if !wait.is_zero() {
-                            visit.stage = Stage::Held(now.saturating_add(wait));
-                            return Entry::Wait(Some(wait));
-                        }
-                    }
-                    match slot(false) {
-                        Ok(None) => now,
-                        Ok(Some(place)) => {
-                            visit.stage = Stage::Queued(place, None);
-                            continue;
-                        }
-                        Err(stop) => {
-                            visit.stage = Stage::Outside;
-                            return stop;
-                        }
-                    }
-                }
-                Stage::Queued(place, released) => {
-                    let taken = match destination.slot_turn(now, place, waker) {
-                        SlotTurn::Go(taken) => taken,
-                        SlotTurn::Wait(at) if now > last_start => {
-                            destination.leave_queue(now, place);
-                            end(destination, || now, released);
-                            visit.stage = Stage::Outside;
-                            return later(at);
-                        }
-                        SlotTurn::Wait(at) => return wait_until(now, Some(at), last_start),
-                    };
-                    if released.is_some() {
-                        visit.stage = Stage::Entered(now, released);
-                        return Entry::Go;
-                    }
-                    taken
-                }
-                Stage::Parked if now >= caller.until => {
-                    destination.forget(now, &caller);
-                    visit.stage = Stage::Outside;
-                    return stop(StopReason::Gate);
-                }
-                Stage::Parked => match destination.turn(now, &caller, waker) {
-                    Turn::Go(pass) => match slot(true) {
-                        Ok(None) => {
-                            visit.stage = Stage::Entered(now, Some(pass.is_probe()));
-                            return Entry::Go;
-                        }
-                        Ok(Some(place)) => {
-                            visit.stage = Stage::Queued(place, Some(pass.is_probe()));
-                            continue;
-                        }
-                        Err(stop) => {
-                            end(destination, || now, Some(pass.is_probe()));
-                            visit.stage = Stage::Outside;
-                            return stop;
-                        }
-                    },
-                    Turn::Wait(next) => return wait_until(now, next, caller.until),
-                },
-            };
-            let admitted = if off {
-                Some(None)
-            } else {
-                destination.admit(now, caller)
-            };
-            match admitted {
-                Some(pass) => {
-                    visit.stage = Stage::Entered(now, pass.map(|pass| pass.is_probe()));
-                    return Entry::Go;
-                }
-                None => {
-                    destination.give_slot_back(now, taken);
-                    visit.stage = Stage::Parked;
-                }
+        match answer {
+            Answer::Start(permit) => {
+                visit.stage = if destination.learns() {
+                    Stage::Permitted(permit)
+                } else {
+                    // Only a cooldown had to be asked, and that is over.
+                    Stage::Unasked
+                };
+                Entry::Go
+            }
+            Answer::Wait(until, holding) => {
+                visit.stage = Stage::Waiting(holding);
+                Entry::Wait(until.saturating_since(now))
+            }
+            Answer::Stop(stop) => {
+                visit.stage = Stage::Outside;
+                Entry::Stop(stop)
+            }
+            Answer::TooLate => {
+                visit.stage = Stage::Outside;
+                stop(self.session.limit_at(&self.policy, now))
             }
         }
     }
@@ -217,9 +145,10 @@ where
     /// ```
     pub fn step_back(&mut self) {
         if let Some(Visit {
-            stage: Stage::Entered(..),
+            stage: Stage::Permitted(permit),
             ..
         }) = self.to.visit()
+            && !permit.has_begun()
         {
             self.end_visit(Ended::Unknown);
         }
@@ -234,17 +163,20 @@ where
         late.then(|| self.session.limit_at(&self.policy, now))
     }
 
-    /// The session as its destination knows it; `last_start` is that of the session.
+    /// The session as its destination knows it, but for its number there.
     #[inline]
-    pub(super) fn caller(&self, last_start: Instant) -> Caller {
+    fn asking(&self) -> Asking {
         let since = self.session.started();
-        let patience = self.to.destination();
-        let patience = patience.map_or(Instant::MAX, |there| there.patience(since));
-        Caller {
-            until: last_start.min(patience),
+        let deadline = self.policy.deadline();
+        Asking {
+            id: 0,
             since,
-            id: self.to.visit().map_or(0, |visit| visit.id),
+            last_start: self.session.last_start(&self.policy),
+            answer_by: deadline.map_or(Instant::MAX, |limit| since.saturating_add(limit)),
+            longest: self.policy.max_hint(),
+            spread: self.policy.hint_spread(),
             fresh: self.session.attempts() == 0,
+            paced_only: self.policy.is_off(),
         }
     }
 
@@ -280,8 +212,7 @@ where
             match self.enter_there(Some(context.waker())) {
                 Entry::Go => return Poll::Ready(Ok(())),
                 Entry::Stop(stop) => return Poll::Ready(Err(stop)),
-                Entry::Wait(None) => return Poll::Pending,
-                Entry::Wait(Some(wait)) => {
+                Entry::Wait(wait) => {
                     timer.set(&self.clock, wait);
                     ready!(timer.poll(context));
                 }
@@ -311,18 +242,4 @@ fn stop(reason: StopReason) -> Entry {
         reason,
         retry_at: None,
     })
-}
-
-/// It would have to wait for longer than it may.
-fn later(at: Instant) -> Entry {
-    Entry::Stop(Stop {
-        reason: StopReason::RetryLater,
-        retry_at: Some(at),
-    })
-}
-
-/// The wait until one of these, if there is one.
-fn wait_until(now: Instant, next: Option<Instant>, until: Instant) -> Entry {
-    let at = next.map_or(until, |next| next.min(until));
-    Entry::Wait((at < Instant::MAX).then(|| at.saturating_since(now)))
 }

@@ -9,7 +9,6 @@ use relent_core::{
 
 use super::{Attempt, Driver, Goes, budget};
 use crate::clock::Clock;
-use crate::destination::Destination;
 
 /// One of the attempts of a race: what its driver has to know when it is over, since others may have
 /// started meanwhile. Made by [`Driver::begin_race`] and [`Driver::begin_hedge`].
@@ -60,12 +59,9 @@ where
     /// the race ends before [`begin_hedge`](Self::begin_hedge). If it may not, no other joins.
     pub fn grant_hedge(&mut self, race: &mut Race) -> bool {
         let now = self.now();
-        // What is limited or closed is not asked twice.
-        let open = self.to.destination().is_none_or(Destination::is_open);
-        let granted = open
-            && self
-                .session
-                .grant_hedge(&self.policy, now, budget(&self.to))
+        let granted = self
+            .session
+            .grant_hedge(&self.policy, now, budget(&self.to))
             && self.grant_slot(now);
         if !granted {
             race.close();
@@ -73,13 +69,11 @@ where
         granted
     }
 
-    /// A hedge that would have to wait for its slot is none. The slot of one that is called off is
-    /// lost, and the next comes with time.
+    /// A hedge that would have to wait is none. The slot of one that is called off is lost, and the next
+    /// comes with time.
     fn grant_slot(&mut self, now: Instant) -> bool {
-        let granted = self
-            .to
-            .destination()
-            .is_none_or(|there| there.try_slot(now));
+        let there = self.to.destination();
+        let granted = there.is_none_or(|there| there.is_quiet() || there.try_hedge(now));
         if !granted {
             self.session.call_off_hedge(budget(&self.to));
         }
@@ -154,7 +148,7 @@ where
         if !decides {
             self.observer.on_failure(failure);
             if let Some(destination) = self.to.destination()
-                && destination.on_failure(now, racer.started, failure)
+                && destination.failed(now, racer.started, None, failure)
             {
                 self.observer.on_cooldown();
             }

@@ -1,15 +1,15 @@
 //! A session at its destination: it comes, starts its attempts, and leaves.
 
+use std::mem;
 use std::ops::Deref;
 
-use relent_core::{Ended, Failure, Instant, Pass, Place, Policy, Random};
+use relent_core::{Answer, Asking, Ended, Failure, Holding, Instant, Permit, Policy, Random};
 
 use super::{Driver, Goes, budget};
 use crate::clock::Clock;
 use crate::destination::Destination;
-use crate::observe::Held;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Visit {
     /// Its name there.
     pub(super) id: u64,
@@ -30,35 +30,18 @@ impl Visit {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Stage {
     /// Nobody had to ask so far (design rule 10).
     Unasked,
     /// The next attempt has yet to ask.
     Outside,
-    /// Held back by the cooldown until then.
-    Held(Instant),
-    /// Waits for its slot in the request rate. If the gate has let it go before, whether as a probe.
-    Queued(Place, Option<bool>),
-    Parked,
-    /// The attempt may start, since then. If the gate has let it go, whether as a probe.
-    Entered(Instant, Option<bool>),
-    /// The attempt has started then.
-    Inside(Instant, Option<bool>),
+    /// This holds it back.
+    Waiting(Holding),
+    /// The attempt may start, or runs.
+    Permitted(Permit),
     /// It is not to be attempted.
     Refused,
-}
-
-impl Stage {
-    /// What holds the attempt back.
-    const fn held(self) -> Option<Held> {
-        match self {
-            Self::Held(_) => Some(Held::Cooldown),
-            Self::Queued(..) => Some(Held::RequestRate),
-            Self::Parked => Some(Held::Gate),
-            _ => None,
-        }
-    }
 }
 
 impl<K, R, P, D> Driver<'_, K, R, P, D>
@@ -68,13 +51,16 @@ where
     P: Deref<Target = Policy>,
     D: Goes,
 {
-    pub(super) fn held(&self) -> Option<Held> {
-        self.to.visit().and_then(|visit| visit.stage.held())
+    pub(super) fn held(&self) -> Option<Holding> {
+        match self.to.visit()?.stage {
+            Stage::Waiting(holding) => Some(holding),
+            _ => None,
+        }
     }
 
     /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
     /// time, it goes away.
-    pub(super) fn tell_there(&mut self, before: Option<Held>, now: Option<Instant>) {
+    pub(super) fn tell_there(&mut self, before: Option<Holding>, now: Option<Instant>) {
         let after = self.held();
         let Some((destination, Some(visit))) = self.to.parts() else {
             return;
@@ -103,8 +89,8 @@ where
     pub(super) fn start_visit(&mut self) {
         match self.to.parts() {
             Some((_, Some(visit))) => {
-                if let Stage::Entered(since, probe) = visit.stage {
-                    visit.stage = Stage::Inside(since, probe);
+                if let Stage::Permitted(permit) = &mut visit.stage {
+                    permit.begin();
                 }
             }
             Some((_, None)) => self.visit_unasked(),
@@ -136,38 +122,41 @@ where
         self.visit(now);
     }
 
-    /// The session comes to its destination for the first time, and asks the gate if that is all.
-    #[inline]
-    pub(super) fn visit_gate(&mut self, now: Instant, last_start: Instant) -> Option<Stage> {
+    /// The session comes to its destination for the first time, and asks for its first attempt at once.
+    /// What the destination says; `None` if it has come before, or is refused.
+    pub(super) fn visit_and_ask(&mut self, now: Instant, asking: Asking) -> Option<Answer> {
         let (destination, visit) = self.to.parts()?;
-        let (id, pass) = destination.on_request_at_gate(now, last_start)?;
-        let stage = match pass {
-            Some(pass) => Stage::Entered(now, Some(pass.is_probe())),
-            None => Stage::Parked,
-        };
-        *visit = Some(Visit::new(id, stage));
-        if let Some(budget) = destination.budget()
-            && !self.silent
-        {
-            self.observer.on_budget(budget);
+        if visit.is_some() {
+            return None;
         }
-        Some(stage)
+        let entered = destination.enter(now, asking);
+        let (visited, answer) = match entered {
+            Some((id, answer)) => (Visit::new(id, Stage::Outside), Some(answer)),
+            None => (Visit::new(0, Stage::Refused), None),
+        };
+        *visit = Some(visited);
+        self.tell_budget();
+        answer
     }
 
     /// The session comes to its destination for the first time.
-    pub(super) fn visit(&mut self, now: Instant) {
+    fn visit(&mut self, now: Instant) {
         if let Some((destination, visit)) = self.to.parts() {
-            let id = destination.on_request(now);
-            if let Some(budget) = destination.budget()
-                && !self.silent
-            {
-                self.observer.on_budget(budget);
-            }
+            let id = destination.on_request(now, !self.policy.is_off());
             let stage = match id {
                 Some(_) => Stage::Outside,
                 None => Stage::Refused,
             };
             *visit = Some(Visit::new(id.unwrap_or(0), stage));
+        }
+        self.tell_budget();
+    }
+
+    fn tell_budget(&self) {
+        if let Some(budget) = budget(&self.to)
+            && !self.silent
+        {
+            self.observer.on_budget(budget);
         }
     }
 
@@ -204,58 +193,36 @@ where
     }
 
     fn leave_there(&mut self, ended: Ended) {
-        if let Some(Stage::Parked) = self.to.visit().map(|visit| visit.stage) {
-            self.forget_there();
-        }
         let Some((destination, Some(visit))) = self.to.parts() else {
             return;
         };
-        let now = || self.clock.now();
-        match visit.stage {
-            Stage::Refused => return,
-            Stage::Queued(place, released) => {
-                destination.leave_queue(now(), place);
-                end(destination, now, released);
-            }
-            Stage::Entered(since, probe) => {
-                destination.give_slot_back(now(), since);
-                end(destination, now, probe);
-            }
-            Stage::Inside(started, probe) => {
-                let pass = probe.map(|probe| Pass::new(started, probe));
-                destination.on_end(now, pass, ended);
-            }
-            Stage::Outside | Stage::Unasked | Stage::Held(_) | Stage::Parked => {}
+        if let Stage::Refused = visit.stage {
+            return;
         }
-        visit.stage = Stage::Outside;
-    }
-
-    /// A parked session goes away.
-    #[cold]
-    fn forget_there(&self) {
-        let caller = self.caller(self.session.last_start(&self.policy));
-        if let Some(destination) = self.to.destination() {
-            destination.forget(self.clock.now(), &caller);
+        let now = || self.clock.now();
+        match mem::replace(&mut visit.stage, Stage::Outside) {
+            Stage::Waiting(_) => destination.leave(visit.id, now),
+            Stage::Permitted(permit) if permit.has_begun() => {
+                destination.ended(now(), permit, ended);
+            }
+            Stage::Permitted(permit) => destination.cancel(now(), permit),
+            Stage::Outside | Stage::Unasked | Stage::Refused => {}
         }
     }
 
     #[inline(never)]
     pub(super) fn failed_there(&mut self, now: Instant, failure: &Failure) {
-        let mut ended = Ended::Unknown;
-        if let Some(destination) = self.to.destination() {
-            let started = match self.to.visit() {
-                Some(Visit {
-                    stage: Stage::Inside(started, _),
-                    ..
-                }) => *started,
-                _ => now,
-            };
-            if destination.on_failure(now, started, failure) {
+        let before = self.held();
+        if let Some((destination, visit)) = self.to.parts() {
+            let permit = visit.as_mut().and_then(|visit| visit.stage.end());
+            let started = permit.as_ref().map_or(now, Permit::started);
+            if destination.failed(now, started, permit, failure) {
                 self.observer.on_cooldown();
             }
-            ended = destination.ended(failure);
         }
-        self.end_visit(ended);
+        // What was not running has nothing to tell.
+        self.leave_there(Ended::Unknown);
+        self.tell_there(before, None);
     }
 
     /// A call of this session was redirected to another destination, and began there at this instant:
@@ -300,10 +267,15 @@ where
     }
 }
 
-/// The gate let an attempt go, perhaps as a probe, that is not made.
-pub(super) fn end(destination: &Destination, now: impl Fn() -> Instant, released: Option<bool>) {
-    if let Some(probe) = released {
-        let pass = Pass::new(now(), probe);
-        destination.on_end(now, Some(pass), Ended::Unknown);
+impl Stage {
+    /// The running attempt is over.
+    fn end(&mut self) -> Option<Permit> {
+        match mem::replace(self, Self::Outside) {
+            Self::Permitted(permit) if permit.has_begun() => Some(permit),
+            other => {
+                *self = other;
+                None
+            }
+        }
     }
 }

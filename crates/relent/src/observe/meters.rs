@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Key, Level, Metadata, SharedString, Unit, with_recorder};
-use relent_core::{Budget, Failure, StopReason};
+use relent_core::{Budget, Failure, Holding, StopReason};
 
 use super::{
     ATTEMPTS, BUDGET_LEFT, BY, COOLDOWNS, DESTINATION, FAILURES, GATE_CHANGES, HEDGES, HELD,
-    HELD_BACK, HINT, Held, KIND, REASON, REQUEST_RATE, RETRIES, STATE, STOPS, TARGET, WAIT,
+    HELD_BACK, HINT, KIND, REASON, REQUEST_RATE, RETRIES, STATE, STOPS, TARGET, WAIT,
 };
 use crate::destination::GateState;
 
@@ -210,28 +210,23 @@ pub(super) fn stop(label: Option<&Label>, reason: StopReason) {
 
 pub(super) fn held(
     label: Option<&Label>,
-    before: Option<Held>,
+    before: Option<Holding>,
     held: Option<Duration>,
-    after: Option<Held>,
+    after: Option<Holding>,
 ) {
-    let name = |by| match by {
-        Held::Cooldown => "cooldown",
-        Held::Gate => "gate",
-        Held::RequestRate => "request_rate",
-    };
     with_recorder(|recorder| {
         if let Some(by) = before {
-            let gauge = key(label, HELD_BACK, BY, name(by));
+            let gauge = key(label, HELD_BACK, BY, by.name());
             recorder.register_gauge(&gauge, &METADATA).decrement(1.0);
             if let Some(held) = held {
-                let histogram = key(label, HELD, BY, name(by));
+                let histogram = key(label, HELD, BY, by.name());
                 recorder
                     .register_histogram(&histogram, &METADATA)
                     .record(held.as_secs_f64());
             }
         }
         if let Some(by) = after {
-            let gauge = key(label, HELD_BACK, BY, name(by));
+            let gauge = key(label, HELD_BACK, BY, by.name());
             recorder.register_gauge(&gauge, &METADATA).increment(1.0);
         }
     });

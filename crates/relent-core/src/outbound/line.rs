@@ -1,0 +1,249 @@
+//! Those who wait to make an attempt.
+
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::mem;
+
+use super::{Asking, Holding, Permit};
+use crate::time::Instant;
+
+#[derive(Default, Debug)]
+pub(super) struct Line {
+    waiters: BTreeMap<u64, Waiter>,
+    /// Until when the cooldown holds them.
+    held: BTreeSet<(Instant, u64)>,
+    /// By the order in which they came to the request rate.
+    queue: BTreeMap<u64, u64>,
+    /// The next place in the queue.
+    next_place: u64,
+    /// When offers end. Those that were taken are dropped when their time has come.
+    offers: VecDeque<(Instant, u64)>,
+    lookout: Option<Lookout>,
+    /// To be woken by the driver.
+    pub(super) woken: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    /// As it was when it joined the line, which is how the gate knows it.
+    asking: Asking,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// By the cooldown, until then.
+    Held(Instant),
+    /// For the request rate.
+    Queued(u64),
+    /// By the gate, which keeps the order of those whom it has parked.
+    Parked,
+    /// It may go, until then.
+    Offered(Instant, Permit),
+    /// It did not take its offer, or was too late for its turn. It is out of the order until it asks.
+    Absent,
+}
+
+/// Who has the timer for the next offer, and when that is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lookout {
+    pub(super) id: u64,
+    pub(super) at: Instant,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn holding(&self, id: u64) -> Option<Holding> {
+        match self.waiters.get(&id)?.place {
+            Place::Held(_) => Some(Holding::Cooldown),
+            Place::Queued(_) => Some(Holding::RequestRate),
+            Place::Parked => Some(Holding::Gate),
+            Place::Offered(..) | Place::Absent => None,
+        }
+    }
+
+    /// What it said about itself when it joined the line.
+    pub(super) fn asking(&self, id: u64) -> Option<Asking> {
+        self.waiters.get(&id).map(|waiter| waiter.asking)
+    }
+
+    /// Until when the cooldown holds it.
+    pub(super) fn held_until(&self, id: u64) -> Option<Instant> {
+        match self.waiters.get(&id)?.place {
+            Place::Held(until) => Some(until),
+            _ => None,
+        }
+    }
+
+    /// At most how many are before it in the queue. Those who have left the middle are counted; who is
+    /// first is told exactly.
+    pub(super) fn ahead(&self, id: u64) -> u64 {
+        let Some(Place::Queued(place)) = self.waiters.get(&id).map(|waiter| &waiter.place) else {
+            return 0;
+        };
+        let first = self.queue.keys().next();
+        first.map_or(0, |first| place.saturating_sub(*first))
+    }
+
+    /// The cooldown holds it until then.
+    pub(super) fn hold(&mut self, asking: &Asking, until: Instant) {
+        self.put(asking, Place::Held(until));
+        self.held.insert((until, asking.id));
+    }
+
+    /// It waits for the request rate, behind all who do already.
+    pub(super) fn queue(&mut self, asking: &Asking) {
+        let place = self.next_place;
+        self.next_place += 1;
+        self.put(asking, Place::Queued(place));
+        self.queue.insert(place, asking.id);
+    }
+
+    /// The gate has parked it.
+    pub(super) fn park(&mut self, asking: &Asking) {
+        self.put(asking, Place::Parked);
+    }
+
+    /// It cannot make use of its turn, which goes to the next.
+    pub(super) fn pass_over(&mut self, asking: &Asking) {
+        self.put(asking, Place::Absent);
+        self.relieve(asking.id);
+        self.woken.push(asking.id);
+    }
+
+    /// It may go, until then. Gives the permit back if nobody of that number waits.
+    pub(super) fn offer(&mut self, id: u64, until: Instant, permit: Permit) -> Result<(), Permit> {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return Err(permit);
+        };
+        let before = mem::replace(&mut waiter.place, Place::Offered(until, permit));
+        self.take_out(id, &before);
+        self.offers.push_back((until, id));
+        self.relieve(id);
+        self.woken.push(id);
+        Ok(())
+    }
+
+    /// Takes the permit that it was offered, with which it leaves the line.
+    pub(super) fn take_offer(&mut self, id: u64) -> Option<Permit> {
+        let Entry::Occupied(entry) = self.waiters.entry(id) else {
+            return None;
+        };
+        if !matches!(entry.get().place, Place::Offered(..)) {
+            return None;
+        }
+        let permit = entry.remove().place.into_permit();
+        self.relieve(id);
+        if self.waiters.is_empty() {
+            self.offers.clear();
+        }
+        // It may have come by itself.
+        self.woken.retain(|woken| *woken != id);
+        permit
+    }
+
+    /// Takes an offer whose time is over from the one who has it.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Option<Permit> {
+        while let Some(&(until, id)) = self.offers.front().filter(|(until, _)| *until <= now) {
+            self.offers.pop_front();
+            if let Some(waiter) = self.waiters.get_mut(&id)
+                && matches!(waiter.place, Place::Offered(own, _) if own == until)
+            {
+                return mem::replace(&mut waiter.place, Place::Absent).into_permit();
+            }
+        }
+        None
+    }
+
+    pub(super) fn first_expiry(&self) -> Option<Instant> {
+        self.offers.front().map(|(until, _)| *until)
+    }
+
+    pub(super) fn first_held(&self) -> Option<(Instant, u64)> {
+        self.held.first().copied()
+    }
+
+    pub(super) fn first_queued(&self) -> Option<u64> {
+        self.queue.values().next().copied()
+    }
+
+    /// Out of the line. If the gate has parked it, the gate is to forget it, by what it said when it
+    /// joined.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Asking> {
+        let waiter = self.take(id)?;
+        matches!(waiter.place, Place::Parked).then_some(waiter.asking)
+    }
+
+    fn take(&mut self, id: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&id)?;
+        self.take_out(id, &waiter.place);
+        self.relieve(id);
+        if self.waiters.is_empty() {
+            self.offers.clear();
+        }
+        Some(waiter)
+    }
+
+    /// Whether it waits for its turn, and has not lost it.
+    pub(super) fn waits(&self, id: u64) -> bool {
+        self.holding(id).is_some()
+    }
+
+    pub(super) const fn lookout(&self) -> Option<Lookout> {
+        self.lookout
+    }
+
+    pub(super) const fn set_lookout(&mut self, id: u64, at: Instant) {
+        self.lookout = Some(Lookout { id, at });
+    }
+
+    /// It is the lookout no more.
+    fn relieve(&mut self, id: u64) {
+        if self.lookout.is_some_and(|lookout| lookout.id == id) {
+            self.lookout = None;
+        }
+    }
+
+    fn put(&mut self, asking: &Asking, place: Place) {
+        let waiter = Waiter {
+            asking: *asking,
+            place,
+        };
+        if let Some(before) = self.waiters.insert(asking.id, waiter) {
+            self.take_out(asking.id, &before.place);
+        }
+    }
+
+    fn take_out(&mut self, id: u64, place: &Place) {
+        match place {
+            Place::Held(until) => {
+                self.held.remove(&(*until, id));
+            }
+            Place::Queued(place) => {
+                self.queue.remove(place);
+            }
+            Place::Parked | Place::Offered(..) | Place::Absent => {}
+        }
+    }
+}
+
+impl Place {
+    fn into_permit(self) -> Option<Permit> {
+        match self {
+            Self::Offered(_, permit) => Some(permit),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! The rules of those who wait, one by one; all of them together are a [model](model).
+
+mod model;
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::backoff::Backoff;
+use crate::gate::GateConfig;
+use crate::hint::{Audience, Hint};
+use crate::random::Draw;
+use crate::request_rate::RequestRateConfig;
+
+const MILLI: u64 = 1_000_000;
+const MOST: Duration = Duration::from_secs(300);
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * MILLI)
+}
+
+/// One destination, as a driver uses it.
+struct There {
+    outbound: Outbound,
+    cooldown: Cooldown,
+    random: Draw,
+}
+
+impl There {
+    fn new(gate: bool, rate: Option<RequestRateConfig>) -> Self {
+        let mut policy = Policy::builder(Backoff::None);
+        if gate {
+            policy = policy.gate(GateConfig::DEFAULT);
+        }
+        if let Some(rate) = rate {
+            policy = policy.request_rate(rate);
+        }
+        Self {
+            outbound: Outbound::new(&policy.build().unwrap()),
+            cooldown: Cooldown::new(),
+            random: Draw::at(0.5),
+        }
+    }
+
+    /// So many per second, and this burst.
+    fn paced(limit: f64, burst: u32) -> Self {
+        Self::new(false, Some(rate(limit, burst)))
+    }
+
+    /// With a gate that has just been closed, and when that was.
+    fn closed() -> (Self, Instant) {
+        let mut there = Self::new(true, None);
+        let now = there.close();
+        (there, now)
+    }
+
+    fn close(&mut self) -> Instant {
+        let mut now = at(20_000);
+        while !self.outbound.gate().unwrap().is_closed() {
+            now = later_by(now, 50 * MILLI);
+            let caller = self.caller(now);
+            let permit = starts(self.ask(now, &caller));
+            self.ended(now, permit, Ended::Failed);
+        }
+        now
+    }
+
+    fn caller(&mut self, now: Instant) -> Asking {
+        Asking {
+            id: self.outbound.on_request_unthrottled(now),
+            since: now,
+            last_start: Instant::MAX,
+            answer_by: Instant::MAX,
+            longest: MOST,
+            spread: 1.0,
+            fresh: true,
+            paced_only: false,
+        }
+    }
+
+    fn ask(&mut self, now: Instant, asking: &Asking) -> Answer {
+        self.outbound
+            .ask(now, asking, &self.cooldown, &mut self.random)
+    }
+
+    fn again(&mut self, now: Instant, asking: &Asking) -> Answer {
+        self.outbound
+            .ask_again(now, asking, &self.cooldown, &mut self.random)
+    }
+
+    fn ended(&mut self, now: Instant, permit: Permit, ended: Ended) {
+        self.outbound
+            .ended(now, permit, ended, &self.cooldown, &mut self.random);
+    }
+
+    fn leave(&mut self, now: Instant, id: u64) {
+        self.outbound
+            .leave(now, id, &self.cooldown, &mut self.random);
+    }
+
+    /// Everybody comes back after this.
+    fn cool(&mut self, now: Instant, millis: u64) {
+        let hint = Hint::after(Duration::from_millis(millis));
+        let failure = Failure::throttled().hint(hint);
+        self.cooldown.on_failure(now, &failure, MOST);
+    }
+
+    /// Somebody comes and is told to wait: who, and until when.
+    fn waits(&mut self, now: Instant) -> (Asking, Instant) {
+        let asking = self.caller(now);
+        let until = waits(self.ask(now, &asking));
+        (asking, until)
+    }
+}
+
+fn rate(limit: f64, burst: u32) -> RequestRateConfig {
+    RequestRateConfig {
+        burst: Some(burst),
+        ..RequestRateConfig::new(limit)
+    }
+}
+
+fn starts(answer: Answer) -> Permit {
+    match answer {
+        Answer::Start(permit) => permit,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn waits(answer: Answer) -> Instant {
+    match answer {
+        Answer::Wait(until, _) => until,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn stops(answer: Answer) -> Stop {
+    match answer {
+        Answer::Stop(stop) => stop,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn callers_are_served_in_the_order_in_which_they_asked() {
+    let mut there = There::paced(10.0, 2);
+    for _ in 0..2 {
+        let caller = there.caller(at(0));
+        let _permit = starts(there.ask(at(0), &caller));
+    }
+    let waiting: Vec<_> = (0..3).map(|_| there.waits(at(0))).collect();
+    assert_eq!(waiting[0].1, at(100));
+    // A slot is free, and who comes now does not get it.
+    let (late, _) = there.waits(at(100));
+    for (index, (caller, _)) in waiting.iter().enumerate() {
+        let now = at(100 + 100 * index as u64);
+        assert!(there.outbound.holding(late.id).is_some());
+        let _permit = starts(there.again(now, caller));
+    }
+    let _permit = starts(there.again(at(400), &late));
+    assert_eq!(there.outbound.waiting(), 0);
+}
+
+#[test]
+fn who_could_not_be_served_in_time_is_told_at_once_and_takes_no_place() {
+    let mut there = There::paced(10.0, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    for (last_start, slot) in [(100, None), (199, Some(200)), (200, None)] {
+        let caller = Asking {
+            last_start: at(last_start),
+            ..there.caller(at(0))
+        };
+        let answer = there.ask(at(0), &caller);
+        match slot {
+            None => drop(waits(answer)),
+            Some(slot) => {
+                let stop = stops(answer);
+                assert_eq!(stop.reason, StopReason::RetryLater);
+                assert_eq!(stop.retry_at, Some(at(slot)));
+            }
+        }
+    }
+    assert_eq!(there.outbound.queued(), 2);
+}
+
+#[test]
+fn nobody_is_turned_away_for_a_cut_that_may_be_over_in_time() {
+    let mut there = There::new(false, Some(RequestRateConfig::ADAPTIVE));
+    for millis in (0..1000).step_by(10) {
+        let caller = there.caller(at(millis));
+        let permit = starts(there.ask(at(millis), &caller));
+        there.ended(at(millis + 1), permit, Ended::Answered);
+    }
+    for millis in 1000..1008 {
+        let failure = Failure::throttled();
+        there.outbound.on_failure(at(millis), at(millis), &failure);
+    }
+    let limit = there.outbound.request_rate_mut().unwrap().limit(at(1008));
+    let regained = limit.unwrap() / 0.7;
+    let caller = Asking {
+        last_start: at(1008 + (1500.0 / regained) as u64),
+        ..there.caller(at(1008))
+    };
+    waits(there.ask(at(1008), &caller));
+}
+
+#[test]
+fn rule_12_the_slot_of_a_caller_that_goes_away_is_the_next_ones() {
+    let mut there = There::paced(10.0, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    let ((first, _), (second, _)) = (there.waits(at(0)), there.waits(at(0)));
+    there.leave(at(50), first.id);
+    assert_eq!(there.outbound.take_woken(), [second.id], "it has the timer");
+    assert_eq!(waits(there.again(at(50), &second)), at(100));
+    let permit = starts(there.again(at(100), &second));
+    let (random, cooldown) = (&mut Draw::at(0.5), &there.cooldown);
+    there.outbound.cancel(at(100), permit, cooldown, random);
+    let caller = there.caller(at(120));
+    let _permit = starts(there.ask(at(120), &caller));
+}
+
+#[test]
+fn whom_the_gate_lets_go_goes_before_those_who_wait_for_a_slot() {
+    let mut there = There::new(true, Some(rate(10.0, 100)));
+    let closed = there.close();
+    let (parked, _) = there.waits(closed);
+    let mut probe = None;
+    let mut millis = closed.as_nanos() / MILLI;
+    while probe.is_none() {
+        millis += 100;
+        if let Answer::Start(permit) = there.again(at(millis), &parked) {
+            probe = Some(permit);
+        }
+    }
+    let (parked, _) = there.waits(at(millis));
+    there.ended(at(millis + 1), probe.unwrap(), Ended::Answered);
+    // Fresh requests go at once while the gate is limited, and use up the slots.
+    let queued = loop {
+        let caller = there.caller(at(millis + 1));
+        match there.ask(at(millis + 1), &caller) {
+            Answer::Start(_permit) => {}
+            answer => break (waits(answer), caller).1,
+        }
+    };
+    assert_eq!(
+        there.outbound.holding(queued.id),
+        Some(Holding::RequestRate)
+    );
+    assert_eq!(there.outbound.holding(parked.id), Some(Holding::Gate));
+    let served = loop {
+        millis += 100;
+        let mut woken = Vec::new();
+        there
+            .outbound
+            .settle(at(millis), &there.cooldown, &mut there.random);
+        woken.extend(there.outbound.take_woken());
+        for id in woken {
+            let who = if id == parked.id { &parked } else { &queued };
+            if let Answer::Start(_permit) = there.again(at(millis), who) {
+                break;
+            }
+        }
+        if there.outbound.holding(queued.id).is_none() {
+            break there.outbound.waiting();
+        }
+    };
+    // One slot each 100 ms: whoever goes first leaves the other waiting or alone.
+    assert!(served <= 1);
+}
+
+/// Each of those who wait before it begins: for a slot, at the gate, for the end of another.
+#[test]
+fn a_cooldown_holds_those_who_wait_already() {
+    let mut there = There::paced(10.0, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    let (queued, until) = there.waits(at(0));
+    there.cool(at(50), 60_000);
+    assert!(waits(there.again(until, &queued)) >= at(60_050));
+    let (held, until) = there.waits(at(200));
+    there.cool(at(10_000), 120_000);
+    let longer = waits(there.again(until, &held));
+    assert!(longer >= at(130_000), "{longer:?}");
+
+    let (mut there, now) = There::closed();
+    let (parked, until) = there.waits(now);
+    there.cool(now, 60_000);
+    // It had its timer before.
+    waits(there.again(until, &parked));
+    let over = later_by(now, 60_000 * MILLI);
+    waits(there.again(Instant::from_nanos(over.as_nanos() - 1), &parked));
+    let probe = starts(there.again(over, &parked));
+    assert!(probe.is_probe());
+}
+
+#[test]
+fn whoever_cannot_wait_for_the_end_of_a_cooldown_is_told_so_while_it_waits() {
+    let mut there = There::paced(10.0, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    let caller = Asking {
+        last_start: at(10_000),
+        ..there.caller(at(0))
+    };
+    let until = waits(there.ask(at(0), &caller));
+    there.cool(at(50), 60_000);
+    let stop = stops(there.again(until, &caller));
+    assert_eq!(stop.reason, StopReason::RetryLater);
+    assert_eq!(stop.retry_at, Some(at(60_050)));
+    assert_eq!(there.outbound.waiting(), 0);
+}
+
+#[test]
+fn no_hedge_goes_while_a_cooldown_runs_or_somebody_waits() {
+    let mut there = There::paced(10.0, 2);
+    assert!(there.outbound.try_hedge(at(0), &there.cooldown));
+    there.cool(at(0), 1000);
+    assert!(!there.outbound.try_hedge(at(500), &there.cooldown));
+    assert!(there.outbound.try_hedge(at(1000), &there.cooldown));
+    let caller = there.caller(at(1000));
+    let _permit = starts(there.ask(at(1000), &caller));
+    there.waits(at(1000));
+    assert!(!there.outbound.try_hedge(at(1100), &there.cooldown));
+}
+
+/// 1000 probes in 10 s through a closed gate is what came of it.
+#[test]
+fn a_probe_that_is_told_when_to_come_back_lets_no_other_go_before() {
+    let told = |audience| {
+        let hint = Hint::after(Duration::from_secs(10)).for_audience(audience);
+        Failure::throttled().hint(hint)
+    };
+    // Told to everybody it is a cooldown; told to one, others probe at the pace of before.
+    for (audience, most) in [(Audience::Shared, 1), (Audience::TicketMillis, 20)] {
+        let (mut there, mut now) = There::closed();
+        let mut probes = 0;
+        let until = later_by(now, 10_000 * MILLI);
+        while now < until {
+            let caller = there.caller(now);
+            match there.ask(now, &caller) {
+                Answer::Start(permit) => {
+                    probes += 1;
+                    let failure = told(audience);
+                    there.cooldown.on_failure(now, &failure, MOST);
+                    let ended = there.outbound.on_failure(now, now, &failure);
+                    there.ended(now, permit, ended);
+                }
+                _ => there.leave(now, caller.id),
+            }
+            now = later_by(now, 10 * MILLI);
+        }
+        assert!((1..=most).contains(&probes), "{audience:?}: {probes}");
+    }
+}
+
+#[test]
+fn an_offer_that_is_not_taken_passes_on() {
+    let mut there = There::paced(10.0, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    let ((asleep, _), (next, until)) = (there.waits(at(0)), there.waits(at(0)));
+    assert_eq!(until, at(200), "its own slot, if all before it take theirs");
+    // The first has the timer and does not come. At its own slot the next finds the offer out, and has
+    // it a tenth of a second later.
+    let until = waits(there.again(at(200), &next));
+    assert_eq!(until, at(300));
+    let _permit = starts(there.again(at(300), &next));
+    // The one who was asleep stands in the line again when it asks.
+    assert_eq!(waits(there.again(at(300), &asleep)), at(400));
+    let _permit = starts(there.again(at(400), &asleep));
+}
+
+#[test]
+fn the_timer_is_handed_on_when_its_keeper_goes_away() {
+    let (mut there, now) = There::closed();
+    let ((keeper, due), (other, later)) = (there.waits(now), there.waits(now));
+    assert!(
+        later > due,
+        "it is woken before, and looks after itself if not"
+    );
+    let now = later_by(now, 100 * MILLI);
+    there.leave(now, keeper.id);
+    assert_eq!(there.outbound.take_woken(), [other.id]);
+    let until = waits(there.again(now, &other));
+    assert!(until < later);
+    assert!(starts(there.again(until, &other)).is_probe());
+}
+
+#[test]
+fn what_is_due_is_offered_in_one_go() {
+    let mut there = There::paced(1000.0, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    let waiting: Vec<_> = (0..50).map(|_| there.waits(at(0)).0).collect();
+    // The timer of the first is 20 ms late; a bucket that holds more would let go as many.
+    there.outbound = {
+        let mut outbound = core::mem::take(&mut there.outbound);
+        outbound = outbound.with_request_rate(RequestRate::new(&rate(1000.0, 20)).unwrap());
+        outbound
+    };
+    let _permit = starts(there.again(at(20), &waiting[0]));
+    let woken = there.outbound.take_woken();
+    assert_eq!(
+        woken.len(),
+        20,
+        "{woken:?}: 19 offers, and who has the timer now"
+    );
+}
+
+#[test]
+fn a_late_timer_starts_no_attempt_after_the_limit() {
+    let mut there = There::paced(10.0, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    let caller = Asking {
+        last_start: at(150),
+        ..there.caller(at(0))
+    };
+    waits(there.ask(at(0), &caller));
+    let answer = there.again(at(151), &caller);
+    assert!(matches!(answer, Answer::TooLate), "{answer:?}");
+    assert_eq!(there.outbound.waiting(), 0);
+    let caller = there.caller(at(151));
+    let _permit = starts(there.ask(at(151), &caller));
+}
+
+/// The same caller with another idea of when its request was made is still the same caller.
+#[test]
+fn what_a_caller_says_later_leaves_no_ghost_of_it_at_the_gate() {
+    let (mut there, now) = There::closed();
+    let (caller, _) = there.waits(now);
+    let other = Asking {
+        since: at(19_000),
+        fresh: false,
+        ..caller
+    };
+    let now = later_by(now, MILLI);
+    waits(there.again(now, &other));
+    there.leave(now, other.id);
+    assert_eq!((there.outbound.parked(), there.outbound.waiting()), (0, 0));
+}
+
+#[test]
+fn retries_that_are_off_are_held_to_the_rate_and_to_nothing_else() {
+    let mut there = There::new(true, Some(rate(10.0, 10)));
+    let now = there.close();
+    there.cool(now, 60_000);
+    let caller = Asking {
+        paced_only: true,
+        ..there.caller(now)
+    };
+    let _permit = starts(there.ask(now, &caller));
+}
+
+proptest! {
+    /// Who waits and looks when it is told to has its slot then, if nobody leaves: so none is
+    /// starved, and no slot is left unused.
+    #[test]
+    fn everybody_is_served_when_it_was_told(count in 1..60_u64, limit in 20.0..1000.0_f64, burst in 1..5_u32) {
+        let mut there = There::paced(limit, burst);
+        for _ in 0..burst {
+            let caller = there.caller(at(0));
+            let _permit = starts(there.ask(at(0), &caller));
+        }
+        let interval = libm::ceil(1e9 / limit) as u64;
+        let waiting: Vec<_> = (0..count).map(|_| there.waits(at(0)).0).collect();
+        for (number, caller) in (1..).zip(&waiting) {
+            let slot = Instant::from_nanos(number * interval);
+            let early = Instant::from_nanos(slot.as_nanos() - 1);
+            prop_assert!(matches!(there.again(early, caller), Answer::Wait(..)));
+            let _permit = starts(there.again(slot, caller));
+        }
+        prop_assert_eq!(there.outbound.waiting(), 0);
+    }
+}

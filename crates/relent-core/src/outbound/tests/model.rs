@@ -1,0 +1,424 @@
+//! The protocol of those who ask, as a model: random callers that come, wait, fall asleep, go away and
+//! fail, under every combination of gate, request rate and cooldown.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use proptest::prelude::*;
+
+use super::super::*;
+use crate::backoff::Backoff;
+use crate::gate::GateConfig;
+use crate::hint::Hint;
+use crate::request_rate::RequestRateConfig;
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MILLI;
+/// Whoever could go is gone after this: a lost wake-up, and the offer of one who is asleep.
+const SOON: u64 = 2 * SECOND;
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * MILLI)
+}
+
+/// Randomness that a failing case repeats (SplitMix64).
+struct Mix(u64);
+
+impl Random for Mix {
+    fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+}
+
+impl Mix {
+    fn below(&mut self, most: u64) -> u64 {
+        self.next_u64() % most
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting { until: Instant },
+    Running { permit: Permit, ends: Instant },
+    Done,
+}
+
+#[derive(Debug)]
+struct Client {
+    asking: Asking,
+    state: State,
+    /// Neither wakers nor timers reach it, like a future that nobody polls.
+    asleep: bool,
+    joined: Instant,
+    retries: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Service {
+    Up,
+    Refuses,
+    Hangs,
+    /// Asks for this many milliseconds of silence.
+    Throttles(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrive {
+        limit: Option<u64>,
+        retries: u32,
+        paced_only: bool,
+    },
+    Leave(usize),
+    Sleep(usize),
+    Awake(usize),
+    Advance(u64),
+    /// The machine stands still: time passes, and nobody looks.
+    Suspend(u64),
+    Become(Service),
+}
+
+struct World {
+    outbound: Outbound,
+    cooldown: Cooldown,
+    random: Mix,
+    now: Instant,
+    clients: Vec<Client>,
+    service: Service,
+    starts: Vec<Instant>,
+    /// Since when nothing holds anybody back.
+    clear_since: Option<Instant>,
+}
+
+impl World {
+    fn new(policy: &Policy, seed: u64) -> Self {
+        Self {
+            outbound: Outbound::new(policy),
+            cooldown: Cooldown::new(),
+            random: Mix(seed),
+            now: at(1000),
+            clients: Vec::new(),
+            service: Service::Up,
+            starts: Vec::new(),
+            clear_since: None,
+        }
+    }
+
+    fn arrive(&mut self, limit: Option<u64>, retries: u32, paced_only: bool) {
+        let id = self
+            .outbound
+            .on_request(self.now, &mut self.random)
+            .unwrap();
+        let until = limit.map_or(Instant::MAX, |millis| later_by(self.now, millis * MILLI));
+        self.clients.push(Client {
+            asking: Asking {
+                id,
+                since: self.now,
+                last_start: until,
+                answer_by: until,
+                longest: Duration::from_secs(300),
+                spread: 1.0,
+                fresh: true,
+                paced_only,
+            },
+            state: State::Done,
+            asleep: false,
+            joined: self.now,
+            retries,
+        });
+        self.ask(self.clients.len() - 1);
+    }
+
+    fn ask(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        let asking = client.asking;
+        let (outbound, random) = (&mut self.outbound, &mut self.random);
+        let answer = match client.state {
+            State::Waiting { .. } => outbound.ask_again(self.now, &asking, &self.cooldown, random),
+            _ => outbound.ask(self.now, &asking, &self.cooldown, random),
+        };
+        match answer {
+            Answer::Start(permit) => {
+                assert!(self.now <= asking.last_start, "a late start");
+                if !asking.paced_only {
+                    assert!(self.cooldown.left(self.now).is_zero(), "during a cooldown");
+                }
+                self.starts.push(self.now);
+                let took = match self.service {
+                    Service::Hangs => 1000,
+                    _ => 1 + self.random.below(20),
+                };
+                client.state = State::Running {
+                    permit,
+                    ends: later_by(self.now, took * MILLI),
+                };
+            }
+            Answer::Wait(until, _) => {
+                assert!(until > self.now, "asks again at once");
+                assert!(until < Instant::MAX, "waits for ever");
+                if !matches!(client.state, State::Waiting { .. }) {
+                    client.joined = self.now;
+                }
+                client.state = State::Waiting { until };
+            }
+            Answer::Stop(_) | Answer::TooLate => client.state = State::Done,
+        }
+        self.wake();
+    }
+
+    /// Whoever is to be woken asks again, unless it is asleep.
+    fn wake(&mut self) {
+        for id in self.outbound.take_woken() {
+            let index = self
+                .clients
+                .iter()
+                .position(|client| client.asking.id == id);
+            if let Some(index) = index
+                && !self.clients[index].asleep
+                && matches!(self.clients[index].state, State::Waiting { .. })
+            {
+                self.ask(index);
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        let State::Running { permit, .. } = core::mem::replace(&mut client.state, State::Done)
+        else {
+            return;
+        };
+        let failure = match self.service {
+            Service::Up => None,
+            Service::Refuses => Some(Failure::ambiguous()),
+            Service::Hangs => Some(Failure::ambiguous().cause(crate::Cause::Timeout)),
+            Service::Throttles(millis) => {
+                let hint = Hint::after(Duration::from_millis(millis));
+                Some(Failure::throttled().hint(hint))
+            }
+        };
+        let ended = match &failure {
+            None => Ended::Answered,
+            Some(failure) => {
+                self.cooldown
+                    .on_failure(self.now, failure, Duration::from_secs(300));
+                let started = permit.started();
+                self.outbound.on_failure(self.now, started, failure)
+            }
+        };
+        self.outbound
+            .ended(self.now, permit, ended, &self.cooldown, &mut self.random);
+        let client = &mut self.clients[index];
+        let again = failure.is_some() && client.retries > 0;
+        if again {
+            client.retries -= 1;
+            client.asking.fresh = false;
+        }
+        self.wake();
+        if again {
+            self.ask(index);
+        }
+    }
+
+    fn leave(&mut self, index: usize) {
+        let id = self.clients[index].asking.id;
+        match core::mem::replace(&mut self.clients[index].state, State::Done) {
+            State::Waiting { .. } => {
+                self.outbound
+                    .leave(self.now, id, &self.cooldown, &mut self.random);
+            }
+            State::Running { permit, .. } => self.outbound.ended(
+                self.now,
+                permit,
+                Ended::Unknown,
+                &self.cooldown,
+                &mut self.random,
+            ),
+            State::Done => {}
+        }
+        self.wake();
+    }
+
+    /// What happens next, and to whom.
+    fn next(&self) -> Option<(Instant, usize)> {
+        let due = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter_map(|(index, client)| {
+                let due = match &client.state {
+                    State::Waiting { until } if !client.asleep => *until,
+                    State::Running { ends, .. } => *ends,
+                    _ => return None,
+                };
+                Some((due, index))
+            });
+        due.min()
+    }
+
+    fn advance(&mut self, nanos: u64) {
+        let until = later_by(self.now, nanos);
+        let mut turns = 0;
+        while let Some((due, index)) = self.next().filter(|(due, _)| *due <= until) {
+            turns += 1;
+            assert!(turns < 1_000_000, "turns and turns");
+            self.now = self.now.max(due);
+            match self.clients[index].state {
+                State::Waiting { .. } => self.ask(index),
+                State::Running { .. } => self.end(index),
+                State::Done => {}
+            }
+            self.nobody_waits_for_nothing();
+        }
+        self.now = until;
+        self.nobody_waits_for_nothing();
+    }
+
+    /// Nobody who is awake is held back for long when nothing holds it back.
+    fn nobody_waits_for_nothing(&mut self) {
+        let now = self.now;
+        let open = self.outbound.gate().is_none_or(Gate::is_open);
+        let cool = self.cooldown.left(now).is_zero();
+        let slot = match self.outbound.request_rate_mut() {
+            Some(rate) => rate.next_slot(now) <= now,
+            None => true,
+        };
+        if !(open && cool && slot) {
+            self.clear_since = None;
+            return;
+        }
+        let since = *self.clear_since.get_or_insert(now);
+        if now.nanos_since(since) < SOON {
+            return;
+        }
+        for client in &self.clients {
+            let waits = matches!(client.state, State::Waiting { .. }) && !client.asleep;
+            // Whom the cooldown holds has its own part of the spread behind it.
+            let held = self.outbound.holding(client.asking.id) == Some(Holding::Cooldown);
+            assert!(
+                !waits || held || client.joined > since,
+                "{client:?} at {now:?}"
+            );
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let count = self.clients.len().max(1);
+        let pick = |index: usize| index % count;
+        match step {
+            Step::Arrive {
+                limit,
+                retries,
+                paced_only,
+            } => self.arrive(limit, retries, paced_only),
+            Step::Leave(index) if !self.clients.is_empty() => self.leave(pick(index)),
+            Step::Sleep(index) if !self.clients.is_empty() => {
+                self.clients[pick(index)].asleep = true;
+            }
+            Step::Awake(index) if !self.clients.is_empty() => {
+                let client = &mut self.clients[pick(index)];
+                client.asleep = false;
+                if matches!(client.state, State::Waiting { .. }) {
+                    client.joined = self.now;
+                    self.ask(pick(index));
+                }
+            }
+            Step::Leave(_) | Step::Sleep(_) | Step::Awake(_) => {}
+            Step::Advance(millis) => self.advance(millis * MILLI),
+            Step::Suspend(millis) => {
+                self.now = later_by(self.now, millis * MILLI);
+                self.clear_since = None;
+            }
+            Step::Become(service) => self.service = service,
+        }
+    }
+
+    /// The service is well for so long that everybody who is awake is served or has given up; the
+    /// others go away. Nothing is left of anybody.
+    fn close(mut self, rate: Option<RequestRateConfig>) {
+        self.service = Service::Up;
+        self.advance(1500 * SECOND);
+        for index in 0..self.clients.len() {
+            let client = &self.clients[index];
+            let done = matches!(client.state, State::Done);
+            assert!(done || client.asleep, "{client:?}");
+            self.leave(index);
+        }
+        assert_eq!(self.outbound.waiting(), 0);
+        assert_eq!((self.outbound.parked(), self.outbound.queued()), (0, 0));
+        assert_eq!(self.outbound.due(), None);
+        if let Some(rate) = rate {
+            held_to(&rate, &self.starts);
+        }
+    }
+}
+
+/// In no stretch of time more went than the rate allows, but for offers that were taken late.
+fn held_to(rate: &RequestRateConfig, starts: &[Instant]) {
+    let (limit, burst) = (rate.limit.unwrap(), f64::from(rate.burst.unwrap()));
+    for (first, from) in starts.iter().enumerate() {
+        for (last, to) in starts.iter().enumerate().skip(first) {
+            let seconds = (to.nanos_since(*from) + OFFER) as f64 / 1e9;
+            let most = burst + limit * seconds + 1e-6;
+            let went = (last - first + 1) as f64;
+            assert!(went <= most, "{went} of {most} in {seconds} s");
+        }
+    }
+}
+
+fn policy(gate: bool, rate: Option<RequestRateConfig>) -> Policy {
+    let mut policy = Policy::builder(Backoff::None);
+    if gate {
+        policy = policy.gate(GateConfig::DEFAULT);
+    }
+    if let Some(rate) = rate {
+        policy = policy.request_rate(rate);
+    }
+    policy.build().unwrap()
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let limit = proptest::option::of(1..20_000_u64);
+    let service = prop_oneof![
+        3 => Just(Service::Up),
+        2 => Just(Service::Refuses),
+        1 => Just(Service::Hangs),
+        1 => (1..5000_u64).prop_map(Service::Throttles),
+    ];
+    let step = prop_oneof![
+        8 => (limit, 0..4_u32, proptest::bool::weighted(0.1)).prop_map(
+            |(limit, retries, paced_only)| Step::Arrive { limit, retries, paced_only }
+        ),
+        2 => any::<usize>().prop_map(Step::Leave),
+        1 => any::<usize>().prop_map(Step::Sleep),
+        1 => any::<usize>().prop_map(Step::Awake),
+        6 => (0..3000_u64).prop_map(Step::Advance),
+        1 => (0..20_000_u64).prop_map(Step::Suspend),
+        2 => service.prop_map(Step::Become),
+    ];
+    proptest::collection::vec(step, 1..80)
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_lost_or_overtaken_by_what_it_did_not_ask(
+        steps in steps(),
+        gate: bool,
+        rate in proptest::option::of((0.5..50.0_f64, 1..5_u32)),
+        seed: u64,
+    ) {
+        let rate = rate.map(|(limit, burst)| RequestRateConfig {
+            burst: Some(burst),
+            ..RequestRateConfig::new(limit)
+        });
+        let mut world = World::new(&policy(gate, rate), seed);
+        for step in steps {
+            world.step(step);
+        }
+        world.close(rate);
+    }
+}
