@@ -284,3 +284,21 @@ fn continuing_needs_a_file() {
     assert_eq!(fetched.status, 2);
     assert!(fetched.stderr.contains("use -C -"), "{}", fetched.stderr);
 }
+
+/// The range would be taken for the missing bytes, and take the place of FILE.
+#[test]
+fn a_range_given_by_hand_is_refused_beside_c() {
+    let whole = pattern(1, LENGTH);
+    let server = stalling(&whole, &[("etag", TAG)], LENGTH);
+    let (_folder, file, part) = place();
+    fs::write(&file, "before").unwrap();
+    for field in ["Range: bytes=0-99", "If-Range: \"v1\""] {
+        let to = ["-C", "-", "-o", file.to_str().unwrap()];
+        let fetched = fetch(&[&to[..], &["-H", field, &server.url("/x")]].concat());
+        assert_eq!(fetched.status, 2, "{}", fetched.stderr);
+        assert!(fetched.stderr.contains("leave out"), "{}", fetched.stderr);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    assert!(!part.exists());
+    assert_eq!(server.count(), 0);
+}

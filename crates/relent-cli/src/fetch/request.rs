@@ -5,7 +5,8 @@ use std::path::Path;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, REFERER, TRANSFER_ENCODING, USER_AGENT,
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, IF_RANGE, RANGE, REFERER,
+    TRANSFER_ENCODING, USER_AGENT,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -47,6 +48,12 @@ impl Start {
     /// Arguments that make no request, in words.
     pub(crate) fn from_args(args: &FetchArgs) -> Result<Self, String> {
         let mut headers = headers(&args.header)?;
+        if args.continues() && (headers.contains_key(RANGE) || headers.contains_key(IF_RANGE)) {
+            return Err(
+                "-C asks for the missing bytes itself: leave out -H 'Range: …' and -H 'If-Range: …'"
+                    .to_owned(),
+            );
+        }
         let mut url = url(&args.url)?;
         log_in(args.user.as_deref(), &mut url, &mut headers)?;
         for (option, name, value) in [

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -112,7 +112,7 @@ impl<'c> Download<'c> {
     /// anew, and the sink hears [`Sink::start`].
     ///
     /// A server that says that nothing is missing (416 with that length and that validator) completes
-    /// the download; the head that is returned has that status. A request that is no GET, or has a
+    /// the download. The head that is returned is that of the whole, with a status of 200. A request that is no GET, or has a
     /// `Range` of its own, begins anew.
     #[must_use]
     pub fn resume(self, of: Resumable, received: u64) -> Self {
@@ -289,7 +289,7 @@ impl<'c> Download<'c> {
             };
             partial.goes_on(url);
             self.read_rest(response, &head, end, sink).await?;
-            return Ok(head);
+            return Ok(of_the_whole(head, end));
         }
         if status != StatusCode::OK && partial.is_direct_to(response.url()) {
             self.partial = None;
@@ -315,7 +315,7 @@ impl<'c> Download<'c> {
             StatusCode::RANGE_NOT_SATISFIABLE
                 if partial.answered(response.url(), &head) == Answer::Complete =>
             {
-                return Ok(Some(head));
+                return Ok(Some(of_the_whole(head, partial.received)));
             }
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED => {
                 format!(
@@ -575,6 +575,20 @@ fn head_of(response: &reqwest::Response) -> Response<()> {
     head
 }
 
+/// The head of a response that has brought the last part of a body, as that of the whole body, of this
+/// length: who asked for the whole has it, and need not know in how many parts it came.
+fn of_the_whole(mut head: Response<()>, length: u64) -> Response<()> {
+    if head.status() == StatusCode::RANGE_NOT_SATISFIABLE {
+        // Its own content said that nothing is missing.
+        head.headers_mut().remove(CONTENT_TYPE);
+    }
+    *head.status_mut() = StatusCode::OK;
+    let headers = head.headers_mut();
+    headers.remove(CONTENT_RANGE);
+    headers.insert(CONTENT_LENGTH, length.into());
+    head
+}
+
 fn refused_by_sink(error: io::Error) -> Box<Broken> {
     Broken::local(StopReason::Permanent, AttemptError::Sink(error))
 }
@@ -600,8 +614,9 @@ impl Client {
     /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
     /// its body is in the sink. A success without a representation, such as a 304, is `Ok` and leaves
     /// the sink alone ([`Sink::no_content`]); a 304 to a request without a condition is none, and after a
-    /// body that was cut short neither is a 204. A 206 is `Ok` only as the last part of a body, or as the
-    /// answer to a `Range` of the request's own. A gRPC call that failed is an error.
+    /// body that was cut short neither is a 204. A 206 is `Ok` only as the
+    /// answer to a `Range` of the request's own: a body that came in parts is returned as the 200 that it
+    /// is a whole of. A gRPC call that failed is an error.
     ///
     /// # Errors
     /// When the last attempt brought no complete response.
