@@ -163,7 +163,7 @@ fn a_limit_by_time_ends_the_schedule() {
     assert_eq!(column(&rows[..3], "total_ms"), [1000.0, 3000.0, 7000.0]);
     assert_eq!(
         (&rows[3]["min_ms"], &rows[3]["max_ms"]),
-        (&1125.0.into(), &2250.0.into())
+        (&1687.5.into(), &2250.0.into())
     );
     assert_eq!(rows.len(), 4);
 }

@@ -550,7 +550,7 @@ impl PolicyBuilder {
     /// `max_elapsed` (design rule 6). False by default: then a wait that would cross the limit ends
     /// the session. A server's delay is never cut.
     ///
-    /// The last attempt starts at a random instant in the later half of the time that can be waited,
+    /// The last attempt starts at a random instant in the last quarter of the time that can be waited,
     /// so that clients that share a deadline do not come together. It keeps
     /// [`attempt_room`](Self::attempt_room); with a deadline, which cuts attempts off, also a quarter
     /// of the time that is left, or the attempt timeout if that is shorter. After it there is no
@@ -566,9 +566,9 @@ impl PolicyBuilder {
     ///     .cut_last_wait(true)
     ///     .build()?;
     /// // 16 s are left after the first retry, and the next wait would be 16 s. The last attempt keeps
-    /// // 4 s of them, so it starts between 6 s and 12 s later.
+    /// // 4 s of them, so it starts between 9 s and 12 s later.
     /// let waits: Vec<_> = policy.waits(Draw::at(0.5)).map(|wait| wait.as_secs()).collect();
-    /// assert_eq!(waits, [8, 9]);
+    /// assert_eq!(waits, [8, 10]);
     /// # Ok::<(), relent_core::PolicyError>(())
     /// ```
     pub const fn cut_last_wait(mut self, cut: bool) -> Self {

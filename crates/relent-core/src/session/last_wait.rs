@@ -13,7 +13,7 @@ const SHARE_OF_LAST_ATTEMPT: u64 = 4;
 impl Session {
     /// Cuts a wait of the session's own that would leave the next attempt too little time, once.
     ///
-    /// The cut wait is drawn from the later half of the time that can be waited: late, since a
+    /// The cut wait is drawn from the last quarter of the time that can be waited: late, since a
     /// service needs time to recover and no attempt follows; at random, since clients that share a
     /// deadline would otherwise all come at one instant. It is never below `earliest`, the time that
     /// the server asked for.
@@ -36,7 +36,7 @@ impl Session {
         if wait <= latest {
             return Ok(wait);
         }
-        let earliest = earliest.max(latest / 2);
+        let earliest = earliest.max(latest - latest / 4);
         if earliest > latest {
             return Err(nearest_limit(policy));
         }
