@@ -28,6 +28,7 @@ mod permit;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::budget::Budget;
 use crate::cooldown::Cooldown;
 use crate::decision::{Stop, StopReason};
 use crate::failure::Failure;
@@ -361,34 +362,32 @@ impl Outbound {
     /// Until when somebody who is in the line waits before it asks again.
     fn wait(&mut self, now: Instant, asking: &Asking) -> Answer {
         let id = asking.id;
-        let relieved = match self.line.lookout() {
-            Some(lookout) => lookout.id == id || is_overdue(lookout.at, now),
-            None => true,
-        };
         let holding = self.line.holding(id).unwrap_or(Holding::RequestRate);
         let (own, fallback) = match holding {
+            // It has a timer of its own, and keeps none for others: it may leave without a word.
             Holding::Cooldown => {
                 let until = self.line.held_until(id).unwrap_or(Instant::MAX);
-                (until, until)
+                return Answer::Wait(until.max(later_by(now, 1)), holding);
             }
             Holding::RequestRate => (later_by(asking.last_start, 1), self.slot_of(now, id)),
             Holding::Gate => {
                 // The more wait, the less often each of them looks after itself.
                 let each = FALLBACK_EACH.saturating_mul(self.line.len() as u64);
-                (
-                    self.until(asking),
-                    later_by(now, FALLBACK.saturating_add(each)),
-                )
+                let fallback = later_by(now, FALLBACK.saturating_add(each));
+                (self.until(asking), fallback)
             }
         };
-        // Somebody else has the timer: this is for the case that it does not come.
-        let fallback = fallback.max(later_by(now, OFFER));
+        let relieved = match self.line.lookout() {
+            Some(lookout) => lookout.id == id || is_overdue(lookout.at, now),
+            None => true,
+        };
         let helps = if relieved {
             let due = self.due.unwrap_or(Instant::MAX);
             self.line.set_lookout(id, due);
             due
         } else {
-            fallback
+            // Somebody else has the timer: this is for the case that it does not come.
+            fallback.max(later_by(now, OFFER))
         };
         Answer::Wait(helps.min(own).max(later_by(now, 1)), holding)
     }
@@ -462,6 +461,15 @@ impl Outbound {
         self.changed(now, cooldown, random);
     }
 
+    /// What the gate has found out, for the budget of the destination: it is widened while failures do
+    /// not depend on load, and retries cost nothing while the gate paces them.
+    pub fn teach(&self, now: Instant, budget: &Budget) {
+        if let Some(gate) = &self.gate {
+            budget.widen(gate.ratio(now));
+            budget.waive(!gate.is_open());
+        }
+    }
+
     /// The attempt was not made: its slot is free again, and if it was a probe, another may go.
     pub fn cancel(
         &mut self,
@@ -489,6 +497,9 @@ impl Outbound {
         let held = self.line.held_until(id).is_some();
         if held {
             self.line.remove(id);
+            if self.line.is_empty() {
+                self.due = None;
+            }
         }
         held
     }

@@ -9,12 +9,13 @@ use crate::stream::Stream;
 
 pub(crate) struct Outbounds {
     processes: Vec<Process>,
+    /// Never begun: cooldowns are not simulated.
+    cooldown: Cooldown,
     random: Stream,
 }
 
 struct Process {
     outbound: Outbound,
-    cooldown: Cooldown,
     /// The next time it is asked; [`u64::MAX`] for never.
     at: u64,
 }
@@ -24,22 +25,22 @@ impl Outbounds {
     pub(crate) fn new(policy: &Policy, count: u32, random: Stream) -> Self {
         let process = |_| Process {
             outbound: Outbound::new(policy),
-            cooldown: Cooldown::new(),
             at: u64::MAX,
         };
         Self {
             processes: (0..count).map(process).collect(),
+            cooldown: Cooldown::new(),
             random,
         }
     }
 
-    fn get(&mut self, number: u32) -> Option<(&mut Process, &mut Stream)> {
+    fn get(&mut self, number: u32) -> Option<(&mut Process, &Cooldown, &mut Stream)> {
         let process = self.processes.get_mut(number as usize)?;
-        Some((process, &mut self.random))
+        Some((process, &self.cooldown, &mut self.random))
     }
 
     pub(crate) fn on_request(&mut self, number: u32, now: u64) {
-        if let Some((process, _)) = self.get(number) {
+        if let Some((process, ..)) = self.get(number) {
             let now = Instant::from_nanos(now);
             process.outbound.on_request_unthrottled(now);
         }
@@ -47,43 +48,39 @@ impl Outbounds {
 
     /// May the call start an attempt? Whether it waits for that already.
     pub(crate) fn ask(&mut self, number: u32, now: u64, asking: &Asking, waits: bool) -> Answer {
-        let Some((process, random)) = self.get(number) else {
+        let Some((process, cooldown, random)) = self.get(number) else {
             return Answer::TooLate;
         };
-        let Process {
-            outbound, cooldown, ..
-        } = process;
         let now = Instant::from_nanos(now);
         if waits {
-            outbound.ask_again(now, asking, cooldown, random)
+            process.outbound.ask_again(now, asking, cooldown, random)
         } else {
-            outbound.ask(now, asking, cooldown, random)
+            process.outbound.ask(now, asking, cooldown, random)
         }
     }
 
     /// Those who have something to ask, after what happened: whom an offer waits for.
     pub(crate) fn take_woken(&mut self, number: u32) -> Vec<u64> {
         self.get(number)
-            .map_or_else(Vec::new, |(process, _)| process.outbound.take_woken())
+            .map_or_else(Vec::new, |(process, ..)| process.outbound.take_woken())
     }
 
     /// Makes the offers that are due, if now is when they are to be made, or was that before something
     /// else happened.
     pub(crate) fn settle(&mut self, number: u32, now: u64) {
-        if let Some((process, random)) = self.get(number)
+        if let Some((process, cooldown, random)) = self.get(number)
             && process.at == now
         {
             process.at = u64::MAX;
-            let Process {
-                outbound, cooldown, ..
-            } = process;
-            outbound.settle(Instant::from_nanos(now), cooldown, random);
+            process
+                .outbound
+                .settle(Instant::from_nanos(now), cooldown, random);
         }
     }
 
     /// When offers are due, if that is earlier than was thought.
     pub(crate) fn plan(&mut self, number: u32, now: u64) -> Option<u64> {
-        let (process, _) = self.get(number)?;
+        let (process, ..) = self.get(number)?;
         let at = process.outbound.due()?.as_nanos().max(now);
         (at < process.at).then(|| {
             process.at = at;
@@ -93,11 +90,10 @@ impl Outbounds {
 
     /// A call that waits goes away.
     pub(crate) fn leave(&mut self, number: u32, now: u64, id: u64) {
-        if let Some((process, random)) = self.get(number) {
-            let Process {
-                outbound, cooldown, ..
-            } = process;
-            outbound.leave(Instant::from_nanos(now), id, cooldown, random);
+        if let Some((process, cooldown, random)) = self.get(number) {
+            process
+                .outbound
+                .leave(Instant::from_nanos(now), id, cooldown, random);
         }
     }
 
@@ -109,7 +105,7 @@ impl Outbounds {
         started: Instant,
         failure: &Failure,
     ) -> Ended {
-        let Some((process, _)) = self.get(number) else {
+        let Some((process, ..)) = self.get(number) else {
             return Ended::of(failure);
         };
         let now = Instant::from_nanos(now);
@@ -125,17 +121,13 @@ impl Outbounds {
         ended: Ended,
         budget: Option<&Budget>,
     ) {
-        let Some((process, random)) = self.get(number) else {
+        let Some((process, cooldown, random)) = self.get(number) else {
             return;
         };
-        let Process {
-            outbound, cooldown, ..
-        } = process;
         let now = Instant::from_nanos(now);
-        outbound.ended(now, permit, ended, cooldown, random);
-        if let (Some(budget), Some(gate)) = (budget, outbound.gate()) {
-            budget.widen(gate.ratio(now));
-            budget.waive(!gate.is_open());
+        process.outbound.ended(now, permit, ended, cooldown, random);
+        if let Some(budget) = budget {
+            process.outbound.teach(now, budget);
         }
     }
 }

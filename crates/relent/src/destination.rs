@@ -280,8 +280,8 @@ impl Destination {
         }
     }
 
-    /// May this caller, who waits already or not, start an attempt now? If not, `waker` is woken when asking again helps; without
-    /// one, what changes is noticed when it is asked again.
+    /// May this caller, who waits already or not, start an attempt now? If not, `waker` is woken when
+    /// asking again helps. Without a waker, what changes is noticed when it is asked again.
     pub(crate) fn ask(
         &self,
         now: Instant,
@@ -395,9 +395,8 @@ impl Destination {
 
     /// The budget learns what the gate has found out.
     fn teach_budget(&self, now: Instant, outbound: &Outbound) {
-        if let (Some(budget), Some(gate)) = (&self.budget, outbound.gate()) {
-            budget.widen(gate.ratio(now));
-            budget.waive(!gate.is_open());
+        if let Some(budget) = &self.budget {
+            outbound.teach(now, budget);
         }
     }
 

@@ -431,18 +431,21 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
     assert!(comes.woken.load(Ordering::Relaxed), "it has the timer now");
 }
 
+/// Somebody whose first attempt succeeds.
+fn asking<'d>(
+    policy: &'d Policy,
+    there: &'d Destination,
+) -> std::pin::Pin<Box<dyn Future<Output = Result<(), relent::GaveUp<()>>> + 'd>> {
+    let call = retry(policy, || async { Ok(()) });
+    Box::pin(call.destination(there).into_future())
+}
+
 /// The caller with the timer is in a `select!` that nobody polls, or on a runtime that stands still.
 #[tokio::test(start_paused = true)]
 async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
     let (there, policy) = (Destination::new(&policy()), policy());
     bring_down(&there).await;
-    let ask = || {
-        Box::pin(
-            retry(&policy, || async { Ok::<_, ()>(()) })
-                .destination(&there)
-                .into_future(),
-        )
-    };
+    let ask = || asking(&policy, &there);
     let mut asleep = ask();
     let mut context = Context::from_waker(Waker::noop());
     assert!(asleep.as_mut().poll(&mut context).is_pending());
@@ -459,13 +462,7 @@ async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
 async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
     let (there, policy) = (Destination::new(&policy()), policy());
     bring_down(&there).await;
-    let ask = || {
-        Box::pin(
-            retry(&policy, || async { Ok::<_, ()>(()) })
-                .destination(&there)
-                .into_future(),
-        )
-    };
+    let ask = || asking(&policy, &there);
     let mut context = Context::from_waker(Waker::noop());
     let mut leaving: Vec<_> = (0..3).map(|_| ask()).collect();
     for one in &mut leaving {

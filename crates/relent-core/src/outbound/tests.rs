@@ -390,6 +390,25 @@ fn the_timer_is_handed_on_when_its_keeper_goes_away() {
     assert!(starts(there.again(until, &other)).is_probe());
 }
 
+/// It may leave without a word, so that no clock is read for it.
+#[test]
+fn whom_a_cooldown_holds_keeps_the_timer_of_nobody_else() {
+    let (mut there, now) = There::closed();
+    there.cool(now, 1000);
+    let (held, until) = there.waits(now);
+    let later = later_by(now, 1100 * MILLI);
+    let caller = there.caller(later);
+    let _probe = starts(there.ask(later, &caller));
+    // The cooldown is over, and the held one is still spread behind it.
+    let (_, due) = there.waits(later);
+    assert_eq!(
+        due, until,
+        "it has the timer, and what comes next is the held one's turn"
+    );
+    assert!(there.outbound.leave_held(held.id));
+    assert_eq!(there.outbound.waiting(), 1);
+}
+
 #[test]
 fn what_is_due_is_offered_in_one_go() {
     let mut there = There::paced(1000.0, 1);
