@@ -4,6 +4,8 @@
 //! [`PolicyBuilder::build`](crate::PolicyBuilder::build), so a file can say nothing that code
 //! cannot. What is written out leaves out every default, and reads back equal.
 
+mod backoff;
+mod table;
 mod value;
 
 use alloc::string::{String, ToString};
@@ -13,38 +15,16 @@ use core::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::backoff::{Backoff, Phase};
 use crate::budget::BudgetConfig;
 use crate::gate::GateConfig;
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
 use crate::request_rate::RequestRateConfig;
+use backoff::BackoffForm;
+use table::{missing, present, table, unless};
 use value::{
     CeilingWord, Count, HintWord, JitterText, Limit, PatternText, Retries, Span, Switch, SwitchedTo,
 };
-
-/// A table whose keys may all be absent. A key that is present has a value: the `null` of JSON is
-/// refused instead of being taken for absence.
-macro_rules! table {
-    ($name:ident { $($key:ident: $type:ty),* $(,)? }) => {
-        #[derive(Serialize, Deserialize, Default)]
-        #[serde(deny_unknown_fields)]
-        struct $name {
-            $(
-                #[serde(
-                    default,
-                    deserialize_with = "present",
-                    skip_serializing_if = "Option::is_none"
-                )]
-                $key: Option<$type>,
-            )*
-        }
-    };
-}
-
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
-}
 
 // In the order in which they are written: values before tables, as TOML has it.
 table!(PolicyForm {
@@ -84,11 +64,6 @@ table!(RuleForm {
     backoff: BackoffForm,
 });
 
-table!(PhaseForm {
-    retries: Count,
-    backoff: BackoffForm,
-});
-
 table!(BudgetForm {
     ratio: f64,
     success: f64,
@@ -115,45 +90,6 @@ table!(RequestRateForm {
     adapt: bool,
 });
 
-table!(ConstantForm { delay: Span });
-table!(LinearForm {
-    initial: Span,
-    step: Span,
-});
-table!(ExponentialForm {
-    initial: Span,
-    factor: f64,
-});
-table!(FibonacciForm { initial: Span });
-table!(DecorrelatedForm {
-    initial: Span,
-    factor: f64,
-});
-table!(SlottedForm {
-    slot: Span,
-    exponent_limit: Count,
-});
-table!(ScheduleForm { delays: Vec<Span>, });
-table!(ElapsedForm {
-    initial: Span,
-    fraction: f64,
-});
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum BackoffForm {
-    None,
-    Constant(ConstantForm),
-    Linear(LinearForm),
-    Exponential(ExponentialForm),
-    Fibonacci(FibonacciForm),
-    Decorrelated(DecorrelatedForm),
-    Slotted(SlottedForm),
-    Schedule(ScheduleForm),
-    Elapsed(ElapsedForm),
-    Chain(Vec<PhaseForm>),
-}
-
 impl Serialize for Policy {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         PolicyForm::of(self).serialize(to)
@@ -168,21 +104,12 @@ impl<'de> Deserialize<'de> for Policy {
     }
 }
 
-/// `Some` if it is not the default.
-fn unless<T: PartialEq>(value: T, default: &T) -> Option<T> {
-    (value != *default).then_some(value)
-}
-
 fn patterns(list: &[Pattern]) -> Option<Vec<PatternText>> {
     (!list.is_empty()).then(|| list.iter().copied().map(PatternText).collect())
 }
 
 fn unwrap_patterns(list: Vec<PatternText>) -> Vec<Pattern> {
     list.into_iter().map(|pattern| pattern.0).collect()
-}
-
-fn missing<T>(value: Option<T>, what: &str) -> Result<T, String> {
-    value.ok_or_else(|| alloc::format!("missing key {what}"))
 }
 
 impl PolicyForm {
@@ -400,110 +327,5 @@ impl RequestRateForm {
             burst: self.burst.map(|burst| burst.0),
             adapt: self.adapt.unwrap_or(false),
         }
-    }
-}
-
-/// The defaults that [`Backoff::exponential`], [`Backoff::decorrelated`] and [`Backoff::slotted`]
-/// have for their second value.
-const EXPONENTIAL_FACTOR: f64 = 2.0;
-const DECORRELATED_FACTOR: f64 = 3.0;
-const EXPONENT_LIMIT: u32 = 10;
-
-impl BackoffForm {
-    fn of(backoff: &Backoff) -> Self {
-        let span = |duration: &Duration| Some(Span(*duration));
-        match backoff {
-            Backoff::None => Self::None,
-            Backoff::Constant { delay } => Self::Constant(ConstantForm { delay: span(delay) }),
-            Backoff::Linear { initial, step } => Self::Linear(LinearForm {
-                initial: span(initial),
-                step: span(step),
-            }),
-            Backoff::Exponential { initial, factor } => Self::Exponential(ExponentialForm {
-                initial: span(initial),
-                factor: unless(*factor, &EXPONENTIAL_FACTOR),
-            }),
-            Backoff::Fibonacci { initial } => Self::Fibonacci(FibonacciForm {
-                initial: span(initial),
-            }),
-            Backoff::Decorrelated { initial, factor } => Self::Decorrelated(DecorrelatedForm {
-                initial: span(initial),
-                factor: unless(*factor, &DECORRELATED_FACTOR),
-            }),
-            Backoff::Slotted {
-                slot,
-                exponent_limit,
-            } => Self::Slotted(SlottedForm {
-                slot: span(slot),
-                exponent_limit: unless(*exponent_limit, &EXPONENT_LIMIT).map(Count),
-            }),
-            Backoff::Schedule { delays } => Self::Schedule(ScheduleForm {
-                delays: Some(delays.iter().copied().map(Span).collect()),
-            }),
-            Backoff::Elapsed { initial, fraction } => Self::Elapsed(ElapsedForm {
-                initial: span(initial),
-                fraction: Some(*fraction),
-            }),
-            Backoff::Chain { phases } => Self::Chain(phases.iter().map(PhaseForm::of).collect()),
-        }
-    }
-
-    fn into_backoff(self) -> Result<Backoff, String> {
-        Ok(match self {
-            Self::None => Backoff::None,
-            Self::Constant(form) => Backoff::Constant {
-                delay: missing(form.delay, "`delay` of the constant backoff")?.0,
-            },
-            Self::Linear(form) => Backoff::Linear {
-                initial: missing(form.initial, "`initial` of the linear backoff")?.0,
-                step: missing(form.step, "`step` of the linear backoff")?.0,
-            },
-            Self::Exponential(form) => Backoff::Exponential {
-                initial: missing(form.initial, "`initial` of the exponential backoff")?.0,
-                factor: form.factor.unwrap_or(EXPONENTIAL_FACTOR),
-            },
-            Self::Fibonacci(form) => Backoff::Fibonacci {
-                initial: missing(form.initial, "`initial` of the fibonacci backoff")?.0,
-            },
-            Self::Decorrelated(form) => Backoff::Decorrelated {
-                initial: missing(form.initial, "`initial` of the decorrelated backoff")?.0,
-                factor: form.factor.unwrap_or(DECORRELATED_FACTOR),
-            },
-            Self::Slotted(form) => Backoff::Slotted {
-                slot: missing(form.slot, "`slot` of the slotted backoff")?.0,
-                exponent_limit: form.exponent_limit.map_or(EXPONENT_LIMIT, |limit| limit.0),
-            },
-            Self::Schedule(form) => Backoff::schedule(
-                missing(form.delays, "`delays` of the schedule")?
-                    .into_iter()
-                    .map(|delay| delay.0),
-            ),
-            Self::Elapsed(form) => Backoff::Elapsed {
-                initial: missing(form.initial, "`initial` of the elapsed backoff")?.0,
-                fraction: missing(form.fraction, "`fraction` of the elapsed backoff")?,
-            },
-            Self::Chain(phases) => Backoff::Chain {
-                phases: phases
-                    .into_iter()
-                    .map(PhaseForm::into_phase)
-                    .collect::<Result<_, _>>()?,
-            },
-        })
-    }
-}
-
-impl PhaseForm {
-    fn of(phase: &Phase) -> Self {
-        Self {
-            retries: phase.retries.map(Count),
-            backoff: Some(BackoffForm::of(&phase.backoff)),
-        }
-    }
-
-    fn into_phase(self) -> Result<Phase, String> {
-        Ok(Phase {
-            retries: self.retries.map(|count| count.0),
-            backoff: missing(self.backoff, "`backoff` of a phase of the chain")?.into_backoff()?,
-        })
     }
 }

@@ -7,11 +7,12 @@ use core::time::Duration;
 
 use crate::backoff::Step;
 use crate::budget::{Budget, Charge, Taken};
+use crate::ceiling::Ceiling;
 use crate::decision::{Decision, Stop, StopReason};
 use crate::failure::{Cause, Failure, Kind, Network, Scope};
 use crate::hint::{Advice, Audience, HintMode};
 use crate::pattern::Pattern;
-use crate::policy::{Ceiling, MAX_RULES, Policy, Rule};
+use crate::policy::{MAX_RULES, Policy, Rule};
 use crate::random::{Random, up_to};
 use crate::repeatable::Repeatable;
 use crate::time::{Instant, nanos, share_of};
@@ -292,12 +293,12 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Result<u64, Stop> {
-        match &policy.plain {
-            Some(plain) if budget.is_none() && self.is_plain(policy, failure) => {
+        match &policy.fast_path {
+            Some(fast_path) if budget.is_none() && self.is_simple(policy, failure) => {
                 self.rule = NO_RULE;
                 self.perhaps_done |= matches!(failure.kind, Kind::Ambiguous);
                 let retry = self.attempts.saturating_sub(self.base);
-                let Some(wait) = plain.wait(retry, self.step, random) else {
+                let Some(wait) = fast_path.wait(retry, self.step, random) else {
                     return Err(Stop {
                         reason: StopReason::RetriesExhausted,
                         retry_at: None,
@@ -310,9 +311,10 @@ impl Session {
         }
     }
 
-    /// Whether the failure leaves nothing to ask but how often and how long, under a plain policy.
+    /// Whether the failure leaves nothing to ask but how often and how long, under a policy that
+    /// has a short form.
     #[inline]
-    const fn is_plain(&self, policy: &Policy, failure: &Failure) -> bool {
+    const fn is_simple(&self, policy: &Policy, failure: &Failure) -> bool {
         let eligible = match failure.kind {
             Kind::NotProcessed | Kind::Throttled => true,
             Kind::Ambiguous => self.repeatable.is_allowed_by(policy),

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::failure::Failure;
+use crate::hint::Hint;
 use crate::policy::Policy;
 use crate::random::Random;
 use crate::session::Session;
@@ -16,6 +17,27 @@ pub struct Waits<'p, R> {
     failure: Failure,
     now: Instant,
     random: R,
+}
+
+impl Policy {
+    /// The waits this policy would make, one after the other, if every attempt failed at once with
+    /// a failure that says nothing but is retried. Ends where the policy gives up; endless if it
+    /// never does.
+    ///
+    /// Any code that takes an iterator of durations can be driven by it.
+    pub fn waits<R: Random>(&self, random: R) -> Waits<'_, R> {
+        let mut failure = Failure::not_processed();
+        if self.retry_on.is_some() {
+            // The list says which failures, not how they are waited for.
+            failure.hint = Hint::do_retry();
+        }
+        self.waits_after(failure, random)
+    }
+
+    /// The waits this policy would make if every attempt failed at once with `failure`.
+    pub fn waits_after<R: Random>(&self, failure: Failure, random: R) -> Waits<'_, R> {
+        Waits::new(self, failure, random)
+    }
 }
 
 impl<'p, R: Random> Waits<'p, R> {

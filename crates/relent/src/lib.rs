@@ -113,6 +113,8 @@ pub mod observe;
 mod operation;
 #[cfg(feature = "toml")]
 mod policy_file;
+#[cfg(feature = "toml")]
+mod policy_lookup;
 mod poll;
 #[cfg(feature = "toml")]
 pub mod presets;

@@ -4,13 +4,11 @@ mod error;
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
 
 use relent_core::Policy;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 
-use crate::presets;
 pub use error::PolicyFileError;
 use error::Syntax;
 
@@ -29,61 +27,6 @@ pub struct NamedPolicy {
     pub source: Option<String>,
     /// The policy.
     pub policy: Policy,
-}
-
-/// The word in place of a policy that turns retries off.
-const OFF: &str = "off";
-
-impl NamedPolicy {
-    /// Finds the policy that a person has named: a preset, a file that holds one policy,
-    /// `FILE#NAME` for the one that the file calls `[policies.NAME]`, or `off`, which is `patient`
-    /// without its retries (design rule 14). This is what `--policy` and `RELENT_POLICY` accept.
-    ///
-    /// A preset and `off` come first; a file of the same name is reached by a path such as
-    /// `./standard`.
-    ///
-    /// # Errors
-    /// If there is no such preset or file, naming what was looked for and the nearest preset; if
-    /// the file cannot be read or does not hold a valid policy of that name.
-    ///
-    /// ```
-    /// use relent::NamedPolicy;
-    ///
-    /// let patient = NamedPolicy::load("patient")?;
-    /// assert_eq!(patient.policy.max_retries(), Some(10));
-    ///
-    /// let error = NamedPolicy::load("standart").unwrap_err().to_string();
-    /// assert!(error.contains("did you mean `standard`?"), "{error}");
-    ///
-    /// let off = NamedPolicy::load("off")?;
-    /// assert_eq!(off.policy.max_retries(), Some(0));
-    /// # Ok::<(), relent::PolicyFileError>(())
-    /// ```
-    pub fn load(spec: &str) -> Result<Self, PolicyFileError> {
-        if let Some(preset) = presets::get(spec) {
-            return preset.load();
-        }
-        if spec == OFF {
-            return Ok(Self::off());
-        }
-        let (path, name) = match spec.rsplit_once('#') {
-            // A file may have the sign in its own name.
-            Some((path, name)) if !Path::new(spec).exists() => (path, Some(name)),
-            _ => (spec, None),
-        };
-        let text = match File::open(path) {
-            Ok(file) => read_text(file).map_err(|error| error.in_file(path))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut known = presets::names();
-                known.push(OFF);
-                return Err(PolicyFileError::not_found(spec, path, &known));
-            }
-            Err(error) => return Err(PolicyFileError::io(error).in_file(path)),
-        };
-        PolicyFile::parse(&text)
-            .and_then(|file| file.get(name).cloned())
-            .map_err(|error| error.in_file(path))
-    }
 }
 
 /// The policies of one file.
@@ -252,15 +195,6 @@ impl PolicyFile {
 }
 
 impl NamedPolicy {
-    fn off() -> Self {
-        Self {
-            name: Some(OFF.to_owned()),
-            description: Some("No retries: the operator's switch".to_owned()),
-            source: Some("Relent".to_owned()),
-            policy: Policy::PATIENT.clone().without_retries(),
-        }
-    }
-
     fn new(name: Option<String>, policy: Policy, about: About) -> Self {
         Self {
             name,
@@ -271,7 +205,8 @@ impl NamedPolicy {
     }
 }
 
-fn read_text(file: File) -> Result<String, PolicyFileError> {
+/// The text of a file, unless it is too large for a policy.
+pub(crate) fn read_text(file: File) -> Result<String, PolicyFileError> {
     let mut bytes = Vec::new();
     // One byte more than allowed tells a file at the limit from an endless one.
     file.take(MAX_SIZE as u64 + 1)

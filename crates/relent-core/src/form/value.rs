@@ -8,11 +8,11 @@ use core::time::Duration;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::ceiling::Ceiling;
 use crate::duration::{format_duration, parse_duration};
 use crate::hint::HintMode;
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
-use crate::policy::Ceiling;
 
 /// Implements a value that is written as one word. Numbers are read as the text they are written
 /// as, so that a duration without a unit gets the sentence that says so.

@@ -62,12 +62,12 @@ impl PolicyFileError {
         }
     }
 
-    pub(super) fn in_file(mut self, path: &str) -> Self {
+    pub(crate) fn in_file(mut self, path: &str) -> Self {
         self.file = Some(path.to_owned());
         self
     }
 
-    pub(super) fn io(error: io::Error) -> Self {
+    pub(crate) fn io(error: io::Error) -> Self {
         let mut this = Self::new(format!("cannot be read: {error}"));
         this.cause = Some(error);
         this
@@ -84,7 +84,7 @@ impl PolicyFileError {
         ))
     }
 
-    pub(super) fn not_found(spec: &str, path: &str, presets: &[&str]) -> Self {
+    pub(crate) fn not_found(spec: &str, path: &str, presets: &[&str]) -> Self {
         let mut this = Self::new(format!(
             "no policy {spec:?}: there is no preset of that name, and no file {path:?}"
         ));

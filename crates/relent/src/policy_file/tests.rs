@@ -314,47 +314,6 @@ fn what_is_quoted_is_cut_and_harmless() {
     assert!(!error.contains('\u{1b}'), "{error:?}");
 }
 
-#[test]
-fn load_finds_presets_files_and_policies_in_files() {
-    let folder = std::env::temp_dir().join(format!("relent-policy-file-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("two.toml"), TWO).unwrap();
-    std::fs::write(path("a#b.toml"), "backoff = 'none'").unwrap();
-    std::fs::write(path("bad.toml"), "backoff = 'none'\nmax_retrys = 1").unwrap();
-    std::fs::write(path("latin1.toml"), b"# \xe9").unwrap();
-
-    let preset = NamedPolicy::load("standard").unwrap();
-    assert_eq!(preset.name.as_deref(), Some("standard"));
-    let slow = NamedPolicy::load(&format!("{}#slow", path("two.toml"))).unwrap();
-    assert_eq!(slow.policy.max_retries(), Some(9));
-    NamedPolicy::load(&path("a#b.toml")).unwrap();
-
-    let refused = |spec: &str| NamedPolicy::load(spec).unwrap_err().to_string();
-    assert!(refused(&path("two.toml")).ends_with(
-        "two.toml: holds several policies: choose one as FILE#NAME, where NAME is that of \
-                 [policies.NAME], of quick, slow"
-    ));
-    assert!(refused(&path("bad.toml")).contains("bad.toml: unknown key `max_retrys` (line 2"));
-    assert!(refused(&path("latin1.toml")).contains("is not UTF-8 text (from byte 2 on)"));
-    assert!(refused(folder.to_str().unwrap()).contains("cannot be read"));
-    assert_eq!(
-        refused("patent"),
-        "no policy \"patent\": there is no preset of that name, and no file \"patent\": did you \
-         mean `patient`?"
-    );
-    assert!(refused("zzz").contains("the presets are standard, patient"));
-    assert!(refused("zzz.toml#slow").contains("no file \"zzz.toml\""));
-    std::fs::remove_dir_all(&folder).unwrap();
-}
-
-#[cfg(unix)]
-#[test]
-fn an_endless_file_is_refused() {
-    let error = NamedPolicy::load("/dev/zero").unwrap_err().to_string();
-    assert!(error.contains("at most 1048576 bytes"), "{error}");
-}
-
 /// Pieces that, joined at random, come near to being policies.
 fn nearly() -> impl Strategy<Value = String> {
     let pieces = [

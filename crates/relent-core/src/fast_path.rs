@@ -1,8 +1,10 @@
 //! The short form of a policy that is simple, as most are.
 
+use core::time::Duration;
+
 use crate::backoff::{Backoff, double};
+use crate::ceiling::Ceiling;
 use crate::jitter::Jitter;
-use crate::policy::{Ceiling, Policy};
 use crate::random::{Random, up_to};
 use crate::time::nanos;
 
@@ -10,7 +12,7 @@ use crate::time::nanos;
 /// their usual forms: worked out when the policy is built, and small enough that a decision by it
 /// goes into a driver's own loop. It answers exactly as the policy does.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Plain {
+pub(crate) struct FastPath {
     /// The most retries; `u32::MAX` for no limit.
     retries: u32,
     /// Whether the backoff doubles; it is constant otherwise.
@@ -22,39 +24,35 @@ pub(crate) struct Plain {
     ceiling: u64,
 }
 
-impl Plain {
-    /// The short form, if the policy has one.
-    pub(crate) const fn of(policy: &Policy) -> Option<Self> {
-        let decided_elsewhere = !policy.rules.is_empty()
-            || policy.retry_on.is_some()
-            || !policy.stop_on.is_empty()
-            || !policy.not_processed.is_empty()
-            || policy.throttled_initial.is_some()
-            || policy.max_elapsed.is_some()
-            || policy.deadline.is_some();
-        if decided_elsewhere {
-            return None;
-        }
-        let (initial, doubles) = match &policy.backoff {
+impl FastPath {
+    /// The short form, if these have one. `retries` is the most, `None` for no limit.
+    pub(crate) const fn of(
+        retries: Option<u32>,
+        backoff: &Backoff,
+        max_delay: Option<Duration>,
+        ceiling: Ceiling,
+        jitter: Jitter,
+    ) -> Option<Self> {
+        let (initial, doubles) = match backoff {
             Backoff::None => (0, false),
             Backoff::Constant { delay } => (nanos(*delay), false),
             Backoff::Exponential { initial, factor } if *factor == 2.0 => (nanos(*initial), true),
             _ => return None,
         };
-        let full = match (&policy.jitter, policy.ceiling) {
+        let full = match (jitter, ceiling) {
             (Jitter::None, _) => false,
             (Jitter::Full, Ceiling::BeforeJitter) => true,
             _ => return None,
         };
         Some(Self {
-            retries: match policy.max_retries() {
+            retries: match retries {
                 Some(most) => most,
                 None => u32::MAX,
             },
             doubles,
             full,
             initial,
-            ceiling: match policy.max_delay {
+            ceiling: match max_delay {
                 Some(ceiling) => nanos(ceiling),
                 None => u64::MAX,
             },
@@ -91,9 +89,9 @@ impl Plain {
 mod tests {
     use super::*;
     use crate::pattern::Pattern;
+    use crate::policy::{Policy, Rule};
     use crate::random::Draw;
     use alloc::vec::Vec;
-    use core::time::Duration;
     use proptest::prelude::*;
 
     fn usual() -> impl Strategy<Value = Policy> {
@@ -120,10 +118,10 @@ mod tests {
     proptest! {
         #[test]
         fn the_short_form_waits_as_the_policy_does(policy in usual(), point in 0.0..=1.0f64) {
-            prop_assert!(policy.plain.is_some());
+            prop_assert!(policy.fast_path.is_some());
             // A list that matches nothing has no say, but takes away the short form.
             let long = policy.clone().into_builder().stop_on([Pattern::Grpc(99)]).build().unwrap();
-            prop_assert!(long.plain.is_none());
+            prop_assert!(long.fast_path.is_none());
             let waits = |policy: &Policy| policy.waits(Draw::at(point)).collect::<Vec<_>>();
             prop_assert_eq!(waits(&policy), waits(&long));
         }
@@ -132,18 +130,18 @@ mod tests {
     #[test]
     fn whatever_else_has_a_say_takes_away_the_short_form() {
         let base = || Policy::builder(Backoff::exponential(Duration::from_secs(1)));
-        assert!(base().build().unwrap().plain.is_some());
+        assert!(base().build().unwrap().fast_path.is_some());
         for builder in [
             base().deadline(Duration::from_secs(9)),
             base().max_elapsed(Duration::from_secs(9)),
             base().throttled_initial(Duration::from_secs(2)),
             base().retry_on([Pattern::Any]),
             base().not_processed([Pattern::Any]),
-            base().rule(crate::policy::Rule::on([Pattern::Any])),
+            base().rule(Rule::on([Pattern::Any])),
             base().ceiling(Ceiling::AfterJitter),
             base().jitter(Jitter::Equal),
         ] {
-            assert!(builder.build().unwrap().plain.is_none());
+            assert!(builder.build().unwrap().fast_path.is_none());
         }
     }
 }

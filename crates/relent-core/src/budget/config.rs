@@ -1,0 +1,121 @@
+//! What a budget is made of.
+
+use crate::error::{Found, PolicyError};
+
+/// What a budget is made of; all amounts in tokens, one token being one ordinary retry.
+///
+/// # Default
+/// A reserve of 10, 0.1 per request (10 %, R4.7), 0.1 per second, at most 100, each retry costs 1.
+///
+/// ```
+/// use relent_core::{Budget, BudgetConfig};
+///
+/// let budget = Budget::new(&BudgetConfig { reserve: 5.0, ..BudgetConfig::DEFAULT })?;
+/// assert_eq!(budget.balance(), 5.0);
+/// # Ok::<(), relent_core::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BudgetConfig {
+    /// Deposited by every request: the ratio of retries to requests.
+    pub ratio: f64,
+    /// Deposited by every success.
+    pub success: f64,
+    /// In the budget at the start.
+    pub reserve: f64,
+    /// Deposited by time, per second, so that a budget without traffic does not stay dead.
+    pub per_second: f64,
+    /// The most the budget holds.
+    pub capacity: f64,
+    /// What a retry costs.
+    pub cost: f64,
+    /// What a retry after a throttled failure costs.
+    pub throttled_cost: f64,
+    /// What a retry after an attempt that timed out costs; `None` for what any other costs.
+    pub timeout_cost: Option<f64>,
+    /// A retry is granted only if at least this much would be left.
+    pub floor: f64,
+    /// The cost of the last retry comes back when it succeeds (AWS).
+    pub refund_on_success: bool,
+    /// The cost is taken by every failure, granted a retry or not (gRFC A6), instead of by every
+    /// retry.
+    pub charge_failures: bool,
+}
+
+impl BudgetConfig {
+    /// Ten per cent of requests, with a small reserve and a slow refill by time.
+    pub const DEFAULT: Self = Self {
+        ratio: 0.1,
+        success: 0.0,
+        reserve: 10.0,
+        per_second: 0.1,
+        capacity: 100.0,
+        cost: 1.0,
+        throttled_cost: 1.0,
+        timeout_cost: None,
+        floor: 0.0,
+        refund_on_success: false,
+        charge_failures: false,
+    };
+
+    pub(super) const fn timeout_cost_or_cost(&self) -> f64 {
+        match self.timeout_cost {
+            Some(cost) => cost,
+            None => self.cost,
+        }
+    }
+
+    pub(crate) const fn check(&self) -> Result<(), PolicyError> {
+        let amounts = [
+            ("ratio", self.ratio),
+            ("success", self.success),
+            ("reserve", self.reserve),
+            ("per_second", self.per_second),
+            ("capacity", self.capacity),
+            ("cost", self.cost),
+            ("throttled_cost", self.throttled_cost),
+            ("timeout_cost", self.timeout_cost_or_cost()),
+            ("floor", self.floor),
+        ];
+        let mut index = 0;
+        while index < amounts.len() {
+            let (key, amount) = amounts[index];
+            // Written so that NaN fails.
+            if !(amount >= 0.0 && amount <= 1_000_000.0) {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Number(amount),
+                    "an amount of a budget is a number of tokens from 0 to 1000000",
+                ));
+            }
+            index += 1;
+        }
+        if self.reserve > self.capacity {
+            return Err(PolicyError::new(
+                "reserve",
+                Found::Number(self.reserve),
+                "the reserve of a budget may not be above its capacity",
+            ));
+        }
+        // With `charge_failures` a retry is granted above the floor, else down to it.
+        let grants = if self.charge_failures {
+            self.capacity > self.floor
+        } else {
+            self.capacity >= self.cost + self.floor
+        };
+        if !grants {
+            return Err(PolicyError::new(
+                "capacity",
+                Found::Number(self.capacity),
+                "a budget that cannot hold its floor and the cost of one retry never grants one: \
+                 raise the capacity, or set retries = \"off\"",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for BudgetConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

@@ -1,0 +1,272 @@
+use super::*;
+use core::time::Duration;
+use proptest::prelude::*;
+
+const STILL: BudgetConfig = BudgetConfig {
+    per_second: 0.0,
+    ..BudgetConfig::DEFAULT
+};
+
+fn at(seconds: u64) -> Instant {
+    Instant::ORIGIN.saturating_add(Duration::from_secs(seconds))
+}
+
+fn drain(budget: &Budget, now: Instant) -> u32 {
+    let mut granted = 0;
+    while budget.withdraw(now, Kind::Ambiguous).is_some() {
+        granted += 1;
+    }
+    granted
+}
+
+#[test]
+fn ten_per_cent_of_requests_and_a_reserve_of_ten() {
+    let budget = Budget::new(&STILL).unwrap();
+    assert_eq!(drain(&budget, at(0)), 10);
+    for _ in 0..1000 {
+        budget.on_request();
+    }
+    assert_eq!(drain(&budget, at(0)), 100);
+}
+
+/// tower truncates its percentage: .34 gives 50 %, anything above .5 gives 100 %.
+#[test]
+fn tower_percentage_truncation() {
+    let config = BudgetConfig {
+        ratio: 0.34,
+        reserve: 0.0,
+        capacity: 1000.0,
+        ..STILL
+    };
+    let budget = Budget::new(&config).unwrap();
+    for _ in 0..100 {
+        budget.on_request();
+    }
+    assert_eq!(drain(&budget, at(0)), 34);
+}
+
+#[test]
+fn time_refills_a_budget_without_traffic() {
+    let budget = Budget::new(&BudgetConfig::DEFAULT).unwrap();
+    assert_eq!(drain(&budget, at(100)), 10);
+    assert_eq!(drain(&budget, at(109)), 0);
+    assert_eq!(drain(&budget, at(110)), 1);
+    assert_eq!(drain(&budget, at(160)), 5);
+    assert_eq!(
+        drain(&budget, at(1_000_000)),
+        100,
+        "never more than the capacity"
+    );
+}
+
+/// The AWS SDK for Rust counts its first refill from the epoch.
+#[test]
+fn aws_first_refill_since_epoch() {
+    let budget = Budget::new(&BudgetConfig {
+        reserve: 0.0,
+        ..BudgetConfig::DEFAULT
+    })
+    .unwrap();
+    assert_eq!(drain(&budget, at(1_700_000_000)), 0);
+}
+
+/// Time that runs backwards (a clock of another origin) neither fills nor panics.
+#[test]
+fn a_clock_that_steps_back_is_harmless() {
+    let budget = Budget::new(&BudgetConfig::DEFAULT).unwrap();
+    assert_eq!(drain(&budget, at(100)), 10);
+    assert_eq!(drain(&budget, at(50)), 0);
+    assert_eq!(drain(&budget, Instant::MAX), 100);
+}
+
+#[test]
+fn a_retry_that_is_called_off_gives_its_tokens_back() {
+    let budget = Budget::new(&STILL).unwrap();
+    let before = budget.balance();
+    let taken = budget.withdraw(at(0), Kind::Ambiguous).unwrap();
+    assert!(budget.balance() < before);
+    budget.refund(taken);
+    assert_eq!(budget.balance(), before);
+}
+
+/// AWS retries 2.1: 14 for a transient failure, 5 for throttling, the last cost back on
+/// success, 1 for a success without retry.
+#[test]
+fn aws_weighted_costs_and_refund() {
+    let config = BudgetConfig {
+        ratio: 0.0,
+        success: 1.0,
+        reserve: 500.0,
+        capacity: 500.0,
+        cost: 14.0,
+        throttled_cost: 5.0,
+        refund_on_success: true,
+        ..STILL
+    };
+    let budget = Budget::new(&config).unwrap();
+    let first = budget.withdraw(at(0), Kind::Ambiguous).unwrap();
+    assert_eq!(budget.balance(), 486.0);
+    let second = budget.withdraw(at(0), Kind::Throttled).unwrap();
+    assert_eq!(budget.balance(), 481.0);
+    budget.on_success(second);
+    assert_eq!(budget.balance(), 486.0);
+    budget.on_success(Taken::default());
+    assert_eq!(budget.balance(), 487.0);
+    let _ = first;
+}
+
+/// gRFC A6: maxTokens 10, tokenRatio 0.1, retries only above half.
+#[test]
+fn grpc_throttling_stops_at_half() {
+    let config = BudgetConfig {
+        ratio: 0.0,
+        success: 0.1,
+        reserve: 10.0,
+        capacity: 10.0,
+        floor: 5.0,
+        charge_failures: true,
+        ..STILL
+    };
+    let budget = Budget::new(&config).unwrap();
+    let mut granted = 0;
+    for _ in 0..10 {
+        budget.on_failure(Kind::Ambiguous);
+        granted += u32::from(budget.withdraw(at(0), Kind::Ambiguous).is_some());
+    }
+    assert_eq!((granted, budget.balance()), (4, 0.0));
+    for _ in 0..51 {
+        budget.on_success(Taken::default());
+    }
+    assert!(budget.withdraw(at(0), Kind::Ambiguous).is_some());
+}
+
+#[test]
+fn a_retry_after_a_timeout_may_have_a_cost_of_its_own() {
+    for (timeout_cost, left) in [(Some(10.0), 490.0), (None, 495.0)] {
+        let budget = Budget::new(&BudgetConfig {
+            reserve: 500.0,
+            capacity: 500.0,
+            cost: 5.0,
+            throttled_cost: 2.0,
+            timeout_cost,
+            ..STILL
+        })
+        .unwrap();
+        let charge = |kind, cause| {
+            let taken = budget.withdraw(at(0), Charge::of(kind, cause)).unwrap();
+            let balance = budget.balance();
+            budget.refund(taken);
+            balance
+        };
+        assert_eq!(charge(Kind::Ambiguous, Cause::Timeout), left);
+        assert_eq!(charge(Kind::NotProcessed, Cause::Timeout), left);
+        assert_eq!(charge(Kind::Ambiguous, Cause::Status(408)), 495.0);
+        assert_eq!(charge(Kind::Throttled, Cause::Status(429)), 498.0);
+    }
+    let wrong = BudgetConfig {
+        timeout_cost: Some(-1.0),
+        ..STILL
+    };
+    assert_eq!(Budget::new(&wrong).unwrap_err().key(), "timeout_cost");
+}
+
+#[test]
+fn contradictions_do_not_build() {
+    for (config, key) in [
+        (
+            BudgetConfig {
+                ratio: -0.1,
+                ..STILL
+            },
+            "ratio",
+        ),
+        (
+            BudgetConfig {
+                ratio: f64::NAN,
+                ..STILL
+            },
+            "ratio",
+        ),
+        (
+            BudgetConfig {
+                reserve: 200.0,
+                ..STILL
+            },
+            "reserve",
+        ),
+        (
+            BudgetConfig {
+                capacity: 0.5,
+                reserve: 0.0,
+                ..STILL
+            },
+            "capacity",
+        ),
+        (
+            BudgetConfig {
+                capacity: 10.0,
+                floor: 9.5,
+                ..STILL
+            },
+            "capacity",
+        ),
+        (
+            BudgetConfig {
+                capacity: 10.0,
+                floor: 10.0,
+                charge_failures: true,
+                ..STILL
+            },
+            "capacity",
+        ),
+    ] {
+        assert_eq!(Budget::new(&config).unwrap_err().key(), key);
+    }
+}
+
+/// Tower's sum-then-add let four threads overdraw by one now and then.
+#[test]
+fn tower_overdraw_race() {
+    extern crate std;
+    let config = BudgetConfig {
+        reserve: 1000.0,
+        capacity: 1000.0,
+        ..STILL
+    };
+    let budget = Budget::new(&config).unwrap();
+    let granted: u32 = std::thread::scope(|scope| {
+        let workers: alloc::vec::Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| drain(&budget, at(0))))
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap())
+            .sum()
+    });
+    assert_eq!(granted, 1000);
+}
+
+proptest! {
+    /// Against a plain sum: no order of calls makes or loses a token.
+    #[test]
+    fn no_order_of_calls_makes_tokens(calls in proptest::collection::vec(0..4u8, 0..200)) {
+        let budget = Budget::new(&STILL).unwrap();
+        let mut model = 10_000_i64;
+        let mut held = alloc::vec::Vec::new();
+        for call in calls {
+            match call {
+                0 => { budget.on_request(); model = (model + 100).min(100_000); }
+                1 | 2 => match budget.withdraw(at(0), Kind::Ambiguous) {
+                    Some(taken) => { model -= 1000; held.push(taken); }
+                    None => prop_assert!(model < 1000),
+                },
+                _ => if let Some(taken) = held.pop() {
+                    budget.refund(taken);
+                    model = (model + 1000).min(100_000);
+                },
+            }
+            prop_assert!(model >= 0);
+            prop_assert_eq!((budget.balance() * MILLI) as i64, model);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What makes a policy contradict itself.
+
+use core::time::Duration;
+
+use super::{MAX_RULES, Policy, Rule};
+use crate::backoff::Backoff;
+use crate::error::{Found, PolicyError};
+use crate::jitter::Jitter;
+use crate::pattern::Pattern;
+
+/// What cannot be a failure is not listed as one.
+const fn check_patterns(key: &'static str, patterns: &[Pattern]) -> Result<(), PolicyError> {
+    let mut index = 0;
+    while index < patterns.len() {
+        match patterns[index] {
+            Pattern::Status(low, _) if low < 200 => {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Count(low as u32),
+                    "a status below 200 is not the answer to a request: use 200 to 599",
+                ));
+            }
+            Pattern::Grpc(0) => {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Nothing,
+                    "the gRPC status OK is no failure: use a code from 1 to 16",
+                ));
+            }
+            _ => {}
+        }
+        index += 1;
+    }
+    Ok(())
+}
+
+pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
+    if let Some(listed) = &policy.retry_on
+        && let Err(error) = check_patterns("retry_on", listed.as_slice())
+    {
+        return Err(error);
+    }
+    if let Err(error) = check_patterns("stop_on", policy.stop_on.as_slice()) {
+        return Err(error);
+    }
+    if let Err(error) = check_patterns("not_processed", policy.not_processed.as_slice()) {
+        return Err(error);
+    }
+    if let Err(error) = check_waits(&policy.backoff, policy.jitter, policy.max_delay) {
+        return Err(error);
+    }
+    if let (Some(initial), Some(ceiling)) = (policy.throttled_initial, policy.max_delay)
+        && initial.as_nanos() > ceiling.as_nanos()
+    {
+        return Err(PolicyError::new(
+            "throttled_initial",
+            Found::Duration(initial),
+            "the first delay after throttling may not be above max_delay",
+        ));
+    }
+    if let Some(limit) = policy.deadline
+        && limit.as_nanos() <= policy.attempt_room.as_nanos()
+    {
+        return Err(PolicyError::new(
+            "deadline",
+            Found::Duration(limit),
+            "a deadline has to be longer than 0s, and longer than attempt_room; leave it out for no limit",
+        ));
+    }
+    if let Err(error) = check_attempt_timeout(policy.attempt_timeout) {
+        return Err(error);
+    }
+    // Written so that NaN fails.
+    if !(policy.hint_spread > 0.0 && policy.hint_spread <= 1.0) {
+        return Err(PolicyError::new(
+            "hint_spread",
+            Found::Number(policy.hint_spread),
+            "the spread is a share of the hint above 0, at most 1; hint = \"replace\" has none",
+        ));
+    }
+    if policy.rules.len() > MAX_RULES {
+        return Err(PolicyError::new(
+            "rules",
+            Found::Count(policy.rules.len() as u32),
+            "a policy has at most 8 rules: put more patterns into one rule",
+        ));
+    }
+    let rules = policy.rules.as_slice();
+    let mut index = 0;
+    while index < rules.len() {
+        if let Err(error) = check_rule(&rules[index], policy) {
+            return Err(error);
+        }
+        index += 1;
+    }
+    if let Some(gate) = &policy.gate
+        && let Err(error) = gate.check()
+    {
+        return Err(error);
+    }
+    if let Some(rate) = &policy.request_rate
+        && let Err(error) = rate.check()
+    {
+        return Err(error);
+    }
+    match &policy.budget {
+        Some(budget) => budget.check(),
+        None => Ok(()),
+    }
+}
+
+const fn check_rule(rule: &Rule, policy: &Policy) -> Result<(), PolicyError> {
+    if rule.on.as_slice().is_empty() {
+        return Err(PolicyError::new(
+            "on",
+            Found::Nothing,
+            "a rule names at least one failure it is about, such as 429 or timeout",
+        ));
+    }
+    if let Err(error) = check_patterns("on", rule.on.as_slice()) {
+        return Err(error);
+    }
+    if let Some(retries) = rule.max_retries
+        && retries > 255
+    {
+        return Err(PolicyError::new(
+            "max_retries",
+            Found::Count(retries),
+            "a rule allows at most 255 retries; leave it out for the policy's own limit",
+        ));
+    }
+    if let Some(backoff) = &rule.backoff
+        && !backoff.fits_a_byte()
+    {
+        return Err(PolicyError::new(
+            "backoff",
+            Found::Nothing,
+            "the schedule or the phases of a rule come to their end within 255 retries",
+        ));
+    }
+    let backoff = match &rule.backoff {
+        Some(backoff) => backoff,
+        None => &policy.backoff,
+    };
+    let max_delay = match (rule.max_delay, &rule.backoff) {
+        (Some(ceiling), _) => Some(ceiling),
+        // The policy's ceiling is not a promise about a rule with a backoff of its own.
+        (None, Some(_)) => None,
+        (None, None) => policy.max_delay,
+    };
+    let jitter = match rule.jitter {
+        Some(jitter) => jitter,
+        None if backoff.draws() => Jitter::None,
+        None => policy.jitter,
+    };
+    if let Err(error) = check_waits(backoff, jitter, max_delay) {
+        return Err(error);
+    }
+    check_attempt_timeout(rule.attempt_timeout)
+}
+
+const fn check_attempt_timeout(limit: Option<Duration>) -> Result<(), PolicyError> {
+    match limit {
+        Some(Duration::ZERO) => Err(PolicyError::new(
+            "attempt_timeout",
+            Found::Duration(Duration::ZERO),
+            "an attempt needs some time; leave the timeout out for no limit",
+        )),
+        _ => Ok(()),
+    }
+}
+
+const fn check_waits(
+    backoff: &Backoff,
+    jitter: Jitter,
+    max_delay: Option<Duration>,
+) -> Result<(), PolicyError> {
+    if let Err(error) = backoff.check() {
+        return Err(error);
+    }
+    if backoff.draws() && !matches!(jitter, Jitter::None) {
+        return Err(PolicyError::new(
+            "jitter",
+            Found::Nothing,
+            "this backoff draws its own randomness: set jitter to none",
+        ));
+    }
+    match jitter {
+        // Written so that NaN fails.
+        Jitter::Proportional(fraction) if !(fraction >= 0.0 && fraction <= 1.0) => {
+            return Err(PolicyError::new(
+                "jitter",
+                Found::Number(fraction),
+                "the fraction of proportional jitter is a number from 0 to 1",
+            ));
+        }
+        Jitter::Additive { min, max } if min.as_nanos() > max.as_nanos() => {
+            return Err(PolicyError::new(
+                "jitter",
+                Found::Duration(min),
+                "the least that additive jitter adds may not be above the most",
+            ));
+        }
+        _ => {}
+    }
+    if let (Some(ceiling), Some(first)) = (max_delay, backoff.first())
+        && ceiling.as_nanos() < first.as_nanos()
+    {
+        return Err(PolicyError::new(
+            "max_delay",
+            Found::Duration(ceiling),
+            "the ceiling may not be below the first delay of the backoff",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::BudgetConfig;
+    use crate::policy::PolicyBuilder;
+    use crate::request_rate::RequestRateConfig;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn base() -> PolicyBuilder {
+        Policy::builder(Backoff::exponential(SECOND))
+    }
+
+    #[test]
+    fn contradictory_policies_do_not_build() {
+        let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
+        let cases: [(PolicyBuilder, &str); 28] = [
+            (base().max_delay(SECOND / 2), "max_delay"),
+            (
+                base().max_delay(SECOND).throttled_initial(2 * SECOND),
+                "throttled_initial",
+            ),
+            (base().deadline(Duration::ZERO), "deadline"),
+            (base().deadline(SECOND).attempt_room(SECOND), "deadline"),
+            (base().attempt_timeout(Duration::ZERO), "attempt_timeout"),
+            (base().hint_spread(0.0), "hint_spread"),
+            (base().hint_spread(-0.5), "hint_spread"),
+            (base().hint_spread(1.5), "hint_spread"),
+            (base().hint_spread(f64::NAN), "hint_spread"),
+            (base().jitter(Jitter::Proportional(1.5)), "jitter"),
+            (base().jitter(Jitter::Proportional(f64::NAN)), "jitter"),
+            (
+                base().jitter(Jitter::Additive {
+                    min: SECOND,
+                    max: Duration::ZERO,
+                }),
+                "jitter",
+            ),
+            (
+                Policy::builder(Backoff::decorrelated(SECOND)).jitter(Jitter::Full),
+                "jitter",
+            ),
+            (base().rule(Rule::on([])), "on"),
+            (base().rule(Rule::on([Pattern::from(101)])), "on"),
+            (base().retry_on([Pattern::Status(100, 599)]), "retry_on"),
+            (base().retry_on([Pattern::Grpc(0)]), "retry_on"),
+            (base().stop_on([Pattern::from(103)]), "stop_on"),
+            (
+                base().rule(Rule {
+                    max_retries: Some(256),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "max_retries",
+            ),
+            (
+                base().rule(Rule {
+                    backoff: Some(Backoff::schedule([SECOND; 256])),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "backoff",
+            ),
+            (
+                base().rule(Rule {
+                    backoff: Some(Backoff::None.then(255, Backoff::None)),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "backoff",
+            ),
+            (
+                base().rule(Rule {
+                    max_delay: Some(SECOND / 2),
+                    ..Rule::on([Pattern::Any])
+                }),
+                "max_delay",
+            ),
+            (many, "rules"),
+            (
+                base().budget(BudgetConfig {
+                    ratio: -1.0,
+                    ..BudgetConfig::DEFAULT
+                }),
+                "ratio",
+            ),
+            (base().request_rate(RequestRateConfig::new(0.0)), "limit"),
+            (
+                base().request_rate(RequestRateConfig::new(f64::NAN)),
+                "limit",
+            ),
+            (
+                base().request_rate(RequestRateConfig {
+                    adapt: false,
+                    ..RequestRateConfig::ADAPTIVE
+                }),
+                "limit",
+            ),
+            (
+                base().request_rate(RequestRateConfig {
+                    burst: Some(0),
+                    ..RequestRateConfig::ADAPTIVE
+                }),
+                "burst",
+            ),
+        ];
+        for (builder, key) in cases {
+            let error = builder.build().unwrap_err();
+            assert_eq!(error.key(), key, "{error}");
+        }
+    }
+}
