@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::duration::format_duration;
+use crate::hedge::HedgeDelay;
 use crate::hint::HintMode;
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
@@ -54,7 +55,8 @@ impl fmt::Display for Doubt {
 
 impl Policy {
     /// What this policy says that cannot be meant: limits below what they limit, failures in lists that
-    /// exclude each other, rules that never match, ratios above 1. `relent policy check` shows it.
+    /// exclude each other, rules that never match, hedges that never go, ratios above 1. `relent policy
+    /// check` shows it.
     #[must_use]
     pub fn doubts(&self) -> Vec<Doubt> {
         let mut doubts = Doubts(Vec::new());
@@ -64,6 +66,7 @@ impl Policy {
         for (index, rule) in self.rules().iter().enumerate() {
             doubts.rule(self, index, rule);
         }
+        doubts.hedge(self);
         doubts.amounts(self);
         doubts.0
     }
@@ -248,6 +251,39 @@ impl Doubts {
         }
     }
 
+    /// Hedges that never go, and hence nobody remembers anything for.
+    fn hedge(&mut self, policy: &Policy) {
+        let Some(hedge) = policy.hedge() else { return };
+        if policy.is_off() {
+            // An operator's switch leaves the rest as it was.
+            return;
+        }
+        if policy.max_retries() == Some(0) {
+            let why = "has no effect: a hedge is a retry, and the policy allows none";
+            self.add("hedge", why.to_string());
+            return;
+        }
+        let (key, soonest) = match hedge.delay {
+            HedgeDelay::Fixed(delay) => ("hedge.delay", delay),
+            HedgeDelay::Percentile { least, .. } => ("hedge.least", least),
+        };
+        for (limit_key, limit) in [
+            ("attempt_timeout", policy.attempt_timeout()),
+            ("deadline", policy.deadline()),
+            ("max_elapsed", policy.max_elapsed()),
+        ] {
+            if let Some(limit) = limit.filter(|limit| soonest >= *limit) {
+                let (soonest, limit) = (format_duration(soonest), format_duration(limit));
+                self.add(
+                    key,
+                    format!(
+                        "{soonest} are no less than the {limit_key} of {limit}: nothing is hedged"
+                    ),
+                );
+            }
+        }
+    }
+
     fn amounts(&mut self, policy: &Policy) {
         let Some(budget) = policy.budget() else {
             return;
@@ -298,6 +334,7 @@ fn never_retried(policy: &Policy, pattern: &Pattern) -> Option<String> {
 mod tests {
     use super::*;
     use crate::budget::BudgetConfig;
+    use crate::hedge::HedgeConfig;
     use crate::policy::PolicyBuilder;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -457,6 +494,36 @@ mod tests {
             ..rule(&["503"])
         });
         doubts(ruled, &["rules[0].max_retries: 4 are never reached"]);
+    }
+
+    #[test]
+    fn a_hedge_that_never_goes_is_doubtful() {
+        let hedged = base().hedge(HedgeConfig::after(SECOND));
+        doubts(hedged.clone().attempt_timeout(2 * SECOND), &[]);
+        doubts(
+            hedged.clone().attempt_timeout(SECOND),
+            &["hedge.delay: 1s are no less than the attempt_timeout of 1s"],
+        );
+        doubts(
+            hedged.clone().max_retries(0),
+            &["hedge: has no effect: a hedge is a retry"],
+        );
+        doubts(hedged.max_retries(0).retries_off(true), &[]);
+        let late = HedgeDelay::Percentile {
+            percentile: 0.95,
+            least: 5 * SECOND,
+            most: 9 * SECOND,
+            samples: 200,
+        };
+        let late = HedgeConfig {
+            delay: late,
+            max_hedges: 1,
+        };
+        doubts(
+            base().hedge(late).deadline(5 * SECOND),
+            &["hedge.least: 5s are no less than the deadline of 5s"],
+        );
+        doubts(base().hedge(HedgeConfig::percentile(0.95)), &[]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! cannot. What is written out leaves out every default, and reads back equal.
 
 mod backoff;
+mod hedge;
 mod table;
 mod value;
 
@@ -20,7 +21,9 @@ use crate::gate::GateConfig;
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
 use crate::request_rate::RequestRateConfig;
+use crate::throttle::ThrottleConfig;
 use backoff::BackoffForm;
+use hedge::HedgeForm;
 use table::{missing, present, table, unless};
 use value::{
     CeilingWord, Count, HintWord, JitterText, Limit, PatternText, Retries, Span, Switch, SwitchedTo,
@@ -53,6 +56,8 @@ table!(PolicyForm {
     budget: BudgetForm,
     gate: GateForm,
     request_rate: RequestRateForm,
+    hedge: HedgeForm,
+    throttle: ThrottleForm,
 });
 
 table!(RuleForm {
@@ -88,6 +93,11 @@ table!(RequestRateForm {
     limit: f64,
     burst: Count,
     adapt: bool,
+});
+
+table!(ThrottleForm {
+    factor: f64,
+    window: Span,
 });
 
 impl Serialize for Policy {
@@ -147,6 +157,8 @@ impl PolicyForm {
             budget: policy.budget.as_ref().map(BudgetForm::of),
             gate: policy.gate.as_ref().map(GateForm::of),
             request_rate: policy.request_rate.as_ref().map(RequestRateForm::of),
+            hedge: policy.hedge.as_ref().map(HedgeForm::of),
+            throttle: policy.throttle.as_ref().map(ThrottleForm::of),
         }
     }
 
@@ -227,6 +239,12 @@ impl PolicyForm {
         }
         if let Some(rate) = self.request_rate {
             builder = builder.request_rate(rate.into_config());
+        }
+        if let Some(hedge) = self.hedge {
+            builder = builder.hedge(hedge.into_config()?);
+        }
+        if let Some(throttle) = self.throttle {
+            builder = builder.throttle(throttle.into_config());
         }
         builder.build().map_err(|error| error.to_string())
     }
@@ -326,6 +344,24 @@ impl RequestRateForm {
             limit: self.limit,
             burst: self.burst.map(|burst| burst.0),
             adapt: self.adapt.unwrap_or(false),
+        }
+    }
+}
+
+impl ThrottleForm {
+    fn of(config: &ThrottleConfig) -> Self {
+        let default = ThrottleConfig::DEFAULT;
+        Self {
+            factor: unless(config.factor, &default.factor),
+            window: unless(config.window, &default.window).map(Span),
+        }
+    }
+
+    fn into_config(self) -> ThrottleConfig {
+        let default = ThrottleConfig::DEFAULT;
+        ThrottleConfig {
+            factor: self.factor.unwrap_or(default.factor),
+            window: self.window.map_or(default.window, |span| span.0),
         }
     }
 }

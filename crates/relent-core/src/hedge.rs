@@ -18,6 +18,9 @@ pub const MAX_HEDGES: u32 = 4;
 const EVERY: u64 = 32;
 /// What the histogram remembers at least, in samples.
 const MEMORY: u32 = 2048;
+/// What a percentile that says no more is held between.
+pub(crate) const LEAST: Duration = Duration::from_millis(1);
+pub(crate) const MOST: Duration = Duration::from_secs(10);
 /// No hedge: too little is known.
 const NEVER: u64 = u64::MAX;
 
@@ -40,7 +43,7 @@ pub enum HedgeDelay {
     },
 }
 
-/// What a [`Hedge`] is made of.
+/// When an attempt that takes long is joined by another, and by how many: the `[hedge]` of a policy.
 ///
 /// ```
 /// use core::time::Duration;
@@ -79,12 +82,19 @@ impl HedgeConfig {
         Self {
             delay: HedgeDelay::Percentile {
                 percentile,
-                least: Duration::from_millis(1),
-                most: Duration::from_secs(10),
-                samples: (10.0 / (1.0 - percentile) + 0.5) as u32,
+                least: LEAST,
+                most: MOST,
+                samples: usual_samples(percentile),
             },
             max_hedges: 1,
         }
+    }
+
+    /// Whether somebody has to remember how long successes took: the
+    /// [destination](crate::Policy::new_hedge), since those of different hosts do not mix.
+    #[must_use]
+    pub const fn learns(&self) -> bool {
+        matches!(self.delay, HedgeDelay::Percentile { .. })
     }
 
     /// The same with up to this many hedges, from 1 to [`MAX_HEDGES`].
@@ -94,7 +104,7 @@ impl HedgeConfig {
         self
     }
 
-    const fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) const fn check(&self) -> Result<(), PolicyError> {
         if self.max_hedges == 0 || self.max_hedges > MAX_HEDGES {
             return Err(PolicyError::new(
                 "max_hedges",
@@ -135,6 +145,11 @@ impl HedgeConfig {
         }
         Ok(())
     }
+}
+
+/// Ten beyond the percentile. The cast saturates.
+pub(crate) const fn usual_samples(percentile: f64) -> u32 {
+    (10.0 / (1.0 - percentile) + 0.5) as u32
 }
 
 /// When an attempt that takes long is joined by another, shared by all callers of a destination:
@@ -183,6 +198,10 @@ impl Hedge {
     /// contradict each other, samples that cannot tell the percentile.
     pub fn new(config: &HedgeConfig) -> Result<Self, PolicyError> {
         config.check()?;
+        Ok(Self::from_checked(config))
+    }
+
+    pub(crate) fn from_checked(config: &HedgeConfig) -> Self {
         let (delay, observed) = match config.delay {
             HedgeDelay::Fixed(delay) => (nanos(delay).min(NEVER - 1), None),
             HedgeDelay::Percentile {
@@ -202,12 +221,12 @@ impl Hedge {
                 (NEVER, Some(Box::new(observed)))
             }
         };
-        Ok(Self {
+        Self {
             delay: AtomicU64::new(delay),
             max_hedges: config.max_hedges,
             observed,
             refused: AtomicU64::new(0),
-        })
+        }
     }
 
     /// How long an attempt runs before a hedge joins it; `None` for no hedge, because too little is

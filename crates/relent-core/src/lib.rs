@@ -102,7 +102,7 @@ pub use server_time::ServerTime;
 pub use session::Session;
 pub use shedder::{Admission, Arrival, Shedder, ShedderConfig};
 pub use spread::Backlog;
-pub use throttle::Throttle;
+pub use throttle::{Throttle, ThrottleConfig};
 pub use time::Instant;
 pub use trace::{Trace, TraceEntry};
 pub use waits::Waits;

@@ -144,14 +144,14 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// With the gate and the request rate of the policy, where it has them.
+    /// With the gate, the request rate and the throttle of the policy, where it has them.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         Self {
             gate: policy.new_gate(),
             patience: policy.gate().map_or(Duration::ZERO, |gate| gate.patience),
             rate: policy.new_request_rate(),
-            throttle: None,
+            throttle: policy.new_throttle(),
             line: Line::default(),
             due: None,
             next_id: 0,
@@ -162,13 +162,6 @@ impl Outbound {
     #[must_use]
     pub fn with_request_rate(mut self, rate: RequestRate) -> Self {
         self.rate = Some(rate);
-        self
-    }
-
-    /// Refuses requests locally that the destination would most likely refuse (R4.7).
-    #[must_use]
-    pub fn with_throttle(mut self, throttle: Throttle) -> Self {
-        self.throttle = Some(throttle);
         self
     }
 

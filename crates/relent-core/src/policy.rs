@@ -14,10 +14,12 @@ use crate::budget::{Budget, BudgetConfig};
 use crate::ceiling::{Ceiling, default_max_delay};
 use crate::fast_path::FastPath;
 use crate::gate::{Gate, GateConfig};
+use crate::hedge::{Hedge, HedgeConfig};
 use crate::hint::HintMode;
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 use crate::request_rate::{RequestRate, RequestRateConfig};
+use crate::throttle::{Throttle, ThrottleConfig};
 use crate::time::Instant;
 pub use builder::PolicyBuilder;
 pub use rule::{MAX_RULES, Rule};
@@ -62,6 +64,8 @@ pub struct Policy {
     pub(crate) budget: Option<BudgetConfig>,
     pub(crate) gate: Option<GateConfig>,
     pub(crate) request_rate: Option<RequestRateConfig>,
+    pub(crate) hedge: Option<HedgeConfig>,
+    pub(crate) throttle: Option<ThrottleConfig>,
     pub(crate) assume_repeatable: bool,
     pub(crate) retries_off: bool,
     /// Whether a session has to know the time before its first failure.
@@ -110,6 +114,8 @@ impl Policy {
             budget: None,
             gate: None,
             request_rate: None,
+            hedge: None,
+            throttle: None,
             assume_repeatable: false,
             retries_off: false,
             timed: false,
@@ -313,6 +319,34 @@ impl Policy {
     #[must_use]
     pub fn new_request_rate(&self) -> Option<RequestRate> {
         self.request_rate.as_ref().map(RequestRate::from_checked)
+    }
+
+    /// When an attempt that takes long is joined by another, if the policy hedges.
+    #[must_use]
+    pub const fn hedge(&self) -> Option<&HedgeConfig> {
+        self.hedge.as_ref()
+    }
+
+    /// What is remembered for hedges at one destination, if the policy hedges and retries are not
+    /// turned off. Share it among all callers.
+    #[must_use]
+    pub fn new_hedge(&self) -> Option<Hedge> {
+        let hedge = self.hedge.as_ref().filter(|_| !self.retries_off);
+        hedge.map(Hedge::from_checked)
+    }
+
+    /// When requests are refused locally, if the policy throttles.
+    #[must_use]
+    pub const fn throttle(&self) -> Option<&ThrottleConfig> {
+        self.throttle.as_ref()
+    }
+
+    /// A new throttle for one destination, if the policy has one and retries are not turned off. Share
+    /// it among all callers.
+    #[must_use]
+    pub fn new_throttle(&self) -> Option<Throttle> {
+        let throttle = self.throttle.as_ref().filter(|_| !self.retries_off);
+        throttle.map(Throttle::from_checked)
     }
 
     /// A new budget for one destination, if the policy has one. Share it among all callers.

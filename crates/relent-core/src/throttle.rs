@@ -10,16 +10,61 @@ use crate::window::Window;
 const REQUESTS: usize = 0;
 const ACCEPTS: usize = 1;
 
+/// When requests are refused locally: the `[throttle]` of a policy.
+///
+/// # Default
+/// The published values: K = 2 over two minutes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ThrottleConfig {
+    /// K, from 1 up: so many requests may be made for each that is accepted. A K below 2 refuses sooner
+    /// and notices recovery later.
+    pub factor: f64,
+    /// The recent past that counts. Longer than nothing.
+    pub window: Duration,
+}
+
+impl ThrottleConfig {
+    /// The published values: K = 2 over two minutes.
+    pub const DEFAULT: Self = Self {
+        factor: 2.0,
+        window: Duration::from_secs(120),
+    };
+
+    pub(crate) const fn check(&self) -> Result<(), PolicyError> {
+        if !(self.factor >= 1.0 && self.factor.is_finite()) {
+            return Err(PolicyError::new(
+                "factor",
+                Found::Number(self.factor),
+                "the K of a throttle is a number from 1 up; 2 is usual",
+            ));
+        }
+        if self.window.is_zero() {
+            return Err(PolicyError::new(
+                "window",
+                Found::Duration(self.window),
+                "the window of a throttle lasts longer than nothing; 2m is usual",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for ThrottleConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 /// Refuses a request locally with probability max(0, (requests − K·accepts)/(requests + 1)), both
 /// counted over the recent past ("Handling Overload", Site Reliability Engineering; R4.7).
 ///
-/// One value per destination; a driver shares it behind a lock. It is a sibling of the
+/// One value per destination, which its [`Outbound`](crate::Outbound) has. It is a sibling of the
 /// [`Budget`](crate::Budget): that limits retries, this limits first attempts as well.
 ///
 /// ```
 /// use relent_core::{Draw, Instant, Throttle};
 ///
-/// let mut throttle = Throttle::new();
+/// let mut throttle = Throttle::default();
 /// let now = Instant::ORIGIN;
 /// for _ in 0..100 {
 ///     throttle.admit(now, &mut Draw::at(1.0)); // and the server accepts none of them
@@ -33,38 +78,20 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// The published values: K = 2 over two minutes.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            factor: 2.0,
-            window: Window::new(Duration::from_secs(120)),
-        }
-    }
-
-    /// With another K and window. A K below 2 refuses sooner and notices recovery later.
+    /// A throttle that knows nothing of its destination yet.
     ///
     /// # Errors
-    /// A K below 1 would refuse a healthy destination; a window of nothing has no memory.
-    pub const fn with(factor: f64, window: Duration) -> Result<Self, PolicyError> {
-        if !(factor >= 1.0 && factor.is_finite()) {
-            return Err(PolicyError::new(
-                "throttle factor",
-                Found::Number(factor),
-                "K is a number from 1 up; 2 is usual",
-            ));
+    /// A K below 1, which would refuse a healthy destination; a window of nothing, which has no memory.
+    pub fn new(config: &ThrottleConfig) -> Result<Self, PolicyError> {
+        config.check()?;
+        Ok(Self::from_checked(config))
+    }
+
+    pub(crate) const fn from_checked(config: &ThrottleConfig) -> Self {
+        Self {
+            factor: config.factor,
+            window: Window::new(config.window),
         }
-        if window.is_zero() {
-            return Err(PolicyError::new(
-                "throttle window",
-                Found::Duration(window),
-                "the window lasts longer than nothing; 2m is usual",
-            ));
-        }
-        Ok(Self {
-            factor,
-            window: Window::new(window),
-        })
     }
 
     /// The probability with which a request would be refused now.
@@ -92,7 +119,7 @@ impl Throttle {
 
 impl Default for Throttle {
     fn default() -> Self {
-        Self::new()
+        Self::from_checked(&ThrottleConfig::DEFAULT)
     }
 }
 
@@ -107,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_healthy_destination_is_never_refused() {
-        let mut throttle = Throttle::new();
+        let mut throttle = Throttle::default();
         for second in 0..1000 {
             assert!(throttle.admit(at(second), &mut Draw::at(0.0)));
             throttle.on_accept(at(second));
@@ -116,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_published_formula() {
-        let mut throttle = Throttle::new();
+        let mut throttle = Throttle::default();
         for _ in 0..10 {
             throttle.window.add(at(0), REQUESTS);
         }
@@ -129,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_past_is_forgotten_after_the_window() {
-        let mut throttle = Throttle::new();
+        let mut throttle = Throttle::default();
         for _ in 0..100 {
             throttle.admit(at(0), &mut Draw::at(1.0));
         }
@@ -139,8 +166,12 @@ mod tests {
 
     #[test]
     fn values_that_make_no_sense_are_refused() {
-        assert!(Throttle::with(0.5, Duration::from_secs(1)).is_err());
-        assert!(Throttle::with(f64::NAN, Duration::from_secs(1)).is_err());
-        assert!(Throttle::with(2.0, Duration::ZERO).is_err());
+        let with = |factor, window| Throttle::new(&ThrottleConfig { factor, window });
+        for factor in [0.5, f64::NAN, f64::INFINITY] {
+            let error = with(factor, Duration::from_secs(1)).unwrap_err();
+            assert_eq!(error.key(), "factor");
+        }
+        assert_eq!(with(2.0, Duration::ZERO).unwrap_err().key(), "window");
+        assert!(with(1.0, Duration::from_nanos(1)).is_ok());
     }
 }

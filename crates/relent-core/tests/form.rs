@@ -9,7 +9,8 @@ use std::time::Duration;
 use any_policy::policy;
 use proptest::prelude::*;
 use relent_core::{
-    Backoff, BudgetConfig, Ceiling, HintMode, Jitter, Pattern, Policy, Rule, parse_duration,
+    Backoff, BudgetConfig, Ceiling, HedgeConfig, HedgeDelay, HintMode, Jitter, Pattern, Policy,
+    Rule, ThrottleConfig, parse_duration,
 };
 
 fn seconds(text: &str) -> Duration {
@@ -67,6 +68,17 @@ timeout_cost = 10
 floor = 1
 refund_on_success = true
 charge_failures = false
+
+[hedge]
+percentile = 0.9
+least = "2ms"
+most = "3s"
+samples = 150
+max_hedges = 2
+
+[throttle]
+factor = 1.5
+window = "1m"
 "#;
 
 fn every_key() -> Policy {
@@ -120,6 +132,19 @@ fn every_key() -> Policy {
         floor: 1.0,
         refund_on_success: true,
         charge_failures: false,
+    })
+    .hedge(HedgeConfig {
+        delay: HedgeDelay::Percentile {
+            percentile: 0.9,
+            least: seconds("2ms"),
+            most: seconds("3s"),
+            samples: 150,
+        },
+        max_hedges: 2,
+    })
+    .throttle(ThrottleConfig {
+        factor: 1.5,
+        window: seconds("1m"),
     })
     .build()
     .unwrap()
@@ -181,6 +206,31 @@ fn absent_keys_are_the_defaults_of_the_builder() {
     ] {
         let policy: Policy = toml::from_str(text).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(policy, Policy::builder(backoff).build().unwrap(), "{text}");
+    }
+}
+
+#[test]
+fn a_hedge_says_when_and_the_rest_is_usual() {
+    for (text, config) in [
+        ("delay = '50ms'", HedgeConfig::after(seconds("50ms"))),
+        (
+            "delay = '0s'\nmax_hedges = 4",
+            HedgeConfig::after(Duration::ZERO).max_hedges(4),
+        ),
+        ("percentile = 0.95", HedgeConfig::percentile(0.95)),
+        (
+            "percentile = 0.5\nmax_hedges = 2",
+            HedgeConfig::percentile(0.5).max_hedges(2),
+        ),
+    ] {
+        let text = format!("backoff = 'none'\n[hedge]\n{text}");
+        let policy: Policy = toml::from_str(&text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(policy.hedge(), Some(&config), "{text}");
+    }
+    let policy: Policy = toml::from_str("backoff = 'none'\n[throttle]").unwrap();
+    assert_eq!(policy.throttle(), Some(&ThrottleConfig::DEFAULT));
+    for preset in [Policy::STANDARD, Policy::PATIENT] {
+        assert_eq!((preset.hedge(), preset.throttle()), (None, None));
     }
 }
 
@@ -251,6 +301,30 @@ fn wrong_values_say_what_is_accepted() {
         ("stop_on = [{}]", &["a failure such as 503"]),
         ("budget.ratio = -1", &["ratio is -1", "number of tokens"]),
         ("max_delay = '10ms'", &["max_delay is 10ms", "first delay"]),
+        (
+            "hedge = {}",
+            &["missing key `delay` or `percentile`", "50ms"],
+        ),
+        (
+            "hedge = { delay = '1s', percentile = 0.9 }",
+            &["a `delay` and a `percentile`", "one of them"],
+        ),
+        (
+            "hedge = { delay = '1s', most = '2s' }",
+            &["most is out of place", "belongs to a `percentile`"],
+        ),
+        (
+            "hedge.percentile = 95",
+            &["percentile is 95", "0.5", "0.999", "0.95"],
+        ),
+        ("hedge.percentile = 1", &["percentile is 1", "0.999"]),
+        (
+            "hedge = { delay = '1s', max_hedges = 0 }",
+            &["max_hedges is 0", "from 1 to 4", "leave hedging out"],
+        ),
+        ("hedge.delay = 50", &["no unit", "250ms"]),
+        ("throttle.factor = 0.5", &["factor is 0.5", "from 1 up"]),
+        ("throttle.window = '0s'", &["window is 0s", "2m is usual"]),
         ("rules = [{ on = [] }]", &["at least one failure"]),
         (
             "rules = [{ on = ['any'], max_retries = 256 }]",
@@ -307,6 +381,8 @@ fn unknown_and_doubled_keys_are_refused_everywhere() {
         "backoff.chain = [{ backoff = 'none', delay = '1s' }]",
         "backoff = 'none'\n[[rules]]\non = ['any']\nonn = []",
         "backoff = 'none'\n[budget]\nratios = 1",
+        "backoff = 'none'\n[hedge]\ndelay = '1s'\nhedges = 1",
+        "backoff = 'none'\n[throttle]\nk = 2",
     ] {
         toml_error(text, &["unknown field", "expected"]);
     }

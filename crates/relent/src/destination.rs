@@ -1,4 +1,4 @@
-//! What the callers of one destination share: budget, gate, cooldown and request rate.
+//! What the callers of one destination share: budget, gate, cooldown, request rate, throttle and hedge.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,13 +9,14 @@ use std::task::Waker;
 use std::time::Duration;
 
 use relent_core::{
-    Answer, Asking, Budget, Cooldown, Ended, Failure, Gate, Hop, Instant, Outbound, Permit, Policy,
-    RequestRate, Throttle,
+    Answer, Asking, Budget, Cooldown, Ended, Failure, Gate, Hedge, Hop, Instant, Outbound, Permit,
+    Policy, RequestRate,
 };
 
 use crate::random::SessionRandom;
 
-/// What the callers of one destination share: the budget, the gate, the cooldown and the request rate.
+/// What the callers of one destination share: the budget, the gate, the cooldown, the request rate, the
+/// throttle, and how long its successes take, for hedges.
 ///
 /// Have one for each destination that fails by itself (a host, a database), in an `Arc` or a
 /// `static`, and give it to every session that goes there with
@@ -38,6 +39,7 @@ use crate::random::SessionRandom;
 /// ```
 pub struct Destination {
     budget: Option<Budget>,
+    hedge: Option<Hedge>,
     cooldown: Cooldown,
     /// The policy's longest hint: no cooldown lasts longer.
     longest: Duration,
@@ -90,11 +92,13 @@ impl GateState {
 }
 
 impl Destination {
-    /// A destination with the budget, the gate and the request rate of the policy, where it has them.
+    /// A destination with the budget, the gate, the request rate, the throttle and the hedge of the
+    /// policy, where it has them.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         Self {
             budget: policy.new_budget(),
+            hedge: policy.new_hedge(),
             cooldown: Cooldown::new(),
             longest: policy.max_hint(),
             quiet: true,
@@ -127,14 +131,6 @@ impl Destination {
         self
     }
 
-    /// Refuses requests locally that the destination would most likely refuse, by the recent share of
-    /// those it accepted ("Handling Overload", Site Reliability Engineering; R4.7). Such a request
-    /// stops with [`StopReason::Overloaded`](crate::StopReason::Overloaded) before its first attempt.
-    #[must_use]
-    pub fn with_throttle(self, throttle: Throttle) -> Self {
-        self.with(|outbound| outbound.with_throttle(throttle))
-    }
-
     /// Makes no more attempts than this rate allows, in place of the policy's. Callers are held back
     /// until their slot comes, in the order in which they asked; one whose slot would come after its
     /// limit, or after the longest hint that its policy obeys, stops at once with
@@ -159,6 +155,12 @@ impl Destination {
     #[must_use]
     pub const fn budget(&self) -> Option<&Budget> {
         self.budget.as_ref()
+    }
+
+    /// When an attempt there is joined by another, and what is remembered for it.
+    #[must_use]
+    pub const fn hedge(&self) -> Option<&Hedge> {
+        self.hedge.as_ref()
     }
 
     /// The cooldown.

@@ -164,5 +164,5 @@ pub use relent_core::{
     Instant, Jitter, JitterError, Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern,
     PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Random,
     Repeatable, RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason, Taken,
-    Throttle, Trace, TraceEntry, Waits, format_duration, parse_duration,
+    ThrottleConfig, Trace, TraceEntry, Waits, format_duration, parse_duration,
 };

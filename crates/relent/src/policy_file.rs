@@ -123,6 +123,18 @@ pub struct NamedPolicy {
 /// limit = 100               # at most; may be left out where it adapts
 /// burst = 10                # at once after a pause; a tenth of a second's worth if absent
 /// adapt = false             # fewer after a throttled failure, then more again
+///
+/// [hedge]                   # another attempt beside one that takes long; none if absent
+/// percentile = 0.95         # after the time that this share of recent successes did not exceed,
+/// least = "1ms"             # no sooner than this,
+/// most = "10s"              # no later than this,
+/// samples = 200             # and not before so many are known; ten beyond the percentile if absent
+/// # delay = "50ms"          # or after a fixed time
+/// max_hedges = 1            # beside one attempt, up to 4
+///
+/// [throttle]                # refuses locally what the destination would refuse; none if absent
+/// factor = 2                # K: so many requests for each that is accepted
+/// window = "2m"             # the recent past that counts
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct PolicyFile {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use relent::{
     Audience, Backoff, BudgetConfig, Clock, Destination, Driver, Entry, Failure, Hint, Policy,
-    Polled, StopReason, Throttle, VirtualClock, blocking, poll, retry, retry_mut,
+    Polled, StopReason, ThrottleConfig, VirtualClock, blocking, poll, retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
 
@@ -271,11 +271,14 @@ fn the_blocking_loop_enters_too() {
 
 #[test]
 fn a_throttled_destination_refuses_before_the_first_attempt() {
-    let once = || Policy::builder(Backoff::None).max_retries(0);
+    let once = || {
+        let policy = Policy::builder(Backoff::None).max_retries(0);
+        policy.throttle(ThrottleConfig::DEFAULT)
+    };
     let gate = relent::GateConfig::DEFAULT;
     for policy in [once().build().unwrap(), once().gate(gate).build().unwrap()] {
         let clock = VirtualClock::new();
-        let there = Destination::new(&policy).with_throttle(Throttle::new());
+        let there = Destination::new(&policy);
         let reasons: Vec<_> = (0..200)
             .map(|_| {
                 // Refused, and no outage: a gate would take that up itself.

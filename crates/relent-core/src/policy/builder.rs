@@ -9,10 +9,12 @@ use crate::budget::BudgetConfig;
 use crate::ceiling::Ceiling;
 use crate::error::PolicyError;
 use crate::gate::GateConfig;
+use crate::hedge::HedgeConfig;
 use crate::hint::HintMode;
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
 use crate::request_rate::RequestRateConfig;
+use crate::throttle::ThrottleConfig;
 
 /// Builds a [`Policy`]; see there for an example.
 #[derive(Clone, PartialEq, Debug)]
@@ -237,6 +239,56 @@ impl PolicyBuilder {
     /// As many attempts as are asked for.
     pub const fn no_request_rate(mut self) -> Self {
         self.policy.request_rate = None;
+        self
+    }
+
+    /// Joins an attempt that takes long by another, and takes the outcome that is there first; no
+    /// hedges by default (R4.7). A hedge is a retry that does not wait for the failure: it counts among
+    /// `max_retries` and is paid for from the same budget, so a policy without retries has none.
+    ///
+    /// Where attempts must not overlap, nothing is hedged. A percentile needs a destination, which
+    /// remembers how long successes took.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use relent_core::{Backoff, HedgeConfig, Policy};
+    ///
+    /// let policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+    ///     .hedge(HedgeConfig::percentile(0.95))
+    ///     .build()?;
+    /// assert_eq!(policy.hedge().map(|hedge| hedge.max_hedges), Some(1));
+    /// # Ok::<(), relent_core::PolicyError>(())
+    /// ```
+    pub const fn hedge(mut self, config: HedgeConfig) -> Self {
+        self.policy.hedge = Some(config);
+        self
+    }
+
+    /// One attempt after the other.
+    pub const fn no_hedge(mut self) -> Self {
+        self.policy.hedge = None;
+        self
+    }
+
+    /// Refuses requests locally that the destination would most likely refuse; no throttle by default
+    /// (R4.7). Such a request stops with [`StopReason::Overloaded`](crate::StopReason::Overloaded)
+    /// before its first attempt.
+    ///
+    /// ```
+    /// use relent_core::{Policy, ThrottleConfig};
+    ///
+    /// let policy = Policy::STANDARD.clone().into_builder().throttle(ThrottleConfig::DEFAULT).build()?;
+    /// assert_eq!(policy.throttle().map(|throttle| throttle.factor), Some(2.0));
+    /// # Ok::<(), relent_core::PolicyError>(())
+    /// ```
+    pub const fn throttle(mut self, config: ThrottleConfig) -> Self {
+        self.policy.throttle = Some(config);
+        self
+    }
+
+    /// Nothing is refused locally.
+    pub const fn no_throttle(mut self) -> Self {
+        self.policy.throttle = None;
         self
     }
 

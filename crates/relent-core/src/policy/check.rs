@@ -103,6 +103,16 @@ pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
     {
         return Err(error);
     }
+    if let Some(hedge) = &policy.hedge
+        && let Err(error) = hedge.check()
+    {
+        return Err(error);
+    }
+    if let Some(throttle) = &policy.throttle
+        && let Err(error) = throttle.check()
+    {
+        return Err(error);
+    }
     match &policy.budget {
         Some(budget) => budget.check(),
         None => Ok(()),
@@ -219,8 +229,10 @@ const fn check_waits(
 mod tests {
     use super::*;
     use crate::budget::BudgetConfig;
+    use crate::hedge::HedgeConfig;
     use crate::policy::PolicyBuilder;
     use crate::request_rate::RequestRateConfig;
+    use crate::throttle::ThrottleConfig;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -231,7 +243,7 @@ mod tests {
     #[test]
     fn contradictory_policies_do_not_build() {
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 28] = [
+        let cases: [(PolicyBuilder, &str); 33] = [
             (base().max_delay(SECOND / 2), "max_delay"),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
@@ -299,6 +311,29 @@ mod tests {
                 "ratio",
             ),
             (base().request_rate(RequestRateConfig::new(0.0)), "limit"),
+            (base().hedge(HedgeConfig::percentile(1.0)), "percentile"),
+            (
+                base().hedge(HedgeConfig::percentile(f64::NAN)),
+                "percentile",
+            ),
+            (
+                base().hedge(HedgeConfig::after(SECOND).max_hedges(5)),
+                "max_hedges",
+            ),
+            (
+                base().throttle(ThrottleConfig {
+                    factor: 0.9,
+                    ..ThrottleConfig::DEFAULT
+                }),
+                "factor",
+            ),
+            (
+                base().throttle(ThrottleConfig {
+                    window: Duration::ZERO,
+                    ..ThrottleConfig::DEFAULT
+                }),
+                "window",
+            ),
             (
                 base().request_rate(RequestRateConfig::new(f64::NAN)),
                 "limit",

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::option::of as optional;
 use proptest::prelude::*;
 use relent_core::{
-    Backoff, BudgetConfig, Ceiling, GateConfig, HintMode, Jitter, Pattern, Phase, Policy,
-    RequestRateConfig, Rule,
+    Backoff, BudgetConfig, Ceiling, GateConfig, HedgeConfig, HedgeDelay, HintMode, Jitter, Pattern,
+    Phase, Policy, RequestRateConfig, Rule, ThrottleConfig,
 };
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -167,6 +167,47 @@ fn request_rate() -> BoxedStrategy<RequestRateConfig> {
         .boxed()
 }
 
+fn hedge() -> BoxedStrategy<HedgeConfig> {
+    let percentile = (
+        0.5..=0.999f64,
+        optional((duration(), duration())),
+        optional(1000..=1_000_000u32),
+    );
+    let delay = prop_oneof![
+        duration().prop_map(HedgeDelay::Fixed),
+        percentile.prop_map(|(percentile, bounds, known)| {
+            let HedgeDelay::Percentile {
+                least,
+                most,
+                samples,
+                ..
+            } = HedgeConfig::percentile(percentile).delay
+            else {
+                unreachable!()
+            };
+            let (one, other) = bounds.unwrap_or((least, most));
+            HedgeDelay::Percentile {
+                percentile,
+                least: one.min(other),
+                most: one.max(other),
+                samples: known.unwrap_or(samples),
+            }
+        }),
+    ];
+    (delay, 1..=4u32)
+        .prop_map(|(delay, max_hedges)| HedgeConfig { delay, max_hedges })
+        .boxed()
+}
+
+fn throttle() -> BoxedStrategy<ThrottleConfig> {
+    (1.0..1e9f64, 1..u64::MAX)
+        .prop_map(|(factor, window)| ThrottleConfig {
+            factor,
+            window: Duration::from_nanos(window),
+        })
+        .boxed()
+}
+
 /// Any policy that builds.
 pub(crate) fn policy() -> impl Strategy<Value = Policy> {
     let waits = (
@@ -201,6 +242,8 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
         any::<bool>(),
         optional(gate()),
         optional(request_rate()),
+        optional(hedge()),
+        optional(throttle()),
     );
     (waits, limits, hints, lists, rest).prop_filter_map(
         "contradictory policies do not build",
@@ -266,6 +309,12 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
             }
             if let Some(config) = rest.4 {
                 builder = builder.request_rate(config);
+            }
+            if let Some(config) = rest.5 {
+                builder = builder.hedge(config);
+            }
+            if let Some(config) = rest.6 {
+                builder = builder.throttle(config);
             }
             builder.build().ok()
         },

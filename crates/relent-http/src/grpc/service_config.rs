@@ -28,7 +28,7 @@ const MAX_ATTEMPTS: u32 = 5;
 /// | `initialBackoff`, `maxBackoff`, `backoffMultiplier` | backoff and `max_delay`, with a jitter of ±20 % |
 /// | `retryableStatusCodes` | `retry_on`, by name or number. `UNAVAILABLE` includes failures of the network and `DEADLINE_EXCEEDED` an attempt timeout, which gRPC reports so |
 /// | a pushback | `hint = "exact"` |
-/// | `hedgingPolicy` | [`MethodConfig::hedge`], with a policy that retries after `nonFatalStatusCodes`, at once, up to `maxAttempts`. After a pushback there are no more hedges; if all fail, it is waited for |
+/// | `hedgingPolicy` | `hedge`, in a policy that retries after `nonFatalStatusCodes`, at once, up to `maxAttempts`. After a pushback there are no more hedges; if all fail, it is waited for |
 /// | `timeout` | `deadline` |
 /// | `retryThrottling` | [`budget`](Self::budget), for one server name. Of `tokenRatio` three digits count, those after them do not |
 ///
@@ -112,9 +112,9 @@ pub struct Hedging {
 
 impl Hedging {
     /// `None` if the limit on `maxAttempts` leaves no room for one.
-    fn hedge(&self) -> Option<Hedge> {
+    fn config(&self) -> Option<HedgeConfig> {
         let hedges = (self.max_attempts - 1).min(MAX_HEDGES);
-        Hedge::new(&HedgeConfig::after(self.delay).max_hedges(hedges)).ok()
+        (hedges > 0).then(|| HedgeConfig::after(self.delay).max_hedges(hedges))
     }
 }
 
@@ -262,14 +262,16 @@ impl ServiceConfig {
         if let Some(timeout) = &timeout {
             policy = policy.deadline(timeout.duration_above_zero()?);
         }
-        let hedge = hedging.as_ref().and_then(Hedging::hedge);
+        if let Some(hedge) = hedging.as_ref().and_then(Hedging::config) {
+            policy = policy.hedge(hedge);
+        }
         let policy = policy
             .build()
             .map_err(|error| entry.error(error.to_string()))?;
         let method = MethodConfig {
+            hedge: policy.new_hedge().map(Arc::new),
             policy: Arc::new(policy),
             hedging,
-            hedge: hedge.map(Arc::new),
         };
         let Some(names) = entry.get("name")? else {
             return Ok(());

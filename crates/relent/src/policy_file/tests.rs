@@ -62,6 +62,8 @@ fn the_documented_keys_are_the_keys() {
         ..crate::RequestRateConfig::new(100.0)
     };
     assert_eq!(policy.request_rate(), Some(&rate));
+    assert_eq!(policy.hedge(), Some(&crate::HedgeConfig::percentile(0.95)));
+    assert_eq!(policy.throttle(), Some(&crate::ThrottleConfig::DEFAULT));
     let written = "backoff.exponential = { initial = \"1s\", factor = 2 }";
     let others: Vec<_> = page
         .lines()

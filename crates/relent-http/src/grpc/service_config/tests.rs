@@ -189,9 +189,8 @@ fn a_hedged_method_is_hedged_and_retried_at_once_after_what_is_not_fatal() {
             non_fatal: vec![GrpcCode::Unavailable],
         })
     );
-    let hedge = method.hedge().unwrap();
-    let expected = (Some(Duration::from_millis(500)), 4);
-    assert_eq!((hedge.delay(), hedge.max_hedges()), expected);
+    let hedge = HedgeConfig::after(Duration::from_millis(500)).max_hedges(4);
+    assert_eq!(method.policy().hedge(), Some(&hedge));
     assert_eq!(method.policy().max_retries(), Some(4));
     assert_eq!(waits(method.policy(), unavailable(), 0.5), [0.0; 4]);
     let fatal = Failure::ambiguous().cause(GrpcCode::Internal.into());
@@ -204,11 +203,15 @@ fn without_a_list_every_status_is_fatal() {
     let config = read(&method(&json!({ "hedgingPolicy": hedging }))).unwrap();
     let method = config.method("/shop.Orders/Get").unwrap();
     assert!(waits(method.policy(), unavailable(), 0.5).is_empty());
-    assert_eq!(method.hedge().unwrap().delay(), Some(Duration::ZERO));
+    assert_eq!(
+        method.policy().hedge(),
+        Some(&HedgeConfig::after(Duration::ZERO))
+    );
     // A limit of one attempt leaves no room for a hedge.
     let text = self::method(&json!({ "hedgingPolicy": hedging })).to_string();
     let config = ServiceConfig::from_json_up_to(&text, 1).unwrap();
-    assert!(config.method("/shop.Orders/Get").unwrap().hedge().is_none());
+    let method = config.method("/shop.Orders/Get").unwrap();
+    assert_eq!(method.policy().hedge(), None);
 }
 
 #[test]
