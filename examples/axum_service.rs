@@ -16,7 +16,8 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use relent::{Policy, PolicyError};
-use relent_http::{Caller, Client, Error, IdempotencyKey, Mark};
+use relent_http::{Caller, Mark};
+use relent_reqwest::{Client, Error, IdempotencyKey};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -124,8 +125,8 @@ impl Above {
 struct Failed(StatusCode, Option<Mark>);
 
 fn succeeded(
-    outcome: Result<relent_http::Response, Error>,
-) -> Result<relent_http::Response, Failed> {
+    outcome: Result<relent_reqwest::Response, Error>,
+) -> Result<relent_reqwest::Response, Failed> {
     let response = outcome?;
     match response.summary().reason {
         None => Ok(response),

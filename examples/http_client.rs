@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use relent::{Backoff, Policy};
-use relent_http::{Client, IdempotencyKey, Response};
+use relent_reqwest::{Client, IdempotencyKey, Response};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

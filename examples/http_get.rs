@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             .text()
             .await
     })
-    .classify(relent_http::network::classify)
+    .classify(relent_reqwest::network::classify)
     .notify(|notice| eprintln!("{notice}"))
     .await?;
     print!("{body}");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use relent::{Backoff, Policy, Summary, Trace, observe};
-use relent_http::Client;
+use relent_reqwest::Client;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 #[tokio::main]

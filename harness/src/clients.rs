@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use relent::{Cause, Policy, Summary};
-use relent_http::{Client, client};
+use relent_reqwest::{Client, recipe};
 use relent_sim::{Outcome, Request, Scenario, requests};
 use tokio::task::{JoinSet, LocalSet};
 
@@ -44,7 +44,7 @@ pub async fn ask(
     address: &str,
 ) -> Result<(), Box<dyn Error>> {
     // The proxies of the environment are none for this machine.
-    let http = client::recipe().no_proxy().build()?;
+    let http = recipe().no_proxy().build()?;
     let policy = Arc::new(policy);
     let own = (0..).zip(requests(scenario, seed).unwrap_or_default());
     let own: Vec<(u64, Request)> = own

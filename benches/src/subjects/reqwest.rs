@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use relent::{Backoff, Jitter, Policy};
-use relent_http::client::recipe;
-use relent_http::{Client, RetryMiddleware};
+use relent_reqwest::recipe;
+use relent_reqwest::{Client, RetryMiddleware};
 use reqwest::retry;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 use reqwest_retry::RetryTransientMiddleware;

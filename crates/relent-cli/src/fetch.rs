@@ -25,8 +25,8 @@ use relent::{
     Cause, Decision, Destination, Driver, Failure, Goes, Policy, Random, Repeatable, Stop,
     StopReason, TokioClock, TraceJson,
 };
-use relent_http::client::{recipe, watched};
-use relent_http::{AttemptError, Client, Download, Failed, Last};
+use relent_reqwest::{AttemptError, Client, Download, Failed, Last};
+use relent_reqwest::{recipe, watched};
 
 use crate::console::{complain, print};
 use crate::live::{Live, Waiting};
@@ -200,7 +200,7 @@ fn client(
 
 fn begin(
     client: &Client,
-    request: http::Request<relent_http::Body>,
+    request: http::Request<relent_reqwest::Body>,
     idle_timeout: Duration,
 ) -> Download<'_> {
     Download::new(client, request).min_rate(LEAST, idle_timeout)

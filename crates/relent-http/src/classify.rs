@@ -122,15 +122,17 @@ pub fn classify_listed(
 }
 
 /// Whether a response is no failure whatever the time is: most are, and need no clock.
-#[cfg(any(feature = "reqwest", feature = "tower"))]
+#[cfg(feature = "attempt")]
 #[inline]
-pub(crate) fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
+#[must_use]
+pub fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
     status.as_u16() < 400 && !grpc::is_grpc(headers)
 }
 
 /// Whether the failure is what a `DELETE` is told when it has been done.
-#[cfg(any(feature = "reqwest", feature = "tower"))]
-pub(crate) fn is_gone(method: &http::Method, failure: &Failure) -> bool {
+#[cfg(feature = "attempt")]
+#[must_use]
+pub fn is_gone(method: &http::Method, failure: &Failure) -> bool {
     *method == http::Method::DELETE && matches!(failure.cause, Cause::Status(404 | 410))
 }
 

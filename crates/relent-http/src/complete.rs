@@ -7,21 +7,18 @@
 //! with it; or by as many bytes as were announced. In HTTP/1 hyper itself looks after lengths and
 //! chunks.
 
+#[cfg(feature = "tower")]
 use std::any::type_name;
 use std::error::Error;
 use std::fmt;
-#[cfg(feature = "reqwest")]
 use std::pin::Pin;
-#[cfg(feature = "reqwest")]
 use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use http_body::Frame;
-#[cfg(feature = "reqwest")]
 use http_body::{Body, SizeHint};
-#[cfg(feature = "reqwest")]
 use pin_project_lite::pin_project;
 
 use crate::field::{digits, trim};
@@ -70,7 +67,8 @@ impl Error for Truncated {}
 
 /// Whether a response to such a request has content (RFC 9110 §6.4.1): none has one to HEAD, one with
 /// 1xx, 204, 205 or 304.
-pub(crate) fn has_content(method: &Method, status: StatusCode) -> bool {
+#[must_use]
+pub fn has_content(method: &Method, status: StatusCode) -> bool {
     let none = status.is_informational()
         || matches!(
             status,
@@ -81,7 +79,7 @@ pub(crate) fn has_content(method: &Method, status: StatusCode) -> bool {
 
 /// What proves that a body is whole.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Proof {
+pub struct Proof {
     received: u64,
     announced: Option<u64>,
     /// The trailers have arrived.
@@ -95,27 +93,21 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// What a body of the type `B` has to prove under this head, after a request by this method if it
-    /// is known; `None` if hyper sees to it, or there is nothing to come.
+    /// What a body has to prove under this head, after a request by this method if it is known; `None`
+    /// if hyper sees to it, or there is nothing to come. `tells_end`: whether the body is known to tell
+    /// its `END_STREAM` by `is_end_stream`, once it has ended.
     #[inline]
-    pub(crate) fn needed<B>(
+    pub fn needed(
         method: Option<&Method>,
         status: StatusCode,
         version: Version,
         headers: &HeaderMap,
+        tells_end: impl FnOnce() -> bool,
     ) -> Option<Self> {
         if version < Version::HTTP_2 {
             return None;
         }
-        Self::of_stream(method, status, headers, tells_end::<B>())
-    }
-
-    /// The same for a response of reqwest.
-    #[cfg(feature = "reqwest")]
-    #[inline]
-    pub(crate) fn of(method: Option<&Method>, response: &reqwest::Response) -> Option<Self> {
-        let (status, version) = (response.status(), response.version());
-        Self::needed::<reqwest::Body>(method, status, version, response.headers())
+        Self::of_stream(method, status, headers, tells_end())
     }
 
     #[inline(never)]
@@ -137,7 +129,7 @@ impl Proof {
 
     /// Passes on what was read of the body, or says that its end is none. `end_stream`: what the body
     /// says of itself after its end.
-    pub(crate) fn check<D: Buf, E: Into<BoxError>>(
+    pub fn check<D: Buf, E: Into<BoxError>>(
         &mut self,
         read: Option<Result<Frame<D>, E>>,
         end_stream: impl FnOnce() -> bool,
@@ -187,24 +179,23 @@ fn is_open_grpc(headers: &HeaderMap) -> bool {
         && !headers.contains_key(GRPC_STATUS)
 }
 
-#[cfg(feature = "reqwest")]
 pin_project! {
     /// A body whose end is an error unless it is proved.
-    pub(crate) struct Complete<B> {
+    #[derive(Debug)]
+    pub struct Complete<B> {
         #[pin]
         body: B,
         proof: Proof,
     }
 }
 
-#[cfg(feature = "reqwest")]
 impl<B> Complete<B> {
-    pub(crate) const fn new(body: B, proof: Proof) -> Self {
+    /// This body, which has to prove this.
+    pub const fn new(body: B, proof: Proof) -> Self {
         Self { body, proof }
     }
 }
 
-#[cfg(feature = "reqwest")]
 impl<B> Body for Complete<B>
 where
     B: Body,
@@ -238,54 +229,9 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     values.next().is_none().then_some(length)
 }
 
-/// Whether bodies of this type are known to tell their `END_STREAM`.
-fn tells_end<B>() -> bool {
+/// Whether bodies of this type are known to tell their `END_STREAM`: those of hyper.
+#[cfg(feature = "tower")]
+pub(crate) fn tells_end<B>() -> bool {
     // By name, since a body need not be `'static`. At worst one is not known.
-    let is = |name| type_name::<B>() == name;
-    #[cfg(feature = "reqwest")]
-    if is(type_name::<reqwest::Body>()) {
-        return reqwest_tells_end();
-    }
-    is(type_name::<hyper::body::Incoming>())
-}
-
-/// Whether reqwest passes on what hyper tells. It does unless it was built to decode: the body that
-/// decodes, or would, does not (tower-http 0.6).
-///
-/// Any crate of a program can have asked for that. It shows in whether the builder has the method to
-/// turn it on: if not, the one of the trait is called.
-#[cfg(feature = "reqwest")]
-fn reqwest_tells_end() -> bool {
-    use std::any::TypeId;
-
-    /// Stands for a builder that has no such method.
-    struct Cannot;
-
-    #[allow(unused, reason = "reqwest's own come before these, if it has them")]
-    trait Decodes: Sized {
-        fn gzip(self, _: bool) -> Cannot {
-            Cannot
-        }
-        fn brotli(self, _: bool) -> Cannot {
-            Cannot
-        }
-        fn zstd(self, _: bool) -> Cannot {
-            Cannot
-        }
-        fn deflate(self, _: bool) -> Cannot {
-            Cannot
-        }
-    }
-
-    impl Decodes for reqwest::ClientBuilder {}
-
-    fn returned<T: 'static>(_: fn(reqwest::ClientBuilder) -> T) -> TypeId {
-        TypeId::of::<T>()
-    }
-
-    let cannot = TypeId::of::<Cannot>();
-    returned(|builder| builder.gzip(true)) == cannot
-        && returned(|builder| builder.brotli(true)) == cannot
-        && returned(|builder| builder.zstd(true)) == cannot
-        && returned(|builder| builder.deflate(true)) == cannot
+    type_name::<B>() == type_name::<hyper::body::Incoming>()
 }

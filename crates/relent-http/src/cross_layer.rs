@@ -22,7 +22,7 @@ const EVERY: u64 = 64;
 
 /// A client that tells; its clones share the histogram.
 #[derive(Clone)]
-pub(crate) struct CrossLayer(Arc<Shared>);
+pub struct CrossLayer(Arc<Shared>);
 
 struct Shared {
     histogram: Mutex<Histogram>,
@@ -30,7 +30,13 @@ struct Shared {
 }
 
 impl CrossLayer {
-    pub(crate) fn new() -> Self {
+    /// A client that has not called yet.
+    #[must_use]
+    #[allow(
+        clippy::new_without_default,
+        reason = "two defaults would not be equal"
+    )]
+    pub fn new() -> Self {
         Self(Arc::new(Shared {
             histogram: Mutex::new(Histogram::new(WINDOW)),
             calls: AtomicU64::new(0),
@@ -44,7 +50,8 @@ impl CrossLayer {
     }
 
     /// The policy under the deadline that a request brings along; `None` if nothing changes.
-    pub(crate) fn policy(policy: &Policy, headers: &HeaderMap) -> Option<Arc<Policy>> {
+    #[must_use]
+    pub fn policy(policy: &Policy, headers: &HeaderMap) -> Option<Arc<Policy>> {
         within(policy, remaining(headers)?)
     }
 }
@@ -62,7 +69,7 @@ impl Shared {
 
 /// One call of a client that may tell of it. It counts among the client's calls when it is dropped:
 /// answered, given up or cancelled.
-pub(crate) struct Telling<K: Clock>(Option<Told<K>>);
+pub struct Telling<K: Clock>(Option<Told<K>>);
 
 struct Told<K: Clock> {
     shared: Arc<Shared>,
@@ -79,13 +86,13 @@ impl<K: Clock> Telling<K> {
 
     /// A call of this client; one that is `None` tells nothing.
     #[inline]
-    pub(crate) fn of(client: Option<&CrossLayer>, clock: impl FnOnce() -> K) -> Self {
+    pub fn of(client: Option<&CrossLayer>, clock: impl FnOnce() -> K) -> Self {
         Self(client.map(|client| Told::new(client, clock())))
     }
 
     /// Writes what this attempt tells into the headers of its request.
     #[inline]
-    pub(crate) fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
+    pub fn tell(&mut self, attempt: &Attempt, headers: &mut HeaderMap) {
         if let Some(told) = &mut self.0 {
             told.tell(attempt, headers);
         }

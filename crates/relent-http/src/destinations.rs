@@ -4,34 +4,32 @@
 //! the port that the scheme has anyway, and without who asks. `http` and `https` of one host are two:
 //! they are two listeners, and often two services.
 
-#[cfg(feature = "reqwest")]
 use std::borrow::Cow;
 use std::sync::Arc;
 
-#[cfg(feature = "tower")]
 use http::Uri;
-#[cfg(feature = "tower")]
 use http::uri::Authority;
 use relent::{Destination, Destinations};
 use relent_core::Policy;
-#[cfg(feature = "reqwest")]
-use reqwest::Url;
 
 /// Where the shared state of a request is found.
 #[derive(Clone, Debug)]
-pub(crate) enum There {
+pub enum DestinationSource {
+    /// One for each origin.
     ByOrigin(Arc<Destinations>),
+    /// One for all.
     One(Arc<Destination>),
 }
 
-impl There {
-    pub(crate) fn by_origin(policy: &Arc<Policy>) -> Self {
+impl DestinationSource {
+    /// One for each origin, made by this policy.
+    #[must_use]
+    pub fn by_origin(policy: &Arc<Policy>) -> Self {
         Self::ByOrigin(Arc::new(Destinations::new(Arc::clone(policy))))
     }
 
     /// The destination at this address.
-    #[cfg(feature = "tower")]
-    pub(crate) fn at(&self, uri: &Uri) -> Arc<Destination> {
+    pub fn at(&self, uri: &Uri) -> Arc<Destination> {
         match self {
             Self::ByOrigin(destinations) => {
                 // Most addresses are written as their destination is called, and are not copied.
@@ -42,32 +40,21 @@ impl There {
         }
     }
 
-    /// The destination at this address; `None` is one that reqwest will refuse.
-    #[cfg(feature = "reqwest")]
-    pub(crate) fn of(&self, url: Option<&Url>) -> Arc<Destination> {
+    /// The destination at an origin that is written as `scheme://authority`, in small letters and
+    /// without the port that the scheme has anyway, as `url::Url` writes it. User and password may be in
+    /// it. An empty one is that of every address that is none.
+    pub fn named(&self, origin: &str) -> Arc<Destination> {
         match self {
             Self::ByOrigin(destinations) => {
-                let written = url.map_or("", written_origin);
-                let last = destinations.again(written);
-                last.unwrap_or_else(|| destinations.of(&without_user(written)))
+                let last = destinations.again(origin);
+                last.unwrap_or_else(|| destinations.of(&without_user(origin)))
             }
             Self::One(destination) => Arc::clone(destination),
         }
     }
 }
 
-/// The beginning of an address up to its path. A `Url` has no port that the scheme has anyway, and no
-/// capitals.
-#[cfg(feature = "reqwest")]
-#[inline]
-fn written_origin(url: &Url) -> &str {
-    const SEPARATOR: usize = "://".len();
-    let end = url.scheme().len() + SEPARATOR + url.authority().len();
-    url.as_str().get(..end).unwrap_or_default()
-}
-
 /// Who asks is no part of where it goes, and a password is kept nowhere.
-#[cfg(feature = "reqwest")]
 fn without_user(origin: &str) -> Cow<'_, str> {
     let separated = origin.split_once("://");
     match separated.and_then(|(scheme, authority)| Some((scheme, authority.rsplit_once('@')?.1))) {
@@ -78,7 +65,6 @@ fn without_user(origin: &str) -> Cow<'_, str> {
 
 /// Whether the address begins with exactly this origin. Other ways to write it, and other schemes, are
 /// for [`origin_of_uri`].
-#[cfg(feature = "tower")]
 #[inline]
 fn is_called(uri: &Uri, name: &str) -> bool {
     let authority = uri.authority().map_or("", Authority::as_str);
@@ -91,7 +77,6 @@ fn is_called(uri: &Uri, name: &str) -> bool {
 }
 
 /// What the destination at this address is called, however the address is written.
-#[cfg(feature = "tower")]
 fn origin_of_uri(uri: &Uri) -> String {
     let scheme = uri.scheme_str().map(str::to_ascii_lowercase);
     let usual = match scheme.as_deref() {
@@ -115,13 +100,13 @@ fn origin_of_uri(uri: &Uri) -> String {
     }
 }
 
-#[cfg(all(test, feature = "tower"))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests may panic")]
 mod tests {
     use super::*;
 
-    fn there() -> There {
-        There::by_origin(&Arc::new(Policy::STANDARD.clone()))
+    fn there() -> DestinationSource {
+        DestinationSource::by_origin(&Arc::new(Policy::STANDARD.clone()))
     }
 
     /// Every way to write one origin, and how it is called.
@@ -160,21 +145,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "reqwest")]
-    #[test]
-    fn client_and_layer_call_an_origin_by_one_name() {
-        let there = there();
-        for (written, name) in WAYS {
-            let by_uri = there.at(&written.parse().unwrap());
-            let by_url = there.of(Some(&written.parse().unwrap()));
-            assert!(Arc::ptr_eq(&by_uri, &by_url), "{written}");
-            let There::ByOrigin(destinations) = &there else {
-                unreachable!()
-            };
-            assert!(Arc::ptr_eq(&by_url, &destinations.of(name)), "{written}");
-        }
-    }
-
     #[test]
     fn http_and_https_of_one_host_are_two_destinations() {
         let there = there();
@@ -185,12 +155,6 @@ mod tests {
         ] {
             let at = |uri: &str| there.at(&uri.parse().unwrap());
             assert!(!Arc::ptr_eq(&at(one), &at(two)));
-            #[cfg(feature = "reqwest")]
-            {
-                let of = |url: &str| there.of(Some(&url.parse().unwrap()));
-                assert!(!Arc::ptr_eq(&of(one), &of(two)));
-                assert!(Arc::ptr_eq(&of(one), &at(one)));
-            }
         }
     }
 
@@ -218,13 +182,11 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "reqwest")]
     #[test]
     fn who_asks_makes_no_difference() {
         let there = there();
-        let of = |url: &str| there.of(Some(&url.parse().unwrap()));
-        let one = of("https://a:secret@one.example/");
-        assert!(Arc::ptr_eq(&one, &of("https://one.example/")));
-        assert!(Arc::ptr_eq(&one, &of("https://b@one.example/")));
+        let one = there.named("https://a:secret@one.example");
+        assert!(Arc::ptr_eq(&one, &there.named("https://one.example")));
+        assert!(Arc::ptr_eq(&one, &there.named("https://b@one.example")));
     }
 }

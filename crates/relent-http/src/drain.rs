@@ -15,13 +15,14 @@ use crate::complete::Proof;
 use crate::drained::{Drained, End, NotKept};
 
 /// The longest that it may take: about what a new connection would cost anyway.
-pub(crate) const TIME: Duration = Duration::from_millis(250);
+pub const TIME: Duration = Duration::from_millis(250);
 /// The most bytes that are read: more than an error page has.
-pub(crate) const BYTES: usize = 256 << 10;
+pub const BYTES: usize = 256 << 10;
 
 /// How long a response is read before the next attempt, which starts `after` so long and must start
 /// within `room`: where that is short, no longer than the attempt waits anyway.
-pub(crate) fn patience(after: Duration, room: Option<Duration>) -> Duration {
+#[must_use]
+pub fn patience(after: Duration, room: Option<Duration>) -> Duration {
     match room {
         Some(room) if room < after.saturating_add(TIME) => after.min(TIME),
         _ => TIME,
@@ -31,7 +32,8 @@ pub(crate) fn patience(after: Duration, room: Option<Duration>) -> Duration {
 pin_project! {
     /// A body that is read to its end, and kept. What is not read to its end is dropped, which closes
     /// its connection.
-    pub(crate) struct Drain<R> {
+    #[derive(Debug)]
+    pub struct Drain<R> {
         // `None` when no more is read of it.
         #[pin]
         body: Option<R>,
@@ -46,18 +48,19 @@ where
     R::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     /// The body of the response with this head. Of one that is known to be too long nothing is read.
-    pub(crate) fn new<B>(head: &Response<B>, body: R) -> Self {
+    /// `tells_end`: as for [`Proof::needed`].
+    pub fn new<B>(head: &Response<B>, body: R, tells_end: impl FnOnce() -> bool) -> Self {
         let (status, version) = (head.status(), head.version());
         let fits = body.size_hint().lower() <= BYTES as u64;
         Self {
             body: fits.then_some(body),
-            proof: Proof::needed::<R>(None, status, version, head.headers()),
+            proof: Proof::needed(None, status, version, head.headers(), tells_end),
             drained: Drained::new(if fits { End::Whole } else { NotKept::LONG }),
         }
     }
 
     /// Ready when there is no more to read, or too much.
-    pub(crate) fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let Drained {
             bytes,
@@ -101,7 +104,7 @@ where
     }
 
     /// Reads no more: if it has not come to its end, it took too long.
-    pub(crate) fn end(self: Pin<&mut Self>) {
+    pub fn end(self: Pin<&mut Self>) {
         let mut this = self.project();
         if this.body.is_some() {
             this.body.set(None);
@@ -116,7 +119,7 @@ where
     }
 
     /// What was read, once.
-    pub(crate) fn take(mut self: Pin<&mut Self>) -> Drained {
+    pub fn take(mut self: Pin<&mut Self>) -> Drained {
         self.as_mut().end();
         let mut drained = std::mem::take(self.project().drained);
         drained.bytes.shrink_to_fit();

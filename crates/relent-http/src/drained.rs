@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 
 /// What was read of a body, as a body. If that is not all of it, it ends with an error.
 #[derive(Debug, Default)]
-pub(crate) struct Drained {
+pub struct Drained {
     pub(crate) bytes: Vec<u8>,
     pub(crate) trailers: Option<HeaderMap>,
     pub(crate) end: End,

@@ -1,9 +1,11 @@
-//! The few shapes of field values that the headers share.
+//! The few shapes of field values that header fields share.
 
 use std::fmt;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
+
+pub use crate::http_date::parse as http_date;
 
 /// A field value that does not follow its grammar. It is ignored, and noted in the trace
 /// (design rule 5).
@@ -19,8 +21,8 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// The length that a head announces.
-#[cfg(any(feature = "reqwest", feature = "tower"))]
-pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
+#[must_use]
+pub fn content_length(headers: &HeaderMap) -> Option<u64> {
     let length = headers.get(http::header::CONTENT_LENGTH)?;
     length.to_str().ok()?.parse().ok()
 }
@@ -31,7 +33,8 @@ pub(crate) const MILLIS: u32 = 1_000_000;
 pub(crate) const SECONDS: u32 = 1_000_000_000;
 
 /// The value without optional white space around it (RFC 9110 §5.6.3).
-pub(crate) fn trim(value: &[u8]) -> &[u8] {
+#[must_use]
+pub fn trim(value: &[u8]) -> &[u8] {
     let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
     let start = value.iter().position(is_text).unwrap_or(value.len());
     let end = value
@@ -42,7 +45,10 @@ pub(crate) fn trim(value: &[u8]) -> &[u8] {
 }
 
 /// `1*DIGIT`, saturating.
-pub(crate) fn digits(value: &[u8]) -> Result<u64, Malformed> {
+///
+/// # Errors
+/// [`Malformed`] if it is anything else.
+pub fn digits(value: &[u8]) -> Result<u64, Malformed> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Malformed);
     }

@@ -22,7 +22,10 @@ const SECONDS_PER_YEAR: u64 = 31_556_952;
 /// `now` serves only to find the century of an RFC 850 date. A wrong weekday, a day that the month
 /// does not have, another time zone than GMT, other capitals and dates before 1970 are malformed.
 /// The leap second 23:59:60 is the second after 23:59:59.
-pub(crate) fn parse(value: &[u8], now: SystemTime) -> Result<SystemTime, Malformed> {
+///
+/// # Errors
+/// [`Malformed`] if it is none of the three.
+pub fn parse(value: &[u8], now: SystemTime) -> Result<SystemTime, Malformed> {
     let text = std::str::from_utf8(value).map_err(|_| Malformed)?;
     if text.trim() != text {
         return Err(Malformed);

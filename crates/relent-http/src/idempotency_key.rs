@@ -66,7 +66,7 @@ impl std::error::Error for InvalidKey {}
 
 impl IdempotencyKey {
     /// A new key: a UUIDv7 of the present and the system's randomness.
-    #[cfg(feature = "reqwest")]
+    #[cfg(feature = "attempt")]
     #[must_use]
     #[allow(
         clippy::new_without_default,

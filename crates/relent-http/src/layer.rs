@@ -15,6 +15,7 @@ mod overrides;
 mod race;
 mod readiness;
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -26,14 +27,15 @@ use relent::{
     Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary, To,
     TokioClock,
 };
-use relent_core::{Hedge, Policy, Repeatable, StopReason};
+use relent_core::{Failure, Hedge, Policy, Repeatable, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::cross_layer::CrossLayer;
-use crate::destinations::There;
+use crate::destinations::DestinationSource;
 use crate::field::content_length;
 use crate::hint::HintOptions;
+use crate::network;
 use crate::observe::Named;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
@@ -131,12 +133,13 @@ pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
 }
 
 type Reroute = dyn Fn(u32, &mut Uri) + Send + Sync;
+type ClassifyError = fn(&(dyn Error + 'static)) -> Failure;
 type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 
 #[derive(Clone)]
 struct Config<K, M, N> {
     policy: Arc<Policy>,
-    destinations: There,
+    destinations: DestinationSource,
     hedge: Option<Arc<Hedge>>,
     hints: HintOptions,
     traced: bool,
@@ -145,6 +148,7 @@ struct Config<K, M, N> {
     reroute: Option<Arc<Reroute>>,
     random: Option<Arc<NewRandom>>,
     cross: Option<CrossLayer>,
+    errors: ClassifyError,
     /// Whether a call of the service may make more than one.
     calls_twice: bool,
     /// As [`is_plain`](Self::is_plain) says, of the layer as it is in a service.
@@ -166,7 +170,7 @@ impl RetryLayer {
         let policy = policy.into();
         Self {
             config: Config {
-                destinations: There::by_origin(&policy),
+                destinations: DestinationSource::by_origin(&policy),
                 policy,
                 hedge: None,
                 hints: HintOptions::default(),
@@ -176,6 +180,7 @@ impl RetryLayer {
                 reroute: None,
                 random: None,
                 cross: None,
+                errors: network::classify_error,
                 calls_twice: false,
                 plain: false,
                 clock: TokioClock,
@@ -191,7 +196,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.config.destinations = There::One(destination);
+        self.config.destinations = DestinationSource::One(destination);
         self
     }
 
@@ -303,6 +308,29 @@ impl<K, M, N> RetryLayer<K, M, N> {
         self
     }
 
+    /// Classifies the errors of the service by this, in place of [`network::classify_error`], which knows
+    /// those of hyper, h2, rustls and I/O. For reqwest behind an adapter it is
+    /// `relent_reqwest::network::classify_error`.
+    ///
+    /// ```
+    /// use relent::{Failure, Policy};
+    /// use relent_http::{RetryLayer, network};
+    ///
+    /// let layer = RetryLayer::new(Policy::STANDARD).classify_errors(|error| match error.is::<std::fmt::Error>() {
+    ///     true => Failure::permanent(),
+    ///     false => network::classify_error(error),
+    /// });
+    /// # drop(layer);
+    /// ```
+    #[must_use]
+    pub const fn classify_errors(
+        mut self,
+        classify: fn(&(dyn Error + 'static)) -> Failure,
+    ) -> Self {
+        self.config.errors = classify;
+        self
+    }
+
     /// Draws each call's randomness from a stream made by this; by default they are seeded by the
     /// operating system.
     #[must_use]
@@ -370,6 +398,7 @@ impl<K, M, N> Config<K, M, N> {
             reroute: self.reroute,
             random: self.random,
             cross: self.cross,
+            errors: self.errors,
             calls_twice: self.calls_twice,
             plain: self.plain,
             clock,

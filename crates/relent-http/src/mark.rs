@@ -2,9 +2,9 @@
 
 use http::HeaderMap;
 use http::HeaderValue;
-#[cfg(any(feature = "reqwest", feature = "tower"))]
+#[cfg(feature = "attempt")]
 use http::Response;
-#[cfg(any(feature = "reqwest", feature = "tower"))]
+#[cfg(feature = "attempt")]
 use relent::Summary;
 use relent_core::{Advice, Failure, Hint, HintSource, Kind, Scope, StopReason};
 
@@ -167,7 +167,7 @@ pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
 /// assert_eq!(mark_response(response).headers()["relent-mark"], "exhausted");
 /// # Ok::<(), http::Error>(())
 /// ```
-#[cfg(any(feature = "reqwest", feature = "tower"))]
+#[cfg(feature = "attempt")]
 #[must_use]
 pub fn mark_response<B>(mut response: Response<B>) -> Response<B> {
     let summary = response.extensions().get::<Summary>();

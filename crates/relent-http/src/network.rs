@@ -1,7 +1,5 @@
 //! From an error of a transport to a [`Failure`], by design rule 2.
 
-#[cfg(feature = "reqwest")]
-mod of_reqwest;
 #[cfg(feature = "rustls")]
 mod tls;
 
@@ -13,12 +11,9 @@ use relent_core::{Cause, Failure, Kind, Network};
 
 use crate::complete::Truncated;
 
-#[cfg(feature = "reqwest")]
-pub use of_reqwest::classify;
-
 /// Classifies any error by the types and codes in its chain of sources, never by its text: those of
-/// hyper, h2, hyper-util's client, rustls (with the feature `rustls`), reqwest (with the feature
-/// `reqwest`, by its `classify`) and I/O.
+/// hyper, h2, hyper-util's client, rustls (with the feature `rustls`) and I/O. Those of reqwest are for
+/// `relent_reqwest::network::classify_error`.
 ///
 /// | error | kind | cause |
 /// |---|---|---|
@@ -48,10 +43,6 @@ pub use of_reqwest::classify;
 /// ```
 #[must_use]
 pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
-    #[cfg(feature = "reqwest")]
-    if let Some(error) = chain(error).find_map(|source| source.downcast_ref::<reqwest::Error>()) {
-        return classify(error);
-    }
     if chain(error).any(<dyn Error>::is::<Truncated>) {
         return Failure::network(Network::Truncated);
     }
@@ -91,10 +82,12 @@ fn is_timeout(source: Source<'_>) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
-pub(crate) type Source<'e> = &'e (dyn Error + 'static);
+/// A cause of an error.
+pub type Source<'e> = &'e (dyn Error + 'static);
 
-/// An error and what caused it, outermost first.
-pub(crate) fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
+/// An error and what caused it, outermost first. It looks also where [`Error::source`] steps over
+/// something: into I/O errors, and into those errors of Relent whose text contains another.
+pub fn chain<'e>(error: Source<'e>) -> impl Iterator<Item = Source<'e>> {
     std::iter::successors(Some(error), |error: &Source<'e>| {
         let error: Source<'e> = *error;
         // `source` steps over the I/O error within an HTTP/2 error, and over what is within an error
@@ -130,14 +123,14 @@ fn within(error: Source<'_>) -> Option<Source<'_>> {
     if let Some(found) = crate::layer::within(error) {
         return Some(found);
     }
-    #[cfg(feature = "reqwest")]
-    if let Some(found) = crate::client::within(error) {
-        return Some(found);
-    }
     None
 }
 
-fn while_connecting(source: Source<'_>) -> Option<Network> {
+/// What a cause of an error says if there was no connection yet: that the handshake of TLS failed, or
+/// what is wrong with a certificate. For the [`chain`] of an error whose own type tells how far the
+/// attempt got, as [`classify_error`] finds out by other signs.
+#[must_use]
+pub fn while_connecting(source: Source<'_>) -> Option<Network> {
     #[cfg(feature = "rustls")]
     if let Some(error) = source.downcast_ref::<rustls::Error>() {
         return Some(if tls::is_certificate(error) {
@@ -151,8 +144,9 @@ fn while_connecting(source: Source<'_>) -> Option<Network> {
     cut.then_some(Network::Handshake)
 }
 
-/// Before the head of the response.
-fn while_sending(source: Source<'_>) -> Option<Failure> {
+/// The same before the head of the response.
+#[must_use]
+pub fn while_sending(source: Source<'_>) -> Option<Failure> {
     if let Some(error) = source.downcast_ref::<hyper::Error>() {
         if error.is_canceled() || error.is_closed() {
             // Hyper says so only of requests of which it has written nothing.
@@ -182,9 +176,9 @@ fn while_sending(source: Source<'_>) -> Option<Failure> {
     Some(Failure::network(network))
 }
 
-/// After the head of the response.
-#[cfg(feature = "reqwest")]
-fn while_receiving(source: Source<'_>) -> Option<Network> {
+/// The same after the head of the response.
+#[must_use]
+pub fn while_receiving(source: Source<'_>) -> Option<Network> {
     if source.is::<Truncated>() {
         return Some(Network::Truncated);
     }

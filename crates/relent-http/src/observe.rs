@@ -17,25 +17,26 @@ use relent_core::{Policy, Random};
 use std::ops::Deref;
 
 #[cfg(not(feature = "tracing"))]
-pub(crate) use silent::AttemptSpan;
+pub use silent::AttemptSpan;
 #[cfg(all(feature = "tower", not(feature = "tracing")))]
 pub(crate) use silent::not_ready;
 #[cfg(feature = "tracing")]
-pub(crate) use span::AttemptSpan;
+pub use span::AttemptSpan;
 #[cfg(all(feature = "tower", feature = "tracing"))]
 pub(crate) use span::not_ready;
 
 /// The name of the destination in metrics, if it was given one. Without the feature `metrics` it is
 /// nothing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Named {
+pub struct Named {
     #[cfg(feature = "metrics")]
     label: Option<relent::observe::Label>,
 }
 
 impl Named {
     #[cfg(feature = "metrics")]
-    pub(crate) fn new(name: impl Into<std::sync::Arc<str>>) -> Self {
+    /// This name.
+    pub fn new(name: impl Into<std::sync::Arc<str>>) -> Self {
         Self {
             label: Some(relent::observe::Label::new(name)),
         }
@@ -43,7 +44,7 @@ impl Named {
 
     /// Names the destination in what this driver tells.
     #[inline]
-    pub(crate) fn name<'p, K, R, P, D>(
+    pub fn name<'p, K, R, P, D>(
         &self,
         driver: DriverBuilder<'p, K, R, P, D>,
     ) -> DriverBuilder<'p, K, R, P, D>

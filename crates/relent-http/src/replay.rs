@@ -139,20 +139,18 @@ impl Progress {
 }
 
 /// The attempts of a body that is made anew for each by somebody else.
-#[cfg(feature = "reqwest")]
 #[derive(Clone, Default)]
-pub(crate) struct Turns(Arc<Progress>);
+pub struct Turns(Arc<Progress>);
 
-#[cfg(feature = "reqwest")]
 impl Turns {
     /// The body of the current attempt, which fails when there is [another](Self::next).
-    pub(crate) fn body<B>(&self, body: B) -> ReplayBody<B> {
+    pub fn body<B>(&self, body: B) -> ReplayBody<B> {
         let turn = self.0.turn.load(Ordering::Acquire);
         ReplayBody::known(body, self.0.clone(), turn)
     }
 
     /// The attempt is over, and its connection is to let go of the body.
-    pub(crate) fn next(&self) {
+    pub fn next(&self) {
         self.0.next_turn();
     }
 }
@@ -418,7 +416,6 @@ where
     }
 }
 
-#[cfg(feature = "reqwest")]
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Turns")

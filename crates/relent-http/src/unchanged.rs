@@ -6,15 +6,18 @@ use std::time::SystemTime;
 
 /// A file as it was first seen.
 #[derive(Debug)]
-pub(crate) struct Unchanged {
+pub struct UnchangedFile {
     path: PathBuf,
-    pub(crate) len: u64,
+    len: u64,
     modified: Option<SystemTime>,
 }
 
-impl Unchanged {
+impl UnchangedFile {
     /// Looks at a file, which must be a regular one: what comes out of a pipe cannot be read twice.
-    pub(crate) fn see(path: PathBuf) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When it cannot be looked at, or is not a regular file.
+    pub fn see(path: PathBuf) -> io::Result<Self> {
         let seen = std::fs::metadata(&path)?;
         if !seen.is_file() {
             return Err(io::Error::new(
@@ -30,7 +33,10 @@ impl Unchanged {
     }
 
     /// Opens it, unless it has another length or time of modification by now.
-    pub(crate) async fn open(&self) -> io::Result<tokio::fs::File> {
+    ///
+    /// # Errors
+    /// When it cannot be opened, or has changed.
+    pub async fn open(&self) -> io::Result<tokio::fs::File> {
         let in_file = |error| of_file(&self.path, &error);
         let file = tokio::fs::File::open(&self.path).await.map_err(in_file)?;
         let now = file.metadata().await.map_err(in_file)?;
@@ -38,6 +44,13 @@ impl Unchanged {
             return Err(self.changed());
         }
         Ok(file)
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub const fn len(&self) -> u64 {
+        self.len
     }
 
     pub(crate) fn changed(&self) -> io::Error {

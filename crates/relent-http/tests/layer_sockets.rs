@@ -1,4 +1,4 @@
-//! The tower layer over real clients and real sockets: hyper-util, a stack of middleware, reqwest.
+//! The tower layer over real clients and real sockets: hyper-util, a stack of middleware.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -6,6 +6,7 @@
     reason = "tests may panic"
 )]
 
+#[path = "../../relent-reqwest/tests/scripted/mod.rs"]
 mod scripted;
 
 use std::future::Future;
@@ -28,7 +29,7 @@ use relent_http::{BoxError, RetryLayer};
 use scripted::{PATIENCE, Server, Step, cut_off_in_silence, nobody, pattern, response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 
 fn quick() -> PolicyBuilder {
     Policy::builder(Backoff::constant(Duration::from_millis(20)))
@@ -275,46 +276,6 @@ async fn an_attempt_that_is_cut_off_lets_its_connection_go() {
     let sent = cut_off_in_silence(&server, 1, PATIENCE, sent).await;
     assert_eq!(ending(&sent.unwrap()), (200, 2, None));
     assert_eq!(connections(&server), [1, 2]);
-}
-
-#[cfg(feature = "reqwest")]
-#[tokio::test]
-async fn reqwest_is_a_service() {
-    use reqwest::Body;
-
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .tls_certs_only([])
-        .retry(reqwest::retry::never())
-        .build()
-        .unwrap();
-    let service = ServiceBuilder::new()
-        .layer(layer().map_body(Body::wrap))
-        .service_fn(move |request: Request<Body>| {
-            let mut http = http.clone();
-            async move {
-                let request = reqwest::Request::try_from(request)?;
-                http.ready()
-                    .await?
-                    .call(request)
-                    .await
-                    .map(Response::<Body>::from)
-            }
-        });
-    let long = pattern(5, 200_000);
-    for fault in [
-        Step::Answer(response(503, &[], "no")),
-        Step::Close(Vec::new()),
-    ] {
-        let server = Server::script([fault, Step::Answer(response(200, &[], "yes"))]);
-        // Longer than what is kept, but known.
-        let put = request(Method::PUT, &server.url("/"), Body::from(long.clone()));
-        let response = service.clone().oneshot(put).await.unwrap();
-        assert_eq!(ending(&response), (200, 2, None));
-        for seen in server.seen() {
-            assert_eq!(seen.body, long);
-        }
-    }
 }
 
 /// What the layer makes of the error of hyper-util's client.

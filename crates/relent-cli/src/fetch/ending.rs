@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use indicatif::HumanBytes;
 use nix::sys::signal::Signal;
 use relent::{Cause, Failure, Network, StopReason, Summary};
-use relent_http::AttemptError;
+use relent_reqwest::AttemptError;
 
 use super::output::{Output, UNWRITABLE};
 use super::request::Prepared;

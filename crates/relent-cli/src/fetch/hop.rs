@@ -10,7 +10,7 @@ use http::header::{
     HOST, LOCATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
 };
 use http::{Method, Request, Response};
-use relent_http::Body;
+use relent_reqwest::Body;
 use reqwest::{Url, redirect};
 
 /// The most redirects that are followed; the same as reqwest's own limit.

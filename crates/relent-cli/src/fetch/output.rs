@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, LOCATION};
 use http::{Method, Response, StatusCode};
-use relent_http::{Download, Resumable, Sink};
+use relent_reqwest::{Download, Resumable, Sink};
 use reqwest::Url;
 
 use super::args::FetchArgs;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
-use relent_http::Resumable;
+use relent_reqwest::Resumable;
 use serde::{Deserialize, Serialize};
 
 use crate::destination::Place;

@@ -11,7 +11,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use relent_http::headers::IDEMPOTENCY_KEY;
-use relent_http::{Body, IdempotencyKey, KeyForm};
+use relent_reqwest::{Body, IdempotencyKey, KeyForm};
 use reqwest::Url;
 use tempfile::TempPath;
 

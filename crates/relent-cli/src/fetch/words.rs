@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
 use relent::{Cause, Network, rfc3339};
-use relent_http::{AttemptError, Failed, Last};
+use relent_reqwest::{AttemptError, Failed, Last};
 use reqwest::Url;
 use rustls::CertificateError;
 

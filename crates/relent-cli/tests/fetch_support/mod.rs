@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
-#[path = "../../../relent-http/tests/scripted/mod.rs"]
+#[path = "../../../relent-reqwest/tests/scripted/mod.rs"]
 pub(crate) mod scripted;
 #[path = "../support/mod.rs"]
 pub(crate) mod support;

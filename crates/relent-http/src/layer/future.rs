@@ -21,7 +21,7 @@ use super::head::Head;
 use super::last::Last;
 use super::race::{Ended, Racing};
 use super::readiness::Reserve;
-use super::{CallDriver, Config, MapBody, ServiceError};
+use super::{CallDriver, ClassifyError, Config, MapBody, ServiceError};
 use crate::classify::cannot_fail;
 use crate::cross_layer::Telling;
 
@@ -296,14 +296,14 @@ pub(super) fn judge<R, K: Clock, M, N>(
 }
 
 /// The error of an attempt, and the failure that it is.
-pub(super) fn of_error(error: BoxError) -> (BoxError, Failure) {
+pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, Failure) {
     if network::chain(&*error).any(<dyn Error>::is::<GaveUp<ServiceError>>) {
         return (error, Failure::overloaded());
     }
     #[cfg(feature = "grpc")]
     let error = match error.downcast::<super::grpc::AfterHead>() {
         Ok(after) => {
-            let mut failure = network::classify_error(&*after.0);
+            let mut failure = classify(&*after.0);
             if failure.kind == Kind::NotProcessed {
                 failure = Failure::network(Network::Reset);
             }
@@ -311,7 +311,7 @@ pub(super) fn of_error(error: BoxError) -> (BoxError, Failure) {
         }
         Err(error) => error,
     };
-    let failure = network::classify_error(&*error);
+    let failure = classify(&*error);
     (error, failure)
 }
 
@@ -391,7 +391,7 @@ where
                             }
                         }
                         Poll::Ready(Err(error)) => {
-                            let (error, failure) = of_error(error.into());
+                            let (error, failure) = of_error(error.into(), this.config.errors);
                             Next::failed(span, ServiceError::Service(error), failure)
                         }
                         Poll::Pending => {

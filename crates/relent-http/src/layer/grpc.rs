@@ -18,7 +18,7 @@ use super::readiness::let_go;
 use super::{MapBody, Override, ResponseBody, Retry, RetryLayer, ServiceError, Unchanged};
 use crate::cross_layer::CrossLayer;
 use crate::deadline::within;
-use crate::destinations::There;
+use crate::destinations::DestinationSource;
 use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
 use crate::replay::{BoxError, ByType, Reopen};
 
@@ -86,7 +86,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     pub fn grpc(mut self, methods: ServiceConfig) -> GrpcLayer<K, M, N> {
         if let Some(budget) = methods.new_budget() {
             let there = Destination::new(&self.config.policy).with_budget(budget);
-            self.config.destinations = There::One(Arc::new(there));
+            self.config.destinations = DestinationSource::One(Arc::new(there));
         }
         // An attempt maps the body when it has seen it.
         let unmapped = |clock, map, reopen| (clock, Unchanged, reopen, map);

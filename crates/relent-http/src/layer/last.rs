@@ -10,6 +10,7 @@ use relent::{GaveUp, Summary};
 use super::body::ResponseBody;
 use super::error::{ReadinessError, ServiceError};
 use super::future::{Outcome, Output, with};
+use crate::complete::tells_end;
 use crate::drain::Drain;
 use crate::replay::BoxError;
 
@@ -32,7 +33,7 @@ where
             Outcome::Response(response) => {
                 let (head, body) = response.into_parts();
                 let head = Response::from_parts(head, ());
-                let drain = Box::pin(Drain::new(&head, body));
+                let drain = Box::pin(Drain::new(&head, body, tells_end::<R>));
                 Self::Refused(head, drain)
             }
         }

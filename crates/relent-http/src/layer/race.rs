@@ -233,7 +233,7 @@ where
                     (racer, ended, failure)
                 }
                 RaceEvent::Ended(racer, (Err(error), _, span)) => {
-                    let (error, failure) = of_error(error.into());
+                    let (error, failure) = of_error(error.into(), call.config.errors);
                     let ended = Ended::error(ServiceError::Service(error), span, &failure);
                     (racer, ended, failure)
                 }

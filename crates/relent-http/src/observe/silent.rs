@@ -1,42 +1,46 @@
 //! No spans.
 
 use http::StatusCode;
-#[cfg(feature = "tower")]
 use http::{HeaderMap, Method, Uri};
 use relent_core::Failure;
 
 /// What the span of an attempt is without the feature `tracing`: nothing.
 #[derive(Debug)]
-pub(crate) struct AttemptSpan;
+pub struct AttemptSpan;
 
 impl AttemptSpan {
-    #[cfg(feature = "tower")]
-    #[inline]
-    pub(crate) fn start(_: &Method, _: &Uri, _: &HeaderMap, _: u32) -> Self {
-        Self
-    }
-
-    #[cfg(feature = "reqwest")]
-    #[inline]
-    pub(crate) fn of(_: Option<(&http::Method, &reqwest::Url)>, _: u32) -> Self {
-        Self
-    }
-
+    /// Nothing starts.
     #[inline]
     #[must_use]
-    pub(crate) fn enter(&self) -> impl Sized {}
+    pub fn start(_: &Method, _: &Uri, _: &HeaderMap, _: u32) -> Self {
+        Self
+    }
 
-    #[cfg(feature = "reqwest")]
+    /// Nothing starts.
     #[inline]
-    pub(crate) fn around<F: Future>(&self, attempt: F) -> F {
+    #[must_use]
+    pub fn of<'m>(_: impl FnOnce() -> Option<(&'m Method, Uri)>, _: u32) -> Self {
+        Self
+    }
+
+    /// Nothing is entered.
+    #[inline]
+    #[must_use]
+    pub fn enter(&self) -> impl Sized {}
+
+    /// The attempt itself.
+    #[inline]
+    pub fn around<F: Future>(&self, attempt: F) -> F {
         attempt
     }
 
+    /// Nothing is told.
     #[inline]
-    pub(crate) fn answered(&mut self, _: StatusCode, _: Option<&Failure>) {}
+    pub fn answered(&mut self, _: StatusCode, _: Option<&Failure>) {}
 
+    /// Nothing is told.
     #[inline]
-    pub(crate) fn failed(&mut self, _: &Failure) {}
+    pub fn failed(&mut self, _: &Failure) {}
 }
 
 #[cfg(feature = "tower")]

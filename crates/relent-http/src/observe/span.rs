@@ -13,16 +13,16 @@ use super::url::{self, Redacted};
 /// The span of one attempt, until the head of its response has arrived. Dropped before that, it
 /// says that the attempt was cancelled.
 #[derive(Debug)]
-pub(crate) struct AttemptSpan {
+pub struct AttemptSpan {
     span: Span,
     ended: bool,
 }
 
 impl AttemptSpan {
     /// The attempt of this number starts; the first is 1.
-    #[cfg(feature = "tower")]
     #[inline]
-    pub(crate) fn start(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Self {
+    #[must_use]
+    pub fn start(method: &Method, uri: &Uri, headers: &HeaderMap, number: u32) -> Self {
         // Without a subscriber this is one comparison.
         let span = if tracing::level_enabled!(tracing::Level::INFO) {
             begin(method, uri, headers, number)
@@ -32,18 +32,17 @@ impl AttemptSpan {
         Self { span, ended: false }
     }
 
-    /// The same for a request of reqwest, whose address is parsed only if somebody listens. There is
-    /// none for one that reqwest refuses, since nothing goes out.
-    #[cfg(feature = "reqwest")]
+    /// The same for a request that has to be read for it, which is done only if somebody listens. There
+    /// is none if nothing goes out.
     #[inline]
-    pub(crate) fn of(request: Option<(&Method, &reqwest::Url)>, number: u32) -> Self {
-        let span = match request {
-            Some((method, url)) if tracing::level_enabled!(tracing::Level::INFO) => {
-                // It has an authority, so no `Host` is asked for.
-                let span = |uri: Uri| begin(method, &uri, &HeaderMap::new(), number);
-                url.as_str().parse().map_or_else(|_| Span::none(), span)
-            }
-            _ => Span::none(),
+    pub fn of<'m>(request: impl FnOnce() -> Option<(&'m Method, Uri)>, number: u32) -> Self {
+        let span = if tracing::level_enabled!(tracing::Level::INFO)
+            && let Some((method, uri)) = request()
+        {
+            // It has an authority, so no `Host` is asked for.
+            begin(method, &uri, &HeaderMap::new(), number)
+        } else {
+            Span::none()
         };
         Self { span, ended: false }
     }
@@ -51,19 +50,18 @@ impl AttemptSpan {
     /// A part of the attempt runs, until this is dropped: what happens in it is seen in the span.
     #[inline]
     #[must_use]
-    pub(crate) fn enter(&self) -> impl Sized {
+    pub fn enter(&self) -> impl Sized {
         self.span.enter()
     }
 
     /// Runs the whole of the attempt.
-    #[cfg(feature = "reqwest")]
-    pub(crate) fn around<F: Future>(&self, attempt: F) -> impl Future<Output = F::Output> {
+    pub fn around<F: Future>(&self, attempt: F) -> impl Future<Output = F::Output> {
         tracing::Instrument::instrument(attempt, self.span.clone())
     }
 
     /// It was answered, which may be a failure.
     #[inline]
-    pub(crate) fn answered(&mut self, status: StatusCode, failure: Option<&Failure>) {
+    pub fn answered(&mut self, status: StatusCode, failure: Option<&Failure>) {
         self.ended = true;
         if !self.span.is_disabled() {
             self.span
@@ -76,7 +74,7 @@ impl AttemptSpan {
 
     /// It failed.
     #[inline]
-    pub(crate) fn failed(&mut self, failure: &Failure) {
+    pub fn failed(&mut self, failure: &Failure) {
         self.ended = true;
         if !self.span.is_disabled() {
             self.error(&ErrorType(failure.cause));

@@ -16,7 +16,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{BoxError, Polled};
-use crate::unchanged::Unchanged;
+use crate::unchanged::UnchangedFile;
 
 /// The most that is read from a file at once.
 const PIECE: u64 = 64 << 10;
@@ -43,7 +43,7 @@ pub struct Content {
 #[derive(Clone)]
 enum Source {
     Bytes(Bytes),
-    File(Arc<Unchanged>),
+    File(Arc<UnchangedFile>),
     Made(Arc<dyn Fn() -> UnsyncBoxBody<Bytes, BoxError> + Send + Sync>),
 }
 
@@ -71,7 +71,7 @@ impl Content {
     /// When the file cannot be looked at, or is not a regular file: what comes out of a pipe cannot
     /// be sent again.
     pub fn file(path: impl Into<PathBuf>) -> io::Result<Self> {
-        let file = Unchanged::see(path.into())?;
+        let file = UnchangedFile::see(path.into())?;
         Ok(Self::of(Source::File(Arc::new(file))))
     }
 
@@ -118,7 +118,7 @@ impl Content {
                 }
                 Read::Opening(opening) => {
                     let file = ready!(opening.as_mut().poll(context))?;
-                    let left = seen.len;
+                    let left = seen.len();
                     self.read = Read::File { file, left };
                 }
                 Read::File { left: 0, .. } | Read::Made(_) | Read::All => {
@@ -183,7 +183,7 @@ impl Body for Content {
             (Read::Made(body), _) => body.size_hint(),
             (Read::File { left, .. }, _) => SizeHint::with_exact(*left),
             (_, Source::Bytes(bytes)) => SizeHint::with_exact(bytes.len() as u64),
-            (_, Source::File(file)) => SizeHint::with_exact(file.len),
+            (_, Source::File(file)) => SizeHint::with_exact(file.len()),
             (_, Source::Made(_)) => SizeHint::default(),
         }
     }

@@ -34,18 +34,13 @@ impl<B, F: Fn(&B) -> Option<B>> Reopen<B> for F {
     }
 }
 
-/// Knows [`Content`], [`Full`] and [`Empty`] of `Bytes`, `String`, and, with the feature `reqwest`, a body of
-/// reqwest that holds bytes.
+/// Knows [`Content`], [`Full`] and [`Empty`] of `Bytes`, and `String`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByType;
 
 impl<B: 'static> Reopen<B> for ByType {
     #[inline]
     fn reopen(&self, body: &mut B) -> Option<B> {
-        #[cfg(feature = "reqwest")]
-        if let Some(body) = (body as &mut dyn Any).downcast_mut::<reqwest::Body>() {
-            return same(of_reqwest(body)?);
-        }
         if let Some(body) = (&*body as &dyn Any).downcast_ref::<Content>() {
             return same(body.anew());
         }
@@ -68,22 +63,4 @@ fn same<B: 'static, K: 'static>(known: K) -> Option<B> {
     (&mut known as &mut dyn Any)
         .downcast_mut::<Option<B>>()?
         .take()
-}
-
-/// The bytes of a body of reqwest are to be had, uncopied, only by reading it.
-#[cfg(feature = "reqwest")]
-fn of_reqwest(body: &mut reqwest::Body) -> Option<reqwest::Body> {
-    use std::pin::Pin;
-    use std::task::{Context, Poll, Waker};
-
-    use http_body::Body;
-
-    body.as_bytes()?;
-    let mut context = Context::from_waker(Waker::noop());
-    let content = match Pin::new(&mut *body).poll_frame(&mut context) {
-        Poll::Ready(Some(Ok(frame))) => frame.into_data().ok()?,
-        _ => return None,
-    };
-    *body = reqwest::Body::from(content.clone());
-    Some(reqwest::Body::from(content))
 }

@@ -1,0 +1,270 @@
+//! Bodies of requests that can be sent again (design rule 9).
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::streamed::Streamed;
+use relent_http::attempt::Turns;
+use relent_http::attempt::UnchangedFile;
+
+/// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
+/// made anew for every attempt. A stream of reqwest's is kept while it goes out, up to
+/// [`Client::body_cap`](crate::Client::body_cap), and sent again if that was all of it.
+///
+/// ```
+/// use relent_reqwest::Body;
+///
+/// let request = http::Request::put("http://localhost/x").body(Body::from("hello"))?;
+/// assert_eq!(request.body().len(), Some(5));
+/// # Ok::<(), http::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Body(Source, Option<Turns>);
+
+#[derive(Clone)]
+enum Source {
+    Bytes(Bytes),
+    File(Arc<UnchangedFile>),
+    Made(Arc<dyn Fn() -> reqwest::Body + Send + Sync>),
+    /// A stream; `None` when a request has it.
+    Once(Arc<Mutex<Option<reqwest::Body>>>),
+    /// The same in a request, where it is kept while it goes out.
+    Streamed(Streamed),
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self::Bytes(Bytes::new())
+    }
+}
+
+impl Body {
+    /// No body.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// The contents of a file, which must not change until the request is done: an attempt that
+    /// finds it with another length or time of modification is not sent.
+    ///
+    /// # Errors
+    /// When the file cannot be looked at, or is not a regular file: what comes out of a pipe cannot
+    /// be sent again.
+    pub fn file(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let file = UnchangedFile::see(path.into())?;
+        Ok(Self::of(Source::File(Arc::new(file))))
+    }
+
+    /// What this makes, which it must make alike for every attempt: such as a stream.
+    ///
+    /// ```
+    /// use relent_reqwest::Body;
+    ///
+    /// let body = Body::made_by(|| reqwest::Body::from("hello"));
+    /// assert_eq!(body.len(), None);
+    /// ```
+    #[must_use]
+    pub fn made_by(make: impl Fn() -> reqwest::Body + Send + Sync + 'static) -> Self {
+        Self::of(Source::Made(Arc::new(make)))
+    }
+
+    /// The length in bytes, if it is known before the body is made.
+    #[must_use]
+    pub fn len(&self) -> Option<u64> {
+        match &self.0 {
+            Source::Bytes(bytes) => Some(bytes.len() as u64),
+            Source::File(file) => Some(file.len()),
+            Source::Made(_) | Source::Once(_) | Source::Streamed(_) => None,
+        }
+    }
+
+    /// Whether there is no body, or one that is known to be of no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// Whether there is a body for another attempt, however long it is. A stream has one only if it
+    /// was short enough to be kept, which shows when it has gone out.
+    #[must_use]
+    pub const fn can_be_sent_again(&self) -> bool {
+        !matches!(self.0, Source::Once(_) | Source::Streamed(_))
+    }
+
+    /// The same for one request, which keeps up to `cap` bytes of a stream. `length` is what a header
+    /// says of it, if one does.
+    pub(crate) fn kept(self, cap: usize, length: impl FnOnce() -> Option<u64>) -> Self {
+        match &self.0 {
+            Source::Once(stream) => {
+                let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+                match stream {
+                    Some(stream) => {
+                        Self::of(Source::Streamed(Streamed::new(stream, cap, length())))
+                    }
+                    None => self,
+                }
+            }
+            Source::File(_) | Source::Made(_) => Self(self.0, Some(Turns::default())),
+            Source::Bytes(_) | Source::Streamed(_) => self,
+        }
+    }
+
+    const fn of(source: Source) -> Self {
+        Self(source, None)
+    }
+
+    /// The body of one attempt, so that it fails when the attempt is over: a connection that still waits
+    /// for it would wait for ever. Bytes are never waited for.
+    fn turned(&self, body: reqwest::Body) -> reqwest::Body {
+        match &self.1 {
+            Some(turns) if body.as_bytes().is_none() => reqwest::Body::wrap(turns.body(body)),
+            _ => body,
+        }
+    }
+
+    /// Whether an attempt that has failed leaves a body for another. `answered`: the server has sent
+    /// a response. To be asked once for each attempt.
+    pub(crate) fn take_back(&self, answered: bool) -> bool {
+        match &self.0 {
+            Source::Streamed(stream) => stream.take_back(answered),
+            _ => {
+                if let Some(turns) = &self.1 {
+                    turns.next();
+                }
+                self.can_be_sent_again()
+            }
+        }
+    }
+
+    /// The body for one attempt, or `None` for an empty one, which needs no framing.
+    pub(crate) async fn open(&self) -> io::Result<Option<reqwest::Body>> {
+        match &self.0 {
+            // Apart, since every request would be as large, and is moved.
+            Source::File(file) if file.len() > 0 => {
+                let file = Box::pin(file.open()).await?;
+                Ok(Some(self.turned(file.into())))
+            }
+            _ => self.open_now(),
+        }
+    }
+
+    /// Whether it need not be waited for.
+    pub(crate) const fn is_at_hand(&self) -> bool {
+        !matches!(self.0, Source::File(_))
+    }
+
+    /// The same as [`open`](Self::open) for one that need not be waited for.
+    #[inline]
+    pub(crate) fn open_now(&self) -> io::Result<Option<reqwest::Body>> {
+        Ok(match &self.0 {
+            Source::Bytes(bytes) if bytes.is_empty() => None,
+            Source::Bytes(bytes) => Some(bytes.clone().into()),
+            Source::Made(make) => Some(self.turned(make())),
+            Source::Streamed(stream) => Some(stream.open()?),
+            Source::Once(stream) => {
+                let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                let gone = "it is a stream, which has gone out and cannot be read again";
+                Some(stream.take().ok_or_else(|| io::Error::other(gone))?)
+            }
+            Source::File(_) => None,
+        })
+    }
+
+    /// The length that must be told in a header, because the opened body does not know it.
+    pub(crate) fn told_length(&self) -> Option<u64> {
+        match &self.0 {
+            Source::File(file) => Some(file.len()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // What is sent can be a secret.
+            Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
+            Self::File(file) => f.debug_tuple("File").field(file).finish(),
+            Self::Made(_) => f.write_str("Made"),
+            Self::Once(_) => f.write_str("Once"),
+            Self::Streamed(_) => f.write_str("Streamed"),
+        }
+    }
+}
+
+/// Bytes can be sent again, a stream if it could be kept.
+impl From<reqwest::Body> for Body {
+    fn from(body: reqwest::Body) -> Self {
+        Self::of(match body.as_bytes() {
+            Some(bytes) => Source::Bytes(Bytes::copy_from_slice(bytes)),
+            None => Source::Once(Arc::new(Mutex::new(Some(body)))),
+        })
+    }
+}
+
+impl From<()> for Body {
+    fn from((): ()) -> Self {
+        Self::empty()
+    }
+}
+
+macro_rules! from_bytes {
+    ($($source:ty),*) => {
+        $(impl From<$source> for Body {
+            fn from(bytes: $source) -> Self {
+                Self::of(Source::Bytes(bytes.into()))
+            }
+        })*
+    };
+}
+
+from_bytes!(Bytes, Vec<u8>, String, &'static [u8], &'static str);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_changed_is_not_sent() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "one").unwrap();
+        let body = Body::file(file.path()).unwrap();
+        assert_eq!(body.len(), Some(3));
+        assert!(body.open().await.unwrap().is_some());
+
+        std::fs::write(file.path(), "other").unwrap();
+        let error = body.open().await.unwrap_err().to_string();
+        assert!(error.contains("changed since the first attempt"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_reqwests_goes_out_once_and_its_bytes_as_often_as_needed() {
+        let stream = || reqwest::Body::wrap(reqwest::Body::from("streamed"));
+        let once = Body::from(stream());
+        assert!(!once.can_be_sent_again());
+        assert!(once.clone().open().await.unwrap().is_some());
+        let error = once.open().await.unwrap_err().to_string();
+        assert!(error.contains("cannot be read again"), "{error}");
+
+        for body in [
+            Body::from(reqwest::Body::from("bytes")),
+            Body::made_by(stream),
+        ] {
+            assert!(body.can_be_sent_again());
+            for _ in 0..2 {
+                assert!(body.open().await.unwrap().is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_twice_is_no_body() {
+        assert!(Body::file("/dev/zero").is_err());
+        assert!(Body::file("/no/such/file").is_err());
+    }
+}

@@ -1,0 +1,488 @@
+//! A client over reqwest that retries, and hedges if it is asked to.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use http::{Method, Request, Uri};
+use relent::{Destination, Destinations};
+use relent_core::{Hedge, Pattern, Policy};
+use reqwest::IntoUrl;
+
+use crate::dns::Resolver;
+use relent_http::HintOptions;
+use relent_http::KeyForm;
+use relent_http::Replay;
+use relent_http::attempt::CrossLayer;
+use relent_http::attempt::DestinationSource;
+
+use crate::exchange::{Call, Exchange};
+use crate::manner::Manner;
+use crate::outgoing::Outgoing;
+use crate::request::{Plan, RequestBuilder};
+use crate::response::Response;
+use crate::route::Route;
+use crate::{AttemptError, Body, Error, hops, watched};
+
+/// Sends requests as often as a policy allows, by design rules 1–9.
+///
+/// A clone shares connections, policy and destinations: each origin (scheme, host and port) that it
+/// calls has a budget, a gate and a cooldown of its own, which all requests to it share
+/// ([`Destinations`]). A failure after a [redirect](watched) is one of the origin that it led to.
+/// An attempt that is cut off by the attempt timeout
+/// or the deadline of the policy may have taken effect.
+///
+/// ```no_run
+/// use relent::Policy;
+/// use relent_reqwest::Client;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::new(Policy::STANDARD)?; // was: reqwest::Client::new()
+/// let response = client.get("https://example.com/").send().await?;
+/// println!("{} after {} attempts", response.status(), response.summary().attempts);
+/// println!("{}", response.error_for_status()?.text().await?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<Made>);
+
+/// What a client is made of, apart, since each request has a share in its client.
+#[derive(Clone)]
+pub(crate) struct Made {
+    pub(crate) http: reqwest::Client,
+    /// Whether the redirects that it follows are seen.
+    pub(crate) watched: bool,
+    /// Makes `unpooled`.
+    recipe: Option<Arc<Recipe>>,
+    /// For the retry of a 421, which needs a fresh connection; made when it is first needed.
+    unpooled: Arc<OnceLock<Option<reqwest::Client>>>,
+    pub(crate) manner: Arc<Manner>,
+    routes: Vec<(Route, Routed)>,
+    pub(crate) hints: HintOptions,
+    pub(crate) key_form: KeyForm,
+    /// The most bytes that are kept of a body that streams.
+    pub(crate) body_cap: usize,
+}
+
+/// What a route has of its own.
+#[derive(Clone)]
+struct Routed {
+    policy: Arc<Policy>,
+    destinations: Option<DestinationSource>,
+}
+
+type Recipe = dyn Fn() -> reqwest::ClientBuilder + Send + Sync;
+
+/// How [`Client::new`] makes its reqwest client: rustls, HTTP/1 and HTTP/2, proxies from the
+/// environment, [`Resolver`] so that failed look-ups can be told apart, and none of reqwest's own
+/// retries, which no policy would count. It follows at most ten redirects, as reqwest does, and they
+/// are [`watched`].
+///
+/// Start from it for a client of your own.
+pub fn recipe() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .retry(reqwest::retry::never())
+        .redirect(watched(reqwest::redirect::Policy::default()))
+        .dns_resolver(Arc::new(Resolver))
+}
+
+impl Client {
+    /// A client with connections of its own, made by [`recipe`].
+    ///
+    /// # Errors
+    /// When the system's certificates or the proxies in the environment cannot be read.
+    pub fn new(policy: impl Into<Arc<Policy>>) -> reqwest::Result<Self> {
+        Self::made_by(recipe, policy)
+    }
+
+    /// A client with connections of its own, made by your recipe. It is used a second time if a
+    /// server answers 421, to make one that does not keep connections. Retries of reqwest's own are
+    /// turned off: no policy would count them.
+    ///
+    /// A redirect policy that the recipe sets has to be [`watched`]. If it is not, a request that is not
+    /// repeatable is never sent again, as described at [`over`](Self::over).
+    ///
+    /// # Errors
+    /// What building the reqwest client returns.
+    pub fn made_by(
+        recipe: impl Fn() -> reqwest::ClientBuilder + Send + Sync + 'static,
+        policy: impl Into<Arc<Policy>>,
+    ) -> reqwest::Result<Self> {
+        let (http, watched) = hops::built(|| built_once(&recipe).build())?;
+        let mut client = Self::over(http, policy);
+        let made = client.made();
+        made.watched = watched;
+        made.recipe = Some(Arc::new(recipe));
+        Ok(client)
+    }
+
+    /// A client over one that you have. It should come from a [`recipe`]: reqwest's own retries are
+    /// not counted otherwise. After a 421 its pool may hand out the same connection again.
+    ///
+    /// Nothing proves how often such a client sends a request: it may follow a redirect after a `POST`
+    /// that was processed, and what the last server says is no proof that the first did nothing. So a
+    /// request that is not repeatable is never sent again, whatever the answer, unless you say that its
+    /// [redirects are watched](Self::redirects_are_watched). Repeatable requests are retried as ever.
+    pub fn over(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
+        Self(Arc::new(Made {
+            http,
+            watched: false,
+            recipe: None,
+            unpooled: Arc::default(),
+            manner: Arc::new(Manner::new(policy.into())),
+            routes: Vec::new(),
+            hints: HintOptions::default(),
+            key_form: KeyForm::default(),
+            body_cap: Replay::CAP,
+        }))
+    }
+
+    /// Says of a client [over one that you have](Self::over) that its redirect policy is [`watched`],
+    /// which that of a [`recipe`] is, and that it has no retries of its own. A request that is not
+    /// repeatable is sent again then after an answer that proves that it was not processed.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_reqwest::Client;
+    /// use relent_reqwest::recipe;
+    ///
+    /// let http = recipe().build()?;
+    /// let client = Client::over(http, Policy::STANDARD.clone()).redirects_are_watched();
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn redirects_are_watched(mut self) -> Self {
+        self.made().watched = true;
+        self
+    }
+
+    /// What it is made of, to be changed: other clones stay as they are.
+    fn made(&mut self) -> &mut Made {
+        Arc::make_mut(&mut self.0)
+    }
+
+    fn manner(&mut self) -> &mut Manner {
+        Arc::make_mut(&mut self.made().manner)
+    }
+
+    /// Takes all that it calls for this one destination, in place of one for each origin: to share its
+    /// budget, gate and cooldown with others, or where many hosts fail as one.
+    #[must_use]
+    pub fn destination(mut self, destination: Arc<Destination>) -> Self {
+        self.manner().destinations = DestinationSource::One(destination);
+        self
+    }
+
+    /// Finds the destination of each origin here, to share them with other clients. An origin is called
+    /// by its scheme, host and port, such as `https://one.example`; see [`Destinations::of`].
+    #[must_use]
+    pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
+        self.manner().destinations = DestinationSource::ByOrigin(destinations);
+        self
+    }
+
+    /// Sends a second attempt when the first takes long, and takes the answer that is there first.
+    /// The hedge is shared by all that this client and its clones call: have a client for each
+    /// destination, as for the budget, or give it to each request by
+    /// [`RequestBuilder::hedge`].
+    ///
+    /// Only requests that are repeatable are hedged, and whose body can be [sent
+    /// again](Body::can_be_sent_again). A hedge counts among the retries of the policy and is taken
+    /// from the same budget. What a failure means while another attempt runs is told by
+    /// [`Race`](relent_core::Race), and a judgement by [`when`](Self::when) that says no ends the
+    /// race. A 404 or 410 to a `DELETE` that is running twice waits for the other attempt, which may
+    /// have deleted it.
+    ///
+    /// An attempt is over with the head of its response, so [`send`](Self::send) is hedged; a
+    /// [`download`](Self::download) and [`RequestBuilder::whole_body`] are not, whose attempts go on
+    /// with the body.
+    ///
+    /// The loser is dropped. In HTTP/2 that resets its stream, and the connection goes on. In
+    /// HTTP/1.1 its connection is closed, so that each hedge costs a new connection: allow for that
+    /// in the delay, or prefer HTTP/2. The server may go on with what it has begun.
+    ///
+    /// Costs a box for the request and one for each of its attempts.
+    ///
+    /// ```
+    /// use relent::{Hedge, HedgeConfig, Policy};
+    /// use relent_reqwest::Client;
+    ///
+    /// // The slowest twentieth is sent twice, once enough is known of how long they take.
+    /// let hedge = Hedge::new(&HedgeConfig::percentile(0.95))?;
+    /// let client = Client::new(Policy::STANDARD)?.hedge(hedge);
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn hedge(mut self, hedge: impl Into<Arc<Hedge>>) -> Self {
+        self.manner().hedge = Some(hedge.into());
+        self
+    }
+
+    /// What the destination means by headers that do not say it themselves.
+    #[must_use]
+    pub fn hints(mut self, options: HintOptions) -> Self {
+        self.made().hints = options;
+        self
+    }
+
+    /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
+    #[must_use]
+    pub fn traced(mut self) -> Self {
+        self.manner().traced = true;
+        self
+    }
+
+    /// Names the destination in metrics: a name of your choice, such as `payments`.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.manner().named = relent_http::attempt::Named::new(name);
+        self
+    }
+
+    /// Tells the server which attempt a request is (from the second on), how much time is left until
+    /// the deadline, and from time to time how many attempts the calls of this client and its clones
+    /// take: see [`Caller`](relent_http::Caller), which reads it, and `docs/headers.md`. Off by default,
+    /// since it is for services that know each other.
+    ///
+    /// A request that brings a deadline along in [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS)
+    /// has no more time than that for all its attempts together.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_reqwest::Client;
+    ///
+    /// let client = Client::new(Policy::STANDARD)?.cross_layer();
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn cross_layer(mut self) -> Self {
+        self.manner().cross = Some(CrossLayer::new());
+        self
+    }
+
+    /// The most bytes that are kept of a body that streams, so that it can be sent again: 64 KiB unless
+    /// said otherwise. What is longer goes out all the same, once. See [`Body`].
+    #[must_use]
+    pub fn body_cap(mut self, bytes: usize) -> Self {
+        self.made().body_cap = bytes;
+        self
+    }
+
+    /// How the keys of [`RequestBuilder::idempotency_key`] are written: in quotes, unless said
+    /// otherwise.
+    #[must_use]
+    pub fn key_form(mut self, form: KeyForm) -> Self {
+        self.made().key_form = form;
+        self
+    }
+
+    /// Retries the requests of this route by this policy (R2.4). The first route that matches
+    /// decides; what a request says itself goes before it.
+    ///
+    /// A policy with a budget or a gate has them for this route, for each origin; without, the route
+    /// shares the client's.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use relent::Policy;
+    /// use relent_reqwest::Client;
+    ///
+    /// let limited = |seconds| {
+    ///     let policy = Policy::STANDARD.clone().into_builder();
+    ///     policy.attempt_timeout(Duration::from_secs(seconds)).build()
+    /// };
+    /// let client = Client::new(limited(60)?)?.route("*/reports".parse()?, limited(120)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn route(mut self, route: Route, policy: impl Into<Arc<Policy>>) -> Self {
+        let policy = policy.into();
+        let own = policy.budget().is_some() || policy.gate().is_some();
+        let destinations = own.then(|| DestinationSource::by_origin(&policy));
+        let routed = Routed {
+            policy,
+            destinations,
+        };
+        self.made().routes.push((route, routed));
+        self
+    }
+
+    /// Retries exactly these failures, statuses or patterns, in place of those that the policy
+    /// lists; see [`RequestBuilder::retry_on`].
+    #[must_use]
+    pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
+        self.manner().retry_on(failures.into_iter().map(Into::into));
+        self
+    }
+
+    /// Retries when this says so; see [`RequestBuilder::when`].
+    #[must_use]
+    pub fn when(
+        mut self,
+        when: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.manner().when = Some(Arc::new(when));
+        self
+    }
+
+    /// Waits for as long as this says; see [`RequestBuilder::delay`].
+    #[must_use]
+    pub fn delay(
+        mut self,
+        delay: impl Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> Duration
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.manner().delay = Some(Arc::new(delay));
+        self
+    }
+
+    /// Chooses where an attempt goes: given its number (the first is 1) and the address of the
+    /// request, which it may change. For a fallback, or for another node when only some fail.
+    ///
+    /// The destination, with its budget, gate and cooldown, stays that of the request's own address.
+    /// All header fields go along, credentials too: reroute only to those who may have them.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_reqwest::Client;
+    ///
+    /// let client = Client::new(Policy::STANDARD)?.reroute(|attempt, url| {
+    ///     if attempt > 1 {
+    ///         // An address without a host cannot be given one, and stays.
+    ///         let _ = url.set_host(Some("fallback.example"));
+    ///     }
+    /// });
+    /// # drop(client);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn reroute(
+        mut self,
+        route: impl Fn(u32, &mut reqwest::Url) + Send + Sync + 'static,
+    ) -> Self {
+        self.manner().reroute = Some(Arc::new(route));
+        self
+    }
+
+    /// A GET request.
+    pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::GET, url)
+    }
+
+    /// A HEAD request.
+    pub fn head(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::HEAD, url)
+    }
+
+    /// A POST request, which is repeated only after an attempt that was not processed, unless it has
+    /// a [key](RequestBuilder::idempotency_key).
+    pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::POST, url)
+    }
+
+    /// A PUT request.
+    pub fn put(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PUT, url)
+    }
+
+    /// A PATCH request; see [`post`](Self::post).
+    pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PATCH, url)
+    }
+
+    /// A DELETE request.
+    pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::DELETE, url)
+    }
+
+    /// A request by any method.
+    pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
+        RequestBuilder::new(self.clone(), self.0.http.request(method, url))
+    }
+
+    /// Sends a request that is there already; [`get`](Self::get) and the others make one.
+    ///
+    /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
+    /// The last real outcome is returned as it is: if the last attempt was answered, its response is
+    /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
+    /// success. The body is yours to read, under no limit; for an attempt that includes the body,
+    /// use [`RequestBuilder::whole_body`] or [`download`](Self::download).
+    ///
+    /// A refused response whose retry is held back to the end of the request, by a gate, a cooldown or
+    /// a request rate, is returned with what was read of its body meanwhile, at most 256 KiB; if that
+    /// is not all, the body ends with [`NotKept`](relent_http::NotKept).
+    ///
+    /// The version of the request is obeyed, its extensions are not sent.
+    ///
+    /// # Errors
+    /// [`Error::GaveUp`] when the last attempt brought no response.
+    pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
+        let client = self.clone();
+        let exchange = match Outgoing::build(request.clone(), &self.0.http) {
+            Ok((built, body)) => Exchange::new(Ok(built), Plan::new(client, Some(body))),
+            Err(refused) => {
+                let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
+                let manner = manner.settled(request.headers());
+                Exchange::boxed(Call::new(client, manner, *refused).go_on(None))
+            }
+        };
+        exchange.await
+    }
+
+    /// How a request to this address is retried, unless it says otherwise itself.
+    pub(crate) fn manner_of(
+        &self,
+        method: &Method,
+        uri: impl FnOnce() -> Option<Uri>,
+    ) -> Arc<Manner> {
+        let Made { manner, routes, .. } = &*self.0;
+        let mut manner = Arc::clone(manner);
+        if !routes.is_empty()
+            && let Some(uri) = uri()
+            && let Some((_, routed)) = routes.iter().find(|(route, _)| route.matches(method, &uri))
+        {
+            let changed = Arc::make_mut(&mut manner);
+            changed.policy = routed.policy.clone();
+            if let Some(own) = &routed.destinations {
+                changed.destinations = own.clone();
+            }
+        }
+        manner
+    }
+
+    /// The client without a pool, if one can be made.
+    pub(crate) fn unpooled(&self) -> &reqwest::Client {
+        let make = || {
+            let recipe = self.0.recipe.as_ref()?;
+            let build = || built_once(&**recipe).pool_max_idle_per_host(0).build();
+            let (http, watched) = hops::built(build).ok()?;
+            // A recipe may make another client each time.
+            (watched || !self.0.watched).then_some(http)
+        };
+        let unpooled = self.0.unpooled.get_or_init(make).as_ref();
+        unpooled.unwrap_or(&self.0.http)
+    }
+}
+
+/// A builder of the recipe, without retries of reqwest's own.
+fn built_once(recipe: &Recipe) -> reqwest::ClientBuilder {
+    recipe().retry(reqwest::retry::never())
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("policy", &self.0.manner.policy)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! Whether the body of a response of reqwest is whole.
+
+use http::{Method, Response};
+use relent_http::attempt::{Complete, Proof};
+use reqwest::ResponseBuilderExt;
+
+/// What the body of this response has to prove; see [`Proof::needed`].
+#[inline]
+pub(crate) fn proof_of(method: Option<&Method>, response: &reqwest::Response) -> Option<Proof> {
+    let (status, version) = (response.status(), response.version());
+    Proof::needed(method, status, version, response.headers(), tells_end)
+}
+
+/// A response that is handed up: the end of its body is an error unless it is proved to be one.
+#[inline]
+pub(crate) fn checked(method: Option<&Method>, response: reqwest::Response) -> reqwest::Response {
+    match proof_of(method, &response) {
+        Some(proof) => with_proof(response, proof),
+        None => response,
+    }
+}
+
+/// The same for one that came through other middleware, whose bodies may not tell their end.
+#[cfg(feature = "middleware")]
+pub(crate) fn checked_by_length(method: &Method, response: reqwest::Response) -> reqwest::Response {
+    let (status, version) = (response.status(), response.version());
+    match Proof::needed(Some(method), status, version, response.headers(), || false) {
+        Some(proof) => with_proof(response, proof),
+        None => response,
+    }
+}
+
+#[inline(never)]
+fn with_proof(response: reqwest::Response, proof: Proof) -> reqwest::Response {
+    let (head, body) = apart(response);
+    let body = Complete::new(body, proof);
+    head.map(|()| reqwest::Body::wrap(body)).into()
+}
+
+/// The head, from which a response can be made again, and the body.
+pub(crate) fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
+    // It is not handed on with the rest of the head.
+    let url = Response::builder().url(response.url().clone());
+    let url = url.body(()).unwrap_or_default().into_parts().0.extensions;
+    let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
+    head.extensions.extend(url);
+    (Response::from_parts(head, ()), body)
+}
+
+/// Whether reqwest passes on what hyper tells. It does unless it was built to decode: the body that
+/// decodes, or would, does not (tower-http 0.6).
+///
+/// Any crate of a program can have asked for that. It shows in whether the builder has the method to
+/// turn it on: if not, the one of the trait is called.
+pub(crate) fn tells_end() -> bool {
+    use std::any::TypeId;
+
+    /// Stands for a builder that has no such method.
+    struct Cannot;
+
+    #[allow(unused, reason = "reqwest's own come before these, if it has them")]
+    trait Decodes: Sized {
+        fn gzip(self, _: bool) -> Cannot {
+            Cannot
+        }
+        fn brotli(self, _: bool) -> Cannot {
+            Cannot
+        }
+        fn zstd(self, _: bool) -> Cannot {
+            Cannot
+        }
+        fn deflate(self, _: bool) -> Cannot {
+            Cannot
+        }
+    }
+
+    impl Decodes for reqwest::ClientBuilder {}
+
+    fn returned<T: 'static>(_: fn(reqwest::ClientBuilder) -> T) -> TypeId {
+        TypeId::of::<T>()
+    }
+
+    let cannot = TypeId::of::<Cannot>();
+    returned(|builder| builder.gzip(true)) == cannot
+        && returned(|builder| builder.brotli(true)) == cannot
+        && returned(|builder| builder.zstd(true)) == cannot
+        && returned(|builder| builder.deflate(true)) == cannot
+}

@@ -1,0 +1,697 @@
+//! Attempts that include reading the body, which resume where the last one was cut off.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use relent::{Attempt, GaveUp, Summary, TokioClock};
+use relent_core::{Cause, Decision, Kind, Progress, StopReason};
+use reqwest::{ResponseBuilderExt, Url};
+use tokio::time::Instant;
+
+use crate::attempt::{AttemptError, Broken, Failed, Last, Until};
+use crate::body::Body;
+use crate::client::Client;
+use crate::complete::proof_of;
+use crate::hops::Watch;
+use crate::manner::{Manner, Rate};
+use crate::outgoing::Outgoing;
+use crate::resume::{Answer, Partial, Resumable, has_own_range};
+use crate::sending::{Connection, wait};
+use crate::sink::Sink;
+use relent_http::RequestFacts;
+use relent_http::attempt::Telling;
+use relent_http::attempt::has_content;
+use relent_http::grpc;
+
+/// One download across its attempts; for a loop of your own around a
+/// [`Driver`](relent::Driver). [`Client::download`] is that loop.
+///
+/// ```no_run
+/// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use relent_reqwest::{Body, Download, Resumable};
+///
+/// // What another process has stored when it had to stop, and the bytes that it has got.
+/// let stored = Resumable::new("https://example.com/large", "\"v1\"", Some(1 << 31))?;
+/// let mut bytes = std::fs::read("large.part")?;
+///
+/// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
+/// let mut download = Download::new(&client, request).resume(stored, bytes.len() as u64);
+/// if let Err(failed) = download.attempt(None, &mut bytes).await {
+///     eprintln!("{}", failed.failure.kind);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Download<'c> {
+    client: &'c Client,
+    request: Outgoing,
+    manner: Arc<Manner>,
+    /// Attempts that have begun.
+    attempts: u32,
+    partial: Option<Partial>,
+    /// Whether a body has begun in this download: the sink has a part of it.
+    begun_body: bool,
+    progress: Progress,
+    /// Whether the sink is at work: after an attempt that was dropped then, nobody knows how far it
+    /// came.
+    in_sink: bool,
+    connection: Connection,
+    until: Until,
+    rate: Option<Rate>,
+    telling: Telling<TokioClock>,
+    /// The running attempt.
+    begun: Attempt,
+    /// The redirects that it follows.
+    watch: Watch,
+}
+
+impl<'c> Download<'c> {
+    /// A download that has not begun.
+    #[must_use]
+    pub fn new(client: &'c Client, request: Request<Body>) -> Self {
+        let manner = client.manner_of(request.method(), || Some(request.uri().clone()));
+        let manner = manner.settled(request.headers());
+        let request = Outgoing::of(request, &client.0.http, client.0.body_cap);
+        Self::with(client, request, manner)
+    }
+
+    pub(crate) fn with(client: &'c Client, request: Outgoing, manner: Arc<Manner>) -> Self {
+        Self {
+            client,
+            request,
+            telling: manner.telling(),
+            rate: manner.rate,
+            manner,
+            attempts: 0,
+            partial: None,
+            begun_body: false,
+            progress: Progress::default(),
+            in_sink: false,
+            connection: Connection::Pooled,
+            until: Until::after(None),
+            begun: Attempt {
+                number: 1,
+                remaining: None,
+                limit: None,
+            },
+            watch: Watch::default(),
+        }
+    }
+
+    /// Begins with the first `received` bytes of a response, which the sink has already, from an
+    /// earlier call or another process.
+    ///
+    /// The first attempt asks the URL of the request for the rest. The sink hears
+    /// [`Sink::resume`] if the answer is provably the rest of the same representation: from the same
+    /// final URL, under the same validator, beginning where it should. Otherwise the download begins
+    /// anew, and the sink hears [`Sink::start`].
+    ///
+    /// A server that says that nothing is missing (416 with that length and that validator) completes
+    /// the download. The head that is returned is that of the whole, with a status of 200. A request that is no GET, or has a
+    /// `Range` of its own, begins anew.
+    #[must_use]
+    pub fn resume(self, of: Resumable, received: u64) -> Self {
+        self.beginning_with(Partial::earlier(of, received))
+    }
+
+    /// The same without a validator, on your word that the bytes are the beginning of what the URL
+    /// leads to now: bytes of two representations can be mixed, as with `curl -C -`. The answer must
+    /// be a 206 that begins where it should. From then on a retry is bound to the URL and validator
+    /// of that answer, if it has any.
+    ///
+    /// `total` is the length of all of it in bytes, if the response of the earlier call told it. An answer
+    /// that tells another length belongs to another representation, and the download begins anew.
+    #[must_use]
+    pub fn resume_unchecked(self, received: u64, total: Option<u64>) -> Self {
+        self.beginning_with(Partial::vouched(received, total))
+    }
+
+    fn beginning_with(mut self, partial: Partial) -> Self {
+        let may = self
+            .request
+            .asked()
+            .is_some_and(|(method, _)| *method == Method::GET)
+            && !self.request.headers().is_some_and(has_own_range);
+        if may {
+            self.progress = Progress::new(partial.received);
+            self.begun_body = true;
+            self.partial = Some(partial);
+        }
+        self
+    }
+
+    /// Cuts an attempt off when fewer than `bytes` of the body arrive `within` this time: such a
+    /// server is as good as idle, and would hold its caller for as long as it likes. The time that
+    /// the sink takes does not count. The attempt fails with [`AttemptError::Slow`].
+    ///
+    /// ```
+    /// # fn example(download: relent_reqwest::Download<'_>) -> relent_reqwest::Download<'_> {
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// download.min_rate(64 << 10, Duration::from_secs(60)) // about a kilobyte per second
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn min_rate(mut self, bytes: u64, within: Duration) -> Self {
+        self.rate = Some(Rate { bytes, within });
+        self
+    }
+
+    /// Whether the request may run twice.
+    #[must_use]
+    pub fn facts(&self) -> RequestFacts {
+        self.request.facts()
+    }
+
+    /// One attempt, which ends when the whole body is in `sink` or the `limit` is over.
+    ///
+    /// It may be dropped and called again. If it is dropped while the sink is at work, nobody knows
+    /// what the sink has got, and the next attempt begins anew.
+    ///
+    /// # Errors
+    /// How it failed, for [`Failed::decide`].
+    pub async fn attempt<S: Sink>(
+        &mut self,
+        limit: Option<Duration>,
+        sink: &mut S,
+    ) -> Result<Response<()>, Failed> {
+        let begun = Attempt {
+            number: self.attempts.saturating_add(1),
+            remaining: None,
+            limit,
+        };
+        self.attempt_as(begun, sink).await
+    }
+
+    async fn attempt_as<S: Sink>(
+        &mut self,
+        begun: Attempt,
+        sink: &mut S,
+    ) -> Result<Response<()>, Failed> {
+        self.until = Until::after(begun.limit);
+        self.begun = begun;
+        self.watch = Watch::default();
+        let attempt = self.attempts;
+        self.attempts = attempt.saturating_add(1);
+        let result = self.run(sink).await;
+        result.map_err(|failed| {
+            let mut failed = *failed;
+            self.connection = Connection::after(&failed.failure);
+            if matches!(failed.last, Last::Error(_)) {
+                self.manner.judge_failed(attempt, &mut failed);
+            }
+            let (watch, watched) = (&self.watch, self.client.0.watched);
+            let facts = || self.request.facts();
+            self.manner.note_hops(&mut failed, watch, watched, facts);
+            self.request.take_back(&mut failed);
+            if let Cause::Grpc(code) = failed.failure.cause {
+                // No body comes, and the status of HTTP would pass for success.
+                failed.last = Last::Error(AttemptError::Grpc(code));
+            }
+            match &self.partial {
+                Some(partial) => {
+                    let (received, total) = (partial.received, partial.total());
+                    failed.progressed = self.progress.reached(received, total);
+                }
+                None if !sink.can_start_over() => {
+                    failed.stop.get_or_insert(StopReason::NotReplayable);
+                }
+                None => {}
+            }
+            failed
+        })
+    }
+
+    /// Reads the body of the last refused response into `sink`, within the limit of its attempt:
+    /// for an attempt that is not followed by another.
+    ///
+    /// # Errors
+    /// When the body cannot be read to its end, or the sink refuses it.
+    pub async fn finish<S: Sink>(
+        &mut self,
+        response: reqwest::Response,
+        sink: &mut S,
+    ) -> Result<Response<()>, AttemptError> {
+        self.partial = None;
+        let read = self.read_anew(response, None, sink).await;
+        read.map_err(|broken| broken.error)
+    }
+
+    async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Box<Failed>> {
+        if self.in_sink {
+            self.partial = None;
+        }
+        let (asked, outcome) = self.send().await;
+        let Asked { url, rest } = asked;
+        let response = match outcome {
+            Ok(response) => {
+                let judged = self
+                    .manner
+                    .judge(self.begun.number.saturating_sub(1), Ok(response));
+                judged?
+            }
+            Err(failed) => {
+                if let Some(head) = self.settle_refusal(rest, &failed)? {
+                    self.complete(sink).await?;
+                    return Ok(head);
+                }
+                return match failed.last {
+                    // That of an error is judged when the attempt is over.
+                    Last::Error(_) => Err(failed),
+                    Last::Refused(_) => {
+                        let attempt = self.begun.number.saturating_sub(1);
+                        let judged = self.manner.judge(attempt, Err(failed));
+                        judged.map(|response| head_of(&response))
+                    }
+                };
+            }
+        };
+        if self.is_unasked_304(response.status()) {
+            let what = "the server answered 304 to a request without a condition";
+            return Err(Broken::not_the_rest(what).into());
+        }
+        let Some(partial) = self.partial.as_mut().filter(|_| rest) else {
+            return Ok(self.read_anew(response, url, sink).await?);
+        };
+        let status = response.status();
+        if status == StatusCode::PARTIAL_CONTENT {
+            let head = head_of(&response);
+            let Answer::Rest(end) = partial.answered(response.url(), &head) else {
+                self.partial = None;
+                let what =
+                    "the server sent another range or representation when asked for the rest";
+                return Err(Broken::not_the_rest(what).into());
+            };
+            partial.goes_on(url);
+            self.read_rest(response, &head, end, sink).await?;
+            return Ok(of_the_whole(head, end));
+        }
+        if status != StatusCode::OK && partial.is_direct_to(response.url()) {
+            self.partial = None;
+            return Err(Broken::not_the_rest(moved(status)).into());
+        }
+        Ok(self.read_anew(response, url, sink).await?)
+    }
+
+    /// What a refusal means if the rest was asked for. `Some` if nothing is missing.
+    fn settle_refusal(
+        &mut self,
+        rest: bool,
+        failed: &Failed,
+    ) -> Result<Option<Response<()>>, Box<Broken>> {
+        let (Some(partial), Last::Refused(response)) =
+            (self.partial.as_mut().filter(|_| rest), &failed.last)
+        else {
+            return Ok(None);
+        };
+        let status = response.status();
+        let head = head_of(response);
+        let what = match status {
+            StatusCode::RANGE_NOT_SATISFIABLE
+                if partial.answered(response.url(), &head) == Answer::Complete =>
+            {
+                return Ok(Some(of_the_whole(head, partial.received)));
+            }
+            StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PRECONDITION_FAILED => {
+                format!(
+                    "the server answered {} when asked for the rest",
+                    status.as_u16()
+                )
+            }
+            _ if failed.failure.kind == Kind::Permanent && partial.is_direct_to(response.url()) => {
+                moved(status)
+            }
+            // What has arrived is still good.
+            _ => return Ok(None),
+        };
+        self.partial = None;
+        Err(Broken::not_the_rest(what))
+    }
+
+    /// Asks for the whole, or for the rest of what is there.
+    async fn send(&mut self) -> (Asked, Result<reqwest::Response, Box<Failed>>) {
+        let (begun, telling, manner) = (&self.begun, &mut self.telling, &self.manner);
+        let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
+        let mut asked = Asked::default();
+        let tell = |request: &mut reqwest::Request| {
+            manner.route(begun.number, request);
+            asked.url = Some(request.url().clone());
+            asked.rest = partial.is_some_and(|partial| partial.ask(request));
+            telling.tell(begun, request.headers_mut());
+        };
+        let (request, connection) = (&self.request, self.connection);
+        let (until, watch) = (self.until, &mut self.watch);
+        let attempt = self
+            .client
+            .attempt(request, connection, until, begun.number, watch, tell);
+        let outcome = attempt.await;
+        (asked, outcome)
+    }
+
+    /// Reads a response from its beginning, to a request for `asked`.
+    async fn read_anew<S: Sink>(
+        &mut self,
+        response: reqwest::Response,
+        asked: Option<Url>,
+        sink: &mut S,
+    ) -> Result<Response<()>, Box<Broken>> {
+        let head = head_of(&response);
+        let method = self
+            .request
+            .asked()
+            .map_or(&Method::GET, |(method, _)| method);
+        let own_range = self.request.headers().is_some_and(has_own_range);
+        self.partial = None;
+        if !sink.can_start_over() {
+            let what = "this response begins anew, and a part of another has left";
+            let mut broken = Broken::not_the_rest(what);
+            broken.stop = Some(StopReason::NotReplayable);
+            return Err(broken);
+        }
+        match head.status() {
+            StatusCode::PARTIAL_CONTENT if !own_range => {
+                let what = "the server sent a part (206) when asked for the whole";
+                return Err(Broken::not_the_rest(what));
+            }
+            status @ (StatusCode::SWITCHING_PROTOCOLS | StatusCode::CONTINUE) => {
+                let status = status.as_u16();
+                let what = format!("the server answered {status}, which is no complete response");
+                let error = AttemptError::NotTheRest(what);
+                return Err(Broken::local(StopReason::Permanent, error));
+            }
+            _ => {}
+        }
+        if !has_content(method, head.status()) {
+            if self.begun_body {
+                // The part of it that the sink has would pass for the whole.
+                let status = head.status().as_u16();
+                let what = format!(
+                    "the server answered {status}, without a body, after a part of the body had arrived"
+                );
+                return Err(Broken::not_the_rest(what));
+            }
+            self.in_sink = true;
+            sink.no_content(&head).await.map_err(refused_by_sink)?;
+            self.in_sink = false;
+            return Ok(head);
+        }
+        let resumable = match own_range {
+            true => None,
+            false => Resumable::of(method, response.url(), &head),
+        };
+        self.in_sink = true;
+        self.begun_body = true;
+        let started = sink.start(&head, resumable.as_ref()).await;
+        started.map_err(refused_by_sink)?;
+        self.in_sink = false;
+        self.partial = resumable.map(|of| Partial::begun(of, asked));
+        self.read(response, u64::MAX, sink).await?;
+        self.complete(sink).await?;
+        Ok(head)
+    }
+
+    /// Whether a 304 answers a request without a condition. It says that what the caller has is current,
+    /// which only a caller can have who asked under a condition (RFC 9110 §15.4.5).
+    fn is_unasked_304(&self, status: StatusCode) -> bool {
+        let method = self.request.asked().map(|(method, _)| method);
+        let conditional = |headers: &HeaderMap| {
+            headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE)
+        };
+        status == StatusCode::NOT_MODIFIED
+            && method != Some(&Method::HEAD)
+            && !self.request.headers().is_some_and(conditional)
+    }
+
+    /// Reads a response that goes on where `partial` ends, up to `end`.
+    async fn read_rest<S: Sink>(
+        &mut self,
+        response: reqwest::Response,
+        head: &Response<()>,
+        end: u64,
+        sink: &mut S,
+    ) -> Result<(), Box<Broken>> {
+        if let Some(partial) = &self.partial {
+            self.in_sink = true;
+            let resumed = sink
+                .resume(head, partial.received, partial.resumable())
+                .await;
+            resumed.map_err(refused_by_sink)?;
+            self.in_sink = false;
+        }
+        self.read(response, end, sink).await?;
+        if !self.partial.as_ref().is_none_or(Partial::is_complete) {
+            let what = "the server sent only a part of the rest";
+            return Err(Broken::not_the_rest(what));
+        }
+        self.complete(sink).await
+    }
+
+    /// Reads a body to its end. A piece that goes beyond `end` is not written: the range was a lie.
+    async fn read<S: Sink>(
+        &mut self,
+        response: reqwest::Response,
+        end: u64,
+        sink: &mut S,
+    ) -> Result<(), Box<Broken>> {
+        let method = self
+            .request
+            .asked()
+            .map_or(&Method::GET, |(method, _)| method);
+        let mut proof = proof_of(Some(method), &response);
+        let is_grpc = grpc::is_grpc(response.headers());
+        let mut body = reqwest::Body::from(response);
+        let mut window = self.rate.map(Window::new);
+        loop {
+            let frame = match &mut window {
+                None => self.until.timeout(body.frame()).await?,
+                Some(window) => self.until.timeout(window.around(body.frame())).await??,
+            };
+            let frame = match &mut proof {
+                Some(proof) => proof.check(frame, || body.is_end_stream()),
+                None => frame.map(|read| read.map_err(Into::into)),
+            };
+            let Some(frame) = frame.transpose().map_err(Broken::reading)? else {
+                return Ok(());
+            };
+            let bytes = match frame.into_data() {
+                Ok(bytes) => bytes,
+                Err(frame) if is_grpc => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    let hints = &self.client.0.hints;
+                    match grpc::classify_trailers(&trailers, SystemTime::now(), hints) {
+                        Some(failure) => return Err(Broken::grpc(failure)),
+                        None => continue,
+                    }
+                }
+                Err(_) => continue,
+            };
+            let length = bytes.len() as u64;
+            window.iter_mut().for_each(|window| window.data(length));
+            if let Some(partial) = &mut self.partial
+                && partial.received.saturating_add(length) > end
+            {
+                self.partial = None;
+                return Err(Broken::not_the_rest("the rest is longer than its range"));
+            }
+            self.in_sink = true;
+            sink.write(bytes).await.map_err(refused_by_sink)?;
+            self.in_sink = false;
+            if let Some(partial) = &mut self.partial {
+                partial.received += length;
+            }
+        }
+    }
+
+    /// Everything is in the sink.
+    async fn complete<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Broken>> {
+        self.in_sink = true;
+        sink.complete().await.map_err(refused_by_sink)?;
+        self.in_sink = false;
+        Ok(())
+    }
+}
+
+/// What was asked of whom.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Before redirects, and without the short cut to a final URL.
+    url: Option<Url>,
+    /// Whether only for the rest.
+    rest: bool,
+}
+
+/// The time in which some bytes have to arrive. It stands still while the sink is at work.
+#[derive(Debug)]
+struct Window {
+    rate: Rate,
+    left: Duration,
+    received: u64,
+}
+
+impl Window {
+    const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            left: rate.within,
+            received: 0,
+        }
+    }
+
+    async fn around<F: Future>(&mut self, frame: F) -> Result<F::Output, Box<Broken>> {
+        let began = Instant::now();
+        let Ok(output) = tokio::time::timeout(self.left, frame).await else {
+            return Err(Broken::slow(self.received, self.rate.within));
+        };
+        self.left = self.left.saturating_sub(began.elapsed());
+        Ok(output)
+    }
+
+    const fn data(&mut self, length: u64) {
+        self.received = self.received.saturating_add(length);
+        if self.received >= self.rate.bytes {
+            *self = Self::new(self.rate);
+        }
+    }
+}
+
+/// Why what has arrived is given up.
+fn moved(status: StatusCode) -> String {
+    let status = status.as_u16();
+    format!("the URL that the redirect had led to answered {status} when asked for the rest")
+}
+
+/// The head of a response, without its body.
+fn head_of(response: &reqwest::Response) -> Response<()> {
+    let url = Response::builder().url(response.url().clone());
+    let mut head = url.body(()).unwrap_or_default();
+    *head.status_mut() = response.status();
+    *head.version_mut() = response.version();
+    *head.headers_mut() = response.headers().clone();
+    head
+}
+
+/// The head of a response that has brought the last part of a body, as that of the whole body, of this
+/// length: who asked for the whole has it, and need not know in how many parts it came.
+fn of_the_whole(mut head: Response<()>, length: u64) -> Response<()> {
+    if head.status() == StatusCode::RANGE_NOT_SATISFIABLE {
+        // Its own content said that nothing is missing.
+        head.headers_mut().remove(CONTENT_TYPE);
+    }
+    *head.status_mut() = StatusCode::OK;
+    let headers = head.headers_mut();
+    headers.remove(CONTENT_RANGE);
+    headers.insert(CONTENT_LENGTH, length.into());
+    head
+}
+
+fn refused_by_sink(error: io::Error) -> Box<Broken> {
+    Broken::local(StopReason::Permanent, AttemptError::Sink(error))
+}
+
+impl Client {
+    /// Attempts until the whole body is in `sink`, or the policy stops.
+    ///
+    /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with
+    /// a strong validator ([`Resumable`]), the next attempt asks for the rest with `Range` and
+    /// `If-Range`, of the URL that the redirects had led to. Otherwise, and whenever the answer is not
+    /// provably the rest of the same representation from the same URL, it begins anew: bytes of two
+    /// representations are never mixed.
+    ///
+    /// A download that advances is not given up: after an attempt that went on with what was there, by
+    /// as much as [`Progress`] asks for, the count of retries and the backoff begin anew. The deadline
+    /// and `max_elapsed` of the policy hold.
+    ///
+    /// An end of the body can be told from a cut with a `Content-Length`, with chunks and in HTTP/2.
+    /// A body of HTTP/1 that has neither ends when the connection closes, and nothing tells whether
+    /// it is whole (RFC 9112 §8): it is taken to be. So is one of HTTP/2 without `Content-Length` if
+    /// reqwest was built with one of the features that decode bodies, which hide the end of the stream.
+    ///
+    /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
+    /// its body is in the sink. A success without a representation, such as a 304, is `Ok` and leaves
+    /// the sink alone ([`Sink::no_content`]); a 304 to a request without a condition is none, and after a
+    /// body that was cut short neither is a 204. A 206 is `Ok` only as the
+    /// answer to a `Range` of the request's own: a body that came in parts is returned as the 200 that it
+    /// is a whole of. A gRPC call that failed is an error.
+    ///
+    /// # Errors
+    /// When the last attempt brought no complete response.
+    ///
+    /// ```no_run
+    /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use relent_reqwest::Body;
+    ///
+    /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
+    /// let mut large = Vec::new();
+    /// let (head, summary) = client.download(request, &mut large).await?;
+    /// println!("{}: {} bytes in {} attempts", head.status(), large.len(), summary.attempts);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn download<S: Sink>(
+        &self,
+        request: Request<Body>,
+        sink: &mut S,
+    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
+        let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
+        let manner = manner.settled(request.headers());
+        let request = Outgoing::of(request, &self.0.http, self.0.body_cap);
+        self.receive(request, manner, sink).await
+    }
+
+    pub(crate) async fn receive<S: Sink>(
+        &self,
+        request: Outgoing,
+        manner: Arc<Manner>,
+        sink: &mut S,
+    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
+        let mut download = Download::with(self, request, manner.clone());
+        let mut driver = manner.driver(download.request.url());
+        driver.set_repeatable(manner.may_repeat(download.facts()));
+        let mut last = None;
+        let (last, stop) = loop {
+            let entered = driver.entered().await;
+            let earlier: Option<Box<Last>> = last.take();
+            if let Err(stop) = entered {
+                break (earlier.map(|last| *last), stop);
+            }
+            drop(earlier);
+            let begun = driver.on_attempt();
+            let attempted = download.attempt_as(begun, sink).await;
+            let watch = &download.watch;
+            let mut failed = match attempted {
+                Ok(head) => {
+                    let followed = watch.followed();
+                    // A redirect that was not followed is an answer of the one that was asked.
+                    if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
+                        manner.tell_elsewhere(&mut driver, followed.url(), Some(followed.at), None);
+                    }
+                    driver.on_success_with(Cause::Status(head.status().as_u16()));
+                    return Ok((head, driver.summary(None)));
+                }
+                Err(failed) => failed,
+            };
+            manner.tell_failed(&mut driver, &mut failed, watch);
+            match manner.decide(&mut driver, &failed) {
+                Decision::Retry { after } => {
+                    last = Some(Box::new(wait(after, driver.room(), failed.last).await));
+                }
+                Decision::Stop(stop) => break (Some(failed.last), stop),
+            }
+        };
+        let error = match last {
+            Some(Last::Refused(response)) => match download.finish(response, sink).await {
+                Ok(head) => return Ok((head, driver.summary(Some(stop)))),
+                Err(error) => Some(error),
+            },
+            Some(Last::Error(error)) => Some(error),
+            None => None,
+        };
+        Err(GaveUp::new(error, driver.summary(Some(stop))))
+    }
+}

@@ -1,0 +1,190 @@
+//! Redirects that reqwest follows within one attempt, seen where they happen.
+//!
+//! reqwest follows redirects inside one call, and its answer or error tells of the last request only.
+//! After `POST` → 303 → `GET`, a refused connection or a 429 speaks of the `GET`, while the `POST` was
+//! processed. The final URL does not show it either: a 303 may lead to the same URL.
+//!
+//! reqwest asks its redirect policy while the future of the call is polled, on the same thread. So a
+//! policy made by [`watched`] leaves the address in a thread-local, and [`Watch`] looks there after each
+//! poll.
+//!
+//! # What a hop means
+//! A failure after a hop is ambiguous for the attempt as a whole, whatever the last server said. That
+//! holds for every redirect status:
+//!
+//! - After 301, 302 and 303 to a `POST` another request was sent, by `GET`. RFC 9110 §15.4.4 describes
+//!   303 as the usual answer to a `POST` that was processed, and user agents treat 301 and 302 alike.
+//! - After 307 and 308 the same request was sent to another URL. RFC 9110 §15.4.8 and §15.4.9 say where
+//!   the resource is and that the method stays; they do not say that the server which redirects has not
+//!   acted. Nothing proves it, so it is not assumed.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+use relent::{Clock, TokioClock};
+use relent_core::Instant;
+use reqwest::Url;
+use reqwest::redirect::{Attempt, Policy};
+
+use crate::secret::redact;
+
+thread_local! {
+    /// How many redirects watched policies were asked about on this thread.
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+    /// The last of them.
+    static LATEST: RefCell<Option<Box<Followed>>> = const { RefCell::new(None) };
+    /// The watched policies that were made on this thread since a client began to be built.
+    static MADE: RefCell<Option<Vec<Weak<()>>>> = const { RefCell::new(None) };
+}
+
+/// Follows redirects by this policy, and lets a [`Client`](crate::Client) and a
+/// [`RetryMiddleware`](crate::RetryMiddleware) see each one that is followed.
+///
+/// After a redirect, a refused connection or a 429 speaks of the last request only. An earlier one, such
+/// as a `POST` that was answered with 303, may have taken effect, so a request that is not repeatable is
+/// not sent again then. [`recipe`](crate::recipe) watches reqwest's own policy. Use this function for a
+/// redirect policy of your own, also for [`Policy::none`]: where redirects cannot be seen, a request that
+/// is not repeatable is never sent again.
+///
+/// ```
+/// use relent::Policy;
+/// use relent_reqwest::Client;
+/// use relent_reqwest::{recipe, watched};
+/// use reqwest::redirect;
+///
+/// let recipe = || recipe().redirect(watched(redirect::Policy::limited(3)));
+/// let client = Client::made_by(recipe, Policy::STANDARD.clone())?;
+/// # drop(client);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn watched(policy: Policy) -> Policy {
+    // It lives as long as the policy, which is dropped if another takes its place in a recipe.
+    let alive = Arc::new(());
+    MADE.with_borrow_mut(|made| {
+        if let Some(made) = made {
+            made.push(Arc::downgrade(&alive));
+        }
+    });
+    Policy::custom(move |attempt| {
+        let _: &Arc<()> = &alive;
+        note(&attempt);
+        policy.redirect(attempt)
+    })
+}
+
+/// Notes a redirect. It counts as followed: if the policy stops there, the redirect itself is the
+/// response, which is no failure.
+fn note(attempt: &Attempt<'_>) {
+    let followed = Followed {
+        url: attempt.url().clone(),
+        at: TokioClock.now(),
+    };
+    LATEST.set(Some(Box::new(followed)));
+    ASKED.set(ASKED.get().wrapping_add(1));
+}
+
+/// Builds a client, and tells whether its redirects are watched: a watched policy that was made
+/// meanwhile is still alive then, in the client.
+pub(crate) fn built(
+    build: impl FnOnce() -> reqwest::Result<reqwest::Client>,
+) -> reqwest::Result<(reqwest::Client, bool)> {
+    /// Puts back what was there, also if a recipe panics.
+    struct Outer(Option<Vec<Weak<()>>>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            MADE.set(self.0.take());
+        }
+    }
+    let _outer = Outer(MADE.replace(Some(Vec::new())));
+    let client = build()?;
+    let made = MADE.take().unwrap_or_default();
+    let watched = made.iter().any(|policy| policy.strong_count() > 0);
+    Ok((client, watched))
+}
+
+/// The last redirect that was followed.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    /// Where to.
+    url: Url,
+    /// When.
+    pub(crate) at: Instant,
+}
+
+impl Followed {
+    /// Where to.
+    pub(crate) const fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Who was asked last, given what came of it; `None` if nobody was, since reqwest would not follow
+    /// the last redirect.
+    pub(crate) fn by<'a>(
+        &'a self,
+        response: Option<&'a reqwest::Response>,
+        error: Option<&reqwest::Error>,
+    ) -> Option<&'a Url> {
+        match (response, error) {
+            (Some(response), _) => Some(response.url()),
+            (None, Some(error)) if error.is_redirect() || error.is_builder() => None,
+            (None, _) => Some(&self.url),
+        }
+    }
+}
+
+/// Sees the redirects that are followed while one attempt is polled.
+#[derive(Default, Debug)]
+pub(crate) struct Watch(Option<Box<Followed>>);
+
+impl Watch {
+    /// Polls a part of the attempt.
+    #[inline]
+    pub(crate) fn poll<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+        let before = ASKED.get();
+        let polled = poll();
+        if ASKED.get() != before {
+            self.take_note(before);
+        }
+        polled
+    }
+
+    #[cold]
+    fn take_note(&mut self, before: u32) {
+        // Whoever polls around this attempt has not been redirected.
+        ASKED.set(before);
+        if let Some(followed) = LATEST.take() {
+            self.0 = Some(followed);
+        }
+    }
+
+    /// Polls the whole of the attempt.
+    pub(crate) fn around<F>(&mut self, mut attempt: F) -> impl Future<Output = F::Output>
+    where
+        F: Future + Unpin,
+    {
+        poll_fn(move |context| self.poll(|| Pin::new(&mut attempt).poll(context)))
+    }
+
+    /// Lets the error of an attempt name the address that was asked last. reqwest names the first, which
+    /// has answered.
+    pub(crate) fn name_asked(&self, error: &mut reqwest::Error) {
+        let Some(followed) = self.followed() else {
+            return;
+        };
+        if let Some(asked) = followed.by(None, Some(error))
+            && let Some(named) = error.url_mut()
+        {
+            *named = asked.clone();
+            redact(named);
+        }
+    }
+
+    /// The last redirect, if one was followed.
+    #[inline]
+    pub(crate) fn followed(&self) -> Option<&Followed> {
+        self.0.as_deref()
+    }
+}

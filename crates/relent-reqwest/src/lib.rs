@@ -1,0 +1,79 @@
+//! A client over reqwest that retries, hedges and resumes.
+//!
+//! [`Client`] sends requests as often as a policy allows, and takes for granted what has to be known of
+//! HTTP for that: which request may run twice, what a status or a broken connection means, what the
+//! server said about time. All of that is in [`relent_http`]; this crate is what needs reqwest.
+//!
+//! ```no_run
+//! use relent::Policy;
+//! use relent_reqwest::Client;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new(Policy::STANDARD)?; // was: reqwest::Client::new()
+//! let response = client.get("https://example.com/").send().await?;
+//! println!("{} after {} attempts", response.status(), response.attempts());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which one?
+//! | to | take |
+//! |---|---|
+//! | send a request, and read its body under no limit | [`RequestBuilder::send`] |
+//! | have the whole body in memory, resumed where it was cut off | [`RequestBuilder::whole_body`] |
+//! | write a body of any size somewhere | [`RequestBuilder::download`] into a [`Sink`] |
+//! | go on with a download of another process | [`Download::resume`] |
+//! | write the loop yourself | [`Download`] with a [`Driver`](relent::Driver) |
+//! | retry in a stack of reqwest-middleware | `RetryMiddleware`, with the feature `middleware` |
+//! | retry the calls of another client | `relent_http::RetryLayer` |
+//!
+//! # Features
+//! - `middleware`: `RetryMiddleware`, for a stack of reqwest-middleware.
+//! - `tracing`: a span for each attempt, by OpenTelemetry's semantic conventions for HTTP, and the
+//!   [events](https://docs.rs/relent/latest/relent/observe) of waits and give-ups.
+//! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
+//! - `json`, `form`, `multipart`, `query`: what reqwest's features of the same names add to a request.
+//!
+//! Coming from another library: [`fetch_retry`] has every option side by side.
+
+mod attempt;
+mod body;
+mod client;
+mod complete;
+pub mod dns;
+mod download;
+mod error;
+mod exchange;
+#[doc = include_str!("../docs/fetch_retry.md")]
+pub mod fetch_retry {}
+mod hops;
+mod manner;
+#[cfg(feature = "middleware")]
+mod middleware;
+pub mod network;
+mod outgoing;
+mod race;
+mod request;
+mod response;
+mod resume;
+mod route;
+mod secret;
+mod sending;
+mod sink;
+mod streamed;
+mod whole;
+
+pub use attempt::{AttemptError, Failed, Last};
+pub use body::Body;
+pub use client::{Client, recipe};
+pub use download::Download;
+pub use error::Error;
+pub use hops::watched;
+#[cfg(feature = "middleware")]
+pub use middleware::RetryMiddleware;
+pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
+pub use request::RequestBuilder;
+pub use response::Response;
+pub use resume::{NotResumable, Resumable};
+pub use route::{InvalidRoute, Route};
+pub use sink::{Sink, ToWriter};

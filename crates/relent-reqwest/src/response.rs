@@ -1,0 +1,179 @@
+//! A response, and how it was come by.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::{Extensions, HeaderMap, StatusCode, Version};
+use relent::Summary;
+
+use reqwest::Url;
+
+use crate::error::Error;
+use crate::secret::{Shown, redacted};
+use relent_http::attempt::Names;
+
+/// The last response to a request, and the account of the attempts.
+///
+/// Its errors carry that account along. What is not here, such as its cookies, is to be had from
+/// reqwest's own response, by [`as_inner`](Self::as_inner) or [`into_inner`](Self::into_inner).
+pub struct Response {
+    http: reqwest::Response,
+    summary: Summary,
+}
+
+/// Without the values of header fields, which can be credentials.
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("status", &self.http.status())
+            .field("url", &Shown(self.http.url()))
+            .field("headers", &Names(self.http.headers()))
+            .field("summary", &self.summary)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Response {
+    pub(crate) const fn new(http: reqwest::Response, summary: Summary) -> Self {
+        Self { http, summary }
+    }
+
+    /// How many attempts it took, how long, and why there were no more: [`Summary::reason`] is
+    /// `None` for a success.
+    #[must_use]
+    pub const fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The number of attempts: [`Summary::attempts`].
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.summary.attempts
+    }
+
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.http.status()
+    }
+
+    /// The header fields.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        self.http.headers()
+    }
+
+    /// The version of HTTP.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.http.version()
+    }
+
+    /// The address that answered, which redirects may have led to.
+    #[must_use]
+    pub fn url(&self) -> &Url {
+        self.http.url()
+    }
+
+    /// The length of the body in bytes, if it is known.
+    #[must_use]
+    pub fn content_length(&self) -> Option<u64> {
+        self.http.content_length()
+    }
+
+    /// The socket address of the server, if it is known.
+    #[must_use]
+    pub fn remote_addr(&self) -> Option<SocketAddr> {
+        self.http.remote_addr()
+    }
+
+    /// What others have added to the response.
+    #[must_use]
+    pub fn extensions(&self) -> &Extensions {
+        self.http.extensions()
+    }
+
+    /// The same, to add to it.
+    pub fn extensions_mut(&mut self) -> &mut Extensions {
+        self.http.extensions_mut()
+    }
+
+    /// The response itself if its status is below 400.
+    ///
+    /// # Errors
+    /// [`Error::Status`] for a status of 400 or above.
+    pub fn error_for_status(self) -> Result<Self, Error> {
+        match self.http.error_for_status_ref() {
+            Ok(_) => Ok(self),
+            Err(error) => Err(Error::Status(redacted(error), Box::new(self.summary))),
+        }
+    }
+
+    /// The body as text.
+    ///
+    /// # Errors
+    /// [`Error::Body`] if it cannot be read to its end.
+    pub async fn text(self) -> Result<String, Error> {
+        let Self { http, summary } = self;
+        http.text().await.map_err(|error| of_body(error, &summary))
+    }
+
+    /// The body.
+    ///
+    /// # Errors
+    /// [`Error::Body`] if it cannot be read to its end.
+    pub async fn bytes(self) -> Result<Bytes, Error> {
+        let Self { http, summary } = self;
+        http.bytes().await.map_err(|error| of_body(error, &summary))
+    }
+
+    /// What the body holds as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Body`] if it cannot be read to its end, or is no such JSON.
+    #[cfg(feature = "json")]
+    pub async fn json<T: serde::de::DeserializeOwned>(self) -> Result<T, Error> {
+        let Self { http, summary } = self;
+        http.json().await.map_err(|error| of_body(error, &summary))
+    }
+
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// [`Error::Body`] if it breaks off.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        let Self { http, summary } = self;
+        http.chunk().await.map_err(|error| of_body(error, summary))
+    }
+
+    /// The body, piece by piece. An [`Error::Body`] among them is the last.
+    pub fn bytes_stream(self) -> impl Stream<Item = Result<Bytes, Error>> + Send {
+        let Self { http, summary } = self;
+        let pieces = http.bytes_stream();
+        pieces.map(move |piece| piece.map_err(|error| of_body(error, &summary)))
+    }
+
+    /// reqwest's response.
+    #[must_use]
+    pub const fn as_inner(&self) -> &reqwest::Response {
+        &self.http
+    }
+
+    /// The same, without the account of the attempts.
+    #[must_use]
+    pub fn into_inner(self) -> reqwest::Response {
+        self.http
+    }
+
+    /// Both parts.
+    #[must_use]
+    pub fn into_parts(self) -> (reqwest::Response, Summary) {
+        (self.http, self.summary)
+    }
+}
+
+fn of_body(error: reqwest::Error, summary: &Summary) -> Error {
+    Error::Body(redacted(error), Box::new(summary.clone()))
+}

@@ -1,0 +1,73 @@
+//! An address, and what names one, without credentials.
+
+use std::fmt;
+
+use relent_http::attempt::{REDACTED, is_secret};
+use reqwest::Url;
+
+/// Takes name and password and the values of secret parameters out of an address.
+pub(crate) fn redact(url: &mut Url) {
+    // An address that can have no name has none.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    let Some(query) = url.query() else { return };
+    let has_secret = query.split('&').any(|parameter| {
+        parameter
+            .split_once('=')
+            .is_some_and(|(name, _)| is_secret(name))
+    });
+    if !has_secret {
+        return;
+    }
+    let parameters = query
+        .split('&')
+        .map(|parameter| match parameter.split_once('=') {
+            Some((name, _)) if is_secret(name) => format!("{name}={REDACTED}"),
+            _ => parameter.to_owned(),
+        });
+    let query = parameters.collect::<Vec<_>>().join("&");
+    url.set_query(Some(&query));
+}
+
+/// An error whose texts have no credential of the address in them.
+#[cold]
+pub(crate) fn redacted(mut error: reqwest::Error) -> reqwest::Error {
+    if let Some(url) = error.url_mut() {
+        redact(url);
+    }
+    error
+}
+
+/// An address as it is shown.
+pub(crate) struct Shown<'a>(pub(crate) &'a Url);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut url = self.0.clone();
+        redact(&mut url);
+        fmt::Debug::fmt(url.as_str(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_what_is_secret_in_it() {
+        for (address, shown) in [
+            ("http://user:hunter2@h/p?a=1", "\"http://h/p?a=1\""),
+            (
+                "http://h/p?a=1&token=hunter2",
+                "\"http://h/p?a=1&token=REDACTED\"",
+            ),
+            (
+                "http://h/p?%74oken=hunter2",
+                "\"http://h/p?%74oken=REDACTED\"",
+            ),
+        ] {
+            let url = Url::parse(address).unwrap();
+            assert_eq!(format!("{:?}", Shown(&url)), shown);
+        }
+    }
+}

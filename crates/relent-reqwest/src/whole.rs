@@ -1,0 +1,45 @@
+//! A response whose body has been read before it is handed out.
+
+use std::io;
+
+use bytes::Bytes;
+use http::Response as Head;
+
+use crate::error::Error;
+use crate::request::RequestBuilder;
+use crate::response::Response;
+use crate::resume::Resumable;
+use crate::sink::Sink;
+
+/// A body in memory, under the head with which it began.
+#[derive(Default)]
+struct Whole {
+    head: Head<()>,
+    body: Vec<u8>,
+}
+
+impl Sink for Whole {
+    async fn start(&mut self, head: &Head<()>, _: Option<&Resumable>) -> io::Result<()> {
+        self.no_content(head).await
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.body.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    async fn no_content(&mut self, head: &Head<()>) -> io::Result<()> {
+        self.head = head.clone();
+        self.body.clear();
+        Ok(())
+    }
+}
+
+pub(crate) async fn receive(request: RequestBuilder) -> Result<Response, Error> {
+    let (client, manner, request) = request.prepare()?;
+    let mut whole = Whole::default();
+    let (_, summary) = client.receive(request, manner, &mut whole).await?;
+    // Of a response that came in parts, the first head is the one that speaks of the whole.
+    let response = whole.head.map(|()| whole.body);
+    Ok(Response::new(response.into(), summary))
+}

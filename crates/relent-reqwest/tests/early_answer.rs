@@ -1,0 +1,182 @@
+//! A server that answers before it has read the request, and does not read on: an attempt that is over
+//! lets go of its connection, or each attempt would cost a socket.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
+
+use std::convert::Infallible;
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::Request;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use hyper_util::client::legacy::Client as Hyper;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use relent::{Backoff, Policy, Summary};
+use relent_http::{Content, Override, RetryLayer};
+use relent_reqwest::{Body, Client, RetryMiddleware};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tower::{Layer, ServiceExt};
+
+const ATTEMPTS: u32 = 20;
+
+fn policy() -> Policy {
+    Policy::builder(Backoff::constant(Duration::from_millis(1)))
+        .max_retries(ATTEMPTS - 1)
+        .build()
+        .unwrap()
+}
+
+/// Answers the head of each request so, reads no further, and does not close.
+async fn server(answer: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(serve(stream, answer));
+        }
+    });
+    address
+}
+
+async fn serve(mut stream: TcpStream, answer: &str) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    stream.write_all(answer.as_bytes()).await?;
+    std::future::pending().await
+}
+
+/// The sockets of this process that are connected to this address.
+fn open(to: SocketAddr) -> usize {
+    let port = format!(":{:04X}", to.port());
+    let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let fields = table.lines().skip(1).map(str::split_whitespace);
+    fields
+        .filter(|line| {
+            let line: Vec<_> = line.clone().collect();
+            // Those that are closed have no inode.
+            line[2].ends_with(&port) && line[9] != "0"
+        })
+        .count()
+}
+
+const EMPTY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+const SHORT: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
+const HALF: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 40\r\n\r\nbusy";
+
+/// Waits until no more than this many are left, or until it is certain that they stay.
+async fn at_most(left: usize, to: SocketAddr, what: &str) {
+    let begin = Instant::now();
+    while open(to) > left {
+        let stays = begin.elapsed() > Duration::from_secs(60);
+        assert!(!stays, "{what}: {} sockets are open", open(to));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The start of a body whose rest does not come.
+fn stalled() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    let piece = Frame::data(Bytes::from_static(&[7; 1000]));
+    stream::iter([Ok(piece)]).chain(stream::pending())
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_let_go_of_when_its_attempt_is_over() {
+    for answer in [EMPTY, SHORT, HALF] {
+        let address = server(answer).await;
+        let body = Content::made_by(|| StreamBody::new(stalled()));
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build_http();
+        let request = Request::put(format!("http://{address}/"))
+            .body(body)
+            .unwrap();
+        let service = RetryLayer::new(policy()).layer(client);
+        let response = service.oneshot(request).await.unwrap();
+        let summary = response.extensions().get::<Summary>().unwrap();
+        assert_eq!(summary.attempts, ATTEMPTS);
+        // That of the last attempt goes on: a server may answer and read on.
+        at_most(1, address, &format!("layer, {answer:?}")).await;
+
+        let address = server(answer).await;
+        let body = Body::made_by(|| reqwest::Body::wrap(SyncBody::new(StreamBody::new(stalled()))));
+        let put = Client::new(policy())
+            .unwrap()
+            .put(format!("http://{address}/"));
+        let response = put.body(body).send().await.unwrap();
+        assert_eq!(response.summary().attempts, ATTEMPTS);
+        at_most(1, address, &format!("client, {answer:?}")).await;
+    }
+}
+
+/// What is left of the body lies in hyper's buffer by then, and hyper waits until it is sent before it
+/// closes: that is bounded by the kernel.
+#[tokio::test]
+async fn a_connection_that_is_not_read_from_is_closed_after_the_user_timeout_of_tcp() {
+    const LONG: usize = 16 << 20;
+    const BOUND: Duration = Duration::from_millis(500);
+    for answer in [EMPTY, SHORT] {
+        let address = server(answer).await;
+        let mut connector = HttpConnector::new();
+        connector.set_tcp_user_timeout(Some(BOUND));
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build(connector);
+        let service = RetryLayer::new(policy()).layer(client);
+        let url = format!("http://{address}/");
+        for known in [true, false] {
+            let body = match known {
+                true => Content::from(vec![7; LONG]),
+                false => Content::made_by(|| StreamBody::new(endless())),
+            };
+            let request = Request::put(&url).body(body).unwrap();
+            let response = service.clone().oneshot(request).await.unwrap();
+            let summary = response.extensions().get::<Summary>().unwrap();
+            assert_eq!(summary.attempts, ATTEMPTS);
+            at_most(0, address, &format!("layer, {known}, {answer:?}")).await;
+        }
+        // A stream that the answer beats is not sent again: one socket for each call.
+        for _ in 0..5 {
+            let body = Content::made_by(|| StreamBody::new(endless()));
+            let mut request = Request::put(&url).body(body).unwrap();
+            request.extensions_mut().insert(Override::new().no_retry());
+            service.clone().oneshot(request).await.unwrap();
+        }
+        at_most(0, address, &format!("layer, once, {answer:?}")).await;
+
+        let http = || {
+            let builder = reqwest::Client::builder().no_proxy().tls_certs_only([]);
+            builder.tcp_user_timeout(BOUND)
+        };
+        let client = Client::made_by(http, policy()).unwrap();
+        for known in [true, false] {
+            let body = match known {
+                true => Body::from(vec![7; LONG]),
+                false => {
+                    Body::made_by(|| reqwest::Body::wrap(SyncBody::new(StreamBody::new(endless()))))
+                }
+            };
+            let response = client.put(&url).body(body).send().await.unwrap();
+            assert_eq!(response.summary().attempts, ATTEMPTS);
+            at_most(0, address, &format!("client, {known}, {answer:?}")).await;
+        }
+
+        let retry = RetryMiddleware::new(policy());
+        let client = reqwest_middleware::ClientBuilder::new(http().build().unwrap());
+        let put = client.with(retry).build().put(&url).body(vec![7; LONG]);
+        assert_eq!(put.send().await.unwrap().status(), 503);
+        at_most(0, address, &format!("middleware, {answer:?}")).await;
+    }
+}
+
+/// A body that streams for as long as it is read.
+fn endless() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[7; 64 << 10]))))
+}
+
+/// For reqwest, whose bodies are `Sync`.
+type SyncBody = http_body_util::combinators::BoxBody<Bytes, Infallible>;
