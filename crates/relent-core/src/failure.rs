@@ -161,6 +161,19 @@ pub enum Cause {
     Timeout,
     /// The transport failed.
     Network(Network),
+    /// Nothing failed, but there is no result yet: ask again (polling). No list of failures is about it.
+    Pending,
+    /// Somebody else was faster, so that all of a read, modification and write is to be repeated. No
+    /// list of failures is about it.
+    Conflict,
+}
+
+impl Cause {
+    /// Whether the destination answered as it should, and the operation is repeated all the same.
+    #[inline]
+    pub(crate) const fn is_answer(self) -> bool {
+        matches!(self, Self::Pending | Self::Conflict)
+    }
 }
 
 impl fmt::Display for Cause {
@@ -177,6 +190,8 @@ impl fmt::Display for Cause {
             Self::Output => f.write_str("output matched"),
             Self::Timeout => f.write_str("attempt timed out"),
             Self::Network(network) => f.write_str(network.describe()),
+            Self::Pending => f.write_str("pending"),
+            Self::Conflict => f.write_str("conflict"),
         }
     }
 }
@@ -317,6 +332,41 @@ impl Failure {
     #[must_use]
     pub const fn overloaded() -> Self {
         Self::new(Kind::Overloaded)
+    }
+
+    /// Not a failure, though it is decided about like one: there is no result yet, and the operation is
+    /// repeated (polling). The destination is well, no list of the policy is about it, and a budget does
+    /// not pay for it.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use relent_core::{Backoff, Decision, Draw, Failure, Instant, Policy, Session};
+    ///
+    /// let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)))
+    ///     .retry_on(["5xx".parse()?])
+    ///     .build()?;
+    /// let mut session = Session::new(Instant::ORIGIN, true);
+    /// session.on_attempt();
+    /// let now = Instant::ORIGIN;
+    /// let decision = session.on_failure(&policy, now, &Failure::pending(), &mut Draw::at(1.0), None);
+    /// assert_eq!(decision, Decision::Retry { after: Duration::from_secs(1) });
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn pending() -> Self {
+        Self::new(Kind::NotProcessed)
+            .cause(Cause::Pending)
+            .scope(Scope::Request)
+    }
+
+    /// A write was refused because somebody else has written since the read, so nothing has taken
+    /// effect: repeated whatever the lists of the policy say, out of the budget like any retry. The
+    /// destination is well.
+    #[must_use]
+    pub const fn conflict() -> Self {
+        Self::new(Kind::NotProcessed)
+            .cause(Cause::Conflict)
+            .scope(Scope::Request)
     }
 
     /// A failure of the transport, with the kind that it has by itself.

@@ -23,6 +23,10 @@ use crate::grpc::GrpcCode;
 /// | `error` | an error of the operation that says nothing more |
 /// | `any` | every failure |
 ///
+/// In `retry_on`, `any` and `error` do not mean a failure that repeating cannot help: such a one is
+/// retried only where its own status, code or exit status is listed. That there is no result yet
+/// ([`Cause::Pending`]), or that somebody else has written ([`Cause::Conflict`]), is no failure.
+///
 /// ```
 /// use relent_core::{Cause, Failure, Pattern};
 ///
@@ -61,7 +65,7 @@ impl Pattern {
     #[must_use]
     pub const fn matches(&self, failure: &Failure) -> bool {
         match (*self, failure.cause) {
-            (Self::Any, _) => true,
+            (Self::Any, cause) => !cause.is_answer(),
             (Self::Throttled, _) => matches!(failure.kind, Kind::Throttled),
             (Self::Status(low, high), Cause::Status(status)) => low <= status && status <= high,
             // "uses the delay and limit of the 408 rule"
@@ -79,6 +83,21 @@ impl Pattern {
             | (Self::Timeout, Cause::Timeout)
             | (Self::Error, Cause::Error) => true,
             _ => false,
+        }
+    }
+
+    /// Whether this failure is meant by what was seen of it, and not because it is a failure.
+    const fn names(&self, failure: &Failure) -> bool {
+        !matches!(self, Self::Any | Self::Error) && self.matches(failure)
+    }
+
+    /// Whether `retry_on` with these patterns asks for a retry after this failure. What cannot be helped
+    /// by repeating has to be named (design rule 1).
+    #[inline]
+    pub(crate) fn list(patterns: &[Self], failure: &Failure) -> bool {
+        match failure.kind {
+            Kind::Permanent => patterns.iter().any(|pattern| pattern.names(failure)),
+            _ => Self::any(patterns, failure),
         }
     }
 

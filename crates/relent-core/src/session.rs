@@ -177,6 +177,36 @@ impl Session {
         self.rule_steps = [0; MAX_RULES];
     }
 
+    /// The same while the session waits of its own until `until`. Returns until when it waits now: until
+    /// its first delay is over, but never longer than before, so that no touch puts the next attempt off
+    /// or moves it past a limit. A server's time is not to be shortened.
+    ///
+    /// A wait that is a first delay already stays as it is: of several draws of the jitter the shortest
+    /// would count. For the same reason it is asked once for each wait.
+    pub fn hasten(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        until: Instant,
+        random: &mut (impl Random + ?Sized),
+    ) -> Instant {
+        let index = usize::from(self.rule);
+        let rule = policy.rules.get(index).map(|rule| (index, rule));
+        let (backoff, step) = match rule.and_then(|(_, rule)| rule.backoff.as_ref()) {
+            Some(backoff) => (backoff, u32::from(self.rule_steps[index])),
+            None => (&policy.backoff, self.step),
+        };
+        let is_first = step <= 1 && !backoff.looks_at_elapsed();
+        self.reset(now);
+        if is_first {
+            return until;
+        }
+        match self.own_wait(policy, now, Kind::NotProcessed, rule, Own::Backoff, random) {
+            Some(first) => until.min(Instant::from_nanos(now.as_nanos().saturating_add(first))),
+            None => until,
+        }
+    }
+
     /// The running attempt has failed or is about to, but first it brought the operation on for good,
     /// so that no later attempt repeats what it did: a download that goes on where it was cut off.
     /// [`Progress`](crate::Progress) says when that counts. To be said before its failure.
@@ -398,10 +428,12 @@ impl Session {
 
         self.taken = Taken::NOTHING;
         if let Some(budget) = budget {
-            // Exempt are tickets, which the server has set aside, and attempts that a live
-            // connection provably never saw, once.
+            // Exempt are tickets, which the server has set aside, attempts that a live connection
+            // provably never saw, once, and looks at what is not ready, which repeat nothing.
             let unsent = once == Some(UNSENT) && failure.is_of_one_call();
-            let exempt = unsent || failure.hint.audience != Audience::Shared && hint.is_some();
+            let exempt = unsent
+                || failure.cause == Cause::Pending
+                || failure.hint.audience != Audience::Shared && hint.is_some();
             if !exempt {
                 match budget.withdraw(now, Charge::of(kind, failure.cause)) {
                     Some(taken) => self.taken = taken,
@@ -438,13 +470,14 @@ impl Session {
         let asked_to = failure.hint.advice == Advice::DoRetry;
         match &policy.retry_on {
             // What is listed may be retried; whether it may run twice is asked below.
-            Some(listed) if Pattern::any(listed, failure) => {
+            Some(listed) if Pattern::list(listed, failure) => {
                 kind = match kind {
                     Kind::Permanent => Kind::Ambiguous,
                     kind => kind,
                 };
             }
-            Some(_) if !asked_to => kind = Kind::Permanent,
+            // A list of failures says nothing about what is none.
+            Some(_) if !asked_to && !failure.cause.is_answer() => kind = Kind::Permanent,
             _ => {}
         }
         if kind == Kind::Permanent && asked_to {

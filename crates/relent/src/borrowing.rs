@@ -219,17 +219,20 @@ async fn wait<K: Sleeper, R: Random, D: Goes>(
     after: Duration,
     hinted: bool,
 ) -> Result<(), Cancelled> {
-    let mut sleep = pin!(driver.clock().sleep(after));
+    let clock = driver.clock();
+    let mut own = (!hinted).then(|| clock.now().saturating_add(after));
+    let mut sleep = pin!(clock.sleep(after));
     poll_fn(|context: &mut Context<'_>| {
         while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {
             match interruption {
                 Interruption::Cancel => return Poll::Ready(Err(Cancelled)),
-                Interruption::Reset => {
-                    driver.reset();
-                    if !hinted && let Some(first) = driver.first_wait() {
-                        sleep.set(driver.clock().sleep(first));
+                Interruption::Reset => match own.take() {
+                    Some(until) => {
+                        let left = driver.hasten(until);
+                        sleep.set(driver.clock().sleep(left));
                     }
-                }
+                    None => driver.reset(),
+                },
             }
         }
         sleep.as_mut().poll(context).map(Ok)

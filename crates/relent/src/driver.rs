@@ -479,9 +479,13 @@ where
         self.session.on_progress(now, budget(&self.to));
     }
 
-    /// The policy's wait before a first retry: what a wait is cut down to by a reset.
-    pub fn first_wait(&mut self) -> Option<Duration> {
-        self.policy.waits(&mut self.random).next()
+    /// The same while the session waits of its own until `until`. Returns how long it waits from now:
+    /// never longer than it would have. See [`Session::hasten`], which is asked once for each wait.
+    pub fn hasten(&mut self, until: Instant) -> Duration {
+        let now = self.now();
+        let random = &mut self.random;
+        let until = self.session.hasten(&self.policy, now, until, random);
+        until.saturating_since(now)
     }
 
     /// The time left until the deadline, zero if it has passed; `None` without one.

@@ -66,7 +66,8 @@ pin_project! {
     enum State<F> {
         Ready,
         Running { #[pin] attempt: F, limit: Limit },
-        Waiting { hinted: bool },
+        // Until then, if the wait is the session's own.
+        Waiting { own: Option<Instant> },
         // Polled again by mistake, it must not run the operation again.
         Done,
     }
@@ -193,12 +194,13 @@ where
                     return Poll::Ready((Err(this.last.take()), Some(stop)));
                 }
                 Poll::Ready(Interruption::Reset) => {
-                    this.driver.reset();
-                    if let StateProjection::Waiting { hinted: false } =
-                        this.state.as_mut().project()
-                        && let Some(first) = this.driver.first_wait()
+                    if let StateProjection::Waiting { own } = this.state.as_mut().project()
+                        && let Some(until) = own.take()
                     {
-                        this.timer.set(this.driver.clock(), first);
+                        let left = this.driver.hasten(until);
+                        this.timer.set(this.driver.clock(), left);
+                    } else {
+                        this.driver.reset();
                     }
                     // The interrupt has to be asked again, or it would not wake the task.
                     continue;
@@ -262,8 +264,10 @@ where
                     }
                 }
                 Settled::Wait { after, hinted } => {
-                    this.timer.set(this.driver.clock(), after);
-                    this.state.set(State::Waiting { hinted });
+                    let clock = this.driver.clock();
+                    let own = (!hinted).then(|| clock.now().saturating_add(after));
+                    this.timer.set(clock, after);
+                    this.state.set(State::Waiting { own });
                 }
             }
         }

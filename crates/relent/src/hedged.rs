@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Cause, Decision, Failure, Hedge, Policy, Raced, Random, Stop};
+use relent_core::{Cause, Decision, Failure, Hedge, Instant, Policy, Raced, Random, Stop};
 
 use crate::classify::{Classify, Judged};
 use crate::clock::Sleeper;
@@ -107,7 +107,10 @@ pin_project! {
 enum State {
     Ready,
     Racing,
-    Waiting { hinted: bool },
+    /// Until then, if the wait is the session's own.
+    Waiting {
+        own: Option<Instant>,
+    },
     // Polled again by mistake, it must not run the operation again.
     Done,
 }
@@ -202,11 +205,13 @@ where
                     return Poll::Ready((Err(last), Some(stop)));
                 }
                 Poll::Ready(Interruption::Reset) => {
-                    this.driver.reset();
-                    if let State::Waiting { hinted: false } = this.state
-                        && let Some(first) = this.driver.first_wait()
+                    if let State::Waiting { own } = this.state
+                        && let Some(until) = own.take()
                     {
-                        this.timer.set(this.driver.clock(), first);
+                        let left = this.driver.hasten(until);
+                        this.timer.set(this.driver.clock(), left);
+                    } else {
+                        this.driver.reset();
                     }
                     continue;
                 }
@@ -258,8 +263,7 @@ where
                     if progress {
                         this.driver.reset();
                     }
-                    this.driver.on_answered();
-                    (Failure::ambiguous(), None)
+                    (Failure::pending(), None)
                 }
                 None => (Failure::ambiguous().cause(Cause::Timeout), None),
             };
@@ -308,8 +312,11 @@ where
                         return Poll::Pending;
                     }
                     this.timer.set(this.driver.clock(), after);
-                    let hinted = failure.hint.delay().is_some();
-                    *this.state = State::Waiting { hinted };
+                    let own = match failure.hint.delay() {
+                        None => Some(this.driver.clock().now().saturating_add(after)),
+                        Some(_) => None,
+                    };
+                    *this.state = State::Waiting { own };
                 }
             }
         }

@@ -21,8 +21,7 @@
 //! # Metrics
 //! Requests are attempts without the retries and hedges: `relent_attempts_total -
 //! relent_retries_total - relent_hedges_total`. The
-//! looks of a [`poll`](crate::poll) are attempts, and a job that is not done is a failure of the kind
-//! `ambiguous`. The ticks of a [`Ticker`](crate::Ticker) are not told of. A session whose future is
+//! looks of a [`poll`](crate::poll) are attempts, and a job that is not done is no failure. The ticks of a [`Ticker`](crate::Ticker) are not told of. A session whose future is
 //! dropped is no give-up.
 
 #[cfg(feature = "tracing")]
@@ -33,9 +32,9 @@ mod meters;
 #[cfg(feature = "metrics")]
 use std::time::Duration;
 
-#[cfg(feature = "metrics")]
-use relent_core::Holding;
 use relent_core::{Budget, Decision, Failure, StopReason};
+#[cfg(feature = "metrics")]
+use relent_core::{Cause, Holding};
 
 use crate::destination::GateState;
 
@@ -121,7 +120,9 @@ impl Observer {
     #[inline]
     pub(crate) fn on_failure(&self, failure: &Failure) {
         #[cfg(feature = "metrics")]
-        meters::failure(self.label.as_ref(), failure);
+        if failure.cause != Cause::Pending {
+            meters::failure(self.label.as_ref(), failure);
+        }
         let _ = failure;
     }
 

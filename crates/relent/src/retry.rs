@@ -488,8 +488,8 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H,
     }
 
     /// Begins the backoff anew, and cuts a running wait down to the first delay, whenever
-    /// [`Activity::touch`] is called (R4.4); asynchronous forms only. A wait that the server asked
-    /// for is kept.
+    /// [`Activity::touch`] is called (R4.4); asynchronous forms only. A touch never puts the next attempt
+    /// off, and a wait that the server asked for is kept.
     #[inline]
     pub fn activity(self, activity: &Activity) -> Retry<'p, O, C, H, K, R, Both<X, OnActivity>, D>
     where

@@ -47,9 +47,7 @@ where
             if progress {
                 driver.reset();
             }
-            // Not yet is an answer.
-            driver.on_answered();
-            (Failure::ambiguous(), None)
+            (Failure::pending(), None)
         }
         None => (Failure::ambiguous().cause(Cause::Timeout), None),
     };

@@ -139,7 +139,7 @@ impl<K: Clock, R: Random> Ticks<'_, K, R> {
         match self.due {
             Due::At(due) => Some(due),
             Due::Over => None,
-            Due::After(last) => match self.driver.on_failure(&Failure::ambiguous()) {
+            Due::After(last) => match self.driver.on_failure(&Failure::pending()) {
                 Decision::Retry { after } => {
                     let due = last.saturating_add(after);
                     self.due = Due::At(due);

@@ -81,8 +81,7 @@ impl<T, E> Classify<Written<T, E>> for ByWritten {
     fn judge(&mut self, outcome: Written<T, E>) -> Judged<T, E> {
         match outcome {
             Written::Done(value) => Judged::Success(value),
-            // The write was refused as a whole: nothing has taken effect.
-            Written::Conflict(error) => Judged::Failure(Failure::not_processed(), error),
+            Written::Conflict(error) => Judged::Failure(Failure::conflict(), error),
             Written::Failed(error) => Judged::Failure(Failure::permanent(), error),
         }
     }

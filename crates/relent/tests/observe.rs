@@ -9,8 +9,8 @@ use collector::{Collector, Measured, measure};
 use relent::observe::{self, Label};
 use relent::{
     Backoff, Budget, BudgetConfig, Cause, Destination, Driver, Failure, Hedge, HedgeConfig, Hint,
-    HintSource, Jitter, Policy, PolicyBuilder, StopReason, Ticker, VirtualClock, blocking,
-    retry_with,
+    HintSource, Jitter, Policy, PolicyBuilder, Polled, StopReason, Ticker, VirtualClock, blocking,
+    poll, retry_with,
 };
 use tracing::Level;
 
@@ -223,6 +223,32 @@ fn the_policys_own_reason_to_stop_stands_before_the_drivers() {
     let asked = || panic!("there is no retry to decline");
     let decision = driver.on_failure_unless(&Failure::permanent(), asked);
     assert_eq!(decision.stop().unwrap().reason, StopReason::Permanent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_ready_is_told_of_and_is_no_failure() {
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let (collector, _guard) = Collector::start();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let (policy, mut looks) = (policy().build().unwrap(), 0);
+    let done = poll(&policy, || {
+        looks += 1;
+        std::future::ready(Ok::<_, &str>(match looks {
+            1 => Polled::Pending,
+            _ => Polled::Done(()),
+        }))
+    });
+    done.await.unwrap();
+    let line = "retry in 340ms: pending".to_owned();
+    assert_eq!(collector.lines(), [(Level::INFO, line)]);
+    assert_eq!(
+        collector::measured(&recorder.snapshotter()),
+        measures([
+            ("relent_attempts_total", &[2.0]),
+            ("relent_retries_total", &[1.0]),
+            ("relent_wait_seconds{hint=\"none\"}", &[0.34]),
+        ])
+    );
 }
 
 #[tokio::test(start_paused = true)]

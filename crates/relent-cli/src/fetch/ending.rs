@@ -215,6 +215,11 @@ fn status_of(cause: Cause) -> i32 {
             | Network::BadRequest
             | Network::Other => curl::RECEIVE,
         },
-        Cause::Error | Cause::Exit(_) | Cause::Signal(_) | Cause::Output => curl::RECEIVE,
+        Cause::Error
+        | Cause::Exit(_)
+        | Cause::Signal(_)
+        | Cause::Output
+        | Cause::Pending
+        | Cause::Conflict => curl::RECEIVE,
     }
 }

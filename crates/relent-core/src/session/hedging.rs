@@ -69,10 +69,12 @@ impl Session {
     }
 
     /// An attempt failed while others run. Whether that ends them all: repeating cannot help, and
-    /// it is not what one of the others would have brought about.
+    /// it is not what one of the others would have brought about; or it is an answer, which the others
+    /// would get as well.
     pub(crate) fn is_fatal(&self, policy: &Policy, failure: &Failure) -> bool {
         let by_another = failure.as_if_done || failure.as_if_in_progress;
-        !by_another && self.eligible(policy, failure) == Err(StopReason::Permanent)
+        failure.cause.is_answer()
+            || !by_another && self.eligible(policy, failure) == Err(StopReason::Permanent)
     }
 
     /// An attempt failed, and another failure decides: keeps what it says about the operation.

@@ -161,9 +161,12 @@ impl fmt::Display for ErrorType {
             Cause::Timeout => f.write_str("timeout"),
             Cause::Network(network) => f.write_str(network.name()),
             // The value that the conventions have for an error without a word.
-            Cause::Error | Cause::Exit(_) | Cause::Signal(_) | Cause::Output => {
-                f.write_str("_OTHER")
-            }
+            Cause::Error
+            | Cause::Exit(_)
+            | Cause::Signal(_)
+            | Cause::Output
+            | Cause::Pending
+            | Cause::Conflict => f.write_str("_OTHER"),
         }
     }
 }
