@@ -1,8 +1,7 @@
 //! When requests are made.
 
 use crate::scenario::{Arrivals, Backlog, Scenario};
-use crate::stream::{Stream, rounded};
-use crate::world::{ARRIVALS, BACKLOG, POPULATION};
+use crate::stream::{ARRIVALS, BACKLOG, POPULATION, Stream, rounded};
 
 /// A request of a crowd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

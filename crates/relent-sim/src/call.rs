@@ -1,13 +1,10 @@
-//! A call and what can happen to it: what a client costs in memory.
+//! A call and its attempts, and what can happen to them: what a client costs in memory.
 
 use relent_core::{Permit, Session};
 
-use crate::server::Who;
+use crate::slab::Key;
 use crate::stream::Stream;
-use crate::told::Told;
-
-/// No call: of a parent, or a child.
-pub(crate) const NOBODY: u32 = u32::MAX;
+use crate::wait_header::WaitHeader;
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
@@ -18,20 +15,22 @@ pub(crate) enum Event {
     Backlog,
     /// An outage begins or ends; the index is that of the outage.
     Outage { index: u32, begins: bool },
-    /// A wait, or the way to the layer below, is over: the next attempt starts.
-    Attempt(Who),
-    /// An attempt reaches the service.
-    Reach(Who),
-    /// The write that follows a read reaches the service.
-    Write(Who),
-    /// A service ends.
-    Served(Who),
-    /// An answer reaches the caller of an attempt.
-    Answer(Who, Reply),
-    /// An attempt, or the wait for one, has lasted as long as it may.
-    Limit(Who),
+    /// The wait of a call is over: it asks to make its next attempt, or its caller goes away.
+    Ask(Key),
     /// A process may let somebody go who waits.
     Release(u32),
+    /// An attempt reaches the layer below, which makes a call of it.
+    Call { parent: Key, layer: u8 },
+    /// An attempt reaches the service.
+    Reach(Key),
+    /// The write of an attempt that has read this version reaches the service.
+    Write(Key, u64),
+    /// The service of an attempt ends.
+    Served(Key),
+    /// An answer reaches the caller of an attempt.
+    Answer(Key, Reply),
+    /// An attempt has lasted as long as it may.
+    Timeout(Key),
 }
 
 /// How an attempt ended.
@@ -44,7 +43,7 @@ pub(crate) enum Reply {
     Conflict,
     /// The job is not done.
     Pending,
-    Throttled(Told),
+    Throttled(WaitHeader),
     /// The layer below has given up, and says so.
     Exhausted,
 }
@@ -56,32 +55,43 @@ pub(crate) struct Call {
     pub(crate) random: Stream,
     pub(crate) made: u64,
     /// What a limiter knows it by: no other call has the same.
-    pub(crate) key: u64,
-    /// The version of the row that was read, or when the job is done.
-    pub(crate) note: u64,
+    pub(crate) number: u64,
+    /// When its job is done.
+    pub(crate) done: u64,
     /// The attempt of the layer above that this call is.
-    pub(crate) parent: Who,
-    /// The call of the layer below that is this call's attempt.
-    pub(crate) child: u32,
-    pub(crate) budget: u32,
+    pub(crate) parent: Key,
+    /// The attempt that runs.
+    pub(crate) attempt: Key,
+    /// The destination as its process and layer know it.
+    pub(crate) destination: u32,
     pub(crate) layer: u8,
-    /// Of the running attempt.
-    pub(crate) permit: Option<Permit>,
     /// Whether it waits for leave to make the next attempt.
     pub(crate) waits: bool,
+}
+
+/// An attempt that runs.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) call: u32,
+    /// The call of the layer below that it is.
+    pub(crate) child: u32,
+    pub(crate) permit: Option<Permit>,
+}
+
+impl Attempt {
+    pub(crate) const NO_CHILD: u32 = u32::MAX;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::queue::Queue;
+    use crate::slab::Slab;
 
     #[test]
     fn a_parked_client_takes_at_most_200_bytes() {
-        // The call, its stamp, its event, and its place in the list of free calls. All grow by
-        // doubling, so as much again may be unused for a while; that is not counted.
-        let beside = Queue::<Event>::ENTRY + 2 * size_of::<u32>();
-        let bytes = size_of::<Call>() + beside;
+        // The call and its event. A parked client has no attempt.
+        let bytes = Slab::<Call>::ENTRY + Queue::<Event>::ENTRY;
         assert!(bytes <= 200, "{bytes}");
     }
 }

@@ -3,7 +3,7 @@
 //! A policy is a promise about a crowd. This crate keeps it to that promise before production does:
 //! a discrete-event simulator in virtual time whose clients decide by the very
 //! [`Session`](relent_core::Session), [`Budget`](relent_core::Budget) and
-//! [`Gate`](relent_core::Gate) that run in production.
+//! [`Outbound`](relent_core::Outbound) (cooldown, request rate, gate and throttle) that run in production.
 //! Time is in integer nanoseconds, every stream is seeded, and a run is the same on every machine.
 //!
 //! - [`Scenario`]: a crowd, a network and a service, as data; [`scenarios`] are those that come along.
@@ -26,34 +26,44 @@
 
 mod arrivals;
 mod call;
+mod destinations;
 mod latency;
 mod limiter;
 pub mod measure;
 mod medium;
 mod metrics;
+mod network;
 mod observed;
-mod outbounds;
 mod queue;
+mod recorder;
 mod recording;
 #[cfg(feature = "report")]
 pub mod report;
+mod run;
 mod scenario;
 pub mod scenarios;
+mod series;
 mod server;
 mod serving;
+mod slab;
 mod stream;
 pub mod study;
-mod told;
+mod tape;
+mod too_many_events;
+mod wait_header;
 mod world;
 
 pub use arrivals::{Request, requests};
 pub use metrics::{Layer, Metrics};
 pub use observed::{Observed, Outcome};
-pub use recording::{Bin, Recording, Row, Series, record};
+pub use recording::Recording;
+pub use run::{record, run};
 pub use scenario::{
     Access, Arrivals, Backlog, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter,
     Scenario, ScenarioError, Service, ServiceTime, Shedder, WaitFormat,
 };
+pub use series::{Bin, Series};
 pub use serving::{Answer, Attempt, Serving, Wait};
 pub use stream::Stream;
-pub use world::{TooManyEvents, run};
+pub use tape::Row;
+pub use too_many_events::TooManyEvents;

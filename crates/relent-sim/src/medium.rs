@@ -10,10 +10,10 @@ use std::collections::BinaryHeap;
 
 use relent_core::{Budget, Decision, Failure, Instant, Policy, Session};
 
-use crate::metrics::Recorder;
+use crate::recorder::Recorder;
 use crate::scenario::{Access, Arrivals, Model, SECOND, Scenario};
-use crate::stream::{Stream, rounded};
-use crate::world::{SESSIONS, TooManyEvents};
+use crate::stream::{SESSIONS, Stream, rounded};
+use crate::too_many_events::TooManyEvents;
 
 /// What is known of the cable, in nanoseconds.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! A run that took place somewhere else, measured as every run is.
 
 use crate::arrivals::Request;
-use crate::metrics::{Metrics, Recorder};
+use crate::metrics::Metrics;
+use crate::recorder::Recorder;
 use crate::scenario::Scenario;
 
 /// What became of a request.

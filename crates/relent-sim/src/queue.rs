@@ -8,16 +8,22 @@ const WIDTH: u32 = 22;
 /// Buckets in a block, and blocks in the ring of blocks, in bits: a block is 17 s, all of them 4.9 h.
 const BLOCK: u32 = 12;
 const BLOCKS: u32 = 10;
+/// The most events among which another is put in order by moving them: up to here that costs less than
+/// a heap.
+const MOST_MOVED: usize = 64;
 
 /// Events by time; those of one instant in the order in which they were added.
 ///
-/// A calendar with three scales. The bucket of now is a binary heap; what is later in its block waits
+/// A calendar with three scales. The bucket of now is sorted; what is later in its block waits
 /// unsorted in the bucket of its time, what is in a later block waits in that block, and what is
-/// beyond all blocks in a second heap. An event is moved at most three times, however many wait:
+/// beyond all blocks in a heap. An event is moved at most three times, however many wait:
 /// a million parked clients do not make the next event slower.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
-    near: BinaryHeap<Entry<E>>,
+    /// The bucket of now, the earliest last.
+    near: Vec<Entry<E>>,
+    /// What was added to that bucket since and would have been too far from its end.
+    crowd: BinaryHeap<Entry<E>>,
     /// The buckets of the block of now.
     buckets: Vec<Vec<Entry<E>>>,
     in_buckets: usize,
@@ -59,7 +65,8 @@ impl<E> Queue<E> {
 
     pub(crate) fn new() -> Self {
         Self {
-            near: BinaryHeap::new(),
+            near: Vec::new(),
+            crowd: BinaryHeap::new(),
             buckets: (0..1 << BLOCK).map(|_| Vec::new()).collect(),
             in_buckets: 0,
             blocks: (0..1 << BLOCKS).map(|_| Vec::new()).collect(),
@@ -91,7 +98,7 @@ impl<E> Queue<E> {
     fn place(&mut self, entry: Entry<E>) {
         let (bucket, block, now) = (entry.bucket(), entry.block(), self.front >> BLOCK);
         if bucket < self.front {
-            self.near.push(entry);
+            self.place_near(entry);
         } else if block == now {
             self.in_buckets += 1;
             add(
@@ -114,7 +121,7 @@ impl<E> Queue<E> {
     /// Takes the next event with its time. What `is_wanted` denies may be dropped before: it is asked
     /// of all events of a bucket together, and may be asked long before the time of the event.
     pub(crate) fn pop(&mut self, mut is_wanted: impl FnMut(&E) -> bool) -> Option<(u64, E)> {
-        while self.near.is_empty() {
+        while self.near.is_empty() && self.crowd.is_empty() {
             if self.in_buckets == 0 {
                 self.next_block()?;
             }
@@ -123,17 +130,32 @@ impl<E> Queue<E> {
             if !bucket.is_empty() {
                 self.in_buckets -= bucket.len();
                 let mut entries = std::mem::take(bucket);
-                let before = self.near.len() + entries.len();
-                let wanted = entries.drain(..).filter(|entry| is_wanted(&entry.event));
-                self.near.extend(wanted);
-                self.dropped += (before - self.near.len()) as u64;
-                self.spare.push(entries);
+                let before = entries.len();
+                entries.retain(|entry| is_wanted(&entry.event));
+                self.dropped += (before - entries.len()) as u64;
+                entries.sort_unstable();
+                let emptied = std::mem::replace(&mut self.near, entries);
+                self.spare.push(emptied);
             }
             if self.front & ((1 << BLOCK) - 1) == 0 {
                 self.open_block();
             }
         }
-        self.near.pop().map(|entry| (entry.at, entry.event))
+        let entry = match self.crowd.peek() {
+            Some(other) if self.near.last() < Some(other) => self.crowd.pop(),
+            _ => self.near.pop(),
+        };
+        entry.map(|entry| (entry.at, entry.event))
+    }
+
+    #[inline]
+    fn place_near(&mut self, entry: Entry<E>) {
+        if self.near.len() >= MOST_MOVED {
+            return self.crowd.push(entry);
+        }
+        // It was added last, so it comes after those of its instant, which are behind it here.
+        let place = self.near.partition_point(|other| other.at > entry.at);
+        self.near.insert(place, entry);
     }
 
     /// Moves the front to the beginning of the next block that has events; `None` if there is none.
@@ -224,6 +246,30 @@ mod tests {
             came.retain(|(_, number)| number % 3 > 0);
             expected.retain(|(_, number)| number % 3 > 0);
             prop_assert_eq!(came, expected);
+        }
+
+        /// More than are put in order by moving them, at few instants.
+        #[test]
+        fn a_crowd_in_one_bucket_comes_in_order(
+            times in prop::collection::vec(0_u64..40, 3 * MOST_MOVED),
+            before in 0..2 * MOST_MOVED,
+        ) {
+            let mut queue = Queue::new();
+            let mut expected: Vec<_> = times.iter().map(|at| at + 1).zip(1..).collect();
+            for (at, number) in &expected[..before] {
+                queue.push(*at, *number);
+            }
+            // It opens the bucket: what follows is added to what is sorted.
+            queue.push(0, 0);
+            prop_assert_eq!(queue.pop(|_| true), Some((0, 0)));
+            for (at, number) in &expected[before..] {
+                queue.push(*at, *number);
+            }
+            expected.sort_unstable();
+            for event in expected {
+                prop_assert_eq!(queue.pop(|_| true), Some(event));
+            }
+            prop_assert_eq!(queue.pop(|_| true), None);
         }
 
         #[test]

@@ -7,10 +7,10 @@ mod bars;
 mod canvas;
 mod chart;
 mod frame;
-mod ink;
 mod latency;
 mod over_time;
 mod page;
+mod palette;
 mod picture;
 mod raster;
 
@@ -21,7 +21,7 @@ use relent_core::{Jitter, Policy};
 use crate::recording::Recording;
 use crate::scenario::{Arrivals, Scenario};
 use crate::study::Outcome;
-use crate::world::TooManyEvents;
+use crate::too_many_events::TooManyEvents;
 
 /// A scenario, and what every policy did in it.
 #[derive(Clone, Debug)]

@@ -6,14 +6,8 @@ use relent_core::{Admission, Advice, Arrival, Instant, Shedder};
 
 use crate::limiter::{Hinted, Limiter, Verdict};
 use crate::scenario::{Effect, SECOND, Service, ServiceTime};
+use crate::slab::Key;
 use crate::stream::{Stream, rounded};
-
-/// An attempt: the call that makes it, and which of its attempts it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Who {
-    pub(crate) call: u32,
-    pub(crate) stamp: u32,
-}
 
 /// Why an attempt is turned away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +23,7 @@ pub(crate) enum Refused {
 /// The state of the service.
 #[derive(Debug)]
 pub(crate) struct Server {
-    queue: VecDeque<Who>,
+    queue: VecDeque<Key>,
     /// The most that may be queued at full capacity.
     most: usize,
     workers: u32,
@@ -136,7 +130,7 @@ impl Server {
     }
 
     /// Queues the attempt; false if it is refused.
-    pub(crate) fn enter(&mut self, who: Who) -> bool {
+    pub(crate) fn enter(&mut self, attempt: Key) -> bool {
         // The bound is a time: at half the speed, half as many take it.
         let most = match self.outage {
             Some(Effect::Brownout(share)) => (self.most as f64 * share) as usize,
@@ -146,7 +140,7 @@ impl Server {
             self.pay_refusal();
             return false;
         }
-        self.queue.push_back(who);
+        self.queue.push_back(attempt);
         true
     }
 
@@ -159,14 +153,14 @@ impl Server {
 
     /// Begins the next service if there is one and a worker is free; returns how long it takes.
     /// What `is_wanted` denies is dropped.
-    pub(crate) fn begin(&mut self, mut is_wanted: impl FnMut(Who) -> bool) -> Option<(Who, u64)> {
+    pub(crate) fn begin(&mut self, mut is_wanted: impl FnMut(Key) -> bool) -> Option<(Key, u64)> {
         if self.busy >= self.workers || self.outage == Some(Effect::Stall) {
             return None;
         }
-        let who = loop {
-            let who = self.queue.pop_front()?;
-            if is_wanted(who) {
-                break who;
+        let attempt = loop {
+            let attempt = self.queue.pop_front()?;
+            if is_wanted(attempt) {
+                break attempt;
             }
         };
         self.busy += 1;
@@ -183,7 +177,7 @@ impl Server {
             Some(Effect::Brownout(share)) => rounded(time as f64 / share),
             _ => time,
         };
-        Some((who, time.saturating_add(std::mem::take(&mut self.debt))))
+        Some((attempt, time.saturating_add(std::mem::take(&mut self.debt))))
     }
 
     /// A service is over; whether it succeeded.

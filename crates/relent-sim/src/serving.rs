@@ -7,9 +7,9 @@ use relent_core::Advice;
 
 use crate::limiter::Hinted;
 use crate::scenario::{Effect, Scenario};
-use crate::server::{Refused, Server, Who};
-use crate::stream::Stream;
-use crate::world::{LUCK, SERVICE};
+use crate::server::{Refused, Server};
+use crate::slab::Key;
+use crate::stream::{LUCK, SERVICE, Stream};
 
 /// An attempt that arrives at a [`Serving`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,7 +114,10 @@ impl Serving {
                 Refused::Down => failure(false),
             });
         }
-        if !self.server.enter(Who { call: id, stamp: 0 }) {
+        if !self.server.enter(Key {
+            index: id,
+            stamp: 0,
+        }) {
             return Some(failure(false));
         }
         self.begin(now);
@@ -163,9 +166,9 @@ impl Serving {
 
     /// Lets free workers begin.
     fn begin(&mut self, now: u64) {
-        while let Some((who, time)) = self.server.begin(|_| true) {
+        while let Some((attempt, time)) = self.server.begin(|_| true) {
             self.running
-                .push(Reverse((now.saturating_add(time), who.call)));
+                .push(Reverse((now.saturating_add(time), attempt.index)));
         }
     }
 }

@@ -17,6 +17,20 @@ use relent_core::Random;
 #[derive(Clone, Debug)]
 pub struct Stream(u64);
 
+/// The streams of a run, by purpose. Sessions have one each, from `SESSIONS` on.
+pub(crate) const ARRIVALS: u64 = 1;
+pub(crate) const POPULATION: u64 = 2;
+pub(crate) const NETWORK: u64 = 3;
+pub(crate) const SERVICE: u64 = 4;
+pub(crate) const LUCK: u64 = 5;
+pub(crate) const JOBS: u64 = 6;
+pub(crate) const LOSS: u64 = 7;
+pub(crate) const BACKLOG: u64 = 8;
+pub(crate) const DESTINATIONS: u64 = 9;
+/// One for each process.
+pub(crate) const CLOCKS: u64 = 1 << 31;
+pub(crate) const SESSIONS: u64 = 1 << 32;
+
 /// The golden ratio in 64 bits: SplitMix64's increment.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// 2⁻⁵³.

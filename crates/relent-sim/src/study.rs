@@ -7,9 +7,10 @@ use std::thread;
 use relent_core::Policy;
 
 use crate::metrics::Metrics;
-use crate::recording::{Recording, record};
+use crate::recording::Recording;
+use crate::run::{record, run};
 use crate::scenario::{SECOND, Scenario};
-use crate::world::{TooManyEvents, run};
+use crate::too_many_events::TooManyEvents;
 
 /// What became of one run.
 pub type Outcome = Result<Metrics, TooManyEvents>;

@@ -7,7 +7,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::canvas::{DrawError, FINE};
 use super::chart::{Chart, Table};
 use super::frame::{SMALL, line, style};
-use super::ink::Ink;
+use super::palette::Swatch;
 use crate::measure::Measure;
 use crate::metrics::Metrics;
 use crate::study::Estimate;
@@ -58,27 +58,27 @@ pub(super) fn chart(
             let top = (EDGE as i32 + ROW as i32 * index as i32) * FINE;
             let (high, low) = (top + 4 * FINE, top + (ROW as i32 - 4) * FINE);
             let middle = i32::midpoint(high, low);
-            let label = style(Ink::Text, SMALL, HPos::Right, VPos::Center);
+            let label = style(Swatch::Text, SMALL, HPos::Right, VPos::Center);
             area.draw(&Text::new(short(name), ((NAMES - 8) * FINE, middle), label))?;
             let mut end = x(0.0);
             if let Some(estimate) = estimate {
                 let bar = [(x(0.0), high), (x(estimate.mean), low)];
-                let fill = Ink::Policy(*number).color().filled();
+                let fill = Swatch::Policy(*number).color().filled();
                 area.draw(&Rectangle::new(bar, fill))?;
                 let half = estimate.half_width.unwrap_or(0.0);
                 let (from, to) = (x((estimate.mean - half).max(0.0)), x(estimate.mean + half));
                 end = x(estimate.mean).max(to);
                 if to - from > 8 * FINE {
                     let interval = [(from, middle), (to, middle)];
-                    area.draw(&PathElement::new(interval, line(Ink::Text)))?;
+                    area.draw(&PathElement::new(interval, line(Swatch::Text)))?;
                     for at in [from, to] {
                         let (high, low) = (middle - 4 * FINE, middle + 4 * FINE);
                         let end = [(at, high), (at, low)];
-                        area.draw(&PathElement::new(end, line(Ink::Text)))?;
+                        area.draw(&PathElement::new(end, line(Swatch::Text)))?;
                     }
                 }
             }
-            let label = style(Ink::Text, SMALL, HPos::Left, VPos::Center);
+            let label = style(Swatch::Text, SMALL, HPos::Left, VPos::Center);
             let words = words(measure, runs);
             area.draw(&Text::new(words, (end + 8 * FINE, middle), label))?;
         }

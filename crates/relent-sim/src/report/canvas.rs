@@ -209,7 +209,7 @@ pub(super) fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ink::Ink;
+    use super::super::palette::Swatch;
     use super::*;
     use plotters::prelude::*;
 
@@ -217,9 +217,12 @@ mod tests {
     fn neighbours_of_one_ink_are_one_element_and_texts_are_escaped() {
         let elements = draw((10, 10), |area| {
             for x in [5, 15] {
-                area.draw(&PathElement::new([(x, 10), (x, 30)], Ink::Attempts.color()))?;
+                area.draw(&PathElement::new(
+                    [(x, 10), (x, 30)],
+                    Swatch::Attempts.color(),
+                ))?;
             }
-            let style = ("sans-serif", 100).into_font().color(&Ink::Text.color());
+            let style = ("sans-serif", 100).into_font().color(&Swatch::Text.color());
             area.draw_text("<a & \"b\">\u{0}", &style, (0, 0))
         });
         assert_eq!(

@@ -10,7 +10,7 @@ use plotters::style::{Color, FontDesc, ShapeStyle, TextStyle};
 use plotters_backend::BackendColor;
 
 use super::canvas::{Area, Canvas, DrawError, FINE};
-use super::ink::Ink;
+use super::palette::Swatch;
 
 /// The sizes of texts, in our pixels.
 pub(super) const SMALL: i32 = 12;
@@ -128,19 +128,19 @@ pub(super) fn time(nanos: u64) -> String {
 }
 
 /// A text style.
-pub(super) fn style(ink: Ink, size: i32, h_pos: HPos, v_pos: VPos) -> TextStyle<'static> {
+pub(super) fn style(swatch: Swatch, size: i32, h_pos: HPos, v_pos: VPos) -> TextStyle<'static> {
     let font = FontDesc::from(("sans-serif", size * FINE));
     let mut style = TextStyle::from(font).pos(Pos::new(h_pos, v_pos));
     style.color = BackendColor {
         alpha: 1.0,
-        rgb: ink.color().rgb(),
+        rgb: swatch.color().rgb(),
     };
     style
 }
 
-/// A line of this ink.
-pub(super) fn line(ink: Ink) -> ShapeStyle {
-    ink.color().stroke_width(1)
+/// A line of this swatch.
+pub(super) fn line(swatch: Swatch) -> ShapeStyle {
+    swatch.color().stroke_width(1)
 }
 
 /// Draws the axes of a chart, with words above its left and its right end.
@@ -157,16 +157,16 @@ pub(super) fn frame<'a, 'b>(
         .x_label_area_size(BELOW * FINE)
         .build_cartesian_2d(x.clone(), y.clone())?;
     plot.configure_mesh()
-        .light_line_style(line(Ink::Grid))
-        .bold_line_style(line(Ink::Grid))
-        .axis_style(line(Ink::Muted))
-        .label_style(style(Ink::Muted, SMALL, HPos::Left, VPos::Top))
+        .light_line_style(line(Swatch::Grid))
+        .bold_line_style(line(Swatch::Grid))
+        .axis_style(line(Swatch::Muted))
+        .label_style(style(Swatch::Muted, SMALL, HPos::Left, VPos::Top))
         .set_all_tick_mark_size(3 * FINE)
         .draw()?;
     let (width, _) = area.dim_in_pixel();
     let (left, right) = above;
     let middle = 9 * FINE;
-    let words = |h_pos| style(Ink::Muted, SMALL, h_pos, VPos::Center);
+    let words = |h_pos| style(Swatch::Muted, SMALL, h_pos, VPos::Center);
     area.draw_text(left, &words(HPos::Left), (FINE, middle))?;
     let end = width as i32 - RIGHT * FINE;
     area.draw_text(right, &words(HPos::Right), (end, middle))?;

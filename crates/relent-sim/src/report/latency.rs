@@ -6,7 +6,7 @@ use plotters::style::Color;
 use super::canvas::{Area, DrawError, FINE};
 use super::chart::{Chart, Size, Table};
 use super::frame::{Axis, frame, line, number, time};
-use super::ink::Ink;
+use super::palette::Swatch;
 use crate::recording::Recording;
 use crate::scenario::SECOND;
 
@@ -45,7 +45,7 @@ fn height(nanos: u64) -> f64 {
     libm::log10(nanos.max(1_000) as f64)
 }
 
-/// Draws the curves of those who had a success; the number is that of the policy's ink.
+/// Draws the curves of those who had a success; the number is that of the policy's swatch.
 pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(), DrawError> {
     let curves: Vec<(usize, Curve, &Recording)> = lines
         .iter()
@@ -91,8 +91,8 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
     );
     let mut plot = frame(area, &x, &y, words)?;
     for (number, points, recording) in curves {
-        let ink = Ink::Policy(number);
-        plot.draw_series([PathElement::new(points, line(ink))])?;
+        let swatch = Swatch::Policy(number);
+        plot.draw_series([PathElement::new(points, line(swatch))])?;
         let marks = SHARES
             .iter()
             .filter(|(share, _)| *share > 0.0 && place(*share) <= end);
@@ -100,7 +100,7 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
             let enough = recording.metrics.successes as f64 * (1.0 - share) >= 0.999;
             let latency = recording.latency(*share).filter(|_| enough)?;
             let at = (place(*share), height(latency));
-            Some(Circle::new(at, 3 * FINE, ink.color().filled()))
+            Some(Circle::new(at, 3 * FINE, swatch.color().filled()))
         });
         plot.draw_series(marks.collect::<Vec<_>>())?;
     }

@@ -7,9 +7,10 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::canvas::{Area, DrawError};
 use super::chart::{Chart, Size, Table};
 use super::frame::{Axis, SMALL, frame, line, number, round_step, style, time, unit};
-use super::ink::Ink;
-use crate::recording::{Bin, Recording, Series};
+use super::palette::Swatch;
+use crate::recording::Recording;
 use crate::scenario::{Arrivals, Effect, Model, SECOND, Scenario};
+use crate::series::{Bin, Series};
 
 /// The size of a panel.
 pub(super) const PANEL: Size = (480, 230);
@@ -160,17 +161,17 @@ const fn name(effect: Effect) -> &'static str {
     }
 }
 
-/// The inks of the lines and what they show, in the order of drawing.
-pub(super) const LINES: [(Ink, &str); 3] = [
-    (Ink::Requests, "requests"),
-    (Ink::Attempts, "attempts"),
-    (Ink::Successes, "successes"),
+/// The swatches of the lines and what they show, in the order of drawing.
+pub(super) const LINES: [(Swatch, &str); 3] = [
+    (Swatch::Requests, "requests"),
+    (Swatch::Attempts, "attempts"),
+    (Swatch::Successes, "successes"),
 ];
 
-fn count(bin: &Bin, ink: Ink) -> u64 {
-    match ink {
-        Ink::Requests => bin.requests,
-        Ink::Attempts => bin.attempts,
+fn count(bin: &Bin, swatch: Swatch) -> u64 {
+    match swatch {
+        Swatch::Requests => bin.requests,
+        Swatch::Attempts => bin.attempts,
         _ => bin.successes,
     }
 }
@@ -188,13 +189,13 @@ pub(super) fn draw(
     });
     let y = Axis::from_zero(scale.top, 5, number);
     let bins = scale.bins(&recording.series);
-    let highest = |ink| {
+    let highest = |swatch| {
         let rates = bins
             .iter()
-            .map(|bin| per_second(count(bin, ink), scale.width));
+            .map(|bin| per_second(count(bin, swatch), scale.width));
         rates.fold(0.0, f64::max)
     };
-    let most = highest(Ink::Attempts).max(highest(Ink::Requests));
+    let most = highest(Swatch::Attempts).max(highest(Swatch::Requests));
     let cut = match most > scale.top {
         true => format!("cut off: up to {}", number(most)),
         false => String::new(),
@@ -206,26 +207,26 @@ pub(super) fn draw(
         let from = from as f64 / size;
         let to = (to.min(scale.end())) as f64 / size;
         let corners = [(from, scale.top), (to, 0.0)];
-        plot.draw_series([Rectangle::new(corners, Ink::Outage.color().filled())])?;
+        plot.draw_series([Rectangle::new(corners, Swatch::Outage.color().filled())])?;
     }
     // Each bin is drawn at its middle, the first also where it begins.
     let middle = |bin: usize| (bin as f64 + 0.5) * scale.width as f64 / size;
-    let points = |ink| -> Vec<(f64, f64)> {
-        let rate = |bin| per_second(count(bin, ink), scale.width).min(scale.top);
+    let points = |swatch| -> Vec<(f64, f64)> {
+        let rate = |bin| per_second(count(bin, swatch), scale.width).min(scale.top);
         let first = bins.first().map(|bin| (0.0, rate(bin)));
         let all = bins.iter().enumerate();
         let all = all.map(|(index, bin)| (middle(index), rate(bin)));
         first.into_iter().chain(all).collect()
     };
-    let served = points(Ink::Successes);
+    let served = points(Swatch::Successes);
     if let (Some(first), Some(last)) = (served.first(), served.last()) {
         let mut outline = served.clone();
         outline.extend([(last.0, 0.0), (first.0, 0.0)]);
-        let shape = plotters::element::Polygon::new(outline, Ink::Served.color().filled());
+        let shape = plotters::element::Polygon::new(outline, Swatch::Served.color().filled());
         plot.draw_series([shape])?;
     }
-    for (ink, _) in LINES {
-        plot.draw_series([PathElement::new(points(ink), line(ink))])?;
+    for (swatch, _) in LINES {
+        plot.draw_series([PathElement::new(points(swatch), line(swatch))])?;
     }
     let end = x.range.end;
     if let Some((limit, what)) = scale.ceiling {
@@ -240,13 +241,13 @@ pub(super) fn draw(
             }
         }
         points.push((end, limit));
-        plot.draw_series([PathElement::new(points, line(Ink::Capacity))])?;
-        let words = style(Ink::Text, SMALL, HPos::Right, VPos::Bottom);
+        plot.draw_series([PathElement::new(points, line(Swatch::Capacity))])?;
+        let words = style(Swatch::Text, SMALL, HPos::Right, VPos::Bottom);
         let words = Text::new(format!("{what} {}", number(limit)), (end, limit), words);
         plot.draw_series([words])?;
     }
     for outage in &scenario.outages {
-        let words = style(Ink::Text, SMALL, HPos::Left, VPos::Top);
+        let words = style(Swatch::Text, SMALL, HPos::Left, VPos::Top);
         let place = (
             (outage.at as f64 + scale.end() as f64 * 0.006) / size,
             scale.top * 0.98,
@@ -270,7 +271,7 @@ pub(super) fn chart(
     let bins = scale.bins(&recording.series);
     let rows = bins.iter().enumerate().map(|(index, bin)| {
         let start = time(index as u64 * scale.width);
-        let rate = |(ink, _)| number(per_second(count(bin, ink), scale.width));
+        let rate = |(swatch, _)| number(per_second(count(bin, swatch), scale.width));
         std::iter::once(start).chain(LINES.map(rate)).collect()
     });
     let table = Table {
@@ -316,15 +317,15 @@ fn describe(
         let range = (outage.at / scale.width) as usize..end.div_ceil(scale.width) as usize;
         let during = bins.get(range.start.min(bins.len())..range.end.min(bins.len()));
         let during = during.unwrap_or_default();
-        let sum = |ink| during.iter().map(|bin| count(bin, ink)).sum::<u64>();
+        let sum = |swatch| during.iter().map(|bin| count(bin, swatch)).sum::<u64>();
         let span = (during.len() as u64).max(1) * scale.width;
         words += &format!(
             " In the {} from {} to {} there are {} attempts and {} successes per second on average.",
             name(outage.effect),
             time(outage.at),
             time(end),
-            number(per_second(sum(Ink::Attempts), span)),
-            number(per_second(sum(Ink::Successes), span)),
+            number(per_second(sum(Swatch::Attempts), span)),
+            number(per_second(sum(Swatch::Successes), span)),
         );
     }
     words

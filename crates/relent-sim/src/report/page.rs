@@ -4,7 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::canvas::DrawError;
 use super::chart::{Chart, Table};
-use super::ink::{Ink, page_css};
+use super::palette::{Swatch, page_css};
 use super::{Entry, Section, bars, latency, over_time, raster};
 use crate::measure::{self, Measure};
 use crate::metrics::Metrics;
@@ -104,14 +104,14 @@ fn seeds(seeds: &[u64]) -> String {
 }
 
 /// A sample of the line that stands for something, or of the mark.
-fn sample(ink: Ink) -> Markup {
-    let path = match ink {
-        Ink::Mark | Ink::Done => "M140 -20v120",
+fn sample(swatch: Swatch) -> Markup {
+    let path = match swatch {
+        Swatch::Mark | Swatch::Done => "M140 -20v120",
         _ => "M5 40h270",
     };
     html! {
         svg.sample viewBox="0 0 280 80" aria-hidden="true" {
-            path class=(ink.line_class()) d=(path) {}
+            path class=(swatch.line_class()) d=(path) {}
         }
     }
 }
@@ -121,7 +121,7 @@ fn verdicts(section: &Section<'_>) -> Markup {
         ul.verdicts {
             @for (number, entry) in section.entries.iter().enumerate() {
                 li {
-                    (sample(Ink::Policy(number)))
+                    (sample(Swatch::Policy(number)))
                     strong { (entry.name) } ": " (verdict(section.scenario, entry.runs)) "."
                 }
             }
@@ -213,9 +213,9 @@ fn data(table: &Table, title: &str) -> Markup {
 }
 
 /// What the lines of the charts below mean.
-fn legend(lines: &[(Ink, &str)]) -> Markup {
+fn legend(lines: &[(Swatch, &str)]) -> Markup {
     html! {
-        ul.legend { @for (ink, label) in lines { li { (sample(*ink)) (label) } } }
+        ul.legend { @for (swatch, label) in lines { li { (sample(*swatch)) (label) } } }
     }
 }
 
@@ -257,7 +257,7 @@ fn over_time(
     }
     let mut lines = over_time::LINES.to_vec();
     if let Some(what) = scale.ceiling_name() {
-        lines.push((Ink::Capacity, what));
+        lines.push((Swatch::Capacity, what));
     }
     Ok(html! {
         h3 { "Over time" }
@@ -271,9 +271,9 @@ fn latencies(recorded: &[(usize, &Entry<'_>, &Recording)], id: &str) -> Result<M
         .iter()
         .map(|(number, entry, run)| (*number, entry.name, *run))
         .collect();
-    let keys: Vec<(Ink, &str)> = lines
+    let keys: Vec<(Swatch, &str)> = lines
         .iter()
-        .map(|(number, name, _)| (Ink::Policy(*number), *name))
+        .map(|(number, name, _)| (Swatch::Policy(*number), *name))
         .collect();
     if lines.iter().all(|(_, _, run)| run.metrics.successes == 0) {
         return Ok(html! {

@@ -10,7 +10,7 @@ use super::bars::short;
 use super::canvas::{Area, DrawError, FINE, escape};
 use super::chart::Size;
 use super::frame::{SMALL, TITLE, line, style};
-use super::ink::{Ink, PAPER, light_css};
+use super::palette::{BACKGROUND, Swatch, light_css};
 use super::{Section, over_time, raster};
 use crate::recording::Recording;
 
@@ -60,7 +60,7 @@ pub(super) fn svg(section: &Section<'_>) -> Result<String, DrawError> {
         for one in &panels {
             let left = (GAP + one.column * (panel.0 + GAP)) as i32 * FINE;
             let top = (HEAD + one.row * (panel.1 + NAME + GAP)) as i32 * FINE;
-            let words = style(Ink::Text, SMALL + 2, HPos::Left, VPos::Top);
+            let words = style(Swatch::Text, SMALL + 2, HPos::Left, VPos::Top);
             area.draw_text(&one.name, &words, (left + FINE, top))?;
             let top = top + NAME as i32 * FINE;
             let (width, height) = (panel.0 as i32 * FINE, panel.1 as i32 * FINE);
@@ -69,7 +69,7 @@ pub(super) fn svg(section: &Section<'_>) -> Result<String, DrawError> {
                 Some(run) if herd => raster::draw(&part, run, one.end)?,
                 Some(run) => over_time::draw(&part, section.scenario, run, &scale)?,
                 None => {
-                    let words = style(Ink::Muted, SMALL, HPos::Left, VPos::Top);
+                    let words = style(Swatch::Muted, SMALL, HPos::Left, VPos::Top);
                     part.draw_text("given up: too many attempts", &words, (FINE, FINE))?;
                 }
             }
@@ -85,7 +85,7 @@ pub(super) fn svg(section: &Section<'_>) -> Result<String, DrawError> {
          <rect width=\"{fine_width}\" height=\"{fine_height}\" fill=\"{}\"/>{body}</svg>\n",
         escape(section.name),
         light_css(),
-        PAPER[0],
+        BACKGROUND[0],
     ))
 }
 
@@ -132,26 +132,26 @@ fn title(section: &Section<'_>) -> String {
 /// The title, the legend, and the seed at the right.
 fn head(area: &Area<'_>, section: &Section<'_>, title: &str, herd: bool) -> Result<(), DrawError> {
     let left = GAP as i32 * FINE;
-    let words = style(Ink::Text, TITLE, HPos::Left, VPos::Center);
+    let words = style(Swatch::Text, TITLE, HPos::Left, VPos::Center);
     area.draw_text(title, &words, (left, 18 * FINE))?;
-    let legend: &[(Ink, &str)] = if herd {
+    let legend: &[(Swatch, &str)] = if herd {
         &raster::MARKS
     } else {
         &over_time::LINES
     };
     let (mut x, y) = (left, 44 * FINE);
-    let words = style(Ink::Muted, SMALL, HPos::Left, VPos::Center);
-    for (ink, label) in legend {
+    let words = style(Swatch::Muted, SMALL, HPos::Left, VPos::Center);
+    for (swatch, label) in legend {
         let sample = match herd {
             true => [(x + 12 * FINE, y - 5 * FINE), (x + 12 * FINE, y + 5 * FINE)],
             false => [(x, y), (x + 24 * FINE, y)],
         };
-        area.draw(&PathElement::new(sample, line(*ink)))?;
+        area.draw(&PathElement::new(sample, line(*swatch)))?;
         area.draw_text(label, &words, (x + 30 * FINE, y))?;
         x += (48 + 7 * label.len() as i32) * FINE;
     }
     let seed = section.seeds.first().copied().unwrap_or_default();
-    let words = style(Ink::Muted, SMALL, HPos::Right, VPos::Center);
+    let words = style(Swatch::Muted, SMALL, HPos::Right, VPos::Center);
     let right = area.dim_in_pixel().0 as i32 - left;
     area.draw_text(&format!("seed {seed}"), &words, (right, y))
 }

@@ -5,16 +5,17 @@ use plotters::element::PathElement;
 use super::canvas::{Area, DrawError};
 use super::chart::{Chart, Size, Table};
 use super::frame::{Axis, frame, line, number, round_step, time, unit};
-use super::ink::Ink;
-use crate::recording::{Recording, Row};
+use super::palette::Swatch;
+use crate::recording::Recording;
+use crate::tape::Row;
 
 pub(super) const SIZE: Size = (480, 360);
 
 /// One of two that are compared is shown for at most so many times the time of the other.
 const LONGER: f64 = 2.5;
 
-/// What is drawn, by ink, in the order of drawing: an end lies above the attempt that it has.
-pub(super) const MARKS: [(Ink, &str); 2] = [(Ink::Mark, "attempt"), (Ink::Done, "done")];
+/// What is drawn, by swatch, in the order of drawing: an end lies above the attempt that it has.
+pub(super) const MARKS: [(Swatch, &str); 2] = [(Swatch::Mark, "attempt"), (Swatch::Done, "done")];
 
 /// When the last of what is kept happened.
 fn last(recording: &Recording) -> u64 {
@@ -59,17 +60,17 @@ pub(super) fn draw(area: &Area<'_>, recording: &Recording, end: u64) -> Result<(
         false => String::new(),
     };
     let mut plot = frame(area, &x, &y, ("client", &goes_on))?;
-    for (ink, _) in MARKS {
+    for (swatch, _) in MARKS {
         let marks = rows.iter().enumerate().flat_map(|(index, row)| {
-            let times: Vec<u64> = match ink {
-                Ink::Mark => row.attempts.clone(),
+            let times: Vec<u64> = match swatch {
+                Swatch::Mark => row.attempts.clone(),
                 _ => row.succeeded.into_iter().collect(),
             };
             let (low, high) = (index as f64 + 0.08, index as f64 + 0.92);
             let times = times.into_iter().filter(move |at| *at <= end);
             times.map(move |at| {
                 let at = at as f64 / size;
-                PathElement::new([(at, low), (at, high)], line(ink))
+                PathElement::new([(at, low), (at, high)], line(swatch))
             })
         });
         plot.draw_series(marks)?;

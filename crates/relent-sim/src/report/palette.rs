@@ -6,7 +6,7 @@ use plotters::style::RGBColor;
 
 /// What is drawn with; the colour is looked up by the style sheet around the chart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ink {
+pub(super) enum Swatch {
     Text,
     /// Labels of axes.
     Muted,
@@ -27,10 +27,10 @@ pub(super) enum Ink {
 }
 
 /// The background, which every colour is read on: light, dark.
-pub(super) const PAPER: [&str; 2] = ["#ffffff", "#15181d"];
+pub(super) const BACKGROUND: [&str; 2] = ["#ffffff", "#15181d"];
 
 /// Colours that people with colour-blindness tell apart (after Okabe and Ito, 2008), dark or light
-/// enough to be read on their [`PAPER`].
+/// enough to be read on their [`BACKGROUND`].
 const POLICIES: [[&str; 2]; 8] = [
     ["#0b62b0", "#66b5ff"],
     ["#b34700", "#ff9d5c"],
@@ -45,11 +45,11 @@ const POLICIES: [[&str; 2]; 8] = [
 const DASHES: [&str; 4] = ["", "70 30", "20 30", "100 30 20 30"];
 /// Lines that can be told apart: every colour with every dash.
 const LINES: usize = POLICIES.len() * DASHES.len();
-/// Inks that are not of policies.
+/// Swatches that are not of policies.
 const FIXED: usize = 11;
 
-impl Ink {
-    /// The place of the ink in the style sheet.
+impl Swatch {
+    /// The place of the swatch in the style sheet.
     const fn number(self) -> usize {
         match self {
             Self::Text => 0,
@@ -72,7 +72,7 @@ impl Ink {
         RGBColor(self.number() as u8, 0, 0)
     }
 
-    /// The class of lines in this ink.
+    /// The class of lines in this swatch.
     pub(super) fn line_class(self) -> String {
         format!("s{}", self.number())
     }
@@ -110,25 +110,25 @@ impl Ink {
     }
 }
 
-fn all() -> impl Iterator<Item = Ink> {
-    use Ink::{
+fn all() -> impl Iterator<Item = Swatch> {
+    use Swatch::{
         Attempts, Capacity, Done, Grid, Mark, Muted, Outage, Requests, Served, Successes, Text,
     };
     let fixed = [
         Text, Muted, Grid, Outage, Capacity, Requests, Attempts, Successes, Served, Mark, Done,
     ];
-    fixed.into_iter().chain((0..LINES).map(Ink::Policy))
+    fixed.into_iter().chain((0..LINES).map(Swatch::Policy))
 }
 
-/// The rules of all classes, where `color` says what stands for an ink. Texts keep lines off.
-fn rules(paper: &str, color: impl Fn(Ink) -> String) -> String {
+/// The rules of all classes, where `color` says what stands for a swatch. Texts keep lines off.
+fn rules(background: &str, color: impl Fn(Swatch) -> String) -> String {
     let mut css = format!(
         "path{{fill:none;stroke-linejoin:round}}\
-         text{{paint-order:stroke;stroke:{paper};stroke-width:30;stroke-linejoin:round}}"
+         text{{paint-order:stroke;stroke:{background};stroke-width:30;stroke-linejoin:round}}"
     );
-    for ink in all() {
-        let (number, color) = (ink.number(), color(ink));
-        let (width, dashes) = ink.stroke();
+    for swatch in all() {
+        let (number, color) = (swatch.number(), color(swatch));
+        let (width, dashes) = swatch.stroke();
         let _ = write!(css, ".s{number}{{stroke:{color};stroke-width:{width}");
         if !dashes.is_empty() {
             let _ = write!(css, ";stroke-dasharray:{dashes}");
@@ -138,17 +138,17 @@ fn rules(paper: &str, color: impl Fn(Ink) -> String) -> String {
     css
 }
 
-/// The style sheet of a chart that stands alone, on light paper.
+/// The style sheet of a chart that stands alone, on a light background.
 pub(super) fn light_css() -> String {
-    rules(PAPER[0], |ink| ink.colors()[0].to_owned())
+    rules(BACKGROUND[0], |swatch| swatch.colors()[0].to_owned())
 }
 
 /// The style sheet of charts in a page, which follow its reader's preference.
 pub(super) fn page_css() -> String {
     let values = |form: usize| {
-        let mut css = format!("--paper:{};", PAPER[form]);
-        for ink in all() {
-            let _ = write!(css, "--k{}:{};", ink.number(), ink.colors()[form]);
+        let mut css = format!("--paper:{};", BACKGROUND[form]);
+        for swatch in all() {
+            let _ = write!(css, "--k{}:{};", swatch.number(), swatch.colors()[form]);
         }
         css
     };
@@ -158,7 +158,10 @@ pub(super) fn page_css() -> String {
         values(0),
         values(1),
         values(0),
-        rules("var(--paper)", |ink| format!("var(--k{})", ink.number()))
+        rules("var(--paper)", |swatch| format!(
+            "var(--k{})",
+            swatch.number()
+        ))
     )
 }
 
@@ -185,20 +188,23 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_texts_can_be_read_on_paper_and_on_what_lies_behind_them() {
-        for ink in all() {
-            if matches!(ink, Ink::Grid | Ink::Outage | Ink::Served) {
+    fn lines_and_texts_can_be_read_on_the_background_and_on_what_lies_behind_them() {
+        for swatch in all() {
+            if matches!(swatch, Swatch::Grid | Swatch::Outage | Swatch::Served) {
                 continue;
             }
             for form in [0, 1] {
-                let color = ink.colors()[form];
-                let on_paper = contrast(color, PAPER[form]);
-                assert!(on_paper >= 4.5, "{ink:?} in form {form}: {on_paper}");
-                for behind in [Ink::Outage, Ink::Served] {
+                let color = swatch.colors()[form];
+                let on_background = contrast(color, BACKGROUND[form]);
+                assert!(
+                    on_background >= 4.5,
+                    "{swatch:?} in form {form}: {on_background}"
+                );
+                for behind in [Swatch::Outage, Swatch::Served] {
                     let found = contrast(color, behind.colors()[form]);
                     assert!(
                         found >= 3.0,
-                        "{ink:?} on {behind:?} in form {form}: {found}"
+                        "{swatch:?} on {behind:?} in form {form}: {found}"
                     );
                 }
             }
@@ -208,7 +214,8 @@ mod tests {
     #[test]
     fn attempts_and_successes_are_told_apart_without_colour() {
         for form in [0, 1] {
-            let [one, other] = [Ink::Attempts, Ink::Successes].map(|ink| ink.colors()[form]);
+            let [one, other] =
+                [Swatch::Attempts, Swatch::Successes].map(|swatch| swatch.colors()[form]);
             let found = contrast(one, other);
             assert!(found >= 1.8, "form {form}: {found}");
         }
@@ -217,7 +224,12 @@ mod tests {
     #[test]
     fn no_two_of_32_policies_look_the_same() {
         let looks: std::collections::HashSet<_> = (0..LINES)
-            .map(|number| (Ink::Policy(number).colors(), Ink::Policy(number).stroke()))
+            .map(|number| {
+                (
+                    Swatch::Policy(number).colors(),
+                    Swatch::Policy(number).stroke(),
+                )
+            })
             .collect();
         assert_eq!(looks.len(), LINES);
     }

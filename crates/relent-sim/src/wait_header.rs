@@ -13,7 +13,7 @@ const EPOCH: u64 = 1 << 31;
 
 /// What an answer says about time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Told {
+pub(crate) enum WaitHeader {
     Nothing,
     Delay {
         nanos: u64,
@@ -27,7 +27,7 @@ pub(crate) enum Told {
     },
 }
 
-impl Told {
+impl WaitHeader {
     /// Writes down at `now` what the limiter said.
     pub(crate) fn write(format: WaitFormat, now: u64, hinted: Hinted) -> Self {
         let (nanos, ticket) = match hinted {
@@ -99,7 +99,7 @@ mod tests {
 
     fn wait(format: WaitFormat, ahead: i64) -> Option<Duration> {
         let now = 10 * SECOND + 300_000_000;
-        Told::write(format, now, Hinted::Ticket(2500))
+        WaitHeader::write(format, now, Hinted::Ticket(2500))
             .read(now, ahead)
             .delay()
     }

@@ -1,0 +1,145 @@
+//! Runs a policy through a scenario.
+
+use relent_core::Policy;
+
+use crate::medium::{self, Cable};
+use crate::metrics::Metrics;
+use crate::recorder::Recorder;
+use crate::recording::Recording;
+use crate::scenario::Scenario;
+use crate::too_many_events::{MOST_EVENTS, TooManyEvents};
+use crate::world;
+
+/// Runs `policy` through `scenario` in virtual time: the same seed gives the same result, bit for
+/// bit, on every machine. Decisions are those of [`Session`], [`Budget`] and
+/// [`Outbound`](relent_core::Outbound) themselves.
+///
+/// ```
+/// use relent_core::Policy;
+/// use relent_sim::{Scenario, run};
+///
+/// let scenario = Scenario::parse(r#"
+///     clients.arrivals.poisson = { rate = 100, for = "60s" }
+///     service.failures = 0.01
+/// "#)?;
+/// let metrics = run(&scenario, Policy::STANDARD, 1)?;
+/// assert!(metrics.goodput > 0.999);
+/// assert_eq!(metrics, run(&scenario, Policy::STANDARD, 1)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`TooManyEvents`] where a policy without backoff would run for hours.
+pub fn run(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Metrics, TooManyEvents> {
+    let recorder = Recorder::new(scenario);
+    let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
+    Ok(recorder.finish(scenario))
+}
+
+/// Runs like [`run`](crate::run), and keeps what happened when, in bounded memory.
+///
+/// ```
+/// use relent_core::Policy;
+/// use relent_sim::{record, run, scenarios};
+///
+/// let herd = scenarios::get("herd").expect("a scenario").load()?;
+/// let recording = record(&herd, Policy::STANDARD, 1)?;
+/// assert_eq!(recording.metrics, run(&herd, Policy::STANDARD, 1)?);
+/// assert_eq!(recording.rows.len(), 100, "a row for each client");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Those of [`run`](crate::run).
+pub fn record(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Recording, TooManyEvents> {
+    let recorder = Recorder::recording(scenario);
+    let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
+    Ok(recorder.finish_recording(scenario))
+}
+
+/// Runs with this recorder; gives up after so many events.
+fn run_within(
+    scenario: &Scenario,
+    policy: &Policy,
+    seed: u64,
+    recorder: Recorder,
+    most_events: u64,
+) -> Result<Recorder, TooManyEvents> {
+    match Cable::of(scenario) {
+        Some(cable) => medium::run_within(scenario, policy, seed, cable, recorder, most_events),
+        None => world::run_within(scenario, policy, seed, recorder, most_events),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use relent_core::Backoff;
+
+    use crate::series::Bin;
+
+    #[test]
+    fn a_policy_that_lets_no_time_pass_is_given_up() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.herd = { clients = 10 }\nservice.failures = 1\nnetwork.one_way = \"1us\"",
+        )
+        .unwrap();
+        let hot = Policy::builder(Backoff::None).unlimited_retries();
+        let hot = hot.build().unwrap();
+        let run = |policy| run_within(&scenario, policy, 1, Recorder::new(&scenario), 10_000);
+        assert_eq!(run(&hot).err(), Some(TooManyEvents));
+        assert!(run(Policy::STANDARD).is_ok());
+    }
+
+    #[test]
+    fn a_recorded_run_is_the_same_run_and_its_bins_add_up() {
+        for name in ["herd", "chain", "random-failures"] {
+            let text = crate::scenarios::get(name).unwrap().text;
+            let changes: &[(&str, &str)] = match name {
+                "random-failures" => &[("clients.arrivals.poisson.for", "20s")],
+                _ => &[],
+            };
+            let scenario = Scenario::parse_with(text, changes).unwrap();
+            let recording = record(&scenario, Policy::STANDARD, 3).unwrap();
+            assert_eq!(
+                run(&scenario, Policy::STANDARD, 3).as_ref(),
+                Ok(&recording.metrics)
+            );
+            let sum = |of: fn(&Bin) -> u64| recording.series.bins.iter().map(of).sum::<u64>();
+            let metrics = &recording.metrics;
+            assert_eq!(sum(|bin| bin.requests), metrics.requests, "{name}");
+            assert_eq!(sum(|bin| bin.attempts), metrics.attempts, "{name}");
+            assert_eq!(sum(|bin| bin.successes), metrics.successes, "{name}");
+            let again = record(&scenario, Policy::STANDARD, 3).unwrap();
+            assert_eq!(again.series, recording.series);
+            assert_eq!(again.rows, recording.rows);
+        }
+    }
+
+    #[test]
+    fn every_client_of_a_small_herd_has_a_row_with_all_its_attempts() {
+        let herd = crate::scenarios::get("herd").unwrap().load().unwrap();
+        let recording = record(&herd, Policy::STANDARD, 1).unwrap();
+        let clients: Vec<u32> = recording.rows.iter().map(|row| row.client).collect();
+        assert_eq!(clients, (0..100).collect::<Vec<_>>());
+        let attempts: u64 = recording
+            .rows
+            .iter()
+            .map(|row| row.attempts.len() as u64 + row.more)
+            .sum();
+        assert_eq!(attempts, recording.metrics.attempts);
+        let succeeded = recording.rows.iter().filter(|row| row.succeeded.is_some());
+        assert_eq!(succeeded.count() as u64, recording.metrics.successes);
+    }
+
+    #[test]
+    fn rows_are_spread_over_a_large_herd() {
+        let scenario = Scenario::parse("clients.arrivals.herd = { clients = 950 }").unwrap();
+        let recording = record(&scenario, Policy::STANDARD, 1).unwrap();
+        assert_eq!(recording.rows.len(), 95);
+        assert_eq!(recording.rows.last().map(|row| row.client), Some(940));
+        let stream = Scenario::parse("clients.arrivals.poisson = { rate = 9, for = \"9s\" }");
+        let recording = record(&stream.unwrap(), Policy::STANDARD, 1).unwrap();
+        assert!(recording.rows.is_empty(), "no herd, no rows");
+    }
+}

@@ -1,0 +1,128 @@
+//! Values with numbers that are used again.
+
+use std::ops::{Index, IndexMut};
+
+/// The name of a value in a [`Slab`]. Its stamp tells it from those that had the number before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Key {
+    pub(crate) index: u32,
+    pub(crate) stamp: u32,
+}
+
+impl Key {
+    /// The name of no value.
+    pub(crate) const NONE: Self = Self {
+        index: u32::MAX,
+        stamp: 0,
+    };
+}
+
+/// Values that stay where they are, so that an event names one by a number.
+///
+/// The stamps are apart from the values: an event whose key means nothing any more costs no look at a
+/// value far away.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    values: Vec<T>,
+    stamps: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    /// What a value takes, in bytes: itself, its stamp, and its place among the free ones. All grow by
+    /// doubling, so as much again may be unused for a while.
+    #[cfg(test)]
+    pub(crate) const ENTRY: usize = size_of::<T>() + 2 * size_of::<u32>();
+
+    pub(crate) const fn new() -> Self {
+        Self {
+            values: Vec::new(),
+            stamps: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Key {
+        match self.free.pop() {
+            Some(index) => {
+                self.values[index as usize] = value;
+                self.key(index)
+            }
+            None => {
+                self.values.push(value);
+                self.stamps.push(0);
+                self.key((self.values.len() - 1) as u32)
+            }
+        }
+    }
+
+    /// The value of this number is no more: its number is free.
+    pub(crate) fn free(&mut self, index: u32) {
+        self.stamp(index);
+        self.free.push(index);
+    }
+
+    /// A new key for the same value: older ones mean nothing any more.
+    pub(crate) fn stamp(&mut self, index: u32) -> Key {
+        let stamp = &mut self.stamps[index as usize];
+        *stamp = stamp.wrapping_add(1);
+        Key {
+            index,
+            stamp: *stamp,
+        }
+    }
+
+    /// The key of the value that has this number now.
+    pub(crate) fn key(&self, index: u32) -> Key {
+        Key {
+            index,
+            stamp: self.stamps[index as usize],
+        }
+    }
+
+    /// Whether the key means the value that has its number now.
+    pub(crate) fn has(&self, key: Key) -> bool {
+        self.stamps.get(key.index as usize) == Some(&key.stamp)
+    }
+
+    /// The value of this key, unless it is gone.
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        self.has(key).then(|| &self[key.index])
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        self.has(key).then(|| &mut self[key.index])
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, index: u32) -> &T {
+        &self.values[index as usize]
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.values[index as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_a_value_that_is_gone_does_not_name_the_one_that_has_its_number() {
+        let mut slab = Slab::new();
+        let one = slab.insert('a');
+        assert_eq!(slab.get(one), Some(&'a'));
+        slab.free(one.index);
+        assert_eq!(slab.get(one), None);
+        let other = slab.insert('b');
+        assert_eq!((other.index, slab.has(one)), (one.index, false));
+        assert_eq!(slab.get(other), Some(&'b'));
+        assert!(!slab.has(Key::NONE));
+    }
+}

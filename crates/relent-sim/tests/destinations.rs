@@ -1,0 +1,75 @@
+//! What the calls of one process share is what they share in production.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests may"
+)]
+
+use std::time::Duration;
+
+use relent_core::{Backoff, Policy};
+use relent_sim::{Recording, Scenario, record};
+
+const REFUSED: &str = r#"
+    clients.arrivals.poisson = { rate = 100, for = "8s" }
+    clients.processes = 1
+    [service.limiter]
+    rate = 1
+    retry_after = "10s"
+"#;
+
+fn refused(policy: &Policy, changes: &[(&str, &str)]) -> Recording {
+    record(&Scenario::parse_with(REFUSED, changes).unwrap(), policy, 1).unwrap()
+}
+
+/// Attempts that reach the service from `from` to `to`, in milliseconds.
+fn attempts(recording: &Recording, from: u64, to: u64) -> u64 {
+    let width = recording.series.width / 1_000_000;
+    let bins = recording.series.bins.iter().zip(0..);
+    bins.filter(|(_, number)| (from..to).contains(&(number * width)))
+        .map(|(bin, _)| bin.attempts)
+        .sum()
+}
+
+/// Design rule 4: what the server said to one, all keep.
+#[test]
+fn while_a_cooldown_runs_no_call_of_its_process_makes_an_attempt() {
+    let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)));
+    let policy = policy.max_retries(2).build().unwrap();
+    let one = refused(&policy, &[]);
+    assert!(one.metrics.requests > 700);
+    // The first few go before the first refusal is back.
+    assert!(attempts(&one, 0, 500) <= 4, "{:?}", one.metrics);
+    assert_eq!(attempts(&one, 500, 9_900), 0);
+    // Who comes first after it is refused, and begins the next.
+    assert!((1..700).contains(&attempts(&one, 9_900, 60_000)));
+    // Each process has to be told for itself.
+    let many = refused(&policy, &[("clients.processes", "20")]);
+    let told = attempts(&many, 0, 5_000);
+    assert!((20..60).contains(&told), "{told}");
+    assert_eq!(attempts(&many, 5_000, 9_900), 0);
+}
+
+/// A ticket is its caller's own.
+#[test]
+fn a_ticket_holds_back_nobody_but_its_caller() {
+    let changes = [
+        ("service.limiter.retry_after", "slots"),
+        ("service.limiter.rate", "10"),
+    ];
+    let policy = Policy::builder(Backoff::constant(Duration::from_secs(1)));
+    let policy = policy.max_retries(1).build().unwrap();
+    let recording = refused(&policy, &changes);
+    let first = attempts(&recording, 0, 8_000);
+    assert!(first >= recording.metrics.requests, "{first}");
+    assert_eq!(recording.metrics.goodput, 1.0, "{:?}", recording.metrics);
+}
+
+/// Design rule 14: off is off.
+#[test]
+fn a_policy_without_retries_keeps_no_cooldown() {
+    let off = Policy::STANDARD.clone().into_builder().retries_off(true);
+    let recording = refused(&off.build().unwrap(), &[]);
+    assert_eq!(recording.metrics.attempts, recording.metrics.requests);
+}
