@@ -22,8 +22,8 @@ use http::Response;
 use http::header::{CONTENT_TYPE, HOST};
 use nix::sys::signal::Signal;
 use relent::{
-    Cause, Decision, Destination, Driver, Failure, Goes, Policy, Random, Repeatable, Stop,
-    StopReason, TokioClock, TraceJson,
+    Cause, Decision, Destination, Driver, Failure, Policy, Random, Repeatable, Stop, StopReason,
+    Target, TokioClock, TraceJson,
 };
 use relent_reqwest::{AttemptError, Client, Download, Failed, Last};
 use relent_reqwest::{recipe, watched};
@@ -221,12 +221,23 @@ struct Fetch<'c> {
 
 impl Fetch<'_> {
     /// Attempts until there is nothing more to attempt; and why.
-    async fn attempts<R: Random, D: Goes>(
+    async fn attempts<R: Random, D: Target>(
         &mut self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     ) -> (Ending, Option<Stop>) {
+        // The attempt before, if there was one.
+        let mut last = None;
         loop {
-            let attempt = driver.on_attempt();
+            let entered = tokio::select! {
+                biased;
+                signal = self.signals.cancelled() => Err(signal),
+                entered = driver.entered() => Ok(entered),
+            };
+            let attempt = match entered {
+                Ok(Ok(leave)) => driver.on_attempt(leave),
+                Ok(Err(stop)) => return (self.held_back(last).await, Some(stop)),
+                Err(signal) => return (Ending::Cancelled(signal), Some(driver.on_cancel())),
+            };
             if self.args.verbose {
                 verbose::asking(self.hops.request(), attempt.number);
             }
@@ -276,7 +287,11 @@ impl Fetch<'_> {
             driver.set_repeatable(Repeatable::known(known));
             let after = match failed.decide(driver) {
                 Decision::Retry { after } => after,
-                Decision::Stop(stop) => return (self.last(failed).await, Some(stop)),
+                Decision::Stop(stop) => {
+                    let outcome = self.way.outcome(&failed);
+                    let ending = self.last(outcome, &failed.failure, failed.last).await;
+                    return (ending, Some(stop));
+                }
             };
             let waiting = Waiting {
                 attempt: attempt.number,
@@ -284,8 +299,10 @@ impl Fetch<'_> {
                 hint: failed.failure.hint,
                 wait: after,
             };
+            let failure = failed.failure;
             let wait = async {
-                tokio::join!(self.live.wait(&waiting), failed.drain());
+                let ((), outcome) = tokio::join!(self.live.wait(&waiting), failed.drain());
+                last = Some((waiting.outcome.clone(), failure, outcome));
             };
             if let Some(signal) = self.signals.cancelling(wait).await {
                 return (Ending::Cancelled(signal), Some(driver.on_cancel()));
@@ -304,14 +321,21 @@ impl Fetch<'_> {
         self.seen.is_redirect = output::is_redirect(head);
     }
 
+    /// The next attempt was held back for as long as it may wait.
+    async fn held_back(&mut self, last: Option<(String, Failure, Last)>) -> Ending {
+        match last {
+            Some((outcome, failure, last)) => self.last(outcome, &failure, last).await,
+            None => Ending::HeldBack,
+        }
+    }
+
     /// What is left to do with the last attempt: a response that says failure is printed all the
     /// same.
-    async fn last(&mut self, failed: Failed) -> Ending {
-        let outcome = self.way.outcome(&failed);
-        let response = match failed.last {
+    async fn last(&mut self, outcome: String, failure: &Failure, last: Last) -> Ending {
+        let response = match last {
             Last::Refused(response) => response,
             Last::Error(error) => {
-                return Ending::failed(&failed.failure, self.way.has_proxy(), outcome, error);
+                return Ending::failed(failure, self.way.has_proxy(), outcome, error);
             }
         };
         self.output.refuse();
@@ -352,7 +376,7 @@ async fn whole<'c>(
     }
 }
 
-fn cancelled_attempt<R: Random, D: Goes>(
+fn cancelled_attempt<R: Random, D: Target>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     signal: Signal,
 ) -> (Ending, Option<Stop>) {

@@ -16,8 +16,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use regex::bytes::Regex;
 use relent::{
-    Cause, Decision, Destination, Driver, Failure, Goes, Pattern, Policy, Random, Stop, StopReason,
-    TokioClock, format_duration,
+    Cause, Decision, Destination, Driver, Failure, Leave, Pattern, Policy, Random, Stop,
+    StopReason, Target, TokioClock, format_duration,
 };
 use tokio::time::Instant;
 
@@ -366,7 +366,7 @@ fn inside_deadline(policy: Policy, kill_after: Duration) -> Result<Policy, Strin
 }
 
 impl Run {
-    async fn attempts<R: Random, D: Goes>(
+    async fn attempts<R: Random, D: Target>(
         &self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     ) -> Result<End, Error> {
@@ -374,8 +374,33 @@ impl Run {
         // What is kept of the output goes to a file, and the command must not outlive relent.
         outlive_file_limit().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process()?;
+        // What is to be said, and the exit status of the attempt before, if there was one.
+        let mut last = None;
         loop {
-            let how = self.next_attempt(driver);
+            let entered = tokio::select! {
+                biased;
+                signal = signals.cancelled() => Err(signal),
+                entered = driver.entered() => Ok(entered),
+            };
+            let leave = match entered {
+                Ok(Ok(leave)) => leave,
+                Ok(Err(stop)) => {
+                    let (verdict, own) = last.unzip();
+                    return Ok(End {
+                        status: status(own.unwrap_or(0), None, Some(stop)),
+                        stop: Some(stop),
+                        verdict,
+                    });
+                }
+                Err(signal) => {
+                    return Ok(End {
+                        status: status_of(signal),
+                        stop: Some(driver.on_cancel()),
+                        verdict: last.map(|(verdict, _)| verdict),
+                    });
+                }
+            };
+            let how = self.next_attempt(driver, leave);
             let mut attempted =
                 child::attempt(&self.command, how, &mut stdin, &mut signals).await?;
             let verdict = self.judge(&attempted);
@@ -398,7 +423,8 @@ impl Run {
                         driver.on_success_with(Cause::Exit(attempted.ended.status()));
                     }
                     let stop = decision.and_then(|decision| decision.stop());
-                    let status = status(&attempted, stop);
+                    let own = attempted.ended.status();
+                    let status = status(own, attempted.cancelled, stop);
                     let interrupted = output::to_stdout(attempted.stdout, &mut signals).await?;
                     return Ok(End {
                         status: interrupted.map_or(status, status_of),
@@ -413,6 +439,7 @@ impl Run {
                 hint: verdict.failure.hint,
                 wait: after,
             };
+            let own = attempted.ended.status();
             let mut interrupted = output::to_stderr(attempted.stdout, &mut signals).await?;
             if interrupted.is_none() {
                 interrupted = signals.cancelling(self.live.wait(&waiting)).await;
@@ -424,24 +451,18 @@ impl Run {
                     verdict: Some(verdict),
                 });
             }
-            // What came between the decision and now may have taken longer than was decided.
-            if driver.remaining() == Some(Duration::ZERO) {
-                return Ok(End {
-                    status: TIME_OVER,
-                    stop: Some(driver.on_declined(&verdict.failure, StopReason::Deadline)),
-                    verdict: Some(verdict),
-                });
-            }
+            last = Some((verdict, own));
         }
     }
 
     /// Begins the next attempt.
-    fn next_attempt<R: Random, D: Goes>(
+    fn next_attempt<R: Random, D: Target>(
         &self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
+        leave: Leave,
     ) -> Attempt {
         let now = Instant::now();
-        let attempt = driver.on_attempt();
+        let attempt = driver.on_attempt(leave);
         let most = self.policy.max_retries();
         // What is beyond what the clock can count is no limit.
         let at = |limit: Option<Duration>| limit.and_then(|limit| now.checked_add(limit));
@@ -526,16 +547,16 @@ impl Verdict {
 }
 
 /// The exit status of a run after its last attempt.
-fn status(attempted: &Attempted, stop: Option<Stop>) -> i32 {
-    match (stop.map(|stop| stop.reason), attempted.ended.status()) {
+fn status(own: i32, cancelled: Option<Signal>, stop: Option<Stop>) -> i32 {
+    match (stop.map(|stop| stop.reason), own) {
         (Some(StopReason::Deadline | StopReason::MaxElapsed), _) => TIME_OVER,
-        (Some(_), 0) => attempted.cancelled.map_or(GAVE_UP, status_of),
+        (Some(_), 0) => cancelled.map_or(GAVE_UP, status_of),
         (_, status) => status,
     }
 }
 
 /// `cancelled`: whoever asked for it wants no other attempt, by a signal or by reading no more.
-fn decide<R: Random, D: Goes>(
+fn decide<R: Random, D: Target>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     verdict: &Verdict,
     cancelled: bool,

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use http::{HeaderMap, Method, StatusCode};
 use relent::{
-    Cause, Decision, Draw, Driver, Failure, Network, Pattern, Policy, Random, SessionRandom,
+    Cause, Decision, Draw, Driver, Failure, Network, Next, Pattern, Policy, Random, SessionRandom,
     Summary, VirtualClock,
 };
 use relent_http::{HintOptions, RequestFacts};
@@ -285,7 +285,14 @@ impl Schedule<'_> {
         let mut rows = Vec::new();
         let mut total = Duration::ZERO;
         let stop = loop {
-            driver.on_attempt();
+            match driver.enter(None) {
+                Next::Start(leave) => driver.on_attempt(leave),
+                Next::Stop(stop) => break stop,
+                Next::Wait { after, .. } => {
+                    clock.advance(after);
+                    continue;
+                }
+            };
             if rows.len() == limit {
                 break driver.on_cancel();
             }

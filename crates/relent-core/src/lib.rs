@@ -35,9 +35,12 @@ extern crate alloc;
 
 mod backoff;
 mod budget;
+mod call;
 mod ceiling;
+mod cold;
 mod cooldown;
 mod decision;
+mod destination;
 mod doubt;
 mod duration;
 mod error;
@@ -75,9 +78,12 @@ mod window;
 
 pub use backoff::{Backoff, Phase};
 pub use budget::{Budget, BudgetConfig, Charge, Taken};
+pub use call::{Attempt, Call, CallOptions, Entered, Environment, Leave, Next, Place, Racer};
 pub use ceiling::Ceiling;
+pub use cold::Cold;
 pub use cooldown::Cooldown;
 pub use decision::{Decision, Stop, StopReason};
+pub use destination::{Access, Destination};
 pub use doubt::Doubt;
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use error::PolicyError;

@@ -171,6 +171,12 @@ impl Outbound {
         self.gate.is_none() && self.rate.is_none() && self.throttle.is_none()
     }
 
+    /// Whether attempts are held to a rate.
+    #[must_use]
+    pub const fn is_paced(&self) -> bool {
+        self.rate.is_some()
+    }
+
     /// The gate.
     #[must_use]
     pub const fn gate(&self) -> Option<&Gate> {

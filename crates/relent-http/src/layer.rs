@@ -24,8 +24,8 @@ use std::time::Duration;
 use http::{HeaderMap, Request, Response, Uri};
 use http_body::Body;
 use relent::{
-    Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary, To,
-    TokioClock,
+    Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary,
+    ToDestination, TokioClock,
 };
 use relent_core::{Failure, Hedge, Policy, Repeatable, StopReason};
 use tower_layer::Layer;
@@ -158,10 +158,12 @@ struct Config<K, M, N> {
     reopen: N,
 }
 
-type CallBuilder<K> = DriverBuilder<'static, K, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
+type CallBuilder<K> =
+    DriverBuilder<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
 /// The driver of a call, which may not borrow.
-type CallDriver<K> = Driver<'static, K, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
+type CallDriver<K> =
+    Driver<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
 impl RetryLayer {
     /// Retries by this policy; each origin (scheme, host

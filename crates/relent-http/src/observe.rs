@@ -12,7 +12,7 @@ mod span;
 #[cfg(feature = "tracing")]
 mod url;
 
-use relent::{DriverBuilder, Goes};
+use relent::{DriverBuilder, Target};
 use relent_core::{Policy, Random};
 use std::ops::Deref;
 
@@ -52,7 +52,7 @@ impl Named {
         K: relent::Clock,
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
         #[cfg(feature = "metrics")]
         if let Some(label) = &self.label {

@@ -717,7 +717,8 @@ async fn a_first_attempt_that_was_held_back_is_sent_with_the_time_that_is_left()
     let mut other = Driver::builder(&policy, clock.clone())
         .destination(&there)
         .start();
-    other.on_attempt();
+    let leave = other.enter(None).leave().unwrap();
+    other.on_attempt(leave);
     let hint = Hint::after(Duration::from_secs(20));
     other.on_failure(&Failure::throttled().hint(hint));
     let (seen, mut arrived) = tokio::sync::mpsc::unbounded_channel();

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use http::StatusCode;
-use relent::{Clock, Driver, Goes};
+use relent::{Clock, Driver, Target};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -272,7 +272,7 @@ impl Failed {
         K: Clock,
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
         if self.progressed {
             driver.on_progress();

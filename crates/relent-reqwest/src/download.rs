@@ -657,11 +657,12 @@ impl Client {
         let (last, stop) = loop {
             let entered = driver.entered().await;
             let earlier: Option<Box<Last>> = last.take();
-            if let Err(stop) = entered {
-                break (earlier.map(|last| *last), stop);
-            }
+            let leave = match entered {
+                Ok(leave) => leave,
+                Err(stop) => break (earlier.map(|last| *last), stop),
+            };
             drop(earlier);
-            let begun = driver.on_attempt();
+            let begun = driver.on_attempt(leave);
             let attempted = download.attempt_as(begun, sink).await;
             let watch = &download.watch;
             let mut failed = match attempted {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use relent::{Entry, GaveUp, Summary, TokioClock};
+use relent::{GaveUp, Leave, Next, Summary, TokioClock};
 use relent_core::Decision;
 use tokio::time::Sleep;
 use tower_service::Service;
@@ -162,11 +162,11 @@ impl Call {
             return None;
         }
         let body = self.request.body_at_hand()?;
-        if self.driver.enter(None) != Entry::Go {
+        let Next::Start(leave) = self.driver.enter(None) else {
             return None;
-        }
+        };
         let body = body.open_now().ok()?;
-        let begun = self.driver.on_attempt();
+        let begun = self.driver.on_attempt(leave);
         let until = Until::after(begun.limit);
         let sent = built.as_mut()?;
         if body.is_some() {
@@ -285,14 +285,15 @@ impl Call {
                 connection = Connection::after(&failed.failure);
                 last = Some(wait(after, self.driver.room(), failed.last).await);
             }
-            if let Err(stop) = self.driver.entered().await {
-                return ended(last, self.driver.summary(Some(stop)));
-            }
+            let leave = match self.driver.entered().await {
+                Ok(leave) => leave,
+                Err(stop) => return ended(last, self.driver.summary(Some(stop))),
+            };
             drop(last);
             let outcome = match self.manner.hedge_for(&self.request).cloned() {
                 // Apart, since few requests have one.
-                Some(hedge) => Box::pin(self.race(&hedge, connection)).await,
-                None => self.attempt(connection).await,
+                Some(hedge) => Box::pin(self.race(&hedge, connection, leave)).await,
+                None => self.attempt(connection, leave).await,
             };
             failed = match outcome {
                 Ok(response) => return Ok(response),
@@ -302,8 +303,12 @@ impl Call {
     }
 
     /// One attempt.
-    async fn attempt(&mut self, connection: Connection) -> Result<Response, Box<Failed>> {
-        let begun = self.driver.on_attempt();
+    async fn attempt(
+        &mut self,
+        connection: Connection,
+        leave: Leave,
+    ) -> Result<Response, Box<Failed>> {
+        let begun = self.driver.on_attempt(leave);
         let (until, number) = (Until::after(begun.limit), begun.number);
         let (manner, telling) = (&self.manner, &mut self.telling);
         let mut watch = Watch::default();

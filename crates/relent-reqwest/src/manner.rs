@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
-use relent::{Destination, Driver, SessionRandom, To, TokioClock};
+use relent::{Destination, Driver, SessionRandom, ToDestination, TokioClock};
 use relent_core::{
     Cause, Decision, Failure, Hedge, Hop, Instant, Kind, Pattern, Policy, Repeatable, StopReason,
 };
@@ -39,7 +39,7 @@ pub(crate) struct Rate {
 
 /// The driver of a request, with shares in its policy and destination.
 pub(crate) type CallDriver =
-    Driver<'static, TokioClock, SessionRandom, Arc<Policy>, To<Arc<Destination>>>;
+    Driver<'static, TokioClock, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
 #[derive(Clone)]
 pub(crate) struct Manner {

@@ -321,17 +321,20 @@ impl Middleware for RetryMiddleware {
         loop {
             let entered = driver.entered().await;
             let earlier: Option<Box<Outcome>> = last.take();
-            if let Err(stop) = entered {
-                let summary = driver.summary(Some(stop));
-                return match earlier {
-                    Some(last) => last.into_result(summary, extensions),
-                    None => Err(Error::middleware(GaveUp::<AttemptError>::new(
-                        None, summary,
-                    ))),
-                };
-            }
+            let leave = match entered {
+                Ok(leave) => leave,
+                Err(stop) => {
+                    let summary = driver.summary(Some(stop));
+                    return match earlier {
+                        Some(last) => last.into_result(summary, extensions),
+                        None => Err(Error::middleware(GaveUp::<AttemptError>::new(
+                            None, summary,
+                        ))),
+                    };
+                }
+            };
             drop(earlier);
-            let begun = driver.on_attempt();
+            let begun = driver.on_attempt(leave);
             let until = Until::after(begun.limit);
             let again = Again::of(&mut request, &mut stream);
             telling.tell(&begun, request.headers_mut());

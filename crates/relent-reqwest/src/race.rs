@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use relent::{RaceEvent, Racer, Running};
+use relent::{Leave, RaceEvent, Racer, Running};
 use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
 
 use crate::attempt::{Broken, Failed};
@@ -69,6 +69,7 @@ impl Call {
         &mut self,
         hedge: &Hedge,
         connection: Connection,
+        leave: Leave,
     ) -> Result<Response, Box<Failed>> {
         let Self {
             client,
@@ -95,7 +96,7 @@ impl Call {
             }
         };
         let mut running = Running::new();
-        running.begin(driver, hedge, &mut start);
+        running.begin(driver, hedge, leave, &mut start);
         // What belongs to the failure that decides, unless a plainer one comes.
         let mut kept = None;
         loop {

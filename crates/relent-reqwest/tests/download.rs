@@ -577,7 +577,8 @@ async fn a_loop_of_ones_own_is_told_of_progress() {
     let mut driver = Driver::builder(&policy, TokioClock).start();
     let mut failures: Vec<Failed> = Vec::new();
     loop {
-        driver.on_attempt();
+        let leave = driver.enter(None).leave().unwrap();
+        driver.on_attempt(leave);
         match download.attempt(None, &mut sink).await {
             Ok(_) => break,
             Err(failed) => {

@@ -8,11 +8,11 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use relent_core::{Policy, Random, Stop};
+use relent_core::{Attempt, Leave, Next, Policy, Random, Stop};
 
 use crate::classify::Classify;
 use crate::clock::{BlockingSleeper, Clock, StdClock};
-use crate::driver::{Attempt, Driver, Entry, Goes};
+use crate::driver::{Driver, Target};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::operation::Blocking;
@@ -74,7 +74,7 @@ where
     H: Hook<C::Last>,
     K: BlockingSleeper,
     R: Random,
-    D: Goes,
+    D: Target,
 {
     /// Runs a blocking operation, on this thread.
     ///
@@ -92,13 +92,11 @@ where
         let mut driver = driver.start();
         let mut last = None;
         loop {
-            // Asked here, so that a session without a destination stays in registers.
-            if !driver.needs_no_leave()
-                && let Err(stop) = enter(&mut driver)
-            {
-                return Err(GaveUp::new(last, driver.summary(Some(stop))));
-            }
-            let attempt = driver.on_attempt();
+            let leave = match enter(&mut driver) {
+                Ok(leave) => leave,
+                Err(stop) => return Err(GaveUp::new(last, driver.summary(Some(stop)))),
+            };
+            let attempt = driver.on_attempt(leave);
             let outcome = Some(operation(attempt));
             match settle(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
                 Settled::Success(value) => return Ok(value),
@@ -121,25 +119,36 @@ where
     }
 }
 
-/// Waits until the destination lets the next attempt start.
-#[inline(never)]
-fn enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<(), Stop>
+/// Waits until the next attempt may start.
+#[inline]
+fn enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<Leave, Stop>
 where
     K: BlockingSleeper,
     R: Random,
-    D: Goes,
+    D: Target,
 {
-    let mut waker = None;
+    match driver.enter(None) {
+        Next::Start(leave) => Ok(leave),
+        Next::Stop(stop) => Err(stop),
+        // Most do not wait, and need no waker.
+        Next::Wait { .. } => wait_to_enter(driver),
+    }
+}
+
+#[inline(never)]
+fn wait_to_enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<Leave, Stop>
+where
+    K: BlockingSleeper,
+    R: Random,
+    D: Target,
+{
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
-        match driver.enter(waker.as_ref()) {
-            Entry::Go => return Ok(()),
-            Entry::Stop(stop) => return Err(stop),
-            // Most do not wait, and need none.
-            Entry::Wait(_) if waker.is_none() => {
-                waker = Some(Waker::from(Arc::new(Unpark(thread::current()))));
-            }
-            Entry::Wait(wait) => {
-                if !driver.clock().park(wait) {
+        match driver.enter(Some(&waker)) {
+            Next::Start(leave) => return Ok(leave),
+            Next::Stop(stop) => return Err(stop),
+            Next::Wait { after, .. } => {
+                if !driver.clock().park(after) {
                     return Err(driver.on_cancel());
                 }
             }

@@ -6,11 +6,11 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent_core::{Policy, Random};
+use relent_core::{Attempt, Leave, Policy, Random};
 
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{Attempt, Driver, Goes};
+use crate::driver::{Driver, Target};
 use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
@@ -30,7 +30,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     /// Runs an operation made by [`retry_mut`](crate::retry_mut).
     ///
@@ -52,8 +52,8 @@ where
             last: None,
         };
         loop {
-            attempts.enter().await?;
-            let attempt = attempts.driver.on_attempt();
+            let leave = attempts.enter().await?;
+            let attempt = attempts.driver.on_attempt(leave);
             if let Some(result) = attempts.run(operation(attempt), attempt).await {
                 return result;
             }
@@ -69,7 +69,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     /// Runs an operation made by [`retry_on`](crate::retry_on).
     ///
@@ -96,8 +96,8 @@ where
             last: None,
         };
         loop {
-            attempts.enter().await?;
-            let attempt = attempts.driver.on_attempt();
+            let leave = attempts.enter().await?;
+            let attempt = attempts.driver.on_attempt(leave);
             if let Some(result) = attempts.run(operation(state, attempt), attempt).await {
                 return result;
             }
@@ -106,7 +106,7 @@ where
 }
 
 /// Everything of a session but its operation.
-struct Attempts<'p, 'x, C: Classify<O>, H, K: Sleeper, R: Random, X, D: Goes, O> {
+struct Attempts<'p, 'x, C: Classify<O>, H, K: Sleeper, R: Random, X, D: Target, O> {
     driver: Driver<'p, K, R, &'p Policy, D>,
     classify: C,
     hook: H,
@@ -121,10 +121,10 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     /// Waits until the destination lets the next attempt start.
-    async fn enter(&mut self) -> Result<(), GaveUp<C::Last>> {
+    async fn enter(&mut self) -> Result<Leave, GaveUp<C::Last>> {
         let mut timer = Timer::new();
         let Self {
             driver, interrupt, ..
@@ -189,7 +189,7 @@ where
 }
 
 /// Runs an attempt up to its limit: `None` if it was cut off.
-async fn limited<O, K: Sleeper, R: Random, D: Goes>(
+async fn limited<O, K: Sleeper, R: Random, D: Target>(
     mut running: Pin<&mut impl Future<Output = O>>,
     mut limit: Pin<&mut Option<K::Sleep>>,
     mut interrupt: Pin<&mut impl Interrupt>,
@@ -213,7 +213,7 @@ async fn limited<O, K: Sleeper, R: Random, D: Goes>(
     .await
 }
 
-async fn wait<K: Sleeper, R: Random, D: Goes>(
+async fn wait<K: Sleeper, R: Random, D: Target>(
     driver: &mut Driver<'_, K, R, &Policy, D>,
     mut interrupt: Pin<&mut impl Interrupt>,
     after: Duration,

@@ -2,16 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
 
-use relent_core::{
-    Answer, Asking, Budget, Cooldown, Ended, Failure, Gate, Hedge, Hop, Instant, Outbound, Permit,
-    Policy, RequestRate,
-};
+#[cfg(feature = "metrics")]
+use relent_core::Instant;
+use relent_core::{Access, Answer, Budget, Cooldown, Gate, Hedge, Outbound, Policy, RequestRate};
 
 use crate::random::SessionRandom;
 
@@ -37,23 +34,17 @@ use crate::random::SessionRandom;
 /// assert!(!database.is_closed());
 /// # }
 /// ```
-pub struct Destination {
-    budget: Option<Budget>,
-    hedge: Option<Hedge>,
-    cooldown: Cooldown,
-    /// The policy's longest hint: no cooldown lasts longer.
-    longest: Duration,
-    /// Nobody has to ask while no cooldown runs.
-    quiet: bool,
-    /// Whether attempts are held to a rate.
-    paced: bool,
+pub struct Destination(pub(crate) relent_core::Destination<Locked>);
+
+/// The part of a destination that is decided under a lock.
+pub struct Locked {
     shared: Mutex<Shared>,
     /// What the gate has become and nobody has told of; 0 for nothing.
     change: AtomicU8,
 }
 
-/// What is decided under the lock. No clock is read there, and no waker cloned, called or dropped: all
-/// of them may be somebody else's code.
+/// No clock is read under the lock, and no waker cloned, called or dropped: all of them may be somebody
+/// else's code.
 struct Shared {
     outbound: Outbound,
     random: SessionRandom,
@@ -96,39 +87,18 @@ impl Destination {
     /// policy, where it has them.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
-        Self {
-            budget: policy.new_budget(),
-            hedge: policy.new_hedge(),
-            cooldown: Cooldown::new(),
-            longest: policy.max_hint(),
-            quiet: true,
-            paced: policy.request_rate().is_some(),
-            shared: Mutex::new(Shared {
-                outbound: Outbound::default(),
-                random: SessionRandom::new(),
-                wakers: HashMap::new(),
-                state: GateState::Open,
-            }),
-            change: AtomicU8::new(0),
-        }
-        .with(|_| Outbound::new(policy))
+        let outbound = Outbound::new(policy);
+        Self(relent_core::Destination::new(policy, outbound, Locked::new))
     }
 
-    fn with(mut self, change: impl FnOnce(Outbound) -> Outbound) -> Self {
-        let shared = self
-            .shared
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        shared.outbound = change(mem::take(&mut shared.outbound));
-        self.quiet = shared.outbound.is_quiet();
-        self
+    fn with(self, change: impl FnOnce(Outbound) -> Outbound) -> Self {
+        Self(self.0.with_outbound(Locked::outbound_mut, change))
     }
 
     /// Takes this budget in place of the policy's.
     #[must_use]
-    pub fn with_budget(mut self, budget: Budget) -> Self {
-        self.budget = Some(budget);
-        self
+    pub fn with_budget(self, budget: Budget) -> Self {
+        Self(self.0.with_budget(budget))
     }
 
     /// Makes no more attempts than this rate allows, in place of the policy's. Callers are held back
@@ -146,27 +116,26 @@ impl Destination {
     /// # Ok::<(), relent::PolicyError>(())
     /// ```
     #[must_use]
-    pub fn with_request_rate(mut self, rate: RequestRate) -> Self {
-        self.paced = true;
+    pub fn with_request_rate(self, rate: RequestRate) -> Self {
         self.with(|outbound| outbound.with_request_rate(rate))
     }
 
     /// The budget.
     #[must_use]
     pub const fn budget(&self) -> Option<&Budget> {
-        self.budget.as_ref()
+        self.0.budget()
     }
 
     /// When an attempt there is joined by another, and what is remembered for it.
     #[must_use]
     pub const fn hedge(&self) -> Option<&Hedge> {
-        self.hedge.as_ref()
+        self.0.hedge()
     }
 
     /// The cooldown.
     #[must_use]
     pub const fn cooldown(&self) -> &Cooldown {
-        &self.cooldown
+        self.0.cooldown()
     }
 
     /// Whether the destination is judged to be down, so that nothing but probes goes there.
@@ -193,23 +162,6 @@ impl Destination {
         self.read(|outbound| outbound.queued())
     }
 
-    /// Whether nobody has to ask before an attempt, nor tell how it ended: then no clock is read for
-    /// it (design rule 10).
-    #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.quiet && !self.cooldown.has_begun()
-    }
-
-    /// Whether somebody learns from how an attempt ends.
-    pub(crate) const fn learns(&self) -> bool {
-        !self.quiet
-    }
-
-    /// Whether attempts are held to a rate.
-    pub(crate) const fn is_paced(&self) -> bool {
-        self.paced
-    }
-
     /// Attempts per second that may be made at the moment, if they are held to a rate; infinite while
     /// there is no limit.
     #[cfg(feature = "metrics")]
@@ -219,19 +171,55 @@ impl Destination {
     }
 
     fn read<T>(&self, read: impl FnOnce(&mut Outbound) -> T) -> T {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        read(&mut shared.outbound)
+        read(&mut self.0.access().lock().outbound)
+    }
+
+    /// What the gate has become since somebody asked last.
+    #[inline]
+    pub(crate) fn gate_change(&self) -> Option<GateState> {
+        let change = &self.0.access().change;
+        if change.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match change.swap(0, Ordering::Relaxed) {
+            0 => None,
+            1 => Some(GateState::Open),
+            2 => Some(GateState::Limited),
+            _ => Some(GateState::Closed),
+        }
+    }
+}
+
+impl Locked {
+    fn new(outbound: Outbound) -> Self {
+        let shared = Shared {
+            outbound,
+            random: SessionRandom::new(),
+            wakers: HashMap::new(),
+            state: GateState::Open,
+        };
+        Self {
+            shared: Mutex::new(shared),
+            change: AtomicU8::new(0),
+        }
+    }
+
+    fn outbound_mut(&mut self) -> &mut Outbound {
+        let shared = self.shared.get_mut();
+        &mut shared.unwrap_or_else(PoisonError::into_inner).outbound
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets something happen under the lock, and wakes whom it lets go when the lock is released.
     #[inline]
-    fn change<T>(&self, change: impl FnOnce(&mut Shared, &Cooldown) -> T) -> T {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = change(&mut shared, &self.cooldown);
-        let state = shared
-            .outbound
-            .gate()
-            .map_or(GateState::Open, GateState::of);
+    fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
+        let mut shared = self.lock();
+        let result = change(&mut shared);
+        let gate = shared.outbound.gate();
+        let state = gate.map_or(GateState::Open, GateState::of);
         if state != shared.state {
             shared.state = state;
             self.change.store(state as u8, Ordering::Relaxed);
@@ -253,50 +241,33 @@ impl Destination {
             waker.wake();
         }
     }
+}
 
-    /// A request is made, before it first asks. `None` if it is not to be attempted at all; else its
-    /// number here.
-    pub(crate) fn on_request(&self, now: Instant, throttled: bool) -> Option<u64> {
-        self.cooldown.forget_past(now);
-        let id = self.change(|shared, _| shared.on_request(now, throttled))?;
-        self.count_request();
-        Some(id)
-    }
+impl Access for Locked {
+    type Random = SessionRandom;
+    type Waker = Waker;
 
-    /// The same for a request that asks for its first attempt at once, in one turn at the lock.
     #[inline]
-    pub(crate) fn enter(&self, now: Instant, asking: Asking) -> Option<(u64, Answer)> {
-        self.cooldown.forget_past(now);
-        let entered = self.change(|shared, cooldown| {
-            let id = shared.on_request(now, !asking.paced_only)?;
-            let asking = Asking { id, ..asking };
-            Some((id, shared.ask(now, &asking, false, cooldown)))
-        })?;
-        self.count_request();
-        Some(entered)
+    fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut SessionRandom) -> T) -> T {
+        self.change(|shared| change(&mut shared.outbound, &mut shared.random))
     }
 
-    fn count_request(&self) {
-        if let Some(budget) = &self.budget {
-            budget.on_request();
-        }
-    }
-
-    /// May this caller, who waits already or not, start an attempt now? If not, `waker` is woken when
-    /// asking again helps. Without a waker, what changes is noticed when it is asked again.
-    pub(crate) fn ask(
+    fn ask(
         &self,
-        now: Instant,
-        asking: &Asking,
-        waits: bool,
         waker: Option<&Waker>,
-    ) -> Answer {
+        ask: impl FnOnce(&mut Outbound, &mut SessionRandom) -> Option<(u64, Answer)>,
+    ) -> Option<(u64, Answer)> {
         let waker = waker.cloned();
-        let (answer, unused) = self.change(|shared, cooldown| {
-            let answer = shared.ask(now, asking, waits, cooldown);
+        let (answer, unused) = self.change(|shared| {
+            let answer = ask(&mut shared.outbound, &mut shared.random);
             let unused = match (&answer, waker) {
-                (Answer::Wait(..), Some(waker)) => [shared.wakers.insert(asking.id, waker), None],
-                (_, waker) => [shared.wakers.remove(&asking.id), waker],
+                (Some((id, Answer::Wait(..))), Some(waker)) => {
+                    [shared.wakers.insert(*id, waker), None]
+                }
+                (Some((id, _)), waker) if !shared.wakers.is_empty() => {
+                    [shared.wakers.remove(id), waker]
+                }
+                (_, waker) => [None, waker],
             };
             (answer, unused)
         });
@@ -304,148 +275,33 @@ impl Destination {
         answer
     }
 
-    /// A caller that waits goes away. The clock is read unless a cooldown holds the caller (design rule
-    /// 10).
-    pub(crate) fn leave(&self, id: u64, now: impl FnOnce() -> Instant) {
-        let (held, waker) = self.change(|shared, _| {
+    fn leave(
+        &self,
+        id: u64,
+        leave: impl FnOnce(&mut Outbound, &mut SessionRandom) -> bool,
+    ) -> bool {
+        let (left, waker) = self.change(|shared| {
             let waker = shared.wakers.remove(&id);
-            (shared.outbound.leave_held(id), waker)
+            (leave(&mut shared.outbound, &mut shared.random), waker)
         });
         drop(waker);
-        if held {
-            return;
-        }
-        let now = now();
-        self.change(|shared, cooldown| {
-            let Shared {
-                outbound, random, ..
-            } = shared;
-            outbound.leave(now, id, cooldown, random);
-        });
-    }
-
-    /// Takes a slot if there is one now, for a hedge, which starts now or never.
-    pub(crate) fn try_hedge(&self, now: Instant) -> bool {
-        self.change(|shared, cooldown| shared.outbound.try_hedge(now, cooldown))
-    }
-
-    /// An attempt that has started is over.
-    #[inline]
-    pub(crate) fn ended(&self, now: Instant, permit: Permit, ended: Ended) {
-        self.change(|shared, cooldown| {
-            let Shared {
-                outbound, random, ..
-            } = shared;
-            outbound.ended(now, permit, ended, cooldown, random);
-            self.teach_budget(now, outbound);
-        });
-    }
-
-    /// An attempt failed, which had this permit unless it is one of several. What the destination said
-    /// to all is kept. Whether a cooldown begins.
-    pub(crate) fn failed(
-        &self,
-        now: Instant,
-        started: Instant,
-        permit: Option<Permit>,
-        failure: &Failure,
-    ) -> bool {
-        let begins = self.cooldown.on_failure(now, failure, self.longest);
-        if !self.quiet {
-            self.change(|shared, cooldown| {
-                let Shared {
-                    outbound, random, ..
-                } = shared;
-                let ended = outbound.on_failure(now, started, failure);
-                if let Some(permit) = permit {
-                    outbound.ended(now, permit, ended, cooldown, random);
-                    self.teach_budget(now, outbound);
-                }
-            });
-        }
-        begins
-    }
-
-    /// An attempt at another destination was redirected here at `started`, if that is known, and ended
-    /// like this; `None` is a success. Whether a cooldown begins.
-    pub(crate) fn on_redirected(
-        &self,
-        now: Instant,
-        started: Option<Instant>,
-        failure: Option<&Failure>,
-    ) -> bool {
-        let permit = started.map(Permit::unasked);
-        let Some(failure) = failure else {
-            if let Some(permit) = permit {
-                self.ended(now, permit, Ended::Answered);
-            }
-            return false;
-        };
-        // Here it is a failure like any other.
-        self.failed(now, started.unwrap_or(now), permit, &failure.hop(Hop::None))
-    }
-
-    /// An attempt that has a permit is not made.
-    pub(crate) fn cancel(&self, now: Instant, permit: Permit) {
-        self.change(|shared, cooldown| {
-            let Shared {
-                outbound, random, ..
-            } = shared;
-            outbound.cancel(now, permit, cooldown, random);
-        });
-    }
-
-    /// The budget learns what the gate has found out.
-    fn teach_budget(&self, now: Instant, outbound: &Outbound) {
-        if let Some(budget) = &self.budget {
-            outbound.teach(now, budget);
-        }
-    }
-
-    /// What the gate has become since somebody asked last.
-    #[inline]
-    pub(crate) fn gate_change(&self) -> Option<GateState> {
-        if self.change.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        match self.change.swap(0, Ordering::Relaxed) {
-            0 => None,
-            1 => Some(GateState::Open),
-            2 => Some(GateState::Limited),
-            _ => Some(GateState::Closed),
-        }
-    }
-}
-
-impl Shared {
-    fn on_request(&mut self, now: Instant, throttled: bool) -> Option<u64> {
-        if throttled {
-            self.outbound.on_request(now, &mut self.random)
-        } else {
-            Some(self.outbound.on_request_unthrottled(now))
-        }
-    }
-
-    #[inline]
-    fn ask(&mut self, now: Instant, asking: &Asking, waits: bool, cooldown: &Cooldown) -> Answer {
-        let Self {
-            outbound, random, ..
-        } = self;
-        if waits {
-            outbound.ask_again(now, asking, cooldown, random)
-        } else {
-            outbound.ask(now, asking, cooldown, random)
-        }
+        left
     }
 }
 
 impl fmt::Debug for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Destination")
-            .field("budget", &self.budget)
-            .field("cooldown", &self.cooldown)
+            .field("budget", &self.budget())
+            .field("cooldown", &self.cooldown())
             .field("closed", &self.is_closed())
             .field("parked", &self.parked())
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Locked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Locked")
     }
 }

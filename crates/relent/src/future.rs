@@ -11,7 +11,7 @@ use relent_core::{Instant, Policy, Random, Stop};
 
 use crate::classify::Classify;
 use crate::clock::Sleeper;
-use crate::driver::{Driver, Goes, Summary};
+use crate::driver::{Driver, Summary, Target};
 use crate::gave_up::{GaveUp, NoLastError};
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
@@ -19,10 +19,6 @@ use crate::operation::AsyncOperation;
 use crate::retry::Retry;
 use crate::settle::{Settled, settle};
 use crate::timer::Timer;
-
-/// An operation that fails at once, again and again, without a wait, lets other tasks run after
-/// this many attempts.
-const ATTEMPTS_PER_TURN: u32 = 32;
 
 pin_project! {
     /// The future of a [`Retry`]. Dropping it at any point leaves budget and session consistent
@@ -34,7 +30,7 @@ pin_project! {
         C: Classify<O::Outcome>,
         K: Sleeper,
         R: Random,
-        D: Goes,
+        D: Target,
     {
         operation: O,
         classify: C,
@@ -81,7 +77,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
     type IntoFuture = RetryFuture<'p, O, C, H, K, R, X, D>;
@@ -116,7 +112,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     /// Like awaiting it, with an account of the session also when it succeeds: attempts, time, and
     /// with [`traced`](Self::traced) every attempt.
@@ -180,7 +176,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     #[inline]
     fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End<C::Success, C::Last>> {
@@ -207,11 +203,14 @@ where
                 }
             }
             if let StateProjection::Ready = this.state.as_mut().project() {
-                if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
-                    this.state.set(State::Done);
-                    return Poll::Ready((Err(this.last.take()), Some(stop)));
-                }
-                let (attempt, limit) = this.driver.begin_attempt();
+                let leave = match ready!(this.driver.poll_enter(context, this.timer)) {
+                    Ok(leave) => leave,
+                    Err(stop) => {
+                        this.state.set(State::Done);
+                        return Poll::Ready((Err(this.last.take()), Some(stop)));
+                    }
+                };
+                let (attempt, limit) = this.driver.begin_attempt(leave);
                 let limit = limit.map_or(Limit::Never, Limit::At);
                 let attempt = this.operation.start(attempt);
                 this.state.set(State::Running { attempt, limit });
@@ -258,7 +257,7 @@ where
                     ..
                 } => {
                     this.state.set(State::Ready);
-                    if this.driver.attempts() % ATTEMPTS_PER_TURN == 0 {
+                    if this.driver.is_turn_over() {
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -282,7 +281,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
 
@@ -299,7 +298,7 @@ where
     C: Classify<O::Outcome>,
     K: Sleeper,
     R: Random,
-    D: Goes,
+    D: Target,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryFuture")

@@ -10,7 +10,7 @@ use relent_core::{Cause, Decision, Failure, Hedge, Instant, Policy, Raced, Rando
 
 use crate::classify::{Classify, Judged};
 use crate::clock::Sleeper;
-use crate::driver::{Attempt, Driver, Goes, Racer, Summary};
+use crate::driver::{Driver, Summary, Target};
 use crate::gave_up::{GaveUp, NoLastError};
 use crate::hook::{Hook, Notice};
 use crate::interrupt::{Interrupt, Interruption};
@@ -18,6 +18,8 @@ use crate::operation::AsyncOperation;
 use crate::race::{RaceEvent, Running};
 use crate::retry::Retry;
 use crate::timer::Timer;
+use relent_core::Attempt;
+use relent_core::Racer;
 
 /// An operation whose slow attempts are joined by another. Made by [`Retry::hedge`]; awaited.
 #[must_use = "nothing is attempted until it is awaited"]
@@ -34,7 +36,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     /// Sends a second attempt when the first takes long, and takes the outcome that is there first;
     /// the other is dropped. Say it last.
@@ -85,7 +87,7 @@ pin_project! {
         C: Classify<O::Outcome>,
         K: Sleeper,
         R: Random,
-        D: Goes,
+        D: Target,
     {
         operation: O,
         classify: C,
@@ -123,7 +125,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
     type IntoFuture = HedgedFuture<'p, O, C, H, K, R, X, D>;
@@ -154,7 +156,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     /// Like awaiting it, with an account of the session also when it succeeds; see
     /// [`Retry::with_summary`].
@@ -190,7 +192,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End<C::Success, C::Last>> {
         let mut this = self.project();
@@ -198,7 +200,7 @@ where
             match this.interrupt.as_mut().poll_interrupt(context) {
                 Poll::Pending => {}
                 Poll::Ready(Interruption::Cancel) => {
-                    *this.running = Running::new();
+                    this.running.cancel(this.driver);
                     let stop = this.driver.on_cancel();
                     *this.state = State::Done;
                     let last = this.kept.take().or(this.last.take());
@@ -225,15 +227,18 @@ where
                     continue;
                 }
                 State::Ready => {
-                    if let Err(stop) = ready!(this.driver.poll_enter(context, this.timer)) {
-                        *this.state = State::Done;
-                        let last = this.kept.take().or(this.last.take());
-                        return Poll::Ready((Err(last), Some(stop)));
-                    }
+                    let leave = match ready!(this.driver.poll_enter(context, this.timer)) {
+                        Ok(leave) => leave,
+                        Err(stop) => {
+                            *this.state = State::Done;
+                            let last = this.kept.take().or(this.last.take());
+                            return Poll::Ready((Err(last), Some(stop)));
+                        }
+                    };
                     this.timer.clear();
                     let operation = &mut *this.operation;
                     let start = |racer: &Racer| operation.start(racer.attempt());
-                    this.running.begin(this.driver, this.hedge, start);
+                    this.running.begin(this.driver, this.hedge, leave, start);
                     *this.state = State::Racing;
                     continue;
                 }
@@ -331,7 +336,7 @@ where
     K: Sleeper,
     R: Random,
     X: Interrupt,
-    D: Goes,
+    D: Target,
 {
     type Output = Result<C::Success, GaveUp<C::Last>>;
 
@@ -356,7 +361,7 @@ where
     C: Classify<O::Outcome>,
     K: Sleeper,
     R: Random,
-    D: Goes,
+    D: Target,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HedgedFuture")

@@ -121,7 +121,6 @@ pub mod presets;
 mod race;
 mod random;
 mod retry;
-mod seldom;
 mod settle;
 mod ticker;
 mod timer;
@@ -135,7 +134,7 @@ pub use clock::TokioClock;
 pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
 pub use destination::Destination;
 pub use destinations::Destinations;
-pub use driver::{Attempt, Driver, DriverBuilder, Entry, Goes, Nowhere, Racer, Summary, To};
+pub use driver::{Driver, DriverBuilder, NoDestination, Summary, Target, ToDestination};
 pub use dyn_error::DynError;
 pub use future::RetryFuture;
 pub use gave_up::{GaveUp, NoLastError};
@@ -158,11 +157,11 @@ pub use trace_json::{TraceJson, rfc3339};
 pub use update::{ByWritten, Written, update};
 
 pub use relent_core::{
-    Advice, Audience, Backoff, Budget, BudgetConfig, Caller, Cause, Ceiling, Charge, Cooldown,
-    Decision, Doubt, Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode,
+    Advice, Attempt, Audience, Backoff, Budget, BudgetConfig, Caller, Cause, Ceiling, Charge,
+    Cooldown, Decision, Doubt, Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode,
     GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Hop,
-    Instant, Jitter, JitterError, Kind, Latencies, MAX_HEDGES, Network, Pass, Pattern,
-    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Random,
+    Instant, Jitter, JitterError, Kind, Latencies, Leave, MAX_HEDGES, Network, Next, Pass, Pattern,
+    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Racer, Random,
     Repeatable, RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason, Taken,
     ThrottleConfig, Trace, TraceEntry, Waits, format_duration, parse_duration,
 };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 
-use crate::driver::Attempt;
+use relent_core::Attempt;
 
 /// An operation whose outcome has a type. Sealed by use: [`retry`](crate::retry) and its siblings
 /// make the values.

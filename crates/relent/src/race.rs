@@ -5,14 +5,13 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use relent_core::{Cause, Failure};
-use relent_core::{Hedge, Instant, Policy, Race, Raced, Random};
+use relent_core::{Cause, Failure, Hedge, Instant, Leave, Policy, Raced, Racer, Random};
 
 use crate::clock::Sleeper;
-use crate::driver::{Driver, Goes, Racer};
+use crate::driver::{Driver, Target};
 use crate::timer::Timer;
 
-/// The attempts of a [`Race`] as futures, for a loop of your own that hedges.
+/// The attempts of a [`Race`](relent_core::Race) as futures, for a loop of your own that hedges.
 ///
 /// Every attempt is in a box of its own. Dropping this drops those that run.
 ///
@@ -27,7 +26,8 @@ use crate::timer::Timer;
 /// // The first attempt takes ten seconds, the hedge is there at once.
 /// let ask = |seconds| async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
 /// let mut running = Running::new();
-/// running.begin(&mut driver, &hedge, |_| ask(10));
+/// let leave = driver.entered().await.expect("nothing holds it back");
+/// running.begin(&mut driver, &hedge, leave, |_| ask(10));
 /// let won = std::future::poll_fn(|context| {
 ///     loop {
 ///         match std::task::ready!(running.poll_next(&mut driver, context)) {
@@ -43,7 +43,6 @@ use crate::timer::Timer;
 /// # Ok(()) }
 /// ```
 pub struct Running<F, K: Sleeper> {
-    race: Option<Race>,
     racers: Vec<(Racer, Pin<Box<F>>)>,
     /// A hedge has been granted that has not joined.
     granted: bool,
@@ -76,7 +75,6 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            race: None,
             racers: Vec::new(),
             granted: false,
             put_off: false,
@@ -90,14 +88,14 @@ impl<F: Future, K: Sleeper> Running<F, K> {
         &mut self,
         driver: &mut Driver<'_, K, R, P, D>,
         hedge: &Hedge,
+        leave: Leave,
         start: impl FnOnce(&Racer) -> F,
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
-        let (race, racer) = driver.begin_race(hedge);
-        self.race = Some(race);
+        let racer = driver.begin_race(hedge, leave);
         (self.granted, self.put_off) = (false, false);
         self.racers.clear();
         self.racers.push((racer, Box::pin(start(&racer))));
@@ -123,12 +121,10 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
-        if let Some(race) = &mut self.race
-            && std::mem::take(&mut self.granted)
-        {
-            let racer = driver.begin_hedge(race);
+        if std::mem::take(&mut self.granted) {
+            let racer = driver.begin_hedge();
             self.racers.push((racer, Box::pin(start(&racer))));
         }
     }
@@ -139,7 +135,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
         if std::mem::take(&mut self.granted) {
             driver.put_off_hedge();
@@ -153,12 +149,10 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
-        if let Some(race) = &mut self.race
-            && std::mem::take(&mut self.put_off)
-        {
-            self.granted = driver.grant_hedge(race);
+        if std::mem::take(&mut self.put_off) {
+            self.granted = driver.grant_hedge();
         }
         self.granted
     }
@@ -168,11 +162,9 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
-        if let Some(race) = &mut self.race {
-            driver.call_off_hedge(race);
-        }
+        driver.call_off_hedge();
         (self.granted, self.put_off) = (false, false);
     }
 
@@ -185,7 +177,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
         loop {
             for index in 0..self.racers.len() {
@@ -194,10 +186,9 @@ impl<F: Future, K: Sleeper> Running<F, K> {
                     return Poll::Ready(RaceEvent::Ended(racer, outcome));
                 }
             }
-            let Some(race) = &mut self.race else {
-                return Poll::Pending;
-            };
-            let due = race.due().filter(|_| !self.granted && !self.put_off);
+            let due = driver
+                .hedge_due()
+                .filter(|_| !self.granted && !self.put_off);
             let ends = self.racers.iter().filter_map(|(racer, _)| racer.ends());
             let Some(next) = ends.chain(due).min() else {
                 return Poll::Pending;
@@ -222,7 +213,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
                 let (racer, attempt) = self.racers.remove(index);
                 return Poll::Ready(RaceEvent::CutOff(racer, attempt));
             }
-            if driver.grant_hedge(race) {
+            if driver.grant_hedge() {
                 self.granted = true;
                 return Poll::Ready(RaceEvent::Due);
             }
@@ -239,12 +230,10 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     ) where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
-        self.lose(driver);
-        if let Some(mut race) = self.race.take() {
-            driver.on_race_won(&mut race, hedge, racer, seen);
-        }
+        self.cancel(driver);
+        driver.on_race_won(hedge, racer, seen);
     }
 
     /// This attempt, which is over, failed. If that ends the race, the others are dropped, and
@@ -259,31 +248,25 @@ impl<F: Future, K: Sleeper> Running<F, K> {
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
-        let Some(race) = &mut self.race else {
-            return Raced::Over {
-                failure: *failure,
-                latest: true,
-            };
-        };
-        let raced = driver.on_race_failure(race, hedge, racer, failure);
+        let raced = driver.on_race_failure(hedge, racer, failure);
         // A push-back has called off what was granted.
-        self.granted &= race.due().is_some();
-        self.put_off &= race.due().is_some();
+        let due = driver.hedge_due().is_some();
+        self.granted &= due;
+        self.put_off &= due;
         if let Raced::Over { .. } = raced {
-            self.lose(driver);
-            self.race = None;
+            self.cancel(driver);
         }
         raced
     }
 
     /// Drops those that run.
-    fn lose<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
+    pub fn cancel<R, P, D>(&mut self, driver: &mut Driver<'_, K, R, P, D>)
     where
         R: Random,
         P: Deref<Target = Policy>,
-        D: Goes,
+        D: Target,
     {
         (self.granted, self.put_off) = (false, false);
         self.set_for = None;
@@ -297,7 +280,7 @@ impl<F: Future, K: Sleeper> Running<F, K> {
 impl<F, K: Sleeper> fmt::Debug for Running<F, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running")
-            .field("race", &self.race)
+            .field("attempts", &self.racers.len())
             .finish_non_exhaustive()
     }
 }

@@ -9,11 +9,12 @@ use relent_core::{Failure, Policy, Random};
 use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify};
 use crate::clock::Clock;
 use crate::destination::Destination;
-use crate::driver::{Attempt, Driver, DriverBuilder, Goes, Nowhere, To};
+use crate::driver::{Driver, DriverBuilder, NoDestination, Target, ToDestination};
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
 use crate::operation::{Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
 use crate::random::SessionRandom;
+use relent_core::Attempt;
 
 /// The clock that [`retry`] uses: tokio's, or without the feature `tokio` the standard library's,
 /// which cannot wait in async code.
@@ -198,7 +199,7 @@ pub struct Retry<
     K = DefaultClock,
     R = SessionRandom,
     X = (),
-    D = Nowhere,
+    D = NoDestination,
 > {
     pub(crate) operation: O,
     pub(crate) classify: C,
@@ -221,7 +222,7 @@ impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
     }
 }
 
-impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H, K, R, X, D> {
+impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, H, K, R, X, D> {
     /// Retries only errors for which `retryable` says `true`; others stop at once, as permanent.
     ///
     /// ```
@@ -373,7 +374,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H,
         }
     }
 
-    /// Goes to this destination, which all its callers share: retries come out of its budget, its
+    /// Target to this destination, which all its callers share: retries come out of its budget, its
     /// cooldown is waited for, and while it is down requests are parked, fresh ones as well
     /// ([`Gate`](crate::Gate)). A request whose limits end while it is parked gives up with
     /// [`StopReason::Gate`](crate::StopReason::Gate); if it was never attempted, there is no last
@@ -402,7 +403,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H,
     pub fn destination(
         self,
         destination: &'p Destination,
-    ) -> Retry<'p, O, C, H, K, R, X, To<&'p Destination>> {
+    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>> {
         self.maybe_destination(Some(destination))
     }
 
@@ -423,7 +424,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Goes> Retry<'p, O, C, H,
     pub fn maybe_destination(
         self,
         destination: Option<&'p Destination>,
-    ) -> Retry<'p, O, C, H, K, R, X, To<&'p Destination>> {
+    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>> {
         self.drive(|driver| driver.maybe_destination(destination))
     }
 

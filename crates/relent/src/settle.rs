@@ -6,7 +6,7 @@ use relent_core::{Cause, Decision, Failure, Policy, Random, Stop};
 
 use crate::classify::{Classify, Judged};
 use crate::clock::Clock;
-use crate::driver::{Driver, Goes};
+use crate::driver::{Driver, Target};
 use crate::hook::{Hook, Notice};
 
 /// How the loop goes on.
@@ -35,7 +35,7 @@ where
     H: Hook<C::Last>,
     K: Clock,
     R: Random,
-    D: Goes,
+    D: Target,
 {
     let (failure, error) = match outcome.map(|outcome| classify.judge(outcome)) {
         Some(Judged::Success(value)) => {

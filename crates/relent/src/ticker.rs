@@ -1,9 +1,12 @@
 //! Ticks at the times of a policy (R4.5).
 
-use relent_core::{Decision, Failure, Instant, Policy, Random};
+use std::convert::Infallible;
+
+use relent_core::{
+    Budget, Call, CallOptions, Decision, Destination, Environment, Failure, Instant, Policy, Random,
+};
 
 use crate::clock::{BlockingSleeper, Clock, Sleeper, StdClock};
-use crate::driver::Driver;
 use crate::random::SessionRandom;
 use crate::retry::DefaultClock;
 
@@ -55,12 +58,12 @@ impl<K: Sleeper, R: Random> Ticker<'_, K, R> {
     /// Nothing is lost if the future is dropped before it completes.
     pub async fn tick(&mut self) -> Option<u32> {
         let due = self.ticks.next_due()?;
-        let clock = self.ticks.driver.clock();
+        let clock = self.ticks.clock();
         let wait = due.saturating_since(clock.now());
         if !wait.is_zero() {
             clock.sleep(wait).await;
         }
-        Some(self.ticks.tick(due))
+        self.ticks.tick(due)
     }
 }
 
@@ -100,19 +103,29 @@ impl<K: BlockingSleeper, R: Random> Iterator for BlockingTicker<'_, K, R> {
 
     fn next(&mut self) -> Option<u32> {
         let due = self.ticks.next_due()?;
-        let clock = self.ticks.driver.clock();
+        let clock = self.ticks.clock();
         let wait = due.saturating_since(clock.now());
         if !wait.is_zero() && !clock.block(wait) {
             return None;
         }
-        Some(self.ticks.tick(due))
+        self.ticks.tick(due)
     }
 }
 
+/// A call whose attempts are ticks. Nobody is told of them.
 #[derive(Debug)]
-struct Ticks<'p, K: Clock, R: Random> {
-    driver: Driver<'p, K, R>,
+struct Ticks<'p, K, R> {
+    call: Call<'p, ()>,
+    environment: Alone<'p, K, R>,
     due: Due,
+}
+
+/// What the ticks are decided by.
+#[derive(Debug)]
+struct Alone<'p, K, R> {
+    policy: &'p Policy,
+    clock: K,
+    random: R,
 }
 
 #[derive(Debug)]
@@ -124,38 +137,75 @@ enum Due {
     Over,
 }
 
+impl<K: Clock, R: Random> Environment for Alone<'_, K, R> {
+    type Place = ();
+    type Access = Infallible;
+    type Random = R;
+
+    fn policy(&self) -> &Policy {
+        self.policy
+    }
+
+    fn destination(&self) -> Option<&Destination<Infallible>> {
+        None
+    }
+
+    fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut R) {
+        (self.policy, None, &mut self.random)
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
 impl<'p, K: Clock> Ticks<'p, K, SessionRandom> {
     fn new(policy: &'p Policy, clock: K) -> Self {
         let due = Due::At(clock.now());
+        let environment = Alone {
+            policy,
+            clock,
+            random: SessionRandom::new(),
+        };
         Self {
-            driver: Driver::builder(policy, clock).silent().start(),
+            call: Call::new(CallOptions::new(), &environment),
+            environment,
             due,
         }
     }
 }
 
 impl<K: Clock, R: Random> Ticks<'_, K, R> {
-    fn next_due(&mut self) -> Option<Instant> {
-        match self.due {
-            Due::At(due) => Some(due),
-            Due::Over => None,
-            Due::After(last) => match self.driver.on_failure(&Failure::pending()) {
-                Decision::Retry { after } => {
-                    let due = last.saturating_add(after);
-                    self.due = Due::At(due);
-                    Some(due)
-                }
-                Decision::Stop(_) => {
-                    self.due = Due::Over;
-                    None
-                }
-            },
-        }
+    const fn clock(&self) -> &K {
+        &self.environment.clock
     }
 
-    fn tick(&mut self, due: Instant) -> u32 {
+    fn next_due(&mut self) -> Option<Instant> {
+        let last = match self.due {
+            Due::At(due) => return Some(due),
+            Due::Over => return None,
+            Due::After(last) => last,
+        };
+        let decision = self
+            .call
+            .failed(&mut self.environment, &Failure::pending());
+        let due = match decision {
+            Decision::Retry { after } => Some(last.saturating_add(after)),
+            Decision::Stop(_) => None,
+        };
+        self.due = due.map_or(Due::Over, Due::At);
+        due
+    }
+
+    /// The tick that is due, unless it comes too late.
+    fn tick(&mut self, due: Instant) -> Option<u32> {
+        let Some(leave) = self.call.next(&mut self.environment, None).leave() else {
+            self.due = Due::Over;
+            return None;
+        };
         // A late tick is where the next wait counts from, or ticks missed would all come at once.
-        self.due = Due::After(due.max(self.driver.clock().now()));
-        self.driver.on_attempt().number
+        self.due = Due::After(due.max(self.clock().now()));
+        let (attempt, _) = self.call.begin(&mut self.environment, leave);
+        Some(attempt.number)
     }
 }

@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use relent_core::Cold;
+
 use crate::clock::Sleeper;
-use crate::seldom::Seldom;
 
 /// The timer of one session, for its waits and its limits of time, one after the other. There is none
 /// before it is first set, and then it is set anew (design rule 10).
@@ -29,13 +30,13 @@ use crate::seldom::Seldom;
 /// assert!(begun.elapsed() >= Duration::from_secs(5));
 /// # }
 /// ```
-pub struct Timer<K: Sleeper>(Seldom<Pin<Box<K::Sleep>>>);
+pub struct Timer<K: Sleeper>(Cold<Pin<Box<K::Sleep>>>);
 
 impl<K: Sleeper> Timer<K> {
     /// Not set.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Seldom::new(None))
+        Self(Cold::new(None))
     }
 
     /// Runs out after this, whatever it was set for before.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use relent::{
-    Audience, Backoff, BudgetConfig, Clock, Destination, Driver, Entry, Failure, Hint, Policy,
+    Audience, Backoff, BudgetConfig, Clock, Destination, Driver, Failure, Hint, Next, Policy,
     Polled, StopReason, ThrottleConfig, VirtualClock, blocking, poll, retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
@@ -357,13 +357,14 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
     let reads = |policy: &Policy, there: &Destination, now| {
         let clock = Counted(now, Cell::new(0));
         let mut driver = Driver::builder(policy, &clock).destination(there).start();
-        let entry = driver.enter(None);
-        if entry == Entry::Go {
-            driver.on_attempt();
+        let leave = driver.enter(None).leave();
+        let may_start = leave.is_some();
+        if let Some(leave) = leave {
+            driver.on_attempt(leave);
             driver.on_success();
         }
         drop(driver);
-        (entry == Entry::Go, clock.1.get())
+        (may_start, clock.1.get())
     };
     let there = Destination::new(&budget_alone);
     assert_eq!(reads(&budget_alone, &there, began), (true, 0));
@@ -414,7 +415,7 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
     let clock = VirtualClock::new();
     let driver = || Driver::builder(&policy, &clock).destination(&there).start();
     let mut first = driver();
-    assert_eq!(first.enter(None), Entry::Go);
+    assert!(matches!(first.enter(None), Next::Start(_)));
     let waker = || {
         let comes = std::sync::Arc::new(Comes {
             there: there.clone(),
@@ -423,13 +424,13 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
         (comes.clone(), Waker::from(comes))
     };
     let (mut second, (_, waker_2)) = (driver(), waker());
-    assert!(matches!(second.enter(Some(&waker_2)), Entry::Wait(_)));
+    assert!(matches!(second.enter(Some(&waker_2)), Next::Wait { .. }));
     let (mut third, (comes, waker_3)) = (driver(), waker());
-    assert!(matches!(third.enter(Some(&waker_3)), Entry::Wait(_)));
+    assert!(matches!(third.enter(Some(&waker_3)), Next::Wait { .. }));
     // Each asks again by another waker, and the one before is dropped there.
     let (_, other) = waker();
     drop(waker_2);
-    assert!(matches!(second.enter(Some(&other)), Entry::Wait(_)));
+    assert!(matches!(second.enter(Some(&other)), Next::Wait { .. }));
     drop(second);
     assert!(comes.woken.load(Ordering::Relaxed), "it has the timer now");
 }
@@ -532,7 +533,7 @@ fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
     let mut first = Driver::builder(&policy, relent::StdClock)
         .destination(&there)
         .start();
-    assert_eq!(first.enter(None), Entry::Go);
+    assert!(matches!(first.enter(None), Next::Start(_)));
     let (there, policy) = (&there, &policy);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || {

@@ -27,7 +27,8 @@ fn a_driver_with_shares_of_its_own_can_be_returned_and_gives_back_when_dropped()
     let there = there();
     let budget = there.budget().unwrap();
     let mut driver = Driver::shared(policy(), Some(there.clone()), VirtualClock::new()).start();
-    driver.on_attempt();
+    let leave = driver.enter(None).leave().unwrap();
+    driver.on_attempt(leave);
     let start = budget.balance();
     let granted = driver.on_failure(&Failure::ambiguous());
     assert!(matches!(granted, Decision::Retry { .. }));
@@ -44,7 +45,8 @@ fn a_retry_that_is_declined_goes_back_to_the_budget_and_is_a_stop_in_the_trace()
         .destination(&there)
         .traced()
         .start();
-    driver.on_attempt();
+    let leave = driver.enter(None).leave().unwrap();
+    driver.on_attempt(leave);
     let start = budget.balance();
     let failure = Failure::ambiguous();
     assert!(matches!(
@@ -65,7 +67,8 @@ fn a_retry_that_is_declined_goes_back_to_the_budget_and_is_a_stop_in_the_trace()
 fn a_driver_tells_the_time_that_is_left_before_an_attempt() {
     let (policy, clock) = (policy(), VirtualClock::new());
     let mut driver = Driver::builder(&policy, clock.clone()).start();
-    driver.on_attempt();
+    let leave = driver.enter(None).leave().unwrap();
+    driver.on_attempt(leave);
     clock.advance(Duration::from_secs(2));
     assert_eq!(driver.remaining(), Some(Duration::from_secs(3)));
     let without = Policy::builder(Backoff::None).build().unwrap();

@@ -70,7 +70,8 @@ impl By {
         if self == Self::Cooldown {
             let once = once();
             let mut other = Driver::builder(&once, clock).destination(there).start();
-            other.on_attempt();
+            let leave = other.enter(None).leave().unwrap();
+            other.on_attempt(leave);
             other.on_failure(&Failure::throttled().hint(Hint::after(60 * SECOND)));
         }
     }

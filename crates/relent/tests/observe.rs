@@ -156,7 +156,8 @@ fn a_destination_is_a_label_only_if_it_was_given_a_name() {
         let mut driver = Driver::builder(&policy, VirtualClock::new())
             .label(Label::new("payments"))
             .start();
-        driver.on_attempt();
+        let leave = driver.enter(None).leave().unwrap();
+        driver.on_attempt(leave);
         driver.on_failure(&unavailable());
     });
     let label = "destination=\"payments\"";
@@ -189,7 +190,8 @@ fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
             .destination(&there)
             .traced()
             .start();
-        driver.on_attempt();
+        let leave = driver.enter(None).leave().unwrap();
+        driver.on_attempt(leave);
         let decision = driver.on_failure_unless(&unavailable(), || Some(StopReason::NotReplayable));
         let stop = decision.stop().unwrap();
         assert_eq!(stop.reason, StopReason::NotReplayable);
@@ -219,7 +221,8 @@ fn policy_budget() -> Destination {
 fn the_policys_own_reason_to_stop_stands_before_the_drivers() {
     let policy = policy().build().unwrap();
     let mut driver = Driver::builder(&policy, VirtualClock::new()).start();
-    driver.on_attempt();
+    let leave = driver.enter(None).leave().unwrap();
+    driver.on_attempt(leave);
     let asked = || panic!("there is no retry to decline");
     let decision = driver.on_failure_unless(&Failure::permanent(), asked);
     assert_eq!(decision.stop().unwrap().reason, StopReason::Permanent);

@@ -164,7 +164,7 @@ async fn a_session_that_is_dropped_before_its_attempt_gives_its_slot_back() {
         let mut driver = relent::Driver::builder(&policy, relent::TokioClock)
             .destination(&there)
             .start();
-        driver.entered().await.unwrap();
+        let _ = driver.entered().await.unwrap();
     }
     let began = Instant::now();
     let answer = retry(&policy, || async { Ok::<_, ()>(1) }).destination(&there);

@@ -27,6 +27,8 @@ pub(crate) enum Ending {
         outcome: String,
         printed: Result<(), AttemptError>,
     },
+    /// Without an attempt: it was held back for as long as it may wait.
+    HeldBack,
     /// Without a complete response.
     Failed { status: i32, outcome: String },
     /// With a response that could not be written here.
@@ -88,6 +90,7 @@ impl Ending {
             Self::Unwritable(_) => UNWRITABLE,
             _ if reason == Some(StopReason::RetryLater) => RETRY_LATER,
             Self::Refused { .. } => curl::REFUSED,
+            Self::HeldBack => curl::TIME,
             Self::Failed { status, .. } => *status,
         }
     }
@@ -135,6 +138,7 @@ impl Ending {
                 }
             }
             Self::Failed { outcome, .. } => live.gave_up(summary, outcome),
+            Self::HeldBack => live.gave_up(summary, "there was no attempt"),
             Self::Unwritable(error) => unwritable(error, output),
             Self::Cancelled(_) => {}
         }

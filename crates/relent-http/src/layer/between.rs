@@ -23,10 +23,6 @@ use super::{Config, MapBody, ReadinessError, ServiceError};
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
 use crate::{drain, observe};
 
-/// A service that fails at once, again and again, without a wait, lets other tasks run after this
-/// many attempts.
-const ATTEMPTS_PER_TURN: u32 = 32;
-
 impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
 where
     S: Service<Request<M::Body>, Response = Response<R>> + Clone,
@@ -116,7 +112,7 @@ where
                     timer: Set::Nothing,
                     failure,
                 });
-                if after.is_zero() && this.driver.attempts().is_multiple_of(ATTEMPTS_PER_TURN) {
+                if after.is_zero() && this.driver.is_turn_over() {
                     Next::Yield
                 } else {
                     Next::Changed
@@ -212,9 +208,9 @@ where
         let extras = this.extras.get_or_insert_default();
         let reserved = reserve.poll::<S, _, _>(this.driver, this.service, this.timer, context);
         let (own, stop) = match ready!(reserved) {
-            Ok(()) => {
+            Ok(leave) => {
                 if let Some(mut request) = extras.first.take() {
-                    let (attempt, limit) = begin(this.driver);
+                    let (attempt, limit) = begin(this.driver, leave);
                     // It has waited: there is less time than its caller has said.
                     request.extensions_mut().insert(attempt);
                     extras.telling.tell(&attempt, request.headers_mut());
@@ -235,11 +231,11 @@ where
                                 fresh,
                                 telling: &mut extras.telling,
                             };
-                            let racing = Racing::again(hedge, this.driver, call, body);
+                            let racing = Racing::again(hedge, this.driver, leave, call, body);
                             State::Racing { racing }
                         } else {
                             let body = config.map.map_body(body);
-                            let (attempt, limit) = begin(this.driver);
+                            let (attempt, limit) = begin(this.driver, leave);
                             let mut request = head.attempt(body, attempt, fresh, config);
                             extras.telling.tell(&attempt, request.headers_mut());
                             State::running(this.service, request, attempt.number, limit)

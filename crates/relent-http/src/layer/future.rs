@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{Method, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock, GaveUp, Sleeper, Summary, Timer};
+use relent::{Attempt, Clock, GaveUp, Leave, Sleeper, Summary, Timer};
 #[cfg(feature = "grpc")]
 use relent_core::Network;
 use relent_core::{Cause, Failure, Hedge, Instant, Kind, Policy, Repeatable};
@@ -198,8 +198,8 @@ pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceErro
 
 /// An attempt starts.
 #[inline]
-pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>) -> (Attempt, Limit) {
-    let (attempt, ends) = driver.begin_attempt();
+pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>, leave: Leave) -> (Attempt, Limit) {
+    let (attempt, ends) = driver.begin_attempt(leave);
     let limit = match (ends, attempt.limit) {
         (Some(ends), Some(limit)) => Limit::At(ends, limit),
         _ => Limit::Never,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::{Clock, Entry, Sleeper, Timer};
+use relent::{Clock, Next, Sleeper, Timer};
 use relent_core::{Failure, Repeatable};
 use tower_service::Service;
 
@@ -67,12 +67,14 @@ where
         };
         let head = (!opening.once).then(|| Head::of(&request));
         config.route(&mut request, 1);
-        let enters = opening.driver.enter(None) == Entry::Go;
-        if !enters || opening.is_hedged() {
-            return Self::start_apart(service, config, request, head, opening, enters);
-        }
+        let leave = match opening.driver.enter(None) {
+            Next::Start(leave) if !opening.is_hedged() => leave,
+            next => {
+                return Self::start_apart(service, config, request, head, opening, next);
+            }
+        };
         let span = span_of(&request, 1);
-        let (first, limit) = begin(&mut opening.driver);
+        let (first, limit) = begin(&mut opening.driver, leave);
         if let Some(extras) = &mut opening.extras {
             extras.telling.tell(&first, request.headers_mut());
         }
@@ -108,7 +110,7 @@ where
         request: Request<B>,
         head: Option<Head>,
         opening: Opening<M::Body, R, K>,
-        enters: bool,
+        next: Next,
     ) -> Self {
         let Opening {
             mut driver,
@@ -121,8 +123,8 @@ where
         let (replay, body) = config.replay(&parts.headers, body, once);
         let sent = body.progressed();
         let mut request = Request::from_parts(parts, config.map.map_body(body));
-        let state = match &extras.hedge {
-            Some(hedge) if enters => {
+        let state = match (&extras.hedge, next) {
+            (Some(hedge), Next::Start(leave)) => {
                 let span = span_of(&request, 1);
                 let telling = &mut extras.telling;
                 let send = |attempt| {
@@ -130,7 +132,7 @@ where
                     service.call(request)
                 };
                 State::Racing {
-                    racing: Racing::first(hedge.clone(), &mut driver, sent, span, send),
+                    racing: Racing::first(hedge.clone(), &mut driver, leave, sent, span, send),
                 }
             }
             // What waited is not hedged.

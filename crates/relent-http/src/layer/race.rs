@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock, RaceEvent, Racer, Running, Sleeper};
+use relent::{Attempt, Clock, Leave, RaceEvent, Racer, Running, Sleeper};
 use relent_core::{Cause, Failure, Hedge, Raced};
 use tower_service::Service;
 
@@ -124,6 +124,7 @@ where
     pub(super) fn first(
         hedge: Arc<Hedge>,
         driver: &mut CallDriver<K>,
+        leave: Leave,
         sent: Progressed<B>,
         span: AttemptSpan,
         send: impl FnOnce(Attempt) -> F,
@@ -140,7 +141,7 @@ where
                 span: Some(span),
             }
         };
-        racing.running.begin(driver, &hedge, start);
+        racing.running.begin(driver, &hedge, leave, start);
         racing
     }
 
@@ -148,6 +149,7 @@ where
     pub(super) fn again<S, M, N>(
         hedge: Arc<Hedge>,
         driver: &mut CallDriver<K>,
+        leave: Leave,
         mut call: Call<'_, S, K, M, N>,
         body: ReplayBody<B>,
     ) -> Box<Self>
@@ -158,7 +160,7 @@ where
         let mut racing = Self::new(hedge);
         let hedge = racing.hedge.clone();
         let start = |racer: &Racer| call.send(body, racer);
-        racing.running.begin(driver, &hedge, start);
+        racing.running.begin(driver, &hedge, leave, start);
         racing
     }
 

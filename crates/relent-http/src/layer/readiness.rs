@@ -10,7 +10,7 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use relent::{Entry, Sleeper, Timer};
+use relent::{Leave, Next, Sleeper, Timer};
 use relent_core::{Stop, StopReason};
 use tower_service::Service;
 
@@ -50,7 +50,7 @@ impl Reserve {
         service: &mut S,
         timer: &mut Timer<K>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), Unable<S::Error>>>
+    ) -> Poll<Result<Leave, Unable<S::Error>>>
     where
         S: Service<T> + Clone,
         K: Sleeper,
@@ -58,11 +58,13 @@ impl Reserve {
         loop {
             match self {
                 Self::Leave => {
-                    ready!(driver.poll_enter(context, timer)).map_err(Unable::HeldBack)?;
+                    let entered = ready!(driver.poll_enter(context, timer));
+                    let leave = entered.map_err(Unable::HeldBack)?;
                     match service.poll_ready(context) {
-                        Poll::Ready(ready) => return Poll::Ready(ready.map_err(Unable::Broken)),
+                        Poll::Ready(Ok(())) => return Poll::Ready(Ok(leave)),
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(Unable::Broken(error))),
                         Poll::Pending => {
-                            driver.step_back();
+                            driver.step_back(leave);
                             *self = Self::Readiness { timed: false };
                         }
                     }
@@ -86,13 +88,10 @@ impl Reserve {
                         let reason = driver.too_late().unwrap_or(StopReason::Deadline);
                         return Poll::Ready(Err(Unable::NotReady(reason)));
                     }
-                    if let Some(reason) = driver.too_late() {
-                        return Poll::Ready(Err(Unable::NotReady(reason)));
-                    }
                     match driver.enter(Some(context.waker())) {
-                        Entry::Go => return Poll::Ready(Ok(())),
-                        Entry::Stop(stop) => return Poll::Ready(Err(Unable::HeldBack(stop))),
-                        Entry::Wait(_) => {
+                        Next::Start(leave) => return Poll::Ready(Ok(leave)),
+                        Next::Stop(stop) => return Poll::Ready(Err(Unable::HeldBack(stop))),
+                        Next::Wait { .. } => {
                             let_go(service);
                             *self = Self::Leave;
                         }

@@ -56,7 +56,8 @@ impl By {
             let mut other = Driver::builder(&once, TokioClock)
                 .destination(there)
                 .start();
-            other.on_attempt();
+            let leave = other.enter(None).leave().unwrap();
+            other.on_attempt(leave);
             other.on_failure(&Failure::throttled().hint(Hint::after(60 * SECOND)));
         }
     }

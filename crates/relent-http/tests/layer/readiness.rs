@@ -85,7 +85,8 @@ async fn held_there(by: By) -> Arc<Destination> {
         let mut other = Driver::builder(&policy, TokioClock)
             .destination(&there)
             .start();
-        other.on_attempt();
+        let leave = other.enter(None).leave().unwrap();
+        other.on_attempt(leave);
         other.on_failure(&Failure::throttled().hint(Hint::after(5 * SECOND)));
     }
     Arc::new(there)

@@ -35,7 +35,8 @@ static UNNAMED: Keys = Keys {
 ///
 /// let payments = Label::new("payments");
 /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).label(payments.clone()).start();
-/// driver.on_attempt();
+/// let leave = driver.enter(None).leave().expect("nothing holds it back");
+/// driver.on_attempt(leave);
 /// assert_eq!(payments.name(), "payments");
 /// ```
 #[derive(Clone)]

@@ -1,19 +1,30 @@
-//! A value that is seldom there.
+//! A value that is rarely there.
 
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
 
 /// An `Option` that is nearly always `None`: dropping it is one comparison, which goes into the
 /// caller's own code, and dropping the value stays out of the way.
-pub(crate) struct Seldom<T>(ManuallyDrop<Option<T>>);
+///
+/// ```
+/// use relent_core::Cold;
+///
+/// let mut trace: Cold<Box<u64>> = Cold::new(None);
+/// assert_eq!(*trace.get_or_insert_default(), Box::new(0));
+/// ```
+pub struct Cold<T>(ManuallyDrop<Option<T>>);
 
-impl<T> Seldom<T> {
-    pub(crate) const fn new(value: Option<T>) -> Self {
+impl<T> Cold<T> {
+    /// Holds this.
+    #[inline]
+    #[must_use]
+    pub const fn new(value: Option<T>) -> Self {
         Self(ManuallyDrop::new(value))
     }
 }
 
-impl<T> Deref for Seldom<T> {
+impl<T> Deref for Cold<T> {
     type Target = Option<T>;
 
     #[inline]
@@ -22,14 +33,14 @@ impl<T> Deref for Seldom<T> {
     }
 }
 
-impl<T> DerefMut for Seldom<T> {
+impl<T> DerefMut for Cold<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Option<T> {
         &mut self.0
     }
 }
 
-impl<T> Drop for Seldom<T> {
+impl<T> Drop for Cold<T> {
     #[inline]
     fn drop(&mut self) {
         if self.0.is_some() {
@@ -44,17 +55,29 @@ fn release<T>(value: &mut Option<T>) {
     *value = None;
 }
 
+impl<T> Default for Cold<T> {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Cold<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::rc::Rc;
+    use alloc::rc::Rc;
 
     #[test]
     fn what_is_there_is_dropped_once() {
         let value = Rc::new(());
-        drop(Seldom::new(Some(value.clone())));
+        drop(Cold::new(Some(value.clone())));
         assert_eq!(Rc::strong_count(&value), 1);
-        let mut taken = Seldom::new(Some(value.clone()));
+        let mut taken = Cold::new(Some(value.clone()));
         let out = taken.take();
         drop(taken);
         assert_eq!(Rc::strong_count(&value), 2);

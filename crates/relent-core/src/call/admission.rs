@@ -1,0 +1,570 @@
+//! Before each attempt a call asks whether it may start: its limits of time, and its destination.
+
+use core::mem;
+use core::time::Duration;
+
+use super::{Attempt, Call, Environment, NOT_YET, budget};
+use crate::decision::{Stop, StopReason};
+use crate::destination::{Access, Destination};
+use crate::failure::Failure;
+use crate::gate::Ended;
+use crate::outbound::{Answer, Asking, Holding, Permit};
+use crate::time::Instant;
+
+/// What a call is told that would start an attempt.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Next {
+    /// [Begin](Call::begin) it, now.
+    Start(Leave),
+    /// Ask again when woken, and at this time at the latest.
+    Wait {
+        /// This long from now.
+        after: Duration,
+        /// Then.
+        until: Instant,
+        /// What holds it back.
+        by: Holding,
+    },
+    /// Give up. The call has given back all that it had.
+    Stop(Stop),
+}
+
+impl Next {
+    /// The leave to start the attempt, if there is one.
+    #[must_use]
+    pub fn leave(self) -> Option<Leave> {
+        match self {
+            Self::Start(leave) => Some(leave),
+            _ => None,
+        }
+    }
+
+    /// The stop, if it is one.
+    #[must_use]
+    pub const fn stop(&self) -> Option<Stop> {
+        match self {
+            Self::Stop(stop) => Some(*stop),
+            _ => None,
+        }
+    }
+}
+
+/// Leave to begin an attempt, at once: given by [`Call::next`], and used up by [`Call::begin`]. If the
+/// attempt cannot begin after all, there is [`Call::step_back`].
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "begin the attempt, or step back"]
+pub struct Leave {
+    /// When it was given; [`NOT_YET`] if nobody had to know.
+    pub(super) at: Instant,
+}
+
+impl Leave {
+    /// Nobody had to know the time.
+    const UNTIMED: Self = Self { at: NOT_YET };
+}
+
+/// The room that a [`Call`] takes for where it stands at its destination: `()` for a call without one,
+/// which has neither room nor instructions for it (design rule 10), else `Option<Entered>`.
+pub trait Place: Default + sealed::Sealed {
+    /// Where it stands, once it has been there.
+    #[doc(hidden)]
+    fn get(&self) -> Option<&Entered>;
+
+    /// The same, to be changed.
+    #[doc(hidden)]
+    fn slot(&mut self) -> Option<&mut Option<Entered>>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl Sealed for Option<super::Entered> {}
+}
+
+impl Place for () {
+    #[inline]
+    fn get(&self) -> Option<&Entered> {
+        None
+    }
+
+    #[inline]
+    fn slot(&mut self) -> Option<&mut Option<Entered>> {
+        None
+    }
+}
+
+impl Place for Option<Entered> {
+    #[inline]
+    fn get(&self) -> Option<&Entered> {
+        self.as_ref()
+    }
+
+    #[inline]
+    fn slot(&mut self) -> Option<&mut Option<Entered>> {
+        Some(self)
+    }
+}
+
+/// Where a call stands at a destination that it has come to.
+#[derive(Debug)]
+pub struct Entered {
+    /// Its number there.
+    id: u64,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Nobody had to ask so far (design rule 10).
+    Unasked,
+    /// The next attempt has yet to ask.
+    Outside,
+    /// This holds it back, since then.
+    Waiting(Holding, Instant),
+    /// The attempt may start, or runs.
+    Permitted(Permit),
+    /// It has given up, for this reason, and may come back then; [`Instant::MAX`] if nothing says when.
+    Stopped(StopReason, Instant),
+}
+
+impl<L: Place> Call<'_, L> {
+    /// May the next attempt start now?
+    ///
+    /// A transport asks before each attempt, and again after the wait that it is told. `waker` is left
+    /// at the destination, to be woken by when asking again helps; without one, what changes is noticed
+    /// when the call asks again.
+    #[inline]
+    pub fn next<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        waker: Option<&<E::Access as Access>::Waker>,
+    ) -> Next {
+        if !self.attended {
+            return Next::Start(Leave::UNTIMED);
+        }
+        if let Some(destination) = environment.destination() {
+            if self.has_to_ask(environment, destination) {
+                return self.ask(environment, waker);
+            }
+            if self.place.get().is_none() {
+                self.enter_unasked(environment);
+            }
+        }
+        if environment.policy().needs_time() || self.extras.is_some() {
+            return self.start_in_time(environment);
+        }
+        Next::Start(Leave::UNTIMED)
+    }
+
+    /// Whether the next attempt may not start without a look at the destination.
+    #[inline]
+    fn has_to_ask<E: Environment<Place = L>>(
+        &self,
+        environment: &E,
+        destination: &Destination<E::Access>,
+    ) -> bool {
+        let unasked = matches!(
+            self.place.get(),
+            None | Some(Entered {
+                stage: Stage::Unasked,
+                ..
+            })
+        );
+        // Off is no retries, and nothing that comes with them; the request rate holds for first
+        // attempts too.
+        !(environment.policy().is_off() && !destination.is_paced()
+            || unasked && destination.is_quiet())
+    }
+
+    /// The attempt may start unless it is too late for it: a timer may have been.
+    #[inline(never)]
+    fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Next {
+        let now = self.now(environment);
+        if !self.is_late(environment.policy(), now) {
+            return Next::Start(Leave { at: now });
+        }
+        let reason = self.session.limit_at(environment.policy(), now);
+        self.stop_before_attempt(environment, stop_because(reason))
+    }
+
+    #[inline(never)]
+    fn ask<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        waker: Option<&<E::Access as Access>::Waker>,
+    ) -> Next {
+        let now = self.now(environment);
+        let before = self.holding_since();
+        let answer = self.answer(environment, now, waker);
+        let stop = match answer {
+            Answer::Start(permit) => {
+                let learns = environment.destination().is_some_and(Destination::learns);
+                // Else only a cooldown had to be asked, and that is over.
+                self.stand(match learns {
+                    true => Stage::Permitted(permit),
+                    false => Stage::Unasked,
+                });
+                self.tell_admission(environment, before, Some(now));
+                return Next::Start(Leave { at: now });
+            }
+            Answer::Wait(until, by) => {
+                let since = match before {
+                    Some((before, since)) if before == by => since,
+                    _ => now,
+                };
+                self.stand(Stage::Waiting(by, since));
+                self.tell_admission(environment, before, Some(now));
+                let after = until.saturating_since(now);
+                return Next::Wait { after, until, by };
+            }
+            Answer::Stop(stop) => stop,
+            Answer::TooLate => stop_because(self.session.limit_at(environment.policy(), now)),
+        };
+        let retry_at = stop.retry_at.unwrap_or(Instant::MAX);
+        self.stand(Stage::Stopped(stop.reason, retry_at));
+        self.tell_admission(environment, before, Some(now));
+        self.stop_before_attempt(environment, stop)
+    }
+
+    /// What the destination says.
+    #[inline]
+    fn answer<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        now: Instant,
+        waker: Option<&<E::Access as Access>::Waker>,
+    ) -> Answer {
+        let asking = self.asking(environment);
+        let overloaded = Answer::Stop(stop_because(StopReason::Overloaded));
+        let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
+            return overloaded;
+        };
+        let Some(entered) = slot else {
+            let Some((id, answer)) = destination.enter(now, asking, waker) else {
+                return overloaded;
+            };
+            let stage = Stage::Outside;
+            *slot = Some(Entered { id, stage });
+            tell_budget(environment);
+            return answer;
+        };
+        let asking = Asking {
+            id: entered.id,
+            ..asking
+        };
+        if let Some(mut permit) = entered.stage.take_permit(|_| true) {
+            // It has asked before.
+            if now > asking.last_start {
+                destination.cancel(now, permit);
+                return Answer::TooLate;
+            }
+            permit.restart(now);
+            return Answer::Start(permit);
+        }
+        match entered.stage {
+            Stage::Stopped(reason, at) => Answer::Stop(Stop {
+                reason,
+                retry_at: (at != Instant::MAX).then_some(at),
+            }),
+            Stage::Waiting(..) => destination.ask(now, &asking, true, waker),
+            _ => destination.ask(now, &asking, false, waker),
+        }
+    }
+
+    /// The call as its destination knows it, but for its number there.
+    #[inline]
+    fn asking<E: Environment<Place = L>>(&self, environment: &E) -> Asking {
+        let policy = environment.policy();
+        let since = self.session.started();
+        let deadline = policy.deadline();
+        let by_policy = deadline.map_or(Instant::MAX, |limit| since.saturating_add(limit));
+        let answer_by = environment.answer_by().min(by_policy);
+        // Of the caller's own limit too: at the end itself an attempt would have no time at all.
+        let latest = match environment.answer_by() {
+            Instant::MAX => Instant::MAX,
+            end => Instant::from_nanos(end.as_nanos().saturating_sub(1)),
+        };
+        Asking {
+            id: 0,
+            since,
+            last_start: self.session.last_start(policy).min(latest),
+            answer_by,
+            longest: policy.max_hint(),
+            spread: policy.hint_spread(),
+            fresh: self.session.attempts() == 0,
+            paced_only: policy.is_off(),
+        }
+    }
+
+    /// The attempt begins that may. Returns it, with the instant at which it is cut off.
+    #[inline]
+    pub fn begin<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        leave: Leave,
+    ) -> (Attempt, Option<Instant>) {
+        let number = self.session.on_attempt();
+        environment.on_attempt(number);
+        if leave.at != NOT_YET {
+            if let Some(Some(entered)) = self.place.slot()
+                && let Stage::Permitted(permit) = &mut entered.stage
+            {
+                permit.begin();
+            }
+            if environment.policy().needs_time() || self.extras.is_some() {
+                return self.begin_timed(environment, number, leave.at);
+            }
+        }
+        let attempt = Attempt {
+            number,
+            remaining: None,
+            limit: None,
+        };
+        (attempt, None)
+    }
+
+    #[inline(never)]
+    fn begin_timed<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        number: u32,
+        now: Instant,
+    ) -> (Attempt, Option<Instant>) {
+        if let Some(extras) = &mut *self.extras {
+            extras.begin(number, now);
+        }
+        self.timed(environment, number, now)
+    }
+
+    /// What an attempt that starts now may know, and when it is cut off.
+    pub(super) fn timed<E: Environment<Place = L>>(
+        &self,
+        environment: &E,
+        number: u32,
+        now: Instant,
+    ) -> (Attempt, Option<Instant>) {
+        let limit = self.session.attempt_limit(environment.policy(), now);
+        let attempt = Attempt {
+            number,
+            remaining: self.session.remaining(environment.policy(), now),
+            limit,
+        };
+        (attempt, limit.map(|limit| now.saturating_add(limit)))
+    }
+
+    /// The attempt that may start cannot start yet, for a reason that the destination does not know,
+    /// such as a service that is not ready: gives its leave back, so that nobody waits for it and none
+    /// goes that has become stale. The transport asks again when the attempt can start.
+    pub fn step_back<E: Environment<Place = L>>(&mut self, environment: &mut E, leave: Leave) {
+        let Leave { .. } = leave;
+        self.end_stage(environment, Ended::Unknown);
+    }
+
+    /// What holds the next attempt back.
+    #[must_use]
+    pub fn holding(&self) -> Option<Holding> {
+        self.holding_since().map(|(holding, _)| holding)
+    }
+
+    fn holding_since(&self) -> Option<(Holding, Instant)> {
+        match self.place.get()?.stage {
+            Stage::Waiting(holding, since) => Some((holding, since)),
+            _ => None,
+        }
+    }
+
+    fn stand(&mut self, stage: Stage) {
+        if let Some(slot) = self.place.slot() {
+            match slot {
+                Some(entered) => entered.stage = stage,
+                // It was refused when it came.
+                None => *slot = Some(Entered { id: 0, stage }),
+            }
+        }
+    }
+
+    /// The call comes to its destination for the first time, and need not ask.
+    #[inline]
+    fn enter_unasked<E: Environment<Place = L>>(&mut self, environment: &E) {
+        let Some(destination) = environment.destination() else {
+            return;
+        };
+        if !destination.is_quiet() {
+            return self.enter_off(environment);
+        }
+        if let Some(slot) = self.place.slot() {
+            let stage = Stage::Unasked;
+            *slot = Some(Entered { id: 0, stage });
+        }
+        destination.count_request();
+        tell_budget(environment);
+    }
+
+    /// The same where retries are turned off: the gate hears of the request all the same.
+    #[inline(never)]
+    fn enter_off<E: Environment<Place = L>>(&mut self, environment: &E) {
+        let now = self.now(environment);
+        if let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) {
+            let (id, stage) = (destination.on_request(now), Stage::Outside);
+            *slot = Some(Entered { id, stage });
+        }
+        tell_budget(environment);
+    }
+
+    /// The destination answered, whatever is made of it.
+    #[inline]
+    pub fn answered<E: Environment<Place = L>>(&mut self, environment: &E) {
+        if environment.destination().is_some() {
+            self.end_stage(environment, Ended::Answered);
+        }
+    }
+
+    /// The running attempt is over, or the call goes away.
+    #[inline]
+    pub(super) fn end_stage<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+        if !self.has_left() {
+            self.end_there(environment, ended);
+        }
+    }
+
+    /// Whether its destination knows nothing of it that it would have to end.
+    #[inline]
+    fn has_left(&self) -> bool {
+        match self.place.get() {
+            None => true,
+            Some(entered) => matches!(
+                entered.stage,
+                Stage::Unasked | Stage::Outside | Stage::Stopped(..)
+            ),
+        }
+    }
+
+    #[inline(never)]
+    fn end_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+        let before = self.holding_since();
+        self.leave_there(environment, ended);
+        self.tell_admission(environment, before, None);
+    }
+
+    fn leave_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+        let (Some(destination), Some(Some(entered))) =
+            (environment.destination(), self.place.slot())
+        else {
+            return;
+        };
+        if let Stage::Stopped(..) = entered.stage {
+            return;
+        }
+        match mem::replace(&mut entered.stage, Stage::Outside) {
+            Stage::Waiting(by, _) => {
+                let held = by == Holding::Cooldown;
+                destination.leave(entered.id, held, || environment.now());
+            }
+            Stage::Permitted(permit) if permit.has_begun() => {
+                destination.ended(environment.now(), permit, ended);
+            }
+            Stage::Permitted(permit) => destination.cancel(environment.now(), permit),
+            Stage::Outside | Stage::Unasked | Stage::Stopped(..) => {}
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn failed_there<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        now: Instant,
+        failure: &Failure,
+    ) {
+        let Some(destination) = environment.destination() else {
+            return;
+        };
+        let before = self.holding_since();
+        let stage = self.place.slot().and_then(Option::as_mut);
+        let permit = stage.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
+        let started = permit.as_ref().map_or(now, Permit::started);
+        if destination.failed(now, started, permit, failure) {
+            environment.on_cooldown();
+        }
+        // What was not running has nothing to tell.
+        self.leave_there(environment, Ended::Unknown);
+        self.tell_admission(environment, before, None);
+    }
+
+    /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
+    /// time, it goes away.
+    fn tell_admission<E: Environment<Place = L>>(
+        &self,
+        environment: &E,
+        before: Option<(Holding, Instant)>,
+        now: Option<Instant>,
+    ) {
+        let held = before.map(|(by, since)| {
+            let held = now.map_or(Duration::ZERO, |now| now.saturating_since(since));
+            (by, held)
+        });
+        environment.on_admission(held, self.holding(), now);
+    }
+
+    /// The call ends before an attempt: gives back what was granted for it, once, and tells of it.
+    #[inline(never)]
+    fn stop_before_attempt<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        stop: Stop,
+    ) -> Next {
+        if !mem::replace(&mut self.over, true) {
+            self.break_off(environment, None, stop);
+        }
+        Next::Stop(stop)
+    }
+
+    /// Whether it has anything that has to be given back when it goes away: see
+    /// [`leave`](Self::leave).
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.session.holds() || !self.has_left()
+    }
+
+    /// The call goes away without a word, as when a future is dropped: gives back what it was granted,
+    /// and leaves its destination (design rule 12). Does nothing if it is over.
+    #[inline]
+    pub fn leave<E: Environment<Place = L>>(&mut self, environment: &E) {
+        if environment.destination().is_some() && self.holds() {
+            self.leave_now(environment);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_now<E: Environment<Place = L>>(&mut self, environment: &E) {
+        self.end_stage(environment, Ended::Unknown);
+        self.session.on_cancel(budget(environment));
+    }
+}
+
+#[inline]
+fn tell_budget<E: Environment>(environment: &E) {
+    if let Some(budget) = budget(environment) {
+        environment.on_budget(budget);
+    }
+}
+
+impl Stage {
+    /// The permit, if it is such a one.
+    fn take_permit(&mut self, wanted: impl FnOnce(&Permit) -> bool) -> Option<Permit> {
+        match mem::replace(self, Self::Outside) {
+            Self::Permitted(permit) if wanted(&permit) => Some(permit),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+const fn stop_because(reason: StopReason) -> Stop {
+    Stop {
+        reason,
+        retry_at: None,
+    }
+}

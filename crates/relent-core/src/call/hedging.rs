@@ -1,0 +1,221 @@
+//! What a call does for attempts that run at once.
+
+use super::{Attempt, Call, Environment, Leave, NOT_YET, Place, budget};
+use crate::budget::Taken;
+use crate::decision::{Decision, Stop, StopReason};
+use crate::failure::{Cause, Failure};
+use crate::hedge::Hedge;
+use crate::race::{Race, Raced};
+use crate::time::Instant;
+use crate::trace::TraceEntry;
+
+/// One of the attempts of a race: what its call has to know when it is over, since others may have
+/// started meanwhile. Made by [`Call::begin_race`] and [`Call::begin_hedge`].
+#[derive(Clone, Copy, Debug)]
+pub struct Racer {
+    attempt: Attempt,
+    started: Instant,
+    ends: Option<Instant>,
+    taken: Taken,
+}
+
+impl Racer {
+    /// Which attempt it is, and how long it may run.
+    #[must_use]
+    pub const fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    /// When it is cut off; `None` for never.
+    #[must_use]
+    pub const fn ends(&self) -> Option<Instant> {
+        self.ends
+    }
+}
+
+impl<L: Place> Call<'_, L> {
+    /// The attempt begins that may, and hedges may join it.
+    pub fn begin_race<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        hedge: &Hedge,
+        leave: Leave,
+    ) -> Racer {
+        let started = match leave.at {
+            NOT_YET => self.now(environment),
+            at => at,
+        };
+        let (attempt, ends) = self.begin(environment, Leave { at: started });
+        self.attended = true;
+        let extras = self.extras.get_or_insert_default();
+        extras.begin_race(Race::new(hedge, started));
+        Racer {
+            attempt,
+            started,
+            ends,
+            taken: self.session.taken(),
+        }
+    }
+
+    /// When the next hedge is to join, unless the race is over before; `None` if there is none.
+    #[must_use]
+    pub fn hedge_due(&self) -> Option<Instant> {
+        self.extras.as_ref()?.race.as_ref()?.due()
+    }
+
+    fn race(&mut self) -> Option<&mut Race> {
+        self.extras.as_mut()?.race.as_mut()
+    }
+
+    /// A hedge is due: may it join? It is taken from the same budget as a retry, and given back if
+    /// the race ends before [`begin_hedge`](Self::begin_hedge). If it may not, no other joins. One that
+    /// would have to wait is none.
+    pub fn grant_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> bool {
+        let now = self.now(environment);
+        let shared = budget(environment);
+        let mut granted = self.session.grant_hedge(environment.policy(), now, shared);
+        if granted
+            && let Some(destination) = environment.destination()
+            && !destination.try_hedge(now)
+        {
+            self.session.call_off_hedge(shared);
+            granted = false;
+        }
+        if !granted && let Some(race) = self.race() {
+            race.close();
+        }
+        granted
+    }
+
+    /// The hedge that was granted starts.
+    pub fn begin_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Racer {
+        let now = self.now(environment);
+        let (number, taken) = self.session.on_hedge();
+        if let Some(race) = self.race() {
+            race.on_hedge(now);
+        }
+        environment.on_hedge();
+        if let Some(budget) = budget(environment) {
+            environment.on_budget(budget);
+        }
+        let (attempt, ends) = self.timed(environment, number, now);
+        Racer {
+            attempt,
+            started: now,
+            ends,
+            taken,
+        }
+    }
+
+    /// The hedge that was granted cannot be sent yet. It is given back, and asked for again by
+    /// [`grant_hedge`](Self::grant_hedge) when it can.
+    pub fn put_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
+        self.session.call_off_hedge(budget(environment));
+    }
+
+    /// The hedge that was granted cannot be sent. It is given back, and no other joins.
+    pub fn call_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
+        if let Some(race) = self.race() {
+            race.close();
+        }
+        self.session.call_off_hedge(budget(environment));
+    }
+
+    /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
+    /// be dropped, and told to [`race_lost`](Self::race_lost) before.
+    pub fn race_won<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        hedge: &Hedge,
+        racer: &Racer,
+        seen: Option<Cause>,
+    ) {
+        let now = self.now(environment);
+        let shared = budget(environment);
+        let race = self.extras.as_mut().and_then(|extras| extras.race.take());
+        if let Some(mut race) = race {
+            race.on_success(hedge, &mut self.session, now, racer.taken, shared);
+        }
+        self.answered(environment);
+        self.record_racer(racer, now, seen, None, None);
+    }
+
+    /// An attempt of the race failed. If the race is over, [`failed`](Self::failed) with the failure
+    /// that decides comes next, after [`race_lost`](Self::race_lost) for those that still run.
+    pub fn race_failed<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        hedge: &Hedge,
+        racer: &Racer,
+        failure: &Failure,
+    ) -> Raced {
+        let now = self.now(environment);
+        let race = self.extras.as_mut().and_then(|extras| extras.race.as_mut());
+        let Some(race) = race else {
+            // No race has begun, or it is over.
+            return Raced::Over {
+                failure: *failure,
+                latest: true,
+            };
+        };
+        let (policy, shared) = (environment.policy(), budget(environment));
+        let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, shared);
+        // The session hears of the one that decides, and counts it unless that was done when it came.
+        if !matches!(raced, Raced::Over { latest: true, .. }) {
+            environment.on_failure(failure);
+            if let Some(destination) = environment.destination()
+                && destination.failed(now, racer.started, None, failure)
+            {
+                environment.on_cooldown();
+            }
+        }
+        match raced {
+            Raced::GoesOn { .. } => {
+                self.record_racer(racer, now, Some(failure.cause), Some(*failure), None);
+            }
+            Raced::Over { latest, .. } => {
+                if let Some(extras) = &mut *self.extras {
+                    let seen = (!latest).then_some(*failure);
+                    extras.race = None;
+                    extras.end_race(racer.attempt.number, racer.started, seen);
+                }
+            }
+        }
+        raced
+    }
+
+    /// The race is over without this attempt, which is dropped.
+    pub fn race_lost<E: Environment<Place = L>>(&mut self, environment: &mut E, racer: &Racer) {
+        let now = match &*self.extras {
+            Some(extras) if extras.trace.is_some() => self.now(environment),
+            _ => return,
+        };
+        let stop = Decision::Stop(Stop {
+            reason: StopReason::Cancelled,
+            retry_at: None,
+        });
+        self.record_racer(racer, now, None, None, Some(stop));
+    }
+
+    fn record_racer(
+        &mut self,
+        racer: &Racer,
+        ended: Instant,
+        seen: Option<Cause>,
+        failure: Option<Failure>,
+        decision: Option<Decision>,
+    ) {
+        if let Some(extras) = &mut *self.extras
+            && let Some(trace) = &mut extras.trace
+        {
+            trace.push(TraceEntry {
+                attempt: racer.attempt.number,
+                started: racer.started,
+                ended,
+                seen,
+                failure,
+                decision,
+            });
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! What the callers of one destination share, and how it is reached.
+
+use core::convert::Infallible;
+use core::fmt;
+use core::time::Duration;
+
+use crate::budget::Budget;
+use crate::cooldown::Cooldown;
+use crate::failure::{Failure, Hop};
+use crate::gate::Ended;
+use crate::hedge::Hedge;
+use crate::outbound::{Answer, Asking, Outbound, Permit};
+use crate::policy::Policy;
+use crate::random::{Draw, Random};
+use crate::time::Instant;
+
+/// What the callers of one destination share.
+///
+/// It has two parts, so that it stays cheap. Budget, cooldown and hedge are atomics, which every caller
+/// reads and writes directly. The [`Outbound`] (gate, request rate, throttle, and the line of those who wait)
+/// is reached through an [`Access`]: behind a lock where threads share it, plainly where one thread
+/// has it.
+///
+/// A [`Call`](crate::Call) asks it before each attempt, and tells it how the attempt ended.
+///
+/// ```
+/// use core::cell::RefCell;
+/// use relent_core::{Access, Destination, Draw, Outbound, Policy};
+///
+/// struct OneThread(RefCell<Outbound>);
+///
+/// impl Access for OneThread {
+///     type Random = Draw;
+///     type Waker = ();
+///
+///     fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Draw) -> T) -> T {
+///         change(&mut self.0.borrow_mut(), &mut Draw::at(0.5))
+///     }
+/// }
+///
+/// let policy = Policy::STANDARD;
+/// let outbound = Outbound::new(policy);
+/// let there = Destination::new(policy, outbound, |outbound| OneThread(RefCell::new(outbound)));
+/// assert!(there.budget().is_some() && !there.is_quiet());
+/// ```
+pub struct Destination<A> {
+    budget: Option<Budget>,
+    hedge: Option<Hedge>,
+    cooldown: Cooldown,
+    /// The policy's longest hint: no cooldown lasts longer.
+    longest: Duration,
+    /// Nobody has to ask while no cooldown runs.
+    quiet: bool,
+    /// Whether attempts are held to a rate.
+    paced: bool,
+    access: A,
+}
+
+/// How the [`Outbound`] of a [`Destination`] is reached.
+pub trait Access {
+    /// What draws where those who wait are spread.
+    type Random: Random;
+    /// What somebody who has to wait leaves behind, to be woken by.
+    type Waker;
+
+    /// Lets something happen to it, in one turn at its lock if it has one. Whoever the line
+    /// [names](Outbound::take_woken) is woken when the lock is released.
+    fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Self::Random) -> T) -> T;
+
+    /// The same where somebody asks. Whoever is answered to wait leaves its waker, if it has one, by the
+    /// number that is answered; what it has left before goes.
+    #[inline]
+    fn ask(
+        &self,
+        waker: Option<&Self::Waker>,
+        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Option<(u64, Answer)>,
+    ) -> Option<(u64, Answer)> {
+        let _ = waker;
+        self.turn(ask)
+    }
+
+    /// The same where somebody who waits goes away; whether `leave` has seen to it.
+    #[inline]
+    fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool) -> bool {
+        let _ = id;
+        self.turn(leave)
+    }
+}
+
+/// There is none to be reached.
+impl Access for Infallible {
+    type Random = Draw;
+    type Waker = Self;
+
+    fn turn<T>(&self, _: impl FnOnce(&mut Outbound, &mut Draw) -> T) -> T {
+        match *self {}
+    }
+}
+
+impl<A> Destination<A> {
+    /// A destination with the budget and the hedge of the policy, if it has them, and this outbound, which is put into
+    /// its access by `share`.
+    pub fn new(policy: &Policy, outbound: Outbound, share: impl FnOnce(Outbound) -> A) -> Self {
+        Self {
+            budget: policy.new_budget(),
+            hedge: policy.new_hedge(),
+            cooldown: Cooldown::new(),
+            longest: policy.max_hint(),
+            quiet: outbound.is_quiet(),
+            paced: outbound.is_paced(),
+            access: share(outbound),
+        }
+    }
+
+    /// Takes this budget in place of the policy's.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Takes an outbound that is made of the one it has. `outbound` finds it in the access.
+    #[must_use]
+    pub fn with_outbound(
+        mut self,
+        outbound: impl FnOnce(&mut A) -> &mut Outbound,
+        change: impl FnOnce(Outbound) -> Outbound,
+    ) -> Self {
+        let outbound = outbound(&mut self.access);
+        *outbound = change(core::mem::take(outbound));
+        (self.quiet, self.paced) = (outbound.is_quiet(), outbound.is_paced());
+        self
+    }
+
+    /// The budget.
+    #[inline]
+    #[must_use]
+    pub const fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
+    /// When an attempt there is joined by another, and what is remembered for it.
+    #[must_use]
+    pub const fn hedge(&self) -> Option<&Hedge> {
+        self.hedge.as_ref()
+    }
+
+    /// The cooldown.
+    #[must_use]
+    pub const fn cooldown(&self) -> &Cooldown {
+        &self.cooldown
+    }
+
+    /// How its outbound is reached.
+    #[must_use]
+    pub const fn access(&self) -> &A {
+        &self.access
+    }
+
+    /// Whether nobody has to ask before an attempt, nor tell how it ended: then no clock is read for
+    /// it (design rule 10).
+    #[inline]
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.quiet && !self.cooldown.has_begun()
+    }
+
+    /// Whether somebody learns from how an attempt ends.
+    pub(crate) const fn learns(&self) -> bool {
+        !self.quiet
+    }
+
+    /// Whether attempts are held to a rate.
+    #[inline]
+    pub(crate) const fn is_paced(&self) -> bool {
+        self.paced
+    }
+}
+
+impl<A: Access> Destination<A> {
+    /// A request is made that does not ask: for a policy whose retries are off.
+    pub(crate) fn on_request(&self, now: Instant) -> u64 {
+        self.cooldown.forget_past(now);
+        let id = self
+            .access
+            .turn(|outbound, _| outbound.on_request_unthrottled(now));
+        self.count_request();
+        id
+    }
+
+    /// A request is made, and asks for its first attempt at once, in one turn. `None` if it is not to be
+    /// attempted at all; else its number here, and the answer.
+    #[inline]
+    pub(crate) fn enter(
+        &self,
+        now: Instant,
+        asking: Asking,
+        waker: Option<&A::Waker>,
+    ) -> Option<(u64, Answer)> {
+        self.cooldown.forget_past(now);
+        let entered = self.access.ask(waker, |outbound, random| {
+            let id = match asking.paced_only {
+                true => outbound.on_request_unthrottled(now),
+                false => outbound.on_request(now, random)?,
+            };
+            let asking = Asking { id, ..asking };
+            Some((id, outbound.ask(now, &asking, &self.cooldown, random)))
+        })?;
+        self.count_request();
+        Some(entered)
+    }
+
+    #[inline]
+    pub(crate) fn count_request(&self) {
+        if let Some(budget) = &self.budget {
+            budget.on_request();
+        }
+    }
+
+    /// May this caller, who waits already or not, start an attempt now?
+    pub(crate) fn ask(
+        &self,
+        now: Instant,
+        asking: &Asking,
+        waits: bool,
+        waker: Option<&A::Waker>,
+    ) -> Answer {
+        let asked = self.access.ask(waker, |outbound, random| {
+            let answer = match waits {
+                true => outbound.ask_again(now, asking, &self.cooldown, random),
+                false => outbound.ask(now, asking, &self.cooldown, random),
+            };
+            Some((asking.id, answer))
+        });
+        // What asks is always answered.
+        asked.map_or(Answer::TooLate, |(_, answer)| answer)
+    }
+
+    /// A caller that waits goes away, which is known to have been `held` by a cooldown: then nobody else
+    /// waits for what it leaves, and no time need be known (design rule 10).
+    pub(crate) fn leave(&self, id: u64, held: bool, now: impl FnOnce() -> Instant) {
+        if held && self.access.leave(id, |outbound, _| outbound.leave_held(id)) {
+            return;
+        }
+        let now = now();
+        self.access.leave(id, |outbound, random| {
+            outbound.leave(now, id, &self.cooldown, random);
+            true
+        });
+    }
+
+    /// Takes a slot if there is one now, for a hedge, which starts now or never.
+    pub(crate) fn try_hedge(&self, now: Instant) -> bool {
+        self.is_quiet()
+            || self
+                .access
+                .turn(|outbound, _| outbound.try_hedge(now, &self.cooldown))
+    }
+
+    /// An attempt that has started is over.
+    #[inline]
+    pub(crate) fn ended(&self, now: Instant, permit: Permit, ended: Ended) {
+        self.access
+            .turn(|outbound, random| self.end(now, permit, ended, outbound, random));
+    }
+
+    /// An attempt failed, which had this permit unless it is one of several. What the destination said
+    /// to all is kept. Whether a cooldown begins.
+    pub(crate) fn failed(
+        &self,
+        now: Instant,
+        started: Instant,
+        permit: Option<Permit>,
+        failure: &Failure,
+    ) -> bool {
+        let begins = self.cooldown.on_failure(now, failure, self.longest);
+        if !self.quiet {
+            self.access.turn(|outbound, random| {
+                let ended = outbound.on_failure(now, started, failure);
+                if let Some(permit) = permit {
+                    self.end(now, permit, ended, outbound, random);
+                }
+            });
+        }
+        begins
+    }
+
+    /// The budget learns what the gate has found out.
+    #[inline]
+    fn end(
+        &self,
+        now: Instant,
+        permit: Permit,
+        ended: Ended,
+        outbound: &mut Outbound,
+        random: &mut A::Random,
+    ) {
+        outbound.ended(now, permit, ended, &self.cooldown, random);
+        if let Some(budget) = &self.budget {
+            outbound.teach(now, budget);
+        }
+    }
+
+    /// An attempt at another destination was redirected here at `started`, if that is known, and ended
+    /// like this; `None` is a success. Whether a cooldown begins.
+    pub(crate) fn on_redirected(
+        &self,
+        now: Instant,
+        started: Option<Instant>,
+        failure: Option<&Failure>,
+    ) -> bool {
+        let permit = started.map(Permit::unasked);
+        let Some(failure) = failure else {
+            if let Some(permit) = permit {
+                self.ended(now, permit, Ended::Answered);
+            }
+            return false;
+        };
+        // Here it is a failure like any other.
+        self.failed(now, started.unwrap_or(now), permit, &failure.hop(Hop::None))
+    }
+
+    /// An attempt that has a permit is not made.
+    pub(crate) fn cancel(&self, now: Instant, permit: Permit) {
+        self.access
+            .turn(|outbound, random| outbound.cancel(now, permit, &self.cooldown, random));
+    }
+}
+
+impl<A> fmt::Debug for Destination<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Destination")
+            .field("budget", &self.budget)
+            .field("cooldown", &self.cooldown)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! Before each attempt a driver asks whether it may start.
+
+use std::ops::Deref;
+use std::task::{Context, Poll, Waker, ready};
+
+use relent_core::{Leave, Next, Policy, Random, Stop, StopReason};
+
+use super::{Driver, Target};
+use crate::clock::{Clock, Sleeper};
+use crate::timer::Timer;
+
+impl<K, R, P, D> Driver<'_, K, R, P, D>
+where
+    K: Clock,
+    R: Random,
+    P: Deref<Target = Policy>,
+    D: Target,
+{
+    /// Asks whether the next attempt may start now: whether a limit of time or the destination is
+    /// against it.
+    ///
+    /// A loop asks before each attempt, and again after the wait that it is told. `waker` is woken if
+    /// the answer changes before; without one, what changes is noticed when it is asked again.
+    #[inline]
+    pub fn enter(&mut self, waker: Option<&Waker>) -> Next {
+        self.call.next(&mut self.environment, waker)
+    }
+
+    /// The attempt that may start cannot start yet, for a reason that the destination does not know,
+    /// such as a service that is not ready: gives its leave back, so that nobody waits for it and none
+    /// goes that has become stale. The loop asks again when the attempt can start.
+    ///
+    /// ```
+    /// use relent::{Destination, Driver, Next, Policy, RequestRate, RequestRateConfig, StdClock};
+    ///
+    /// let config = RequestRateConfig { burst: Some(1), ..RequestRateConfig::new(0.01) };
+    /// let rate = RequestRate::new(&config)?;
+    /// let there = Destination::new(Policy::STANDARD).with_request_rate(rate);
+    /// let driver = || Driver::builder(Policy::STANDARD, StdClock).destination(&there).start();
+    /// let (mut one, mut other) = (driver(), driver());
+    /// if let Next::Start(leave) = one.enter(None) {
+    ///     one.step_back(leave);
+    /// }
+    /// assert!(matches!(other.enter(None), Next::Start(_)));
+    /// # Ok::<(), relent::PolicyError>(())
+    /// ```
+    pub fn step_back(&mut self, leave: Leave) {
+        self.call.step_back(&mut self.environment, leave);
+    }
+
+    /// Why the next attempt may not start any more: `max_elapsed` or the deadline has passed. `None`
+    /// while it may. For an attempt that waited for something other than the policy and the
+    /// destination.
+    pub fn too_late(&mut self) -> Option<StopReason> {
+        self.call.too_late(&self.environment)
+    }
+
+    /// Asks, and waits as long as it takes with this timer.
+    ///
+    /// # Errors
+    /// When the call is to give up.
+    #[inline]
+    pub fn poll_enter(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: &mut Timer<K>,
+    ) -> Poll<Result<Leave, Stop>>
+    where
+        K: Sleeper,
+    {
+        // Few have to wait, and only they leave a waker.
+        if self.call.holding().is_none() {
+            match self.enter(None) {
+                Next::Start(leave) => return Poll::Ready(Ok(leave)),
+                Next::Stop(stop) => return Poll::Ready(Err(stop)),
+                Next::Wait { .. } => {}
+            }
+        }
+        self.poll_held(context, timer)
+    }
+
+    #[inline(never)]
+    fn poll_held(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: &mut Timer<K>,
+    ) -> Poll<Result<Leave, Stop>>
+    where
+        K: Sleeper,
+    {
+        loop {
+            match self.enter(Some(context.waker())) {
+                Next::Start(leave) => return Poll::Ready(Ok(leave)),
+                Next::Stop(stop) => return Poll::Ready(Err(stop)),
+                Next::Wait { after, .. } => {
+                    timer.set(&self.environment.clock, after);
+                    ready!(timer.poll(context));
+                }
+            }
+        }
+    }
+
+    /// The same as [`poll_enter`](Self::poll_enter), to be awaited.
+    ///
+    /// # Errors
+    /// When the call is to give up.
+    #[inline]
+    pub async fn entered(&mut self) -> Result<Leave, Stop>
+    where
+        K: Sleeper,
+    {
+        let mut timer = Timer::new();
+        std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
+    }
+
+    /// Whether a loop whose attempts come one after the other without a wait is to let other tasks run
+    /// now: every so many attempts.
+    #[inline]
+    #[must_use]
+    pub const fn is_turn_over(&self) -> bool {
+        let attempts = self.attempts();
+        attempts.is_multiple_of(ATTEMPTS_PER_TURN) || attempts == u32::MAX
+    }
+}
+
+/// An operation that fails at once, again and again, without a wait, lets other tasks run after
+/// this many attempts.
+const ATTEMPTS_PER_TURN: u32 = 32;

@@ -1,0 +1,71 @@
+//! Where the attempts of a driver go: to a destination that callers share, or to none.
+
+use std::ops::Deref;
+
+use relent_core::{Entered, Place};
+
+use crate::destination::{Destination, Locked};
+
+/// Where the attempts of a [`Driver`](crate::Driver) go: [`ToDestination`], or [`NoDestination`]. It is
+/// part of the driver's type, so that a driver without a destination has neither room nor instructions
+/// for what it would do there (design rule 10). There are no others.
+pub trait Target: sealed::Sealed {
+    /// The room for where a call stands there.
+    #[doc(hidden)]
+    type Place: Place;
+
+    /// The destination.
+    fn destination(&self) -> Option<&Destination>;
+
+    /// The same, as the core knows it.
+    #[doc(hidden)]
+    #[inline]
+    fn shared(&self) -> Option<&relent_core::Destination<Locked>> {
+        self.destination().map(|destination| &destination.0)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::NoDestination {}
+    impl<D> Sealed for super::ToDestination<D> {}
+}
+
+/// There is no destination that callers share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NoDestination;
+
+impl Target for NoDestination {
+    type Place = ();
+
+    #[inline]
+    fn destination(&self) -> Option<&Destination> {
+        None
+    }
+}
+
+/// A destination that callers share, if there is one: `D` is a reference to it or a share in it.
+pub struct ToDestination<D>(Option<D>);
+
+impl<D> ToDestination<D> {
+    pub(crate) const fn new(destination: Option<D>) -> Self {
+        Self(destination)
+    }
+}
+
+impl<D: Deref<Target = Destination>> Target for ToDestination<D> {
+    type Place = Option<Entered>;
+
+    #[inline]
+    fn destination(&self) -> Option<&Destination> {
+        self.0.as_deref()
+    }
+}
+
+impl<D: Deref<Target = Destination>> std::fmt::Debug for ToDestination<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ToDestination")
+            .field(&self.destination())
+            .finish()
+    }
+}
