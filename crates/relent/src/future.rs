@@ -203,14 +203,17 @@ where
                 }
             }
             if let StateProjection::Ready = this.state.as_mut().project() {
-                let leave = match ready!(this.driver.poll_enter(context, this.timer)) {
-                    Ok(leave) => leave,
-                    Err(stop) => {
-                        this.state.set(State::Done);
-                        return Poll::Ready((Err(this.last.take()), Some(stop)));
-                    }
+                // Begun in each branch, so that the first has nothing of the other.
+                let (attempt, limit) = match this.driver.enter_at_once() {
+                    Some(leave) => this.driver.begin_attempt(leave),
+                    None => match ready!(this.driver.poll_enter(context, this.timer)) {
+                        Ok(leave) => this.driver.begin_attempt(leave),
+                        Err(stop) => {
+                            this.state.set(State::Done);
+                            return Poll::Ready((Err(this.last.take()), Some(stop)));
+                        }
+                    },
                 };
-                let (attempt, limit) = this.driver.begin_attempt(leave);
                 let limit = limit.map_or(Limit::Never, Limit::At);
                 let attempt = this.operation.start(attempt);
                 this.state.set(State::Running { attempt, limit });

@@ -139,21 +139,52 @@ impl<L: Place> Call<'_, L> {
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Next {
-        if !self.attended {
-            return Next::Start(Leave::UNTIMED);
+        match self.next_at_once(environment) {
+            Some(leave) => Next::Start(leave),
+            None => self.next_asked(environment, waker),
         }
-        if let Some(destination) = environment.destination() {
-            if self.has_to_ask(environment, destination) {
-                return self.ask(environment, waker);
+    }
+
+    /// The same where nobody has to be asked; else `None`, and [`next`](Self::next) has the answer. For
+    /// the transports that most attempts go through.
+    #[inline]
+    pub fn next_at_once<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+    ) -> Option<Leave> {
+        if self.attended {
+            if let Some(destination) = environment.destination() {
+                if self.has_to_ask(environment, destination) {
+                    return None;
+                }
+                if self.place.get().is_none() {
+                    self.enter_unasked(environment);
+                }
             }
-            if self.place.get().is_none() {
-                self.enter_unasked(environment);
+            if environment.policy().needs_time() || self.extras.is_some() {
+                return self.start_in_time(environment);
             }
         }
-        if environment.policy().needs_time() || self.extras.is_some() {
-            return self.start_in_time(environment);
+        Some(Leave::UNTIMED)
+    }
+
+    #[inline(never)]
+    fn next_asked<E: Environment<Place = L>>(
+        &mut self,
+        environment: &mut E,
+        waker: Option<&<E::Access as Access>::Waker>,
+    ) -> Next {
+        match environment.destination() {
+            Some(there) if self.has_to_ask(environment, there) => self.ask(environment, waker),
+            _ => match self.start_in_time(environment) {
+                Some(leave) => Next::Start(leave),
+                None => {
+                    let now = self.now(environment);
+                    let reason = self.session.limit_at(environment.policy(), now);
+                    self.stop_before_attempt(environment, stop_because(reason))
+                }
+            },
         }
-        Next::Start(Leave::UNTIMED)
     }
 
     /// Whether the next attempt may not start without a look at the destination.
@@ -178,16 +209,12 @@ impl<L: Place> Call<'_, L> {
 
     /// The attempt may start unless it is too late for it: a timer may have been.
     #[inline(never)]
-    fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Next {
+    fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Leave> {
         let now = self.now(environment);
-        if !self.is_late(environment.policy(), now) {
-            return Next::Start(Leave { at: now });
-        }
-        let reason = self.session.limit_at(environment.policy(), now);
-        self.stop_before_attempt(environment, stop_because(reason))
+        (!self.is_late(environment.policy(), now)).then_some(Leave { at: now })
     }
 
-    #[inline(never)]
+    #[inline]
     fn ask<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,

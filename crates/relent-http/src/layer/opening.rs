@@ -67,10 +67,16 @@ where
         };
         let head = (!opening.once).then(|| Head::of(&request));
         config.route(&mut request, 1);
-        let leave = match opening.driver.enter(None) {
-            Next::Start(leave) if !opening.is_hedged() => leave,
-            next => {
-                return Self::start_apart(service, config, request, head, opening, next);
+        let leave = match opening.driver.enter_at_once() {
+            Some(leave) if !opening.is_hedged() => leave,
+            at_once => {
+                let next = at_once.map_or_else(|| opening.driver.enter(None), Next::Start);
+                match next {
+                    Next::Start(leave) if !opening.is_hedged() => leave,
+                    next => {
+                        return Self::start_apart(service, config, request, head, opening, next);
+                    }
+                }
             }
         };
         let span = span_of(&request, 1);

@@ -1,0 +1,263 @@
+//! The protocol of a call, as a model: random calls at one destination, with late timers, a clock that
+//! jumps both ways, and callers that go away at any point.
+
+use alloc::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a call is about to do.
+enum State {
+    Between,
+    Running,
+    Over,
+}
+
+struct Caller<'t> {
+    call: Call<'static, Option<Entered>>,
+    at: At<'t>,
+    state: State,
+    begun: u32,
+    /// The retries of it that were paid for and have begun.
+    paid: u32,
+    trace: Vec<TraceEntry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Come,
+    Advance(u64),
+    /// The machine was asleep, or its clock is set back.
+    Jump(i64),
+    Next(usize),
+    StepBack(usize),
+    Succeed(usize),
+    Fail(usize, u8),
+    Progress(usize),
+    Cancel(usize),
+    Leave(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => Just(Step::Come),
+        6 => (0..3000_u64).prop_map(Step::Advance),
+        1 => (-20_000_000..100_000_000_i64).prop_map(Step::Jump),
+        8 => any::<usize>().prop_map(Step::Next),
+        1 => any::<usize>().prop_map(Step::StepBack),
+        2 => any::<usize>().prop_map(Step::Succeed),
+        6 => (any::<usize>(), 0..4_u8).prop_map(|(who, how)| Step::Fail(who, how)),
+        1 => any::<usize>().prop_map(Step::Progress),
+        1 => any::<usize>().prop_map(Step::Cancel),
+        1 => any::<usize>().prop_map(Step::Leave),
+    ]
+}
+
+fn failure(how: u8) -> Failure {
+    match how {
+        0 => Failure::ambiguous(),
+        1 => Failure::not_processed(),
+        2 => Failure::throttled().hint(Hint::after(SECOND)),
+        _ => Failure::permanent(),
+    }
+}
+
+impl Caller<'_> {
+    fn stops_told(&self) -> usize {
+        let told = self.at.0.told.borrow();
+        let stops = told.iter().filter(|told| matches!(told, Told::Stop(_)));
+        stops.count()
+    }
+
+    /// What is in the trace stays there: only the last decision may turn into a stop, while nothing
+    /// runs.
+    fn look_at_trace(&mut self) {
+        let Some(trace) = self
+            .call
+            .extras
+            .as_ref()
+            .and_then(|extras| extras.trace.as_ref())
+        else {
+            return;
+        };
+        let now: Vec<_> = trace.entries().copied().collect();
+        assert!(now.len() >= self.trace.len());
+        for (index, before) in self.trace.iter().enumerate() {
+            if now[index] == *before {
+                continue;
+            }
+            assert_eq!(index + 1, now.len(), "an earlier entry was rewritten");
+            assert!(before.wait().is_some() && stop_of(&now[index]).is_some());
+        }
+        for (number, entry) in (1..).zip(&now) {
+            assert_eq!(entry.attempt, number);
+        }
+        self.trace = now;
+    }
+}
+
+fn run(policy: &Policy, steps: &[Step], exact: bool) {
+    let (there, clock) = (there(policy), Hand::default());
+    clock.advance(SECOND * 100_000);
+    let start = there.budget().map(Budget::balance);
+    let mut callers: BTreeMap<usize, Caller<'_>> = BTreeMap::new();
+    let mut gone = 0;
+    let mut spent = 0;
+    for step in steps {
+        let count = callers.len().max(1);
+        let who = match *step {
+            Step::Next(who)
+            | Step::StepBack(who)
+            | Step::Succeed(who)
+            | Step::Fail(who, _)
+            | Step::Progress(who)
+            | Step::Cancel(who)
+            | Step::Leave(who) => callers.keys().nth(who % count).copied(),
+            Step::Come => {
+                let at = at(policy, &there, &clock);
+                let caller = Caller {
+                    call: traced(&at),
+                    at,
+                    state: State::Between,
+                    begun: 0,
+                    paid: 0,
+                    trace: Vec::new(),
+                };
+                callers.insert(callers.len() + gone, caller);
+                None
+            }
+            Step::Advance(millis) => {
+                clock.advance(Duration::from_millis(millis));
+                None
+            }
+            Step::Jump(millis) => {
+                let nanos = clock.nanos.get().saturating_add_signed(millis * 1_000_000);
+                clock.nanos.set(nanos);
+                None
+            }
+        };
+        let Some(key) = who else { continue };
+        let caller = callers.get_mut(&key).unwrap();
+        let Caller { call, at, .. } = caller;
+        match (step, &caller.state) {
+            (Step::Next(_), State::Between) => {
+                let last_start = call.session.last_start(policy);
+                match call.next(at, None) {
+                    Next::Start(leave) => {
+                        let now = Instant::from_nanos(clock.nanos.get());
+                        assert!(now <= last_start || now <= call.session.started());
+                        let (attempt, ends) = call.begin(at, leave);
+                        caller.begun += 1;
+                        assert_eq!(attempt.number, caller.begun);
+                        if let (Some(ends), Some(limit)) = (ends, attempt.limit) {
+                            assert_eq!(ends, now.saturating_add(limit));
+                        }
+                        if attempt.number > 1 {
+                            caller.paid = 1;
+                        }
+                        caller.state = State::Running;
+                    }
+                    Next::Wait { until, after, .. } => {
+                        let now = Instant::from_nanos(clock.nanos.get());
+                        assert!(until > now && !after.is_zero());
+                    }
+                    Next::Stop(_) => caller.state = State::Over,
+                }
+            }
+            (Step::StepBack(_), State::Between) => {
+                if let Some(leave) = call.next(at, None).leave() {
+                    call.step_back(at, leave);
+                } else if call.over {
+                    caller.state = State::Over;
+                }
+            }
+            (Step::Succeed(_), State::Running) => {
+                call.succeeded(at);
+                spent += core::mem::take(&mut caller.paid);
+                caller.state = State::Over;
+            }
+            (Step::Fail(_, how), State::Running) => {
+                let decision = call.failed(at, &failure(*how));
+                spent += core::mem::take(&mut caller.paid);
+                caller.state = match decision {
+                    Decision::Retry { .. } => State::Between,
+                    Decision::Stop(_) => State::Over,
+                };
+            }
+            (Step::Progress(_), State::Running) => {
+                call.progressed(at);
+                caller.paid = 0;
+            }
+            (Step::Cancel(_), State::Between | State::Running) => {
+                call.cancel(at);
+                spent += core::mem::take(&mut caller.paid);
+                caller.state = State::Over;
+            }
+            (Step::Leave(_), _) => {
+                call.leave(at);
+                spent += core::mem::take(&mut caller.paid);
+                assert!(!call.holds());
+                assert!(caller.stops_told() <= 1);
+                callers.remove(&key);
+                gone += 1;
+                continue;
+            }
+            _ => {}
+        }
+        caller.look_at_trace();
+        assert!(caller.stops_told() <= 1, "{:?}", caller.at.0.told);
+        if let State::Over = caller.state {
+            assert!(!caller.call.holds(), "what is over holds nothing");
+            if let (1, Some(last)) = (caller.stops_told(), caller.trace.last()) {
+                assert!(stop_of(last).is_some(), "the trace ends in the stop");
+            }
+        }
+    }
+    for caller in callers.values_mut() {
+        caller.call.leave(&caller.at);
+        spent += caller.paid;
+    }
+    let outbound = there.access().0.borrow();
+    assert_eq!((outbound.waiting(), outbound.parked()), (0, 0));
+    drop(outbound);
+    if let (true, Some(budget), Some(start)) = (exact, there.budget(), start) {
+        let left = start - f64::from(spent);
+        assert!((budget.balance() - left).abs() < 1e-6, "{left} {budget:?}");
+    }
+}
+
+fn still() -> BudgetConfig {
+    BudgetConfig {
+        ratio: 0.0,
+        per_second: 0.0,
+        reserve: 50.0,
+        ..BudgetConfig::DEFAULT
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_call_starts_in_time_stops_once_and_leaves_nothing_behind(
+        steps in proptest::collection::vec(step(), 1..120),
+        deadline: bool,
+        rate in proptest::option::of(0.5..5.0_f64),
+        gate: bool,
+    ) {
+        let mut policy = policy().max_retries(6).budget(still());
+        if deadline {
+            policy = policy.deadline(20 * SECOND).attempt_timeout(3 * SECOND);
+        }
+        if let Some(rate) = rate {
+            policy = policy.request_rate(RequestRateConfig {
+                burst: Some(1),
+                ..RequestRateConfig::new(rate)
+            });
+        }
+        if gate {
+            policy = policy.gate(crate::gate::GateConfig::DEFAULT);
+        }
+        // While a gate paces retries they cost nothing.
+        run(&policy.build().unwrap(), &steps, !gate);
+    }
+}
