@@ -186,9 +186,7 @@ impl<K: Clock, R: Random> Ticks<'_, K, R> {
             Due::Over => return None,
             Due::After(last) => last,
         };
-        let decision = self
-            .call
-            .failed(&mut self.environment, &Failure::pending());
+        let decision = self.call.failed(&mut self.environment, &Failure::pending());
         let due = match decision {
             Decision::Retry { after } => Some(last.saturating_add(after)),
             Decision::Stop(_) => None,

@@ -54,13 +54,23 @@ impl Next {
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "begin the attempt, or step back"]
 pub struct Leave {
-    /// When it was given; [`NOT_YET`] if nobody had to know.
-    pub(super) at: Instant,
+    at: Instant,
 }
 
 impl Leave {
     /// Nobody had to know the time.
-    const UNTIMED: Self = Self { at: NOT_YET };
+    const UNTIMED: Self = Self::given(NOT_YET);
+
+    #[inline]
+    pub(super) const fn given(at: Instant) -> Self {
+        Self { at }
+    }
+
+    /// When it was given; [`NOT_YET`] if nobody had to know. It is used up.
+    #[inline]
+    pub(super) const fn use_up(self) -> Instant {
+        self.at
+    }
 }
 
 /// The room that a [`Call`] takes for where it stands at its destination: `()` for a call without one,
@@ -211,7 +221,7 @@ impl<L: Place> Call<'_, L> {
     #[inline(never)]
     fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Leave> {
         let now = self.now(environment);
-        (!self.is_late(environment.policy(), now)).then_some(Leave { at: now })
+        (!self.is_late(environment.policy(), now)).then_some(Leave::given(now))
     }
 
     #[inline]
@@ -232,7 +242,7 @@ impl<L: Place> Call<'_, L> {
                     false => Stage::Unasked,
                 });
                 self.tell_admission(environment, before, Some(now));
-                return Next::Start(Leave { at: now });
+                return Next::Start(Leave::given(now));
             }
             Answer::Wait(until, by) => {
                 let since = match before {
@@ -332,14 +342,15 @@ impl<L: Place> Call<'_, L> {
     ) -> (Attempt, Option<Instant>) {
         let number = self.session.on_attempt();
         environment.on_attempt(number);
-        if leave.at != NOT_YET {
+        let now = leave.use_up();
+        if now != NOT_YET {
             if let Some(Some(entered)) = self.place.slot()
                 && let Stage::Permitted(permit) = &mut entered.stage
             {
                 permit.begin();
             }
             if environment.policy().needs_time() || self.extras.is_some() {
-                return self.begin_timed(environment, number, leave.at);
+                return self.begin_timed(environment, number, now);
             }
         }
         let attempt = Attempt {
@@ -383,7 +394,7 @@ impl<L: Place> Call<'_, L> {
     /// such as a service that is not ready: gives its leave back, so that nobody waits for it and none
     /// goes that has become stale. The transport asks again when the attempt can start.
     pub fn step_back<E: Environment<Place = L>>(&mut self, environment: &mut E, leave: Leave) {
-        let Leave { .. } = leave;
+        leave.use_up();
         self.end_stage(environment, Ended::Unknown);
     }
 

@@ -41,11 +41,11 @@ impl<L: Place> Call<'_, L> {
         hedge: &Hedge,
         leave: Leave,
     ) -> Racer {
-        let started = match leave.at {
+        let started = match leave.use_up() {
             NOT_YET => self.now(environment),
             at => at,
         };
-        let (attempt, ends) = self.begin(environment, Leave { at: started });
+        let (attempt, ends) = self.begin(environment, Leave::given(started));
         self.attended = true;
         let extras = self.extras.get_or_insert_default();
         extras.begin_race(Race::new(hedge, started));

@@ -31,7 +31,7 @@ enum Step {
     /// The machine was asleep, or its clock is set back.
     Jump(i64),
     Next(usize),
-    StepBack(usize),
+    GiveBack(usize),
     Succeed(usize),
     Fail(usize, u8),
     Progress(usize),
@@ -45,7 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..3000_u64).prop_map(Step::Advance),
         1 => (-20_000_000..100_000_000_i64).prop_map(Step::Jump),
         8 => any::<usize>().prop_map(Step::Next),
-        1 => any::<usize>().prop_map(Step::StepBack),
+        1 => any::<usize>().prop_map(Step::GiveBack),
         2 => any::<usize>().prop_map(Step::Succeed),
         6 => (any::<usize>(), 0..4_u8).prop_map(|(who, how)| Step::Fail(who, how)),
         1 => any::<usize>().prop_map(Step::Progress),
@@ -108,7 +108,7 @@ fn run(policy: &Policy, steps: &[Step], exact: bool) {
         let count = callers.len().max(1);
         let who = match *step {
             Step::Next(who)
-            | Step::StepBack(who)
+            | Step::GiveBack(who)
             | Step::Succeed(who)
             | Step::Fail(who, _)
             | Step::Progress(who)
@@ -165,7 +165,7 @@ fn run(policy: &Policy, steps: &[Step], exact: bool) {
                     Next::Stop(_) => caller.state = State::Over,
                 }
             }
-            (Step::StepBack(_), State::Between) => {
+            (Step::GiveBack(_), State::Between) => {
                 if let Some(leave) = call.next(at, None).leave() {
                     call.step_back(at, leave);
                 } else if call.over {
