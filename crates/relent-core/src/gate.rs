@@ -295,6 +295,11 @@ impl Gate {
         if go {
             return Some(Pass::new(now, probe));
         }
+        if self.parked.len() == 0
+            && let State::Limited(limit) = &mut self.state
+        {
+            limit.on_first_parked(now, self.demand.usual(now));
+        }
         self.parked.add(caller);
         None
     }
@@ -339,9 +344,22 @@ impl Gate {
         }
         Some(match self.state {
             State::Open => now,
-            State::Limited(limit) => limit.next(self.demand.usual(now)),
+            State::Limited(limit) => self.next_by_limit(now, &limit),
             State::Closed(closed) => closed.next(&self.config),
         })
+    }
+
+    /// When a limit lets a parked caller go, or gives way by itself.
+    fn next_by_limit(&mut self, now: Instant, limit: &Limit) -> Instant {
+        let demand = self.demand.usual(now);
+        let next = limit.next(demand);
+        let ends = if self.slowed.is_none() {
+            limit.until
+        } else {
+            Instant::MAX
+        };
+        let spreads = limit.untroubled(BOUND).filter(|_| demand < BUSY);
+        next.min(ends).min(spreads.unwrap_or(Instant::MAX))
     }
 
     /// A parked caller goes away. Does nothing about one who is not parked.
@@ -432,11 +450,13 @@ impl Gate {
 
     fn limit(&mut self, now: Instant, factor: f64) {
         self.leave_open(now);
+        self.keep_parked(now);
         self.tally.clear(now);
         let demand = self.demand.usual(now);
         let mut limit = Limit::new(now, factor, &self.usual);
         if self.is_closed() && demand < BUSY {
-            limit = limit.spread(now, self.left_open, self.parked.len());
+            let longest = self.config.patience / 2;
+            limit.spread(now, self.left_open, longest, self.parked.len());
         }
         limit.next = after(now, 1.0 / limit.pace(demand));
         self.state = State::Limited(limit);
@@ -474,6 +494,31 @@ impl Gate {
         if self.tally.is_due(now) {
             self.judge(now);
         }
+        self.spread_in_time(now);
+    }
+
+    /// A process that sees little may see nothing any more that would end its limit. When nothing has
+    /// spoken for the limit for a while, what is parked goes as after an outage.
+    fn spread_in_time(&mut self, now: Instant) {
+        let State::Limited(limit) = self.state else {
+            return;
+        };
+        if limit.untroubled(BOUND).is_some_and(|at| now >= at) {
+            let demand = self.demand.usual(now);
+            if demand < BUSY && self.parked.len() > 0 {
+                let mut limit = limit;
+                let longest = self.config.patience / 2;
+                limit.spread(now, self.left_open, longest, self.parked.len());
+                limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));
+                self.state = State::Limited(limit);
+            }
+        }
+    }
+
+    /// Those who wait make no new requests.
+    fn keep_parked(&mut self, now: Instant) {
+        let came_in = now.nanos_since(self.left_open);
+        self.demand.keep_parked(self.parked.len(), came_in);
     }
 
     fn judge(&mut self, now: Instant) {
@@ -484,6 +529,9 @@ impl Gate {
             let mean = mean / SECOND;
             rising = (mean - self.recent).max(0.0) / tally.seconds(now).max(1e-9);
             self.recent = mean;
+        }
+        if !self.is_open() {
+            self.keep_parked(now);
         }
         let demand = self.demand.usual(now);
         let least = if demand >= BUSY { LEAST } else { BARE };
@@ -507,14 +555,14 @@ impl Gate {
             }
             State::Limited(limit) => {
                 if overload {
-                    limit.cut(kept, least);
+                    limit.cut(now, kept, least);
                 } else if slow {
-                    limit.hold(self.usual.is_very_slow(&tally), rising);
+                    limit.hold(now, self.usual.is_very_slow(&tally), rising);
                 } else if failing {
                     if limit.is_bare() {
                         self.usual.learn_failed(&tally);
                     }
-                    limit.doubt(kept, &self.usual);
+                    limit.doubt(now, kept, &self.usual);
                 } else {
                     limit.grow(tally.weight());
                     if self.parked.len() == 0 && limit.factor >= OPEN {

@@ -1,5 +1,7 @@
 //! How many attempts a destination gets that is neither well nor down.
 
+use core::time::Duration;
+
 use super::measure::Usual;
 use super::{SECOND, after};
 use crate::time::Instant;
@@ -17,6 +19,8 @@ const NOISE: f64 = 0.12;
 const MOST: f64 = 4.0;
 /// What was parked in some time follows in this many times as long: ρ/(1 − ρ) for ρ = 0.8, and a tenth.
 const SPREAD: f64 = 4.4;
+/// A timer that is late by no more than this costs no release, in nanoseconds.
+const LATENESS: u64 = 100_000_000;
 /// What parked requests get beside the demand whatever happens, and the multiple that leaves no more.
 const LEAST_BESIDE: f64 = 0.02;
 pub(super) const BARE: f64 = 1.0 + LEAST_BESIDE;
@@ -40,6 +44,8 @@ pub(super) struct Limit {
     spread: f64,
     /// From then on there is no limit; [`Instant::MAX`] if that is for what is seen to say.
     pub(super) until: Instant,
+    /// When something last spoke against more attempts.
+    troubled: Instant,
 }
 
 impl Limit {
@@ -54,16 +60,29 @@ impl Limit {
             next: now,
             spread: 0.0,
             until: Instant::MAX,
+            troubled: now,
         }
     }
 
     /// For a process that sees too little to find out what there is room for: the parked requests
-    /// follow evenly, in proportion to the time in which they came together.
-    pub(super) fn spread(mut self, now: Instant, since: Instant, parked: usize) -> Self {
+    /// follow evenly, in proportion to the time in which they came together, and no more than `longest`
+    /// apart.
+    pub(super) fn spread(
+        &mut self,
+        now: Instant,
+        since: Instant,
+        longest: Duration,
+        parked: usize,
+    ) {
         let over = SPREAD * now.nanos_since(since).max(1) as f64 / SECOND;
-        self.spread = parked as f64 / over;
+        self.spread = (parked as f64 / over).max(1.0 / longest.as_secs_f64());
         self.until = after(now, over);
-        self
+    }
+
+    /// When the parked requests of such a process are to be [spread](Self::spread) although nothing was
+    /// seen that opens the way: nothing has spoken against it for this long. `None` if they are already.
+    pub(super) fn untroubled(&self, quiet: Duration) -> Option<Instant> {
+        (self.until == Instant::MAX).then(|| self.troubled.saturating_add(quiet))
     }
 
     /// Parked requests that go per second beside the demand.
@@ -77,9 +96,11 @@ impl Limit {
         (self.factor * demand * 0.25).max(1.0)
     }
 
+    /// Beyond the capacity is what a late timer has not released yet.
     fn fill(&mut self, now: Instant, demand: f64) {
-        let gained = now.nanos_since(self.filled) as f64 / SECOND * self.factor * demand;
-        self.tokens = (self.tokens + gained).min(self.capacity(demand));
+        let rate = self.factor * demand / SECOND;
+        let most = self.capacity(demand) + LATENESS as f64 * rate;
+        self.tokens = (self.tokens + now.nanos_since(self.filled) as f64 * rate).min(most);
         self.filled = now;
     }
 
@@ -89,6 +110,7 @@ impl Limit {
             return true;
         }
         self.fill(now, demand);
+        self.tokens = self.tokens.min(self.capacity(demand));
         let admits = self.tokens >= 1.0;
         if admits {
             self.tokens -= 1.0;
@@ -105,9 +127,18 @@ impl Limit {
         after(self.filled, missing / (self.factor * demand).max(1e-9))
     }
 
+    /// Somebody is parked, and is the only one: what nobody was there for is lost.
+    pub(super) fn on_first_parked(&mut self, now: Instant, demand: f64) {
+        self.next = self.next.max(now);
+        self.fill(now, demand);
+        self.tokens = self.tokens.min(self.capacity(demand));
+    }
+
+    /// A parked request goes, one pace after the one before, however late it is looked at.
     pub(super) fn on_release(&mut self, now: Instant, demand: f64) {
         if self.factor >= 1.0 {
-            self.next = after(now, 1.0 / self.pace(demand));
+            let latest = Instant::from_nanos(now.as_nanos().saturating_sub(LATENESS));
+            self.next = after(self.next.max(latest), 1.0 / self.pace(demand));
         } else {
             self.fill(now, demand);
             self.tokens = (self.tokens - 1.0).max(0.0);
@@ -115,8 +146,8 @@ impl Limit {
     }
 
     /// There is overload: this share of the attempts is left.
-    pub(super) fn cut(&mut self, kept: f64, least: f64) {
-        self.settle((self.factor * kept).max(least));
+    pub(super) fn cut(&mut self, now: Instant, kept: f64, least: f64) {
+        self.settle(now, (self.factor * kept).max(least));
         self.spread = 0.0;
         self.until = Instant::MAX;
     }
@@ -124,14 +155,15 @@ impl Limit {
     /// More fails than usual, but nothing is slow: either the queue over there is short, and refuses
     /// what is more than the demand, or failures have become more frequent whatever the load. What is
     /// made beside the demand is cut; if as much fails without it, that is what is usual now.
-    pub(super) fn doubt(&mut self, kept: f64, usual: &Usual) {
+    pub(super) fn doubt(&mut self, now: Instant, kept: f64, usual: &Usual) {
         self.per_request = usual.attempts();
         self.spread = 0.0;
-        self.settle(if self.is_bare() {
+        let factor = if self.is_bare() {
             self.factor
         } else {
             (self.factor * kept).max(BARE)
-        });
+        };
+        self.settle(now, factor);
     }
 
     /// Whether nothing is made beside the demand.
@@ -141,15 +173,16 @@ impl Limit {
 
     /// Nothing fails, but there is a queue. While the time that successes take is `rising` by so many
     /// seconds per second, the queue gets that much more than is served.
-    pub(super) fn hold(&mut self, long: bool, rising: f64) {
-        self.settle(if self.factor < 1.0 {
+    pub(super) fn hold(&mut self, now: Instant, long: bool, rising: f64) {
+        let factor = if self.factor < 1.0 {
             self.factor + CREEP
         } else {
             // What was too much, less something if the queue has become long.
             let above = self.before.max(1.0) - 1.0;
             let eased = 1.0 + above * if long { EASE } else { 1.0 };
             (self.factor / (1.0 + (rising - NOISE).max(0.0))).clamp(1.0, eased)
-        });
+        };
+        self.settle(now, factor);
     }
 
     /// All is well. Where little was seen (`weight`, from 0 to 1), little is risked.
@@ -164,7 +197,8 @@ impl Limit {
         self.step = (self.step * 2.0).min(LAST_STEP);
     }
 
-    fn settle(&mut self, factor: f64) {
+    fn settle(&mut self, now: Instant, factor: f64) {
+        self.troubled = now;
         self.factor = factor;
         self.before = factor;
         self.step = FIRST_STEP;

@@ -41,6 +41,12 @@ impl Demand {
         self.kept = self.rate(now);
     }
 
+    /// Those who are parked came in so many nanoseconds, and are demand however long they wait.
+    pub(super) fn keep_parked(&mut self, parked: usize, came_in: u64) {
+        let came_in = came_in.max((WHOLE_SLOTS + 1) * SLOT);
+        self.kept = self.kept.max(parked as f64 / came_in as f64 * 1e9);
+    }
+
     /// What the destination is held to a multiple of: the rate of now, or the one that was kept if that
     /// is more.
     pub(super) fn usual(&mut self, now: Instant) -> f64 {

@@ -355,6 +355,62 @@ fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_t
     assert!((80_000..=90_000).contains(&took), "{took} ms for 20 s");
 }
 
+/// Two percent of one request in ten seconds is one in ten minutes, which is nobody's patience.
+#[test]
+fn the_retry_of_a_small_process_goes_within_its_patience_once_there_is_no_sign_of_trouble() {
+    let patience = GateConfig::DEFAULT.patience;
+    let overloaded = || {
+        let (mut gate, now) = seldom();
+        requests(&mut gate, now, 1, 1, 500, |_| Ended::Answered);
+        requests(&mut gate, now + 10_000, 1, 1, 1, |_| Ended::Failed);
+        (gate, now + 10_001)
+    };
+    let doubted = || {
+        let (mut gate, now) = seldom();
+        requests(&mut gate, now, 1, 1, 1000, |_| Ended::TimedOut);
+        assert!(gate.is_closed());
+        requests(&mut gate, now + 30_000, 1, 1, 5, |_| Ended::Answered);
+        requests(&mut gate, now + 41_000, 1, 1, 5, |_| Ended::Failed);
+        (gate, now + 41_005)
+    };
+    for (mut gate, now) in [overloaded(), doubted()] {
+        assert!(!gate.is_open() && !gate.is_closed());
+        let retry = Caller {
+            fresh: false,
+            ..caller(50, millis(now))
+        };
+        assert_eq!(gate.admit(millis(now), retry), None);
+        // Nothing else happens: the driver asks when it is told to.
+        let mut at = millis(now);
+        let mut looks = 0;
+        while gate.parked() > 0 {
+            at = at.max(gate.next_release(at).unwrap());
+            gate.release(at);
+            looks += 1;
+            assert!(looks < 10, "{at:?}");
+        }
+        let waited = at.saturating_since(millis(now));
+        assert!(waited <= patience / 2 + BOUND, "{waited:?}");
+    }
+}
+
+/// After an outage of a second a small process is limited for seconds, and its pace is one in minutes.
+#[test]
+fn the_end_of_a_limit_is_a_time_to_look() {
+    let (mut gate, now) = seldom();
+    requests(&mut gate, now, 3, 100, 1, |_| Ended::Failed);
+    assert!(gate.is_closed());
+    let up = requests(&mut gate, now + 1200, 1, 5, 5, |_| Ended::Answered);
+    let retry = Caller {
+        fresh: false,
+        ..caller(50, millis(now))
+    };
+    assert_eq!(gate.admit(millis(up), retry), None);
+    let next = gate.next_release(millis(up)).unwrap();
+    assert!(next <= millis(up + 5000), "{next:?}");
+    assert!(gate.release(next).is_some() && gate.is_open());
+}
+
 /// Where half of the attempts fail anyway, what was parked needs twice as many.
 #[test]
 fn a_limit_counts_in_attempts_that_a_request_usually_takes() {
@@ -379,12 +435,12 @@ fn a_limit_gives_way_as_fast_as_successes_become_slower() {
     let grown = limit.factor;
     assert!(grown > 1.3);
     let mut steady = limit;
-    steady.hold(false, 0.0);
+    steady.hold(Instant::ORIGIN, false, 0.0);
     assert!(
         steady.factor > 1.1 && steady.factor < grown,
         "what it was before"
     );
-    limit.hold(false, 0.3);
+    limit.hold(Instant::ORIGIN, false, 0.3);
     assert!(
         limit.factor < grown / 1.15 && limit.factor >= 1.0,
         "{}",
@@ -458,6 +514,60 @@ fn what_was_parked_drains_beside_fresh_requests_and_earliest_deadline_first() {
     // At most three times as many as fresh ones (the factor ends at four), and no slower than a
     // tenth of them.
     assert!(fresh * 3 >= 102 && fresh <= 1020, "{fresh}");
+}
+
+/// Parks so many who came at one time, and lets the first probe half a second after `now` succeed.
+fn reopened(gate: &mut Gate, now: u64, ids: core::ops::Range<u64>) -> u64 {
+    for id in ids {
+        gate.on_request(millis(now));
+        assert_eq!(gate.admit(millis(now), caller(id, millis(now))), None);
+    }
+    let up = now + 500;
+    let (_, pass) = gate.release(millis(up)).unwrap();
+    gate.on_end(millis(up), pass, Ended::Answered, &mut MIDDLE.clone());
+    assert!(!gate.is_closed());
+    up
+}
+
+/// A timer that is late by milliseconds holds back nobody for longer: what is due goes in one go.
+#[test]
+fn all_that_is_due_is_released_at_one_look() {
+    let drained = |every: u64| {
+        let (mut gate, now) = closed();
+        let mut at = reopened(&mut gate, now, 1000..41_000) * 1_000_000;
+        let since = at;
+        while gate.parked() > 0 {
+            at = at.next_multiple_of(every);
+            while let Some((_, pass)) = gate.release(Instant::from_nanos(at)) {
+                let took = Instant::from_nanos(at + 5_000_000);
+                gate.on_end(took, pass, Ended::Answered, &mut MIDDLE.clone());
+            }
+            at += every;
+        }
+        (at - since) as f64 / 1e9
+    };
+    let (exact, late) = (drained(10_000), drained(20_000_000));
+    assert!(late < exact * 1.05, "{late} s for {exact} s");
+}
+
+/// Those who wait make no new requests, which is no reason to let them go more slowly.
+#[test]
+fn parked_callers_are_demand() {
+    let (mut gate, now) = closed();
+    let up = reopened(&mut gate, now, 1000..31_000);
+    let mut went = [0; 2];
+    for at in up..up + 120_000 {
+        while let Some((_, pass)) = gate.release(millis(at)) {
+            // There is a queue, so that the limit does not grow.
+            gate.on_end(millis(at + 20), pass, Ended::Answered, &mut MIDDLE.clone());
+            went[usize::from(at >= up + 60_000)] += 1;
+        }
+    }
+    let [first, second] = went;
+    assert!(
+        gate.parked() > 0 && second * 10 >= first * 8,
+        "{first}, then {second}"
+    );
 }
 
 #[test]

@@ -463,6 +463,37 @@ fn what_a_caller_says_later_leaves_no_ghost_of_it_at_the_gate() {
     assert_eq!((there.outbound.parked(), there.outbound.waiting()), (0, 0));
 }
 
+/// `max_elapsed` limits when an attempt starts, and no answer is due by it.
+#[test]
+fn a_parked_caller_that_may_still_start_goes_however_long_answers_take() {
+    let (mut there, closed) = There::closed();
+    let now = later_by(closed, 30_000 * MILLI);
+    let caller = there.caller(now);
+    let probe = starts(there.ask(now, &caller));
+    there.ended(now, probe, Ended::Answered);
+    let slow: Vec<_> = (0..20)
+        .map(|_| {
+            let caller = there.caller(now);
+            starts(there.ask(now, &caller))
+        })
+        .collect();
+    let later = later_by(now, 100_000 * MILLI);
+    for permit in slow {
+        there.ended(later, permit, Ended::Answered);
+    }
+    let retry = Asking {
+        fresh: false,
+        last_start: later_by(later, 90_000 * MILLI),
+        ..there.caller(later)
+    };
+    let mut answer = there.ask(later, &retry);
+    while let Answer::Wait(until, _) = answer {
+        answer = there.again(until, &retry);
+    }
+    let started = starts(answer).started();
+    assert!(started <= retry.last_start, "{started:?}");
+}
+
 #[test]
 fn retries_that_are_off_are_held_to_the_rate_and_to_nothing_else() {
     let mut there = There::new(true, Some(rate(10.0, 10)));
