@@ -28,6 +28,7 @@ use relent::{
 use relent_reqwest::{AttemptError, Client, Download, Failed, Last};
 use relent_reqwest::{recipe, watched};
 
+use crate::admission::admitted;
 use crate::console::{complain, print};
 use crate::live::{Live, Waiting};
 use crate::quit::Quit;
@@ -96,7 +97,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         true => Live::new(quiet).telling_end(),
         false => Live::new(quiet),
     };
-    // One caller: of what a destination shares, it has the budget.
+    // One caller, for which the whole policy holds.
     let there = Destination::new(&policy);
     let mut driver = Driver::builder(&policy, TokioClock)
         .repeatable(Repeatable::known(args.repeatable))
@@ -231,7 +232,7 @@ impl Fetch<'_> {
             let entered = tokio::select! {
                 biased;
                 signal = self.signals.cancelled() => Err(signal),
-                entered = driver.entered() => Ok(entered),
+                entered = admitted(driver, self.live) => Ok(entered),
             };
             let attempt = match entered {
                 Ok(Ok(leave)) => driver.on_attempt(leave),

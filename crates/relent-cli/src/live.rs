@@ -58,24 +58,34 @@ impl Live {
 
     /// Waits, and says so. Can be dropped at any time: the line is erased.
     pub(crate) async fn wait(&self, waiting: &Waiting) {
-        if self.quiet {
-            return sleep(waiting.wait).await;
+        self.count_down(waiting.wait, false, |left| waiting.line(left))
+            .await;
+    }
+
+    /// Waits because the attempt that is due is held back, and says so, in a log only if not `again`.
+    pub(crate) async fn held(&self, by: &str, wait: Duration, again: bool) {
+        let line = |left| format!("held back by {by} of the policy; next in {}", human(left));
+        self.count_down(wait, again, line).await;
+    }
+
+    async fn count_down(&self, wait: Duration, again: bool, text: impl Fn(Duration) -> String) {
+        if self.quiet || !shows_countdown() {
+            if !again {
+                self.say(|| text(wait));
+            }
+            return sleep(wait).await;
         }
-        if !shows_countdown() {
-            say(&waiting.line(waiting.wait));
-            return sleep(waiting.wait).await;
-        }
-        if waiting.wait.is_zero() {
+        if wait.is_zero() {
             return;
         }
         let began = Instant::now();
         let line = Line;
         loop {
-            let left = waiting.wait.saturating_sub(began.elapsed());
+            let left = wait.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return;
             }
-            line.draw(&waiting.line(tenths(left)));
+            line.draw(&text(tenths(left)));
             sleep(left.min(TICK)).await;
         }
     }

@@ -6,6 +6,7 @@ compile_error!(
      groups of processes. The libraries `relent` and `relent-http` are not bound to Unix"
 );
 
+mod admission;
 mod console;
 mod destination;
 mod fetch;

@@ -21,6 +21,7 @@ use relent::{
 };
 use tokio::time::Instant;
 
+use crate::admission::admitted;
 use crate::console::{complain, say};
 use crate::live::{Live, Waiting};
 use crate::options::{PolicyOptions, duration};
@@ -74,8 +75,8 @@ Exit status: 0 if the command succeeded, else that of the last attempt, and
   123     relent gave up, though the last attempt exited with 0
           (--retry-on-output, --retry-on-exit)
   124     time ended it: --deadline passed or left no time for another attempt,
-          --attempt-timeout ended the last attempt, or the max_elapsed of the
-          policy was over
+          --attempt-timeout ended the last attempt, the max_elapsed of the
+          policy was over, or its gate held the next attempt back for too long
   125     relent itself failed, its options are wrong, or standard input, output
           or error is closed
   126     the command cannot be run; never retried
@@ -268,7 +269,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         kill_after,
         live: Live::new(args.options.quiet),
     };
-    // One caller: of what a destination shares, it has the budget.
+    // One caller, for which the whole policy holds.
     let there = Destination::new(&run.policy);
     let mut driver = Driver::builder(&run.policy, TokioClock)
         .random(args.options.random())
@@ -380,7 +381,7 @@ impl Run {
             let entered = tokio::select! {
                 biased;
                 signal = signals.cancelled() => Err(signal),
-                entered = driver.entered() => Ok(entered),
+                entered = admitted(driver, self.live) => Ok(entered),
             };
             let leave = match entered {
                 Ok(Ok(leave)) => leave,
@@ -549,7 +550,8 @@ impl Verdict {
 /// The exit status of a run after its last attempt.
 fn status(own: i32, cancelled: Option<Signal>, stop: Option<Stop>) -> i32 {
     match (stop.map(|stop| stop.reason), own) {
-        (Some(StopReason::Deadline | StopReason::MaxElapsed), _) => TIME_OVER,
+        // A gate parks until there is no time left.
+        (Some(StopReason::Deadline | StopReason::MaxElapsed | StopReason::Gate), _) => TIME_OVER,
         (Some(_), 0) => cancelled.map_or(GAVE_UP, status_of),
         (_, status) => status,
     }

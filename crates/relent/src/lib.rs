@@ -159,9 +159,9 @@ pub use update::{ByWritten, Written, update};
 pub use relent_core::{
     Advice, Attempt, Audience, Backoff, Budget, BudgetConfig, Caller, Cause, Ceiling, Charge,
     Cooldown, Decision, Doubt, Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode,
-    GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Hop,
-    Instant, Jitter, JitterError, Kind, Latencies, Leave, MAX_HEDGES, Network, Next, Pass, Pattern,
-    PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Racer, Random,
-    Repeatable, RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason, Taken,
-    ThrottleConfig, Trace, TraceEntry, Waits, format_duration, parse_duration,
+    GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Holding,
+    Hop, Instant, Jitter, JitterError, Kind, Latencies, Leave, MAX_HEDGES, Network, Next, Pass,
+    Pattern, PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Racer,
+    Random, Repeatable, RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason,
+    Taken, ThrottleConfig, Trace, TraceEntry, Waits, format_duration, parse_duration,
 };

@@ -1,0 +1,71 @@
+//! `relent fetch` obeys the whole policy: what a destination keeps holds for its one caller too.
+
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+mod fetch_support;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use fetch_support::fetch;
+use fetch_support::scripted::{Server, Step, response};
+use tempfile::NamedTempFile;
+
+/// A policy that retries at once, with this besides.
+fn policy(more: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(".toml").unwrap();
+    let constant = "jitter = 'none'\n[backoff.constant]\ndelay = '1ms'";
+    write!(file, "max_retries = 'unlimited'\n{constant}\n{more}").unwrap();
+    file
+}
+
+fn refusing() -> Server {
+    Server::script((0..1000).map(|_| Step::Answer(response(502, &[], "down"))))
+}
+
+#[test]
+fn attempts_keep_to_the_request_rate_of_the_policy() {
+    let policy = policy("[request_rate]\nlimit = 5\nburst = 1");
+    let (server, start) = (refusing(), Instant::now());
+    let policy = policy.path().to_str().unwrap();
+    let fetched = fetch(&["--policy", policy, &server.url("/")]);
+    // The second to the fourth wait for a fifth of a second each.
+    assert!(start.elapsed() >= Duration::from_millis(600));
+    assert_eq!((fetched.status, server.count()), (22, 4));
+    let held = "held back by the request rate of the policy; next in ";
+    assert_eq!(
+        fetched.stderr.matches(held).count(),
+        3,
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn the_last_response_is_printed_when_the_next_slot_would_come_too_late() {
+    let policy = policy("[request_rate]\nlimit = 0.001\nburst = 1");
+    let server = refusing();
+    let policy = policy.path().to_str().unwrap();
+    let fetched = fetch(&["--policy", policy, &server.url("/")]);
+    assert_eq!((fetched.status, server.count()), (75, 1));
+    assert_eq!(fetched.stdout, b"down");
+    assert!(
+        fetched.stderr.contains("; come back at "),
+        "{}",
+        fetched.stderr
+    );
+}
+
+#[test]
+fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
+    let policy = policy("[gate]\nfirst_probe = '500ms'");
+    let server = refusing();
+    let policy = policy.path().to_str().unwrap();
+    let limits = ["--max-retries", "unlimited", "--deadline", "3s"];
+    let url = server.url("/");
+    let args = ["--policy", policy, &url];
+    let fetched = fetch(&[&args[..], &limits].concat());
+    assert_eq!(fetched.status, 22);
+    // Hundreds follow each other at once.
+    assert!((2..100).contains(&server.count()), "{}", server.count());
+}
