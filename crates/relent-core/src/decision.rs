@@ -65,6 +65,9 @@ pub enum StopReason {
     RetryLater,
     /// The destination, or a layer below it, is overloaded and asked not to be retried.
     Overloaded,
+    /// The policy hedges at a percentile, and there is no destination that remembers how long successes
+    /// take. No attempt was made.
+    NoDestination,
     /// The caller went away.
     Cancelled,
 }
@@ -86,6 +89,7 @@ impl StopReason {
             Self::Gate => "gate",
             Self::RetryLater => "retry_later",
             Self::Overloaded => "overloaded",
+            Self::NoDestination => "no_destination",
             Self::Cancelled => "cancelled",
         }
     }
@@ -109,6 +113,9 @@ impl fmt::Display for StopReason {
             Self::Gate => "the destination is down",
             Self::RetryLater => "the server said to come back later than the limits allow",
             Self::Overloaded => "the destination is overloaded and asked not to be retried",
+            Self::NoDestination => {
+                "hedging at a percentile needs a destination: give it one, or a fixed delay to [hedge]"
+            }
             Self::Cancelled => "it was cancelled",
         })
     }

@@ -132,6 +132,13 @@ impl<A> Destination<A> {
         self
     }
 
+    /// Takes its hedge away, for a driver that shares it in a way of its own.
+    #[must_use]
+    pub fn take_hedge(mut self) -> (Self, Option<Hedge>) {
+        let hedge = self.hedge.take();
+        (self, hedge)
+    }
+
     /// The budget.
     #[inline]
     #[must_use]

@@ -201,6 +201,22 @@ impl Hedge {
         Ok(Self::from_checked(config))
     }
 
+    /// The same for a destination of which another hedge knows something already: how long its successes
+    /// took, and whether it refused last.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn learning_from(config: &HedgeConfig, other: &Self) -> Result<Self, PolicyError> {
+        let mut hedge = Self::new(config)?;
+        let refused = other.refused.load(Ordering::Relaxed);
+        hedge.refused = AtomicU64::new(refused);
+        if let (Some(observed), Some(other)) = (&mut hedge.observed, &other.observed) {
+            observed.latencies.take_over(&other.latencies);
+            hedge.update();
+        }
+        Ok(hedge)
+    }
+
     pub(crate) fn from_checked(config: &HedgeConfig) -> Self {
         let (delay, observed) = match config.delay {
             HedgeDelay::Fixed(delay) => (nanos(delay).min(NEVER - 1), None),
@@ -253,13 +269,18 @@ impl Hedge {
         let samples = observed.latencies.record(latency);
         let known = self.delay.load(Ordering::Relaxed) != NEVER;
         if samples.is_multiple_of(EVERY) || !known && samples >= observed.samples {
-            let percentile = observed.latencies.percentile(observed.percentile);
-            if let Some(percentile) = percentile
-                && samples >= observed.samples
-            {
-                let delay = nanos(percentile).clamp(observed.least, observed.most);
-                self.delay.store(delay.min(NEVER - 1), Ordering::Relaxed);
-            }
+            self.update();
+        }
+    }
+
+    /// Works out the percentile, if enough is known.
+    fn update(&self) {
+        if let Some(observed) = &self.observed
+            && observed.latencies.samples() >= observed.samples
+            && let Some(percentile) = observed.latencies.percentile(observed.percentile)
+        {
+            let delay = nanos(percentile).clamp(observed.least, observed.most);
+            self.delay.store(delay.min(NEVER - 1), Ordering::Relaxed);
         }
     }
 

@@ -68,6 +68,17 @@ impl Latencies {
         samples
     }
 
+    /// Holds what another holds, in place of what it held itself.
+    pub(crate) fn take_over(&mut self, other: &Self) {
+        let mut samples = 0_u64;
+        for (bucket, other) in self.buckets.iter_mut().zip(&other.buckets) {
+            let count = other.load(Ordering::Relaxed);
+            samples = samples.saturating_add(count);
+            *bucket = AtomicU64::new(count);
+        }
+        self.samples = AtomicU64::new(samples);
+    }
+
     /// The samples in it, by their weight.
     #[must_use]
     pub fn samples(&self) -> u64 {

@@ -141,6 +141,14 @@ impl Policy {
         self
     }
 
+    /// The same policy without hedges.
+    #[must_use]
+    pub fn without_hedge(mut self) -> Self {
+        self.hedge = None;
+        self.timed = self.is_timed();
+        self
+    }
+
     /// The backoff.
     #[must_use]
     pub const fn backoff(&self) -> &Backoff {
@@ -363,7 +371,7 @@ impl Policy {
     }
 
     /// Whether a session must be told the time before its first failure: true with a time limit,
-    /// an attempt timeout, or a backoff that looks at the elapsed time (design rule 10).
+    /// an attempt timeout, a hedge, or a backoff that looks at the elapsed time (design rule 10).
     #[must_use]
     #[inline]
     pub const fn needs_time(&self) -> bool {
@@ -405,7 +413,8 @@ impl Policy {
     }
 
     const fn is_timed(&self) -> bool {
-        let mut timed = self.backoff.looks_at_elapsed()
+        let mut timed = self.hedge.is_some()
+            || self.backoff.looks_at_elapsed()
             || self.max_elapsed.is_some()
             || self.deadline.is_some()
             || self.attempt_timeout.is_some();

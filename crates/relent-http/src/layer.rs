@@ -27,7 +27,7 @@ use relent::{
     Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary,
     ToDestination, TokioClock,
 };
-use relent_core::{Failure, Hedge, Policy, Repeatable, StopReason};
+use relent_core::{Failure, Policy, Repeatable, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -79,6 +79,33 @@ pub use overrides::{FreshConnection, Override};
 /// By method, `Idempotency-Key` and precondition ([`RequestFacts`](crate::RequestFacts)), by the policy's
 /// `assume_repeatable`, or by an [`Override`] in the extensions of the request. A body is sent again
 /// if its content is known or was kept: see [`Replay`].
+///
+/// # What is hedged
+/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a second
+/// attempt joins the first when that takes long, and the answer that is there first is taken. Each
+/// destination remembers for itself how long its successes take. Only requests that are repeatable are
+/// hedged, and whose content is known when the hedge is due: by itself, or because the running attempt
+/// has sent it to its end and it was kept ([`Replay`]). A hedge counts among the retries of the policy
+/// and is taken from the same budget; it goes out when the service is ready for it, and is given back if
+/// the race is over before. An attempt is over with the head of its response; see
+/// [`Race`](relent_core::Race) for what a failure means. A 404 or 410 to a `DELETE` that is running
+/// twice waits for the other attempt, which may have deleted it.
+///
+/// The loser is dropped. In HTTP/2 that resets its stream, and the connection goes on. In HTTP/1.1 its
+/// connection is closed, so that each hedge costs a new connection: allow for that in the delay, or
+/// prefer HTTP/2. The server may go on with what it has begun. It costs a box for each attempt of a
+/// request that may be hedged.
+///
+/// ```
+/// use relent::{HedgeConfig, Policy};
+/// use relent_http::RetryLayer;
+///
+/// // The slowest twentieth is sent twice, once enough is known of how long they take.
+/// let policy = Policy::STANDARD.clone().into_builder().hedge(HedgeConfig::percentile(0.95));
+/// let layer = RetryLayer::new(policy.build()?);
+/// # drop(layer);
+/// # Ok::<(), relent::PolicyError>(())
+/// ```
 ///
 /// # What comes back
 /// The last real outcome, as it is: a 503 response remains `Ok`, and only if the last attempt had no
@@ -140,7 +167,6 @@ type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 struct Config<K, M, N> {
     policy: Arc<Policy>,
     destinations: DestinationSource,
-    hedge: Option<Arc<Hedge>>,
     hints: HintOptions,
     traced: bool,
     named: Named,
@@ -174,7 +200,6 @@ impl RetryLayer {
             config: Config {
                 destinations: DestinationSource::by_origin(&policy),
                 policy,
-                hedge: None,
                 hints: HintOptions::default(),
                 traced: false,
                 named: Named::default(),
@@ -199,40 +224,6 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
         self.config.destinations = DestinationSource::One(destination);
-        self
-    }
-
-    /// Sends a second attempt when the first takes long, and takes the answer that is there first.
-    /// The hedge is shared by the clones of the layer and the services that it makes: have one for
-    /// each destination, as for the budget.
-    ///
-    /// Only requests that are repeatable are hedged, and whose content is known when the hedge is due:
-    /// by itself, or because the running attempt has sent it to its end and it was kept ([`Replay`]).
-    /// A hedge counts among the retries of the policy and is taken from the same budget; it goes out
-    /// when the service is ready for it, and is given back if the race is over before. An attempt is
-    /// over with the head of its response; see [`Race`](relent_core::Race) for what a failure means.
-    /// A 404 or 410 to a `DELETE` that is running twice waits for the other attempt, which may have
-    /// deleted it.
-    ///
-    /// The loser is dropped. In HTTP/2 that resets its stream, and the connection goes on. In
-    /// HTTP/1.1 its connection is closed, so that each hedge costs a new connection: allow for that
-    /// in the delay, or prefer HTTP/2. The server may go on with what it has begun.
-    ///
-    /// Costs a box for each attempt of a request that may be hedged.
-    ///
-    /// ```
-    /// use relent::{Hedge, HedgeConfig, Policy};
-    /// use relent_http::RetryLayer;
-    ///
-    /// // The slowest twentieth is sent twice, once enough is known of how long they take.
-    /// let hedge = Hedge::new(&HedgeConfig::percentile(0.95))?;
-    /// let layer = RetryLayer::new(Policy::STANDARD).hedge(hedge);
-    /// # drop(layer);
-    /// # Ok::<(), relent::PolicyError>(())
-    /// ```
-    #[must_use]
-    pub fn hedge(mut self, hedge: impl Into<Arc<Hedge>>) -> Self {
-        self.config.hedge = Some(hedge.into());
         self
     }
 
@@ -380,7 +371,10 @@ impl<K, M, N> RetryLayer<K, M, N> {
 impl<K, M, N> Config<K, M, N> {
     /// Whether calls have nothing but the policy, the destination and a map of the body.
     fn is_plain(&self) -> bool {
-        self.hedge.is_none() && self.cross.is_none() && self.random.is_none() && !self.traced
+        self.policy.hedge().is_none()
+            && self.cross.is_none()
+            && self.random.is_none()
+            && !self.traced
     }
 
     /// The same with others of what has a type of its own, and what is left over.
@@ -392,7 +386,6 @@ impl<K, M, N> Config<K, M, N> {
         let config = Config {
             policy: self.policy,
             destinations: self.destinations,
-            hedge: self.hedge,
             hints: self.hints,
             traced: self.traced,
             named: self.named,

@@ -48,7 +48,7 @@ impl Mark {
     /// | retries, time, budget or gate used up; the server said not to retry, or to come back later; not repeatable | `Exhausted` |
     /// | overloaded | `Overloaded` |
     /// | permanent, outcome unknown | none: the status is to say it |
-    /// | not replayable, cancelled | none: who has the request may repeat it |
+    /// | not replayable, no destination, cancelled | none: who has the request may repeat it |
     #[must_use]
     pub const fn of(reason: StopReason) -> Option<Self> {
         match reason {
@@ -64,6 +64,7 @@ impl Mark {
             StopReason::Permanent
             | StopReason::OutcomeUnknown
             | StopReason::NotReplayable
+            | StopReason::NoDestination
             | StopReason::Cancelled => None,
         }
     }
@@ -243,6 +244,7 @@ mod tests {
             StopReason::Permanent,
             StopReason::OutcomeUnknown,
             StopReason::NotReplayable,
+            StopReason::NoDestination,
             StopReason::Cancelled,
         ] {
             assert_eq!(Mark::of(reason), None, "{reason}");

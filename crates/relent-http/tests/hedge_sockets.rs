@@ -18,7 +18,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use relent::{Budget, BudgetConfig, Destination, Hedge, HedgeConfig, Policy};
+use relent::{Budget, BudgetConfig, Destination, HedgeConfig, Policy};
 use relent_http::{ReplayBody, RetryLayer};
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceExt};
@@ -110,8 +110,10 @@ fn layer() -> RetryLayer {
     RetryLayer::new(Policy::STANDARD)
 }
 
-fn hedge() -> Hedge {
-    Hedge::new(&HedgeConfig::after(Duration::from_millis(60))).unwrap()
+fn hedged() -> RetryLayer {
+    let hedge = HedgeConfig::after(Duration::from_millis(60));
+    let policy = Policy::STANDARD.clone().into_builder().hedge(hedge);
+    RetryLayer::new(policy.build().unwrap())
 }
 
 #[tokio::test]
@@ -129,9 +131,13 @@ async fn the_tail_gets_shorter_and_the_budget_bounds_what_that_costs() {
         };
         let budget = Budget::new(&config).unwrap();
         let there = Arc::new(Destination::new(Policy::PATIENT).with_budget(budget));
-        let layer = layer().hedge(hedge()).destination(there);
-        let hedged = times(&layer, client(version), Method::PUT, &url).await;
-        assert!(p97(&hedged) < SLOW, "{version:?}: {:?}", p97(&hedged));
+        let layer = hedged().destination(there);
+        let times_hedged = times(&layer, client(version), Method::PUT, &url).await;
+        assert!(
+            p97(&times_hedged) < SLOW,
+            "{version:?}: {:?}",
+            p97(&times_hedged)
+        );
         let extra = counts.requests.load(Ordering::Relaxed) - REQUESTS;
         // The reserve and a tenth of the requests.
         assert!((1..=10 + REQUESTS / 10).contains(&extra), "{extra} more");
@@ -154,7 +160,7 @@ async fn a_budget_that_is_used_up_leaves_the_requests_as_they_are() {
     };
     let budget = Budget::new(&none).unwrap();
     let there = Arc::new(Destination::new(Policy::PATIENT).with_budget(budget));
-    let layer = layer().hedge(hedge()).destination(there.clone());
+    let layer = hedged().destination(there.clone());
     times(&layer, client(Version::HTTP_11), Method::GET, &url).await;
     // Three were sent. One whose request is answered first may not arrive any more.
     let extra = counts.requests.load(Ordering::Relaxed) - REQUESTS;
@@ -165,7 +171,7 @@ async fn a_budget_that_is_used_up_leaves_the_requests_as_they_are() {
 #[tokio::test]
 async fn a_post_without_a_key_is_never_hedged() {
     let (url, counts) = server().await;
-    let layer = layer().hedge(hedge());
+    let layer = hedged();
     times(&layer, client(Version::HTTP_11), Method::POST, &url).await;
     assert_eq!(counts.requests.load(Ordering::Relaxed), REQUESTS);
 }

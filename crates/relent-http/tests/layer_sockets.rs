@@ -22,7 +22,7 @@ use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use relent::{Backoff, Hedge, HedgeConfig, Jitter, Policy, PolicyBuilder, StopReason, Summary};
+use relent::{Backoff, HedgeConfig, Jitter, Policy, PolicyBuilder, StopReason, Summary};
 use relent_core::{Cause, Kind, Network};
 use relent_http::network::classify_error;
 use relent_http::{BoxError, RetryLayer};
@@ -420,11 +420,11 @@ async fn a_body_that_is_sent_again_over_http1_has_its_trailers() {
         let mut put = request(Method::PUT, &url, UnsyncBoxBody::new(body));
         let fields = put.headers_mut();
         fields.insert("trailer", "checksum".parse().unwrap());
-        let mut layer = layer();
-        if hedged {
-            let hedge = HedgeConfig::after(Duration::from_millis(50));
-            layer = layer.hedge(Hedge::new(&hedge).unwrap());
-        }
+        let hedge = HedgeConfig::after(Duration::from_millis(50));
+        let layer = match hedged {
+            true => RetryLayer::new(quick().hedge(hedge).build().unwrap()),
+            false => layer(),
+        };
         let call = layer.layer(client()).oneshot(put);
         // Without chunks the server would wait for them for ever.
         let response = tokio::time::timeout(Duration::from_secs(60), call).await;

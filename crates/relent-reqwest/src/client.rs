@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{Method, Request, Uri};
 use relent::{Destination, Destinations};
-use relent_core::{Hedge, Pattern, Policy};
+use relent_core::{Pattern, Policy};
 use reqwest::IntoUrl;
 
 use crate::dns::Resolver;
@@ -180,44 +180,6 @@ impl Client {
     #[must_use]
     pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
         self.manner().destinations = DestinationSource::ByOrigin(destinations);
-        self
-    }
-
-    /// Sends a second attempt when the first takes long, and takes the answer that is there first.
-    /// The hedge is shared by all that this client and its clones call: have a client for each
-    /// destination, as for the budget, or give it to each request by
-    /// [`RequestBuilder::hedge`].
-    ///
-    /// Only requests that are repeatable are hedged, and whose body can be [sent
-    /// again](Body::can_be_sent_again). A hedge counts among the retries of the policy and is taken
-    /// from the same budget. What a failure means while another attempt runs is told by
-    /// [`Race`](relent_core::Race), and a judgement by [`when`](Self::when) that says no ends the
-    /// race. A 404 or 410 to a `DELETE` that is running twice waits for the other attempt, which may
-    /// have deleted it.
-    ///
-    /// An attempt is over with the head of its response, so [`send`](Self::send) is hedged; a
-    /// [`download`](Self::download) and [`RequestBuilder::whole_body`] are not, whose attempts go on
-    /// with the body.
-    ///
-    /// The loser is dropped. In HTTP/2 that resets its stream, and the connection goes on. In
-    /// HTTP/1.1 its connection is closed, so that each hedge costs a new connection: allow for that
-    /// in the delay, or prefer HTTP/2. The server may go on with what it has begun.
-    ///
-    /// Costs a box for the request and one for each of its attempts.
-    ///
-    /// ```
-    /// use relent::{Hedge, HedgeConfig, Policy};
-    /// use relent_reqwest::Client;
-    ///
-    /// // The slowest twentieth is sent twice, once enough is known of how long they take.
-    /// let hedge = Hedge::new(&HedgeConfig::percentile(0.95))?;
-    /// let client = Client::new(Policy::STANDARD)?.hedge(hedge);
-    /// # drop(client);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn hedge(mut self, hedge: impl Into<Arc<Hedge>>) -> Self {
-        self.manner().hedge = Some(hedge.into());
         self
     }
 

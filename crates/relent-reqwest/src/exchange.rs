@@ -158,7 +158,7 @@ impl Call {
     /// The first attempt starts, unless something has to be waited for before it, or others may join.
     #[inline]
     fn begin(&mut self, built: &mut Option<reqwest::Request>) -> Option<First> {
-        if self.manner.hedge_for(&self.request).is_some() {
+        if self.manner.hedges(&self.request) {
             return None;
         }
         let body = self.request.body_at_hand()?;
@@ -290,7 +290,7 @@ impl Call {
                 Err(stop) => return ended(last, self.driver.summary(Some(stop))),
             };
             drop(last);
-            let outcome = match self.manner.hedge_for(&self.request).cloned() {
+            let outcome = match self.manner.hedge_for(&self.driver, &self.request) {
                 // Apart, since few requests have one.
                 Some(hedge) => Box::pin(self.race(&hedge, connection, leave)).await,
                 None => self.attempt(connection, leave).await,

@@ -45,6 +45,7 @@ pub(crate) type CallDriver =
 pub(crate) struct Manner {
     pub(crate) policy: Arc<Policy>,
     pub(crate) destinations: DestinationSource,
+    /// In place of what the policy says.
     pub(crate) hedge: Option<Arc<Hedge>>,
     pub(crate) when: Option<Arc<When>>,
     pub(crate) delay: Option<Arc<Delay>>,
@@ -187,14 +188,23 @@ impl Manner {
         }
     }
 
-    /// What hedges this request, if anything may.
+    /// Whether this request is hedged.
     #[inline]
-    pub(crate) fn hedge_for(&self, request: &Outgoing) -> Option<&Arc<Hedge>> {
-        let hedge = self.hedge.as_ref()?;
-        let may = self.may_repeat(request.facts()).is_allowed_by(&self.policy)
+    pub(crate) fn hedges(&self, request: &Outgoing) -> bool {
+        (self.hedge.is_some() || self.policy.hedge().is_some())
+            && self.may_repeat(request.facts()).is_allowed_by(&self.policy)
             && self.policy.max_retries() != Some(0)
-            && request.can_be_sent_again();
-        may.then_some(hedge)
+            && request.can_be_sent_again()
+    }
+
+    /// By what this request is hedged, if it is.
+    pub(crate) fn hedge_for(&self, driver: &CallDriver, request: &Outgoing) -> Option<Arc<Hedge>> {
+        if !self.hedges(request) {
+            return None;
+        }
+        // There is a destination, which can remember what any policy needs.
+        let of_policy = || driver.hedge().ok().flatten();
+        self.hedge.clone().or_else(of_policy)
     }
 
     /// Whether a response that is no failure by its status may be one by the caller's own judgement, or

@@ -209,7 +209,7 @@ impl RequestBuilder {
         self.change(|manner| manner.reroute = Some(Arc::new(route)))
     }
 
-    /// Hedged by this; see [`Client::hedge`].
+    /// Hedged by this in place of the `[hedge]` of the policy; see [`Client`].
     pub fn hedge(self, hedge: impl Into<Arc<Hedge>>) -> Self {
         let hedge = hedge.into();
         self.change(|manner| manner.hedge = Some(hedge))
@@ -217,7 +217,10 @@ impl RequestBuilder {
 
     /// Not hedged.
     pub fn no_hedge(self) -> Self {
-        self.change(|manner| manner.hedge = None)
+        self.change(|manner| {
+            manner.hedge = None;
+            manner.change_policy(Policy::without_hedge);
+        })
     }
 
     /// Says whether the request may run twice, whatever its method and header say, and whatever the

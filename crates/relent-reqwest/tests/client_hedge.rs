@@ -53,7 +53,7 @@ async fn joined(server: &Server, request: RequestBuilder) -> Result<Response, Er
 }
 
 fn hedged(policy: PolicyBuilder) -> Client {
-    plain(policy).hedge(hedge())
+    plain(policy.hedge(HedgeConfig::after(HEDGED)))
 }
 
 fn silent() -> Step {
@@ -126,7 +126,7 @@ async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
 #[tokio::test]
 async fn a_request_that_is_answered_in_time_is_not() {
     let server = Server::script([status(200)]);
-    let client = plain(quick()).hedge(Hedge::new(&HedgeConfig::after(NEVER)).unwrap());
+    let client = plain(quick().hedge(HedgeConfig::after(NEVER)));
     let result = client.get(server.url("/")).send().await;
     assert_eq!(ending(&result), (Some(200), 1, None));
     assert_eq!(server.count(), 1);
@@ -150,13 +150,25 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
         (|post| post.repeatable(true).no_hedge(), false),
         (|post| post.repeatable(true).no_retry(), false),
         (
-            |post| post.policy(quick().assume_repeatable(true).build().unwrap()),
+            |post| {
+                post.policy(
+                    quick()
+                        .assume_repeatable(true)
+                        .hedge(HedgeConfig::after(HEDGED))
+                        .build()
+                        .unwrap(),
+                )
+            },
             true,
         ),
         // What the caller says of one request goes before what the policy assumes of all.
         (
             |post| {
-                let assuming = quick().assume_repeatable(true).build().unwrap();
+                let assuming = quick()
+                    .assume_repeatable(true)
+                    .hedge(HedgeConfig::after(HEDGED))
+                    .build()
+                    .unwrap();
                 post.policy(assuming).repeatable(false)
             },
             false,
@@ -350,8 +362,7 @@ async fn a_file_that_has_changed_leaves_the_first_attempt_alone() {
         std::fs::write(&path, "other content").unwrap();
         Step::Slow(LATE * 2, usize::MAX, response(200, &[], "done"))
     });
-    let later = Hedge::new(&HedgeConfig::after(LATE)).unwrap();
-    let client = plain(quick()).hedge(later).traced();
+    let client = plain(quick().hedge(HedgeConfig::after(LATE))).traced();
     let result = client.put(server.url("/")).body(body).send().await;
     assert_eq!(ending(&result), (Some(200), 2, None));
     assert_eq!(server.count(), 1);

@@ -236,14 +236,14 @@ async fn a_post_through_the_middleware_that_was_redirected_is_not_sent_again() {
 
 #[tokio::test]
 async fn a_post_of_a_hedging_client_that_was_redirected_is_not_sent_again() {
-    let hedge = || Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
+    let hedged = || client(quick().hedge(HedgeConfig::after(PATIENCE)));
     for (name, shop) in shops(303) {
-        let client = client(quick()).hedge(hedge());
+        let client = hedged();
         let _ = client.post(shop.url()).body("amount=5").send().await;
         assert_eq!(shop.posts(), 1, "{name}");
     }
     for (name, shop) in shops(303) {
-        let client = client(quick()).hedge(hedge());
+        let client = hedged();
         let keyed = client.post(shop.url()).header("idempotency-key", "k");
         let _ = keyed.body("amount=5").send().await;
         let refused = name.ends_with("Refused");
@@ -412,11 +412,15 @@ async fn a_cooldown_after_a_redirect_is_one_of_the_origin_that_answered() {
     let policy = quick().budget(BudgetConfig::DEFAULT).deadline(PATIENCE);
     let policy = policy.build().unwrap();
     let made = |policy: &Policy| Client::made_by(plain, policy.clone()).unwrap();
-    let hedge = || Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
+    let hedging = policy
+        .clone()
+        .into_builder()
+        .hedge(HedgeConfig::after(PATIENCE));
+    let hedging = hedging.build().unwrap();
     let over = Client::over(plain().build().unwrap(), policy.clone());
     let unseen = plain().redirect(redirect::Policy::limited(3));
     let unseen = Client::over(unseen.build().unwrap(), policy.clone());
-    for client in [made(&policy), made(&policy).hedge(hedge()), over, unseen] {
+    for client in [made(&policy), made(&hedging), over, unseen] {
         let two = Two::new(&policy, [limited(HINT)]);
         let client = client.destinations(two.shared.clone());
         let sent = client.get(two.asked.url("/")).send().await.unwrap();
@@ -555,14 +559,15 @@ async fn a_service_that_may_call_twice_declares_it() {
         Ok(response.body(Full::default()).unwrap())
     }
     let layer = || RetryLayer::new(quick().build().unwrap());
-    let hedge = || Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap();
+    let hedging = || quick().hedge(HedgeConfig::after(PATIENCE)).build().unwrap();
+    let hedged = || RetryLayer::new(hedging()).may_call_twice();
     for refuse in [refused, limited] {
         assert_eq!(calls(layer(), Method::POST, refuse).await, 4);
         let twice = || layer().may_call_twice();
         assert_eq!(calls(twice(), Method::POST, refuse).await, 1);
-        assert_eq!(calls(twice().hedge(hedge()), Method::POST, refuse).await, 1);
+        assert_eq!(calls(hedged(), Method::POST, refuse).await, 1);
         assert_eq!(calls(twice(), Method::GET, refuse).await, 4);
-        assert_eq!(calls(twice().hedge(hedge()), Method::GET, refuse).await, 4);
+        assert_eq!(calls(hedged(), Method::GET, refuse).await, 4);
     }
 }
 
@@ -578,10 +583,15 @@ async fn a_cooldown_below_the_layer_is_one_of_the_address_that_answered() {
                 .extension(AnsweredBy(other));
             Ok::<_, Infallible>(response.body(Full::<Bytes>::default()).unwrap())
         });
-        let mut layer = RetryLayer::new(policy.clone()).may_call_twice();
-        if hedged {
-            layer = layer.hedge(Hedge::new(&HedgeConfig::after(PATIENCE)).unwrap());
-        }
+        let hedging = policy
+            .clone()
+            .into_builder()
+            .hedge(HedgeConfig::after(PATIENCE));
+        let policy = match hedged {
+            true => hedging.build().unwrap(),
+            false => policy.clone(),
+        };
+        let layer = RetryLayer::new(policy).may_call_twice();
         let service = layer.layer(refuse);
         let get = |uri: &str| Request::get(uri).body(Full::<Bytes>::default()).unwrap();
         let refused = service.clone().oneshot(get("http://shop/")).await.unwrap();

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 #[cfg(feature = "metrics")]
 use relent_core::Instant;
-use relent_core::{Access, Answer, Budget, Cooldown, Gate, Hedge, Outbound, Policy, RequestRate};
+use relent_core::{
+    Access, Answer, Budget, Cooldown, Gate, Hedge, HedgeConfig, Outbound, Policy, RequestRate,
+};
 
 use crate::random::SessionRandom;
 
@@ -34,7 +36,14 @@ use crate::random::SessionRandom;
 /// assert!(!database.is_closed());
 /// # }
 /// ```
-pub struct Destination(pub(crate) relent_core::Destination<Locked>);
+pub struct Destination {
+    pub(crate) core: relent_core::Destination<Locked>,
+    /// What is remembered for hedges, by how they are made.
+    hedges: Mutex<Vec<(HedgeConfig, Arc<Hedge>)>>,
+}
+
+/// The most of them: one for each policy that is used there, as far as its hedge differs.
+const MOST_HEDGES: usize = 16;
 
 /// The part of a destination that is decided under a lock.
 pub struct Locked {
@@ -88,17 +97,30 @@ impl Destination {
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         let outbound = Outbound::new(policy);
-        Self(relent_core::Destination::new(policy, outbound, Locked::new))
+        let core = relent_core::Destination::new(policy, outbound, Locked::new);
+        // It is shared with the calls that run.
+        let (core, hedge) = core.take_hedge();
+        let hedge = policy.hedge().copied().zip(hedge.map(Arc::new));
+        Self {
+            core,
+            hedges: Mutex::new(hedge.into_iter().collect()),
+        }
     }
 
     fn with(self, change: impl FnOnce(Outbound) -> Outbound) -> Self {
-        Self(self.0.with_outbound(Locked::outbound_mut, change))
+        Self {
+            core: self.core.with_outbound(Locked::outbound_mut, change),
+            ..self
+        }
     }
 
     /// Takes this budget in place of the policy's.
     #[must_use]
     pub fn with_budget(self, budget: Budget) -> Self {
-        Self(self.0.with_budget(budget))
+        Self {
+            core: self.core.with_budget(budget),
+            ..self
+        }
     }
 
     /// Makes no more attempts than this rate allows, in place of the policy's. Callers are held back
@@ -123,19 +145,33 @@ impl Destination {
     /// The budget.
     #[must_use]
     pub const fn budget(&self) -> Option<&Budget> {
-        self.0.budget()
+        self.core.budget()
     }
 
-    /// When an attempt there is joined by another, and what is remembered for it.
+    /// What is remembered here for hedges that are made so, by all callers whose policy has them: how
+    /// long successes take, and whether the last outcome was a refusal. `None` for a configuration that
+    /// no policy can have.
     #[must_use]
-    pub const fn hedge(&self) -> Option<&Hedge> {
-        self.0.hedge()
+    pub fn hedge(&self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
+        let mut hedges = self.hedges.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, hedge)) = hedges.iter().find(|(made, _)| made == config) {
+            return Some(Arc::clone(hedge));
+        }
+        let known = hedges.iter().find(|(made, _)| made.learns());
+        let hedge = match known {
+            Some((_, known)) => Hedge::learning_from(config, known),
+            None => Hedge::new(config),
+        };
+        let hedge = Arc::new(hedge.ok()?);
+        hedges.truncate(MOST_HEDGES - 1);
+        hedges.insert(0, (*config, Arc::clone(&hedge)));
+        Some(hedge)
     }
 
     /// The cooldown.
     #[must_use]
     pub const fn cooldown(&self) -> &Cooldown {
-        self.0.cooldown()
+        self.core.cooldown()
     }
 
     /// Whether the destination is judged to be down, so that nothing but probes goes there.
@@ -171,13 +207,13 @@ impl Destination {
     }
 
     fn read<T>(&self, read: impl FnOnce(&mut Outbound) -> T) -> T {
-        read(&mut self.0.access().lock().outbound)
+        read(&mut self.core.access().lock().outbound)
     }
 
     /// What the gate has become since somebody asked last.
     #[inline]
     pub(crate) fn gate_change(&self) -> Option<GateState> {
-        let change = &self.0.access().change;
+        let change = &self.core.access().change;
         if change.load(Ordering::Relaxed) == 0 {
             return None;
         }

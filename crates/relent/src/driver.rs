@@ -409,7 +409,7 @@ where
         failure: Option<&Failure>,
     ) {
         self.call
-            .elsewhere(&mut self.environment, &there.0, since, failure);
+            .elsewhere(&mut self.environment, &there.core, since, failure);
     }
 
     /// The time left until the deadline, zero if it has passed; `None` without one.

@@ -7,12 +7,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Instant, Policy, Random, Stop};
+use relent_core::{Attempt, Failure, Instant, Leave, Policy, Random, Stop};
 
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Summary, Target};
 use crate::gave_up::{GaveUp, NoLastError};
+use crate::hedged::Racing;
 use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
@@ -42,7 +43,7 @@ pin_project! {
         #[pin]
         interrupt: X,
         #[pin]
-        state: State<O::Future>,
+        state: State<O, C::Last, K>,
     }
 }
 
@@ -59,9 +60,11 @@ enum Limit {
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F> {
+    enum State<O: AsyncOperation, L, K: Sleeper> {
         Ready,
-        Running { #[pin] attempt: F, limit: Limit },
+        Running { #[pin] attempt: O::Future, limit: Limit },
+        // Hedges may join.
+        Racing { racing: Box<Racing<O, L, K>> },
         // Until then, if the wait is the session's own.
         Waiting { own: Option<Instant> },
         // Polled again by mistake, it must not run the operation again.
@@ -185,9 +188,13 @@ where
             match this.interrupt.as_mut().poll_interrupt(context) {
                 Poll::Pending => {}
                 Poll::Ready(Interruption::Cancel) => {
+                    let mut last = this.last.take();
+                    if let StateProjection::Racing { racing } = this.state.as_mut().project() {
+                        last = racing.cancel(this.driver).or(last);
+                    }
                     let stop = this.driver.on_cancel();
                     this.state.set(State::Done);
-                    return Poll::Ready((Err(this.last.take()), Some(stop)));
+                    return Poll::Ready((Err(last), Some(stop)));
                 }
                 Poll::Ready(Interruption::Reset) => {
                     if let StateProjection::Waiting { own } = this.state.as_mut().project()
@@ -205,24 +212,55 @@ where
             if let StateProjection::Ready = this.state.as_mut().project() {
                 // Begun in each branch, so that the first has nothing of the other.
                 let (attempt, limit) = match this.driver.enter_at_once() {
-                    Some(leave) => this.driver.begin_attempt(leave),
-                    None => match ready!(this.driver.poll_enter(context, this.timer)) {
-                        Ok(leave) => this.driver.begin_attempt(leave),
-                        Err(stop) => {
-                            this.state.set(State::Done);
-                            return Poll::Ready((Err(this.last.take()), Some(stop)));
+                    Some(leave) if !leave.is_timed() => this.driver.begin_attempt(leave),
+                    at_once => {
+                        let entered = match at_once {
+                            Some(leave) => Ok(leave),
+                            None => ready!(this.driver.poll_enter(context, this.timer)),
+                        };
+                        let begun = entered.and_then(|leave| {
+                            if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() {
+                                begin_hedged(this.driver, leave, this.operation)
+                            } else {
+                                Ok(Begun::Alone(this.driver.begin_attempt(leave)))
+                            }
+                        });
+                        match begun {
+                            Ok(Begun::Alone(begun)) => begun,
+                            Ok(Begun::Racing(racing)) => {
+                                this.state.set(State::Racing { racing });
+                                continue;
+                            }
+                            Err(stop) => {
+                                this.state.set(State::Done);
+                                return Poll::Ready((Err(this.last.take()), Some(stop)));
+                            }
                         }
-                    },
+                    }
                 };
                 let limit = limit.map_or(Limit::Never, Limit::At);
                 let attempt = this.operation.start(attempt);
                 this.state.set(State::Running { attempt, limit });
             }
-            let outcome = match this.state.as_mut().project() {
+            let settled = match this.state.as_mut().project() {
                 StateProjection::Ready => continue,
                 StateProjection::Done => return Poll::Pending,
+                StateProjection::Racing { racing } => ready!(racing.poll(
+                    this.driver,
+                    this.operation,
+                    this.classify,
+                    this.hook,
+                    this.last,
+                    context,
+                )),
                 StateProjection::Running { attempt, limit } => match attempt.poll(context) {
-                    Poll::Ready(outcome) => Some(outcome),
+                    Poll::Ready(outcome) => settle(
+                        Some(outcome),
+                        this.driver,
+                        this.classify,
+                        this.hook,
+                        this.last,
+                    ),
                     Poll::Pending => {
                         match *limit {
                             Limit::Never => return Poll::Pending,
@@ -235,7 +273,7 @@ where
                             Limit::Timer => {}
                         }
                         ready!(this.timer.poll(context));
-                        None
+                        settle(None, this.driver, this.classify, this.hook, this.last)
                     }
                 },
                 StateProjection::Waiting { .. } => {
@@ -246,7 +284,7 @@ where
             };
 
             // Each new state drops the attempt, with all that it holds, before the wait.
-            match settle(outcome, this.driver, this.classify, this.hook, this.last) {
+            match settled {
                 Settled::Success(value) => {
                     this.state.set(State::Done);
                     return Poll::Ready((Ok(value), None));
@@ -274,6 +312,36 @@ where
             }
         }
     }
+}
+
+/// How an attempt begins that hedges may join.
+enum Begun<O: AsyncOperation, L, K: Sleeper> {
+    Alone((Attempt, Option<Instant>)),
+    Racing(Box<Racing<O, L, K>>),
+}
+
+/// The policy hedges: the attempt that has leave begins, and hedges may join it.
+#[cold]
+#[inline(never)]
+fn begin_hedged<O, L, K, R, D>(
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    leave: Leave,
+    operation: &mut O,
+) -> Result<Begun<O, L, K>, Stop>
+where
+    O: AsyncOperation,
+    K: Sleeper,
+    R: Random,
+    D: Target,
+{
+    Ok(match driver.hedge() {
+        Ok(Some(hedge)) => Begun::Racing(Racing::begin(hedge, driver, leave, operation)),
+        Ok(None) => Begun::Alone(driver.begin_attempt(leave)),
+        Err(reason) => {
+            driver.step_back(leave);
+            return Err(driver.on_declined(&Failure::permanent(), reason));
+        }
+    })
 }
 
 impl<O, C, H, K, R, X, D> Future for RetryFuture<'_, O, C, H, K, R, X, D>

@@ -138,7 +138,6 @@ pub use driver::{Driver, DriverBuilder, NoDestination, Summary, Target, ToDestin
 pub use dyn_error::DynError;
 pub use future::RetryFuture;
 pub use gave_up::{GaveUp, NoLastError};
-pub use hedged::{Hedged, HedgedFuture};
 pub use hook::{Hook, Notice, Notify};
 pub use interrupt::{Activity, Both, CancelOn, Interrupt, Interruption, OnActivity};
 pub use operation::{

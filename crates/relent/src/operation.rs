@@ -22,6 +22,10 @@ pub trait AsyncOperation: Operation {
     /// The attempt as a future.
     type Future: Future<Output = Self::Outcome>;
 
+    /// Whether one attempt may run while another does, which a hedge is.
+    #[doc(hidden)]
+    const MAY_OVERLAP: bool = true;
+
     /// Starts an attempt.
     fn start(&mut self, attempt: Attempt) -> Self::Future;
 }
@@ -35,6 +39,24 @@ impl<F: FnMut() -> Fut, Fut: Future> Operation for Plain<F> {
 
 impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Plain<F> {
     type Future = Fut;
+
+    #[inline]
+    fn start(&mut self, _: Attempt) -> Fut {
+        (self.0)()
+    }
+}
+
+/// A closure that makes a future, of which no two may run at once.
+pub struct Alone<F>(pub(crate) F);
+
+impl<F: FnMut() -> Fut, Fut: Future> Operation for Alone<F> {
+    type Outcome = Fut::Output;
+}
+
+impl<F: FnMut() -> Fut, Fut: Future> AsyncOperation for Alone<F> {
+    type Future = Fut;
+
+    const MAY_OVERLAP: bool = false;
 
     #[inline]
     fn start(&mut self, _: Attempt) -> Fut {
@@ -104,4 +126,4 @@ macro_rules! opaque_debug {
     )+};
 }
 
-opaque_debug!(Plain<F>, WithAttempt<F>, Borrowing<F, O>, Blocking<F, O>);
+opaque_debug!(Plain<F>, Alone<F>, WithAttempt<F>, Borrowing<F, O>, Blocking<F, O>);

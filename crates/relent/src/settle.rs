@@ -37,42 +37,77 @@ where
     R: Random,
     D: Target,
 {
-    let (failure, error) = match outcome.map(|outcome| classify.judge(outcome)) {
-        Some(Judged::Success(value)) => {
+    match judge(outcome, driver, classify) {
+        Ok(value) => {
             driver.on_success();
-            return Settled::Success(value);
+            Settled::Success(value)
         }
-        Some(Judged::Failure(failure, error)) => (failure, Some(error)),
+        Err((failure, error)) => {
+            let number = driver.attempts();
+            decide(number, &failure, error, driver, hook, last)
+        }
+    }
+}
+
+/// What the outcome of an attempt is.
+#[inline]
+pub(crate) fn judge<O, C, K, R, D>(
+    outcome: Option<O>,
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    classify: &mut C,
+) -> Result<C::Success, (Failure, Option<C::Last>)>
+where
+    C: Classify<O>,
+    K: Clock,
+    R: Random,
+    D: Target,
+{
+    match outcome.map(|outcome| classify.judge(outcome)) {
+        Some(Judged::Success(value)) => Ok(value),
+        Some(Judged::Failure(failure, error)) => Err((failure, Some(error))),
         Some(Judged::Pending { progress }) => {
             if progress {
                 driver.reset();
             }
-            (Failure::pending(), None)
+            Err((Failure::pending(), None))
         }
-        None => (Failure::ambiguous().cause(Cause::Timeout), None),
-    };
-    match driver.on_failure(&failure) {
-        Decision::Stop(stop) => {
-            if error.is_some() {
-                *last = error;
-            }
-            Settled::Stop(stop)
-        }
-        Decision::Retry { after } => {
-            let attempt = driver.attempts();
-            hook.before_wait(&Notice {
-                attempt,
-                wait: after,
-                failure,
-                error: error.as_ref(),
-            });
-            if error.is_some() {
-                *last = error;
-            }
-            Settled::Wait {
-                after,
-                hinted: failure.hint.delay().is_some(),
-            }
-        }
+        None => Err((Failure::ambiguous().cause(Cause::Timeout), None)),
+    }
+}
+
+/// The attempt of this number, or all that ran at once, failed.
+#[inline]
+pub(crate) fn decide<S, L, H, K, R, D>(
+    number: u32,
+    failure: &Failure,
+    error: Option<L>,
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    hook: &mut H,
+    last: &mut Option<L>,
+) -> Settled<S>
+where
+    H: Hook<L>,
+    K: Clock,
+    R: Random,
+    D: Target,
+{
+    let decision = driver.on_failure(failure);
+    if let Decision::Retry { after } = decision {
+        hook.before_wait(&Notice {
+            attempt: number,
+            wait: after,
+            failure: *failure,
+            error: error.as_ref(),
+        });
+    }
+    if error.is_some() {
+        *last = error;
+    }
+    match decision {
+        Decision::Stop(stop) => Settled::Stop(stop),
+        Decision::Retry { after } => Settled::Wait {
+            after,
+            hinted: failure.hint.delay().is_some(),
+        },
     }
 }

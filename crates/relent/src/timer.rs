@@ -55,11 +55,6 @@ impl<K: Sleeper> Timer<K> {
             None => Poll::Ready(()),
         }
     }
-
-    /// Lets go of what it holds.
-    pub(crate) fn clear(&mut self) {
-        *self.0 = None;
-    }
 }
 
 impl<K: Sleeper> Default for Timer<K> {

@@ -3,7 +3,7 @@
 use relent_core::{Failure, Policy};
 
 use crate::classify::{Classify, Judged};
-use crate::operation::Plain;
+use crate::operation::Alone;
 use crate::retry::{DefaultClock, Retry};
 
 /// How a write ended.
@@ -34,6 +34,8 @@ impl<T, E> Written<T, E> {
 /// The write must be conditional on what was read (`If-Match`, `WHERE version = …`): that is what
 /// makes the repetition safe.
 ///
+/// Two of them never run at once: the `[hedge]` of the policy does not apply.
+///
 /// # Errors
 /// [`GaveUp`](crate::GaveUp) with the last error.
 ///
@@ -62,12 +64,12 @@ impl<T, E> Written<T, E> {
 /// # }
 /// ```
 #[inline]
-pub fn update<F, Fut, T, E>(policy: &Policy, whole: F) -> Retry<'_, Plain<F>, ByWritten>
+pub fn update<F, Fut, T, E>(policy: &Policy, whole: F) -> Retry<'_, Alone<F>, ByWritten>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Written<T, E>>,
 {
-    Retry::new(policy, Plain(whole), DefaultClock::default()).judge_by(ByWritten)
+    Retry::new(policy, Alone(whole), DefaultClock::default()).judge_by(ByWritten)
 }
 
 /// Reads [`Written`] values.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use relent::{
-    Backoff, DynError, GaveUp, Hedge, HedgeConfig, NamedPolicy, NoLastError, Policy, StopReason,
-    blocking, retry, retry_mut,
+    Backoff, DynError, GaveUp, HedgeConfig, NamedPolicy, NoLastError, Policy, StopReason, blocking,
+    retry, retry_mut,
 };
 
 /// What the innermost error says.
@@ -209,8 +209,14 @@ async fn an_error_that_was_boxed_is_still_there() {
 async fn a_function_can_return_the_error_type_of_its_operation() {
     let awaited = retry(&ONCE_MORE, fetch).or_last_error().await;
     assert!(matches!(awaited, Err(MyError::Fetch(_))), "{awaited:?}");
-    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_secs(1))).unwrap();
-    let hedged = retry(&ONCE_MORE, fetch).hedge(&hedge).or_last_error().await;
+    let hedge = HedgeConfig::after(Duration::from_secs(1));
+    let hedging = ONCE_MORE
+        .clone()
+        .into_builder()
+        .hedge(hedge)
+        .build()
+        .unwrap();
+    let hedged = retry(&hedging, fetch).or_last_error().await;
     assert!(matches!(hedged, Err(MyError::Fetch(_))), "{hedged:?}");
     let lent = retry_mut(&ONCE_MORE, async |_| fetch().await).run().await;
     let lent = lent.map_err(GaveUp::into_last);

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use relent::{
-    Backoff, Budget, BudgetConfig, Decision, Destination, Failure, Hedge, HedgeConfig, Hint,
-    Jitter, Policy, PolicyBuilder, StopReason, Summary, retry, retry_with,
+    Backoff, Budget, BudgetConfig, Decision, Destination, Failure, HedgeConfig, Hint, Jitter,
+    Policy, PolicyBuilder, StopReason, Summary, Written, blocking, retry, retry_mut, retry_with,
+    update,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -21,8 +22,8 @@ fn policy() -> PolicyBuilder {
         .max_retries(3)
 }
 
-fn hedge_after(millis: u32) -> Hedge {
-    Hedge::new(&HedgeConfig::after(MILLI * millis)).unwrap()
+fn hedge_after(millis: u32) -> HedgeConfig {
+    HedgeConfig::after(MILLI * millis)
 }
 
 fn there(tokens: f64) -> Destination {
@@ -94,9 +95,14 @@ struct Seen {
     took: u128,
 }
 
-async fn run(policy: PolicyBuilder, hedge: &Hedge, there: &Destination, script: &[Does]) -> Seen {
+async fn run(
+    policy: PolicyBuilder,
+    hedge: HedgeConfig,
+    there: &Destination,
+    script: &[Does],
+) -> Seen {
     let log = Log::default();
-    let policy = policy.build().unwrap();
+    let policy = policy.hedge(hedge).build().unwrap();
     let begin = tokio::time::Instant::now();
     let (result, summary) = retry_with(&policy, |attempt| {
         log.attempt(begin, attempt.number, script)
@@ -104,7 +110,6 @@ async fn run(policy: PolicyBuilder, hedge: &Hedge, there: &Destination, script: 
     .classify(|(_, failure): &(u32, Failure)| *failure)
     .destination(there)
     .traced()
-    .hedge(hedge)
     .with_summary()
     .await;
     let took = begin.elapsed().as_millis();
@@ -121,7 +126,7 @@ async fn run(policy: PolicyBuilder, hedge: &Hedge, there: &Destination, script: 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_quick_is_not_hedged() {
     let there = there(3.0);
-    let seen = run(policy(), &hedge_after(50), &there, &[Does::Answer(49)]).await;
+    let seen = run(policy(), hedge_after(50), &there, &[Does::Answer(49)]).await;
     assert_eq!((seen.result, seen.started.len()), (Ok(1), 1));
     assert_eq!(there.budget().unwrap().balance(), 3.0);
 }
@@ -130,7 +135,7 @@ async fn an_attempt_that_is_quick_is_not_hedged() {
 async fn a_slow_attempt_is_joined_by_another_and_the_loser_is_dropped() {
     let there = there(3.0);
     let script = [Does::Answer(10_000), Does::Answer(7)];
-    let seen = run(policy(), &hedge_after(50), &there, &script).await;
+    let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!(
         (seen.result, seen.started, seen.took),
         (Ok(2), vec![0, 50], 57)
@@ -149,7 +154,7 @@ async fn a_slow_attempt_is_joined_by_another_and_the_loser_is_dropped() {
 async fn the_first_attempt_may_still_win() {
     let there = there(3.0);
     let script = [Does::Answer(60), Does::Answer(100)];
-    let seen = run(policy(), &hedge_after(50), &there, &script).await;
+    let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(1), 60));
     assert_eq!(there.budget().unwrap().balance(), 2.0, "the hedge was sent");
 }
@@ -158,7 +163,7 @@ async fn the_first_attempt_may_still_win() {
 async fn without_a_budget_left_nothing_is_hedged() {
     let there = there(0.5);
     let script = [Does::Answer(10_000), Does::Answer(7)];
-    let seen = run(policy(), &hedge_after(50), &there, &script).await;
+    let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(1), 10_000));
 }
 
@@ -166,7 +171,7 @@ async fn without_a_budget_left_nothing_is_hedged() {
 async fn a_failure_while_the_hedge_runs_is_waited_out() {
     let there = there(3.0);
     let script = [Does::Fail(60, Failure::ambiguous()), Does::Answer(100)];
-    let seen = run(policy(), &hedge_after(50), &there, &script).await;
+    let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Ok(2), 150));
 }
 
@@ -179,7 +184,7 @@ async fn when_all_have_failed_the_policy_decides_once() {
         Does::Fail(30, failed),
         Does::Answer(5),
     ];
-    let seen = run(policy(), &hedge_after(50), &there, &script).await;
+    let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!(seen.result, Ok(3));
     assert_eq!(seen.started, [0, 50, 1080]);
     assert_eq!(
@@ -193,11 +198,11 @@ async fn when_all_have_failed_the_policy_decides_once() {
 async fn hedges_count_among_the_retries_of_the_policy() {
     let there = there(10.0);
     let script = [Does::Fail(60, Failure::ambiguous())];
-    let seen = run(policy().max_retries(1), &hedge_after(50), &there, &script).await;
+    let seen = run(policy().max_retries(1), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.started), (Err(Some(2)), vec![0, 50]));
     assert_eq!(seen.summary.reason, Some(StopReason::RetriesExhausted));
     let off = policy().max_retries(0);
-    let seen = run(off, &hedge_after(50), &there, &script).await;
+    let seen = run(off, hedge_after(50), &there, &script).await;
     assert_eq!(seen.started, [0], "retries are off");
 }
 
@@ -205,14 +210,14 @@ async fn hedges_count_among_the_retries_of_the_policy() {
 async fn a_fatal_failure_ends_the_race() {
     let there = there(3.0);
     let script = [Does::Answer(10_000), Does::Fail(10, Failure::permanent())];
-    let seen = run(policy(), &hedge_after(50), &there, &script).await;
+    let seen = run(policy(), hedge_after(50), &there, &script).await;
     assert_eq!((seen.result, seen.took), (Err(Some(2)), 60));
     assert_eq!(seen.summary.reason, Some(StopReason::Permanent));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
-    let hedge = Hedge::new(&HedgeConfig::after(MILLI * 50).max_hedges(3)).unwrap();
+    let hedge = hedge_after(50).max_hedges(3);
     let there = there(10.0);
     let later = Failure::throttled().hint(Hint::after(MILLI * 5000));
     let script = [
@@ -221,7 +226,7 @@ async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
         Does::Answer(5),
     ];
     let quick = policy().hint(relent::HintMode::Exact);
-    let seen = run(quick, &hedge, &there, &script).await;
+    let seen = run(quick, hedge, &there, &script).await;
     // The delay counts from when it was given, at 60 ms; no hedge joined at 100 ms.
     assert_eq!((seen.result, seen.started), (Ok(3), vec![0, 50, 5060]));
 }
@@ -230,7 +235,7 @@ async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
 async fn each_attempt_has_its_own_limit() {
     let there = there(10.0);
     let limited = policy().attempt_timeout(MILLI * 80).max_retries(1);
-    let seen = run(limited, &hedge_after(50), &there, &[Does::Answer(10_000)]).await;
+    let seen = run(limited, hedge_after(50), &there, &[Does::Answer(10_000)]).await;
     // Cut off at 80 ms and at 130 ms.
     assert_eq!((seen.result, seen.took), (Err(None), 130));
 }
@@ -239,29 +244,29 @@ async fn each_attempt_has_its_own_limit() {
 async fn a_deadline_cuts_all_of_them_off() {
     let there = there(10.0);
     let limited = policy().deadline(MILLI * 100);
-    let seen = run(limited, &hedge_after(50), &there, &[Does::Answer(10_000)]).await;
+    let seen = run(limited, hedge_after(50), &there, &[Does::Answer(10_000)]).await;
     assert_eq!((seen.result, seen.took, seen.most), (Err(None), 100, 2));
     assert_eq!(seen.summary.reason, Some(StopReason::Deadline));
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_delay_all_go_out_at_once() {
-    let hedge = Hedge::new(&HedgeConfig::after(Duration::ZERO).max_hedges(2)).unwrap();
+    let hedge = hedge_after(0).max_hedges(2);
     let there = there(10.0);
     let script = [Does::Answer(30), Does::Answer(20), Does::Answer(10)];
-    let seen = run(policy(), &hedge, &there, &script).await;
+    let seen = run(policy(), hedge, &there, &script).await;
     assert_eq!((seen.result, seen.started), (Ok(3), vec![0, 0, 0]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn cancelling_drops_all_attempts() {
-    let (log, hedge, policy) = (Log::default(), hedge_after(50), policy().build().unwrap());
+    let log = Log::default();
+    let policy = policy().hedge(hedge_after(50)).build().unwrap();
     let begin = tokio::time::Instant::now();
     let gave_up = retry_with(&policy, |attempt| {
         log.attempt(begin, attempt.number, &[Does::Answer(10_000)])
     })
     .cancel_on(tokio::time::sleep(MILLI * 70))
-    .hedge(&hedge)
     .await
     .unwrap_err();
     assert_eq!(gave_up.reason(), StopReason::Cancelled);
@@ -270,19 +275,94 @@ async fn cancelling_drops_all_attempts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_percentile_learns_from_all_callers_what_is_slow() {
-    let hedge = Hedge::new(&HedgeConfig::percentile(0.95)).unwrap();
-    let policy = policy().build().unwrap();
+    let config = HedgeConfig::percentile(0.95);
+    let policy = policy().hedge(config).build().unwrap();
+    let (there, elsewhere) = (Destination::new(&policy), Destination::new(&policy));
     for _ in 0..400 {
         retry(&policy, || async {
             tokio::time::sleep(MILLI * 10).await;
             Ok::<_, ()>(())
         })
-        .hedge(&hedge)
+        .destination(&there)
         .await
         .unwrap();
     }
-    let delay = hedge.delay().unwrap();
+    let delay = there.hedge(&config).unwrap().delay().unwrap();
     assert!(delay >= MILLI * 10 && delay <= MILLI * 12, "{delay:?}");
+    // What one destination takes says nothing about another.
+    assert_eq!(elsewhere.hedge(&config).unwrap().delay(), None);
+}
+
+/// Without one nobody would remember anything, and nothing would ever be hedged.
+#[tokio::test(start_paused = true)]
+async fn a_percentile_without_a_destination_is_refused() {
+    let policy = policy()
+        .hedge(HedgeConfig::percentile(0.95))
+        .build()
+        .unwrap();
+    let asked = Cell::new(0);
+    let ask = || {
+        asked.set(asked.get() + 1);
+        async { Ok::<_, std::io::Error>(()) }
+    };
+    let gave_up = retry(&policy, ask).await.unwrap_err();
+    assert_eq!(
+        (gave_up.reason(), asked.get()),
+        (StopReason::NoDestination, 0)
+    );
+    let said = gave_up.to_string();
+    assert!(said.contains("needs a destination"), "{said}");
+    let there = Destination::new(&policy);
+    retry(&policy, ask).destination(&there).await.unwrap();
+}
+
+/// What waits for nobody hedges nothing, and needs no destination for it.
+#[tokio::test(start_paused = true)]
+async fn where_attempts_must_not_overlap_nothing_is_hedged() {
+    let slow = || tokio::time::sleep(MILLI * 1000);
+    for config in [
+        HedgeConfig::after(Duration::ZERO),
+        HedgeConfig::percentile(0.95),
+    ] {
+        let policy = policy().hedge(config).build().unwrap();
+        let asked = Cell::new(0);
+        let ask = || asked.set(asked.get() + 1);
+        update(&policy, || async {
+            ask();
+            slow().await;
+            Written::<_, ()>::Done(())
+        })
+        .await
+        .unwrap();
+        retry_mut(&policy, async |_| {
+            ask();
+            slow().await;
+            Ok::<_, ()>(())
+        })
+        .run()
+        .await
+        .unwrap();
+        let blocking = blocking::retry(&policy, || {
+            ask();
+            Ok::<_, ()>(())
+        });
+        blocking.run().unwrap();
+        assert_eq!(asked.get(), 3, "{config:?}");
+    }
+}
+
+/// Where a policy of another's making is used at a destination, that remembers for both.
+#[tokio::test(start_paused = true)]
+async fn a_destination_remembers_for_the_hedges_of_every_policy_that_is_used_there() {
+    let there = there(10.0);
+    let slow = [Does::Answer(10_000), Does::Answer(5)];
+    for (after, took) in [(50, 55), (80, 85)] {
+        let seen = run(policy(), hedge_after(after), &there, &slow).await;
+        assert_eq!((seen.result, seen.took), (Ok(2), took));
+    }
+    let refused = [Does::Fail(5, Failure::overloaded())];
+    run(policy(), hedge_after(50), &there, &refused).await;
+    assert_eq!(there.hedge(&hedge_after(50)).unwrap().delay(), None);
 }
 
 #[test]
@@ -293,15 +373,14 @@ fn dropping_the_future_of_a_race_gives_nothing_back_that_was_sent() {
         .build()
         .unwrap();
     let _inside = runtime.enter();
-    let (there, hedge) = (there(3.0), hedge_after(0));
-    let policy = policy().build().unwrap();
+    let there = there(3.0);
+    let policy = policy().hedge(hedge_after(0)).build().unwrap();
     {
         let mut future = pin!(
             retry(&policy, || async {
                 std::future::pending::<Result<(), ()>>().await
             })
             .destination(&there)
-            .hedge(&hedge)
             .into_future()
         );
         let mut context = Context::from_waker(Waker::noop());
@@ -315,10 +394,8 @@ fn dropping_the_future_of_a_race_gives_nothing_back_that_was_sent() {
 #[tokio::test(start_paused = true)]
 async fn it_can_be_spawned() {
     let task = tokio::spawn(async {
-        let hedge = hedge_after(50);
-        retry(Policy::STANDARD, || async { Ok::<_, ()>(1) })
-            .hedge(&hedge)
-            .await
+        let policy = policy().hedge(hedge_after(50)).build().unwrap();
+        retry(&policy, || async { Ok::<_, ()>(1) }).await
     });
     assert_eq!(task.await.unwrap().unwrap(), 1);
 }
@@ -353,8 +430,8 @@ proptest! {
             .build()
             .unwrap();
         let config = HedgeConfig::after(MILLI * delay).max_hedges(hedges);
-        let (hedge, there) = (Hedge::new(&config).unwrap(), there(f64::from(tokens)));
-        let seen = runtime.block_on(run(policy(), &hedge, &there, &script));
+        let there = there(f64::from(tokens));
+        let seen = runtime.block_on(run(policy(), config, &there, &script));
         let attempts = seen.started.len() as u32;
         prop_assert_eq!(seen.summary.attempts, attempts);
         prop_assert!(attempts <= 4);

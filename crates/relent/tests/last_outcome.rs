@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use relent::{
-    Clock, Destination, Driver, Failure, GateConfig, GaveUp, Hedge, HedgeConfig, Hint, Policy,
+    Clock, Destination, Driver, Failure, GateConfig, GaveUp, HedgeConfig, Hint, Policy,
     RequestRateConfig, StopReason, TokioClock, VirtualClock, blocking, retry, retry_mut, retry_on,
 };
 use tokio::time::sleep;
@@ -144,12 +144,13 @@ async fn the_borrowing_loops_keep_the_error_of_an_attempt_whose_retry_is_held_ba
 async fn the_hedging_loop_keeps_the_error_of_an_attempt_whose_retry_is_held_back() {
     for by in ALL {
         let (policy, there) = (by.policy(), by.destination().await);
-        let hedge = Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
+        let hedge = HedgeConfig::after(SECOND);
+        let policy = policy.into_builder().hedge(hedge).build().unwrap();
         let attempt = || async {
             by.begins(&there, TokioClock);
             Err::<(), _>("refused")
         };
-        let hedged = retry(&policy, attempt).destination(&there).hedge(&hedge);
+        let hedged = retry(&policy, attempt).destination(&there);
         by.check(&hedged.await.unwrap_err());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use collector::{Collector, Measured, measure};
 use relent::observe::{self, Label};
 use relent::{
-    Backoff, Budget, BudgetConfig, Cause, Destination, Driver, Failure, Hedge, HedgeConfig, Hint,
+    Backoff, Budget, BudgetConfig, Cause, Destination, Driver, Failure, HedgeConfig, Hint,
     HintSource, Jitter, Policy, PolicyBuilder, Polled, StopReason, Ticker, VirtualClock, blocking,
     poll, retry_with,
 };
@@ -282,8 +282,8 @@ fn nothing_is_told_to_one_who_does_not_listen() {
 async fn a_hedge_is_an_attempt_and_no_retry() {
     let recorder = metrics_util::debugging::DebuggingRecorder::new();
     let _recording = metrics::set_default_local_recorder(&recorder);
-    let policy = policy().build().unwrap();
-    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(10))).unwrap();
+    let hedge = HedgeConfig::after(Duration::from_millis(10));
+    let policy = policy().hedge(hedge).build().unwrap();
     let asked = retry_with(&policy, |attempt| async move {
         if attempt.number == 2 {
             return Err("down");
@@ -291,7 +291,7 @@ async fn a_hedge_is_an_attempt_and_no_retry() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         Ok(())
     });
-    asked.hedge(&hedge).await.unwrap();
+    asked.await.unwrap();
     assert_eq!(
         collector::measured(&recorder.snapshotter()),
         measures([
@@ -392,9 +392,9 @@ async fn what_holds_requests_back_is_counted_and_timed() {
 /// The failure that decides is the plainer one, which came first; each is counted as what it was.
 #[tokio::test(start_paused = true)]
 async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_destination() {
-    let policy = policy().max_retries(1).build().unwrap();
+    let hedge = HedgeConfig::after(Duration::from_millis(10));
+    let policy = policy().max_retries(1).hedge(hedge).build().unwrap();
     let there = Destination::new(&policy);
-    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(10))).unwrap();
     let recorder = metrics_util::debugging::DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let _recorder = metrics::set_default_local_recorder(&recorder);
@@ -410,7 +410,6 @@ async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_dest
     retry_with(&policy, call)
         .classify(|failure: &Failure| *failure)
         .destination(&there)
-        .hedge(&hedge)
         .await
         .unwrap_err();
     let measured = collector::measured(&snapshotter);
@@ -424,9 +423,9 @@ async fn each_attempt_of_a_race_that_fails_is_counted_once_and_heard_by_the_dest
 /// A race that is won by one says what became of the other.
 #[tokio::test(start_paused = true)]
 async fn what_one_of_a_race_was_told_cools_everybody_down_though_another_won() {
-    let policy = policy().build().unwrap();
+    let hedge = HedgeConfig::after(Duration::from_millis(10));
+    let policy = policy().hedge(hedge).build().unwrap();
     let there = Destination::new(&policy);
-    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(10))).unwrap();
     let call = |attempt: relent::Attempt| async move {
         let millis = 10 * u64::from(attempt.number) + 10;
         tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -438,7 +437,6 @@ async fn what_one_of_a_race_was_told_cools_everybody_down_though_another_won() {
     retry_with(&policy, call)
         .classify(|failure: &Failure| *failure)
         .destination(&there)
-        .hedge(&hedge)
         .await
         .unwrap();
     assert!(there.cooldown().has_begun());

@@ -141,6 +141,7 @@ async fn rule_7_a_look_at_what_is_not_ready_is_neither_paid_for_nor_a_failure() 
 async fn what_is_not_ready_ends_a_race_and_no_hedge_joins_in_its_place() {
     let policy = Policy::builder(Backoff::constant(10 * SECOND))
         .jitter(Jitter::None)
+        .hedge(HedgeConfig::after(SECOND))
         .build()
         .unwrap();
     let looks = RefCell::new(Vec::new());
@@ -156,8 +157,7 @@ async fn what_is_not_ready_ends_a_race_and_no_hedge_joins_in_its_place() {
             })
         }
     });
-    let hedge = relent::Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
-    done.hedge(&hedge).await.unwrap();
+    done.await.unwrap();
     // The look at 0 has a hedge at 1, and answers for both at 2; so does the next.
     assert_eq!(*looks.borrow(), [0, 1, 12, 13]);
 }

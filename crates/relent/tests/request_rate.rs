@@ -8,8 +8,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use relent::{
-    Backoff, Destination, Failure, GateConfig, Hedge, HedgeConfig, Policy, RequestRateConfig,
-    StopReason, VirtualClock, blocking, retry, retry_mut,
+    Backoff, Destination, Failure, GateConfig, HedgeConfig, Policy, RequestRateConfig, StopReason,
+    VirtualClock, blocking, retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
 
@@ -182,18 +182,19 @@ async fn the_borrowing_and_the_hedged_loop_are_held_back_too() {
     let answer = retry_mut(&policy, async |_| Ok::<_, ()>(1)).destination(&there);
     answer.run().await.unwrap();
     assert_eq!(began.elapsed().as_millis() / 10, 10);
-    let hedge = Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
+    let hedge = HedgeConfig::after(SECOND);
+    let policy = policy.into_builder().hedge(hedge).build().unwrap();
     let answer = retry(&policy, || async { Ok::<_, ()>(1) });
-    answer.destination(&there).hedge(&hedge).await.unwrap();
+    answer.destination(&there).await.unwrap();
     assert_eq!(began.elapsed().as_millis() / 10, 20);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hedge_is_an_attempt_and_goes_only_if_there_is_a_slot_for_it_now() {
-    let policy = policy();
     for (after, attempts) in [(SECOND / 20, 1), (SECOND / 5, 2)] {
+        let policy = policy().into_builder().hedge(HedgeConfig::after(after));
+        let policy = policy.build().unwrap();
         let there = Destination::new(&policy);
-        let hedge = Hedge::new(&HedgeConfig::after(after)).unwrap();
         let mut count = 0;
         let slow = retry(&policy, || {
             count += 1;
@@ -202,7 +203,7 @@ async fn a_hedge_is_an_attempt_and_goes_only_if_there_is_a_slot_for_it_now() {
                 Ok::<_, ()>(())
             }
         });
-        slow.destination(&there).hedge(&hedge).await.unwrap();
+        slow.destination(&there).await.unwrap();
         assert_eq!(count, attempts);
     }
 }

@@ -71,6 +71,14 @@ impl Leave {
     pub(super) const fn use_up(self) -> Instant {
         self.at
     }
+
+    /// Whether somebody had to know the time when it was given: without a limit of time, a hedge, a
+    /// trace and a destination to be asked, nobody had.
+    #[inline]
+    #[must_use]
+    pub const fn is_timed(&self) -> bool {
+        self.at.as_nanos() != NOT_YET.as_nanos()
+    }
 }
 
 /// The room that a [`Call`] takes for where it stands at its destination: `()` for a call without one,

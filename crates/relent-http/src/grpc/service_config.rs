@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::{
-    Backoff, Budget, BudgetConfig, GrpcCode, Hedge, HedgeConfig, HintMode, Jitter, MAX_HEDGES,
-    Pattern, Policy,
+    Backoff, Budget, BudgetConfig, GrpcCode, HedgeConfig, HintMode, Jitter, MAX_HEDGES, Pattern,
+    Policy,
 };
 
 use json::Node;
@@ -76,7 +76,6 @@ pub struct ServiceConfig {
 pub struct MethodConfig {
     policy: Arc<Policy>,
     hedging: Option<Hedging>,
-    hedge: Option<Arc<Hedge>>,
 }
 
 impl MethodConfig {
@@ -90,12 +89,6 @@ impl MethodConfig {
     #[must_use]
     pub const fn hedging(&self) -> Option<&Hedging> {
         self.hedging.as_ref()
-    }
-
-    /// The same as a hedge, shared by all callers of the method.
-    #[must_use]
-    pub const fn hedge(&self) -> Option<&Arc<Hedge>> {
-        self.hedge.as_ref()
     }
 }
 
@@ -269,7 +262,6 @@ impl ServiceConfig {
             .build()
             .map_err(|error| entry.error(error.to_string()))?;
         let method = MethodConfig {
-            hedge: policy.new_hedge().map(Arc::new),
             policy: Arc::new(policy),
             hedging,
         };

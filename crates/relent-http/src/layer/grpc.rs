@@ -19,7 +19,7 @@ use super::{MapBody, Override, ResponseBody, Retry, RetryLayer, ServiceError, Un
 use crate::cross_layer::CrossLayer;
 use crate::deadline::within;
 use crate::destinations::DestinationSource;
-use crate::grpc::{MethodConfig, Peeked, ServiceConfig, timeout};
+use crate::grpc::{Peeked, ServiceConfig, timeout};
 use crate::replay::{BoxError, ByType, Reopen};
 
 pub use attempts::Attempts;
@@ -178,11 +178,6 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
             overrides.policy = method.map(|method| method.policy().clone());
         }
         overrides.repeatable = overrides.repeatable.or(declared);
-        if overrides.hedge.is_none()
-            && let Some(hedge) = method.and_then(MethodConfig::hedge)
-        {
-            overrides.hedge = Some(Some(hedge.clone()));
-        }
         let policy = overrides.policy.as_ref();
         let policy = policy.unwrap_or(&self.retry.config.policy);
         let sooner = timeout.and_then(|timeout| within(policy, timeout));

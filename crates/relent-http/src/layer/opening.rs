@@ -178,17 +178,23 @@ where
         let driver = config.driver(request.uri(), policy, repeatable);
         let once = overrides.no_retry || policy.max_retries() == Some(0);
         let may_hedge = !once && repeatable.is_allowed_by(policy);
-        let hedge = overrides.hedge.as_ref().unwrap_or(&config.hedge);
-        let hedge = hedge.as_ref().filter(|_| may_hedge);
+        let driver = config.with_extras(driver).start();
+        // There is a destination, which can remember what any policy needs.
+        let of_policy = || driver.hedge().ok().flatten();
+        let hedge = match overrides.hedge {
+            _ if !may_hedge => None,
+            Some(said) => said,
+            None => of_policy(),
+        };
         let extras = (hedge.is_some() || config.cross.is_some()).then(|| {
             Box::new(Extras {
-                hedge: hedge.cloned(),
+                hedge,
                 telling: config.telling(),
                 ..Extras::default()
             })
         });
         Opening {
-            driver: config.with_extras(driver).start(),
+            driver,
             facts: Some(facts),
             once,
             extras,

@@ -51,7 +51,7 @@ impl Override {
         self
     }
 
-    /// Hedged by this; see [`RetryLayer::hedge`](super::RetryLayer::hedge).
+    /// Hedged by this in place of the `[hedge]` of the policy; see [`RetryLayer`](super::RetryLayer).
     #[must_use]
     pub fn hedge(mut self, hedge: impl Into<Arc<Hedge>>) -> Self {
         self.hedge = Some(Some(hedge.into()));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, Request};
 use http_body::Frame;
-use http_body_util::StreamBody;
+use http_body_util::{Full, StreamBody};
 use proptest::prelude::*;
 use relent::{Attempt, Budget, BudgetConfig, Destination, Hedge, HedgeConfig, StopReason};
 use relent_http::{Override, RetryLayer};
@@ -18,8 +18,8 @@ use super::{ending, get, policy, post, request};
 
 const MILLI: Duration = Duration::from_millis(1);
 
-fn hedge() -> Hedge {
-    Hedge::new(&HedgeConfig::after(MILLI * 50)).unwrap()
+fn hedge() -> HedgeConfig {
+    HedgeConfig::after(MILLI * 50)
 }
 
 fn there() -> Arc<Destination> {
@@ -34,7 +34,11 @@ fn there() -> Arc<Destination> {
 }
 
 fn hedged() -> RetryLayer {
-    RetryLayer::new(policy().build().unwrap()).hedge(hedge())
+    hedged_by(hedge())
+}
+
+fn hedged_by(hedge: HedgeConfig) -> RetryLayer {
+    RetryLayer::new(policy().hedge(hedge).build().unwrap())
 }
 
 fn late(millis: u32, status: u16) -> Answer {
@@ -90,18 +94,18 @@ async fn a_post_is_hedged_only_with_a_key_or_at_its_callers_word() {
 
 #[tokio::test(start_paused = true)]
 async fn the_callers_no_is_stronger_than_what_the_policy_assumes_of_all() {
-    let assuming = || policy().assume_repeatable(true).build().unwrap();
+    let assuming = || policy().assume_repeatable(true);
     for (overrides, calls) in [(Override::new(), 2), (Override::new().repeatable(false), 1)] {
         for mut request in [get(), post()] {
             let mock = Mock::new([late(80, 200)]);
-            let layer = RetryLayer::new(assuming()).hedge(hedge());
+            let layer = RetryLayer::new(assuming().hedge(hedge()).build().unwrap());
             request.extensions_mut().insert(overrides.clone());
             layer.layer(mock.clone()).oneshot(request).await.unwrap();
             assert_eq!(mock.calls(), calls, "{overrides:?}");
         }
         for mut request in [get(), post()] {
             let mock = Mock::new([status(500), status(200)]);
-            let layer = RetryLayer::new(assuming());
+            let layer = RetryLayer::new(assuming().build().unwrap());
             request.extensions_mut().insert(overrides.clone());
             layer.layer(mock.clone()).oneshot(request).await.unwrap();
             assert_eq!(mock.calls(), calls, "{overrides:?}");
@@ -114,6 +118,47 @@ async fn one_request_can_be_hedged_by_another_rule() {
     let mut get = get();
     let sooner = Hedge::new(&HedgeConfig::after(MILLI * 10)).unwrap();
     get.extensions_mut().insert(Override::new().hedge(sooner));
+    let mock = Mock::new([Answer::Hang, late(5, 200)]);
+    let begin = tokio::time::Instant::now();
+    let layer = RetryLayer::new(policy().build().unwrap());
+    layer.layer(mock).oneshot(get).await.unwrap();
+    assert_eq!(begin.elapsed(), MILLI * 15);
+}
+
+#[tokio::test(start_paused = true)]
+async fn percentiles_of_different_hosts_do_not_mix() {
+    let percentile = HedgeConfig::percentile(0.5);
+    let layer = hedged_by(percentile);
+    let get = |host: &str| Request::get(host).body(Full::<Bytes>::default()).unwrap();
+    let asked = |host, answer| {
+        let mock = Mock::new([answer]);
+        let call = layer.layer(mock.clone()).oneshot(get(host));
+        async move {
+            call.await.unwrap();
+            mock.calls()
+        }
+    };
+    for _ in 0..40 {
+        assert_eq!(asked("http://quick/", late(10, 200)).await, 1);
+        assert_eq!(asked("http://slow/", late(400, 200)).await, 1);
+    }
+    assert_eq!(asked("http://quick/", late(300, 200)).await, 2);
+    assert_eq!(asked("http://slow/", late(300, 200)).await, 1);
+    assert_eq!(
+        asked("http://new/", late(300, 200)).await,
+        1,
+        "nothing is known"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_can_be_hedged_by_its_own_policy() {
+    let mut get = get();
+    let own = policy()
+        .hedge(HedgeConfig::after(MILLI * 10))
+        .build()
+        .unwrap();
+    get.extensions_mut().insert(Override::new().policy(own));
     let mock = Mock::new([Answer::Hang, late(5, 200)]);
     let begin = tokio::time::Instant::now();
     let layer = RetryLayer::new(policy().build().unwrap());
@@ -209,9 +254,8 @@ async fn a_call_that_is_dropped_while_its_hedge_waits_for_the_service_gives_it_b
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_hedge_leaves_the_first_attempt_alone() {
-    let several = Hedge::new(&HedgeConfig::after(MILLI * 50).max_hedges(3)).unwrap();
     let mock = Mock::new([late(500, 200), status(429)]);
-    let layer = hedged().hedge(several);
+    let layer = hedged_by(hedge().max_hedges(3));
     let result = layer.layer(mock.clone()).oneshot(get()).await;
     assert_eq!(ending(&result), (Some(200), 2, None));
 }
@@ -268,7 +312,7 @@ proptest! {
             .unwrap();
         let config = HedgeConfig::after(MILLI * delay).max_hedges(hedges);
         let there = there();
-        let layer = hedged().hedge(Hedge::new(&config).unwrap()).destination(there.clone());
+        let layer = hedged_by(config).destination(there.clone());
         let mock = Mock::new(answers.iter().map(|(after, status)| late(*after, *status)));
         let request = if repeatable { get() } else { post() };
         let result = runtime.block_on(layer.layer(mock.clone()).oneshot(request));

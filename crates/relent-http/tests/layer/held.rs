@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use relent::{GaveUp, Hedge, HedgeConfig, StopReason};
+use relent::{GaveUp, HedgeConfig, StopReason};
 use relent_http::{NotKept, ReplayBody, ResponseBody, RetryLayer, ServiceError};
 use tower::{Layer, ServiceExt};
 
@@ -31,10 +31,17 @@ async fn held_back(by: By, hedge: bool, answer: Answer) -> Result {
             mock.clone().oneshot(request)
         }
     });
-    let mut layer = RetryLayer::new(policy).destination(there);
-    if hedge {
-        layer = layer.hedge(Hedge::new(&HedgeConfig::after(SECOND)).unwrap());
-    }
+    let hedging = || {
+        policy
+            .clone()
+            .into_builder()
+            .hedge(HedgeConfig::after(SECOND))
+    };
+    let policy = match hedge {
+        true => hedging().build().unwrap(),
+        false => policy,
+    };
+    let layer = RetryLayer::new(policy).destination(there);
     let result = layer.layer(service).oneshot(get()).await;
     assert_eq!(mock.calls(), 1, "{by:?}");
     result

@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use http_body_util::Full;
 use relent::{
-    Backoff, Budget, BudgetConfig, Destination, Driver, Failure, GaveUp, Hedge, HedgeConfig, Hint,
-    Policy, PolicyBuilder, RequestRateConfig, StopReason, TokioClock,
+    Backoff, Budget, BudgetConfig, Destination, Driver, Failure, GaveUp, HedgeConfig, Hint, Policy,
+    PolicyBuilder, RequestRateConfig, StopReason, TokioClock,
 };
 use relent_http::{BoxError, ReadinessError, ReplayBody, ResponseBody, RetryLayer, ServiceError};
 use tokio::sync::Semaphore;
@@ -190,8 +190,8 @@ async fn a_call_that_waits_for_its_retry_keeps_nobody_out() {
 }
 
 fn hedged(policy: PolicyBuilder) -> RetryLayer {
-    let hedge = Hedge::new(&HedgeConfig::after(50 * MILLI)).unwrap();
-    RetryLayer::new(policy.build().unwrap()).hedge(hedge)
+    let policy = policy.hedge(HedgeConfig::after(50 * MILLI));
+    RetryLayer::new(policy.build().unwrap())
 }
 
 /// The permit of the attempt that failed went to the hedge of the same call, which was first in the

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Empty;
-use relent::{Backoff, Hedge, HedgeConfig, StopReason, Summary, VirtualClock};
+use relent::{Backoff, HedgeConfig, StopReason, Summary, VirtualClock};
 use relent_http::{Caller, Override, ReplayBody, RetryLayer};
 use relent_reqwest::recipe;
 use relent_reqwest::{Body, Client};
@@ -259,9 +259,9 @@ async fn the_layer_takes_the_nearer_deadline_of_request_and_policy() {
 async fn a_hedge_tells_that_it_is_another_attempt_and_what_time_is_left() {
     let seen = Seen::default();
     let policy = quick().deadline(Duration::from_millis(500)).max_retries(1);
-    let hedge = Hedge::new(&HedgeConfig::after(Duration::from_millis(50))).unwrap();
+    let policy = policy.hedge(HedgeConfig::after(Duration::from_millis(50)));
     let layer = RetryLayer::new(policy.build().unwrap());
-    let hedged = layer.hedge(hedge).cross_layer().layer(local(seen.clone()));
+    let hedged = layer.cross_layer().layer(local(seen.clone()));
     hedged.oneshot(get("/hang")).await.unwrap_err();
     assert_eq!(seen.attempts(), [1, 2]);
     assert_eq!(seen.remaining(), [500, 450].map(Duration::from_millis));

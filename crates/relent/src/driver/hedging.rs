@@ -1,8 +1,11 @@
 //! What a driver does for attempts that run at once.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
-use relent_core::{Cause, Failure, Hedge, Instant, Leave, Policy, Raced, Racer, Random};
+use relent_core::{
+    Cause, Failure, Hedge, Instant, Leave, Policy, Raced, Racer, Random, StopReason,
+};
 
 use super::{Driver, Target};
 use crate::clock::Clock;
@@ -14,6 +17,27 @@ where
     P: Deref<Target = Policy>,
     D: Target,
 {
+    /// What hedges the attempts, if the policy hedges: what the destination remembers for it. Without a
+    /// destination it is made anew, and knows only this call. `None` if nothing is hedged.
+    ///
+    /// # Errors
+    /// The policy hedges at a percentile, and there is no destination, which would remember how long
+    /// successes take: the call is to [give up](Self::on_declined) for
+    /// [that reason](StopReason::NoDestination).
+    pub fn hedge(&self) -> Result<Option<Arc<Hedge>>, StopReason> {
+        let policy = self.policy();
+        // A hedge is a retry.
+        let config = policy.hedge().filter(|_| policy.max_retries() != Some(0));
+        let Some(config) = config else {
+            return Ok(None);
+        };
+        match self.destination() {
+            Some(destination) => Ok(destination.hedge(config)),
+            None if config.learns() => Err(StopReason::NoDestination),
+            None => Ok(policy.new_hedge().map(Arc::new)),
+        }
+    }
+
     /// The attempt starts that has leave, and hedges may join it.
     pub fn begin_race(&mut self, hedge: &Hedge, leave: Leave) -> Racer {
         self.call.begin_race(&mut self.environment, hedge, leave)

@@ -21,7 +21,7 @@ pub trait Target: sealed::Sealed {
     #[doc(hidden)]
     #[inline]
     fn shared(&self) -> Option<&relent_core::Destination<Locked>> {
-        self.destination().map(|destination| &destination.0)
+        self.destination().map(|destination| &destination.core)
     }
 }
 
