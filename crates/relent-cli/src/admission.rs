@@ -4,6 +4,13 @@ use relent::{Driver, Holding, Leave, Next, Policy, Random, Stop, Target, TokioCl
 
 use crate::live::Live;
 
+/// Says that nothing is hedged, if the policy would.
+pub(crate) fn say_what_does_not_apply(policy: &Policy, live: Live, why: &str) {
+    if policy.hedge().is_some() && policy.max_retries() != Some(0) {
+        live.say(|| format!("the [hedge] of the policy does not apply: {why}"));
+    }
+}
+
 /// Waits until the next attempt may start, and says what holds it back. Can be dropped at any time.
 ///
 /// # Errors

@@ -28,7 +28,7 @@ use relent::{
 use relent_reqwest::{AttemptError, Client, Download, Failed, Last};
 use relent_reqwest::{recipe, watched};
 
-use crate::admission::admitted;
+use crate::admission::{admitted, say_what_does_not_apply};
 use crate::console::{complain, print};
 use crate::live::{Live, Waiting};
 use crate::quit::Quit;
@@ -97,6 +97,8 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         true => Live::new(quiet).telling_end(),
         false => Live::new(quiet),
     };
+    let why = "an attempt goes on with the body, and two bodies cannot go into one output";
+    say_what_does_not_apply(&policy, live, why);
     // One caller, for which the whole policy holds.
     let there = Destination::new(&policy);
     let mut driver = Driver::builder(&policy, TokioClock)

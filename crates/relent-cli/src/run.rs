@@ -21,7 +21,7 @@ use relent::{
 };
 use tokio::time::Instant;
 
-use crate::admission::admitted;
+use crate::admission::{admitted, say_what_does_not_apply};
 use crate::console::{complain, say};
 use crate::live::{Live, Waiting};
 use crate::options::{PolicyOptions, duration};
@@ -269,6 +269,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         kill_after,
         live: Live::new(args.options.quiet),
     };
+    let why = "two attempts of a command never run at the same time";
+    say_what_does_not_apply(&run.policy, run.live, why);
     // One caller, for which the whole policy holds.
     let there = Destination::new(&run.policy);
     let mut driver = Driver::builder(&run.policy, TokioClock)

@@ -69,3 +69,25 @@ fn what_fails_on_and_on_is_probed_at_the_pace_of_the_gate() {
     // Hundreds follow each other at once.
     assert!((2..100).contains(&server.count()), "{}", server.count());
 }
+
+#[test]
+fn a_download_is_never_hedged_and_says_so() {
+    let policy = policy("[hedge]\ndelay = '10ms'");
+    let late = Step::Slow(
+        Duration::from_millis(300),
+        usize::MAX,
+        response(200, &[], "done"),
+    );
+    let server = Server::script([late]);
+    let fetched = fetch(&[
+        "--policy",
+        policy.path().to_str().unwrap(),
+        &server.url("/"),
+    ]);
+    assert_eq!((fetched.status, server.count()), (0, 1));
+    let said = fetched.stderr;
+    assert!(
+        said.contains("the [hedge] of the policy does not apply"),
+        "{said}"
+    );
+}

@@ -79,3 +79,18 @@ fn a_signal_ends_the_wait_of_an_attempt_that_is_held_back() {
     kill(pid(&child), Signal::SIGTERM).unwrap();
     assert_eq!(code(&finish(child)), 128 + Signal::SIGTERM as i32);
 }
+
+#[test]
+fn a_command_is_never_hedged_and_is_told_so() {
+    let policy = policy("[hedge]\ndelay = '10ms'");
+    let options = ["--policy", path(&policy)];
+    let result = output(told(&options, "echo $RELENT_ATTEMPT; sleep 0.2"));
+    assert_eq!((code(&result), text(&result.stdout)), (0, "1\n"));
+    let said = text(&result.stderr);
+    assert!(
+        said.contains("the [hedge] of the policy does not apply"),
+        "{said}"
+    );
+    let quiet = output(sh(&options, "exit 0"));
+    assert_eq!(text(&quiet.stderr), "");
+}

@@ -251,7 +251,7 @@ impl RequestBuilder {
 
     /// Makes reading the body a part of each attempt: a response that is cut short is retried, and
     /// goes on where it ended if it can (see [`Client::download`]). The body is kept in memory. Such
-    /// attempts are not [hedged](Client::hedge).
+    /// attempts are not hedged.
     pub const fn whole_body(mut self) -> Self {
         self.plan.whole_body = true;
         self

@@ -25,7 +25,7 @@
 //! | to | call |
 //! |---|---|
 //! | retry an async operation | [`retry`], or `operation.retry(&policy)` with [`RetryExt`] |
-//! | send a second attempt when the first takes long | [`Retry::hedge`] |
+//! | send a second attempt when the first takes long | [`hedge`](PolicyBuilder::hedge) in the policy |
 //! | know the attempt number and the time left in it | [`retry_with`] |
 //! | use captured `&mut` state in it | [`retry_mut`]; in a spawned task [`retry_on`] |
 //! | retry a blocking operation | [`blocking::retry`] |

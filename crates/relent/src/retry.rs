@@ -31,6 +31,10 @@ pub type DefaultClock = crate::clock::StdClock;
 /// (design rule 1). A plain `Err` may have taken effect and is retried; see [`Retry::when`],
 /// [`Retry::classify`] and [`Retry::marked`] to say more.
 ///
+/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), an attempt that
+/// takes long is joined by another, the outcome that is there first is taken, and the other attempt is
+/// dropped: that has to be enough to cancel it. Each attempt is in a box then.
+///
 /// The closure makes a new future for each attempt, after the wait. It is `Send` if the closure and
 /// its futures are, so it can be spawned. To use captured `&mut` state, see [`retry_mut`].
 ///
