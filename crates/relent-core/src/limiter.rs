@@ -17,7 +17,9 @@
 //! | lapsed: neither came | anybody without a ticket, later. It is a token of the burst again: at most `burst` of them are kept, those beyond are lost as in any idle time |
 //!
 //! So no more than `burst + t/interval` attempts are admitted in the first t, and in any window of
-//! length t at most those and the ones that come late: `burst + (t + grace)/interval + 1`.
+//! length t at most those and the ones that come late: `burst + (t + grace)/interval + 1`. Attempts
+//! that cost more than one have their slots up to a burst apart, and come late with all of them at
+//! once: `2·burst + (t + grace)/interval`.
 //!
 //! # Who cannot hold a ticket
 //! A caller without a key, or with a new one each time, must not wait behind reservations for ever;
@@ -149,6 +151,8 @@ pub enum Verdict {
     },
     /// The attempt may not go on.
     Refused(Refusal),
+    /// The attempt costs more than the burst, so that it can never go on.
+    Impossible,
 }
 
 /// When a refused caller should come back.
@@ -205,6 +209,10 @@ impl Refusal {
 /// tickets that come late within the grace. Each call takes a time logarithmic in the slots
 /// reserved. A driver shares one value behind a lock. Time that steps back stands still.
 ///
+/// An attempt may cost more than one: then it counts as so many attempts at once, and a ticket is
+/// for all of them. With several limits for one attempt, or a [`Shedder`](crate::Shedder) behind
+/// them, see [`Intake`](crate::Intake), in which a refusal by one takes nothing from the others.
+///
 /// ```
 /// use core::time::Duration;
 /// use relent_core::{Instant, Limiter, LimiterConfig, Refusal, Verdict};
@@ -212,15 +220,15 @@ impl Refusal {
 /// let mut limiter = Limiter::new(&LimiterConfig::new(10, Duration::from_secs(1)))?;
 /// let start = Instant::ORIGIN;
 /// let (ann, bob) = (Some(1), Some(2));
-/// assert_eq!(limiter.judge(start, ann), Verdict::Admitted { ticket: false });
+/// assert_eq!(limiter.judge(start, ann, 1), Verdict::Admitted { ticket: false });
 ///
 /// // Refused, with a slot of his own; early, he hears of the same again.
 /// let ticket = Refusal::Ticket(Duration::from_millis(100));
-/// assert_eq!(limiter.judge(start, bob), Verdict::Refused(ticket));
-/// assert_eq!(limiter.judge(start, bob), Verdict::Refused(ticket));
+/// assert_eq!(limiter.judge(start, bob, 1), Verdict::Refused(ticket));
+/// assert_eq!(limiter.judge(start, bob, 1), Verdict::Refused(ticket));
 ///
 /// let slot = start.saturating_add(ticket.delay());
-/// assert_eq!(limiter.judge(slot, bob), Verdict::Admitted { ticket: true });
+/// assert_eq!(limiter.judge(slot, bob, 1), Verdict::Admitted { ticket: true });
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -243,10 +251,38 @@ pub struct Limiter {
     spare: u32,
     /// Reserved slots with their keys by time, also those that were used, until they lapse.
     reserved: VecDeque<(u64, u64)>,
-    /// The slot of each key that has one.
-    tickets: BTreeMap<u64, u64>,
+    /// The ticket of each key that has one.
+    tickets: BTreeMap<u64, Ticket>,
     /// Open slots by time.
     open: VecDeque<u64>,
+}
+
+/// What is reserved for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ticket {
+    slot: u64,
+    /// The attempts that it counts as; at most the burst.
+    cost: u32,
+}
+
+/// What an attempt finds, before anything is taken for it.
+enum Place {
+    /// It comes within the grace of its ticket.
+    Due,
+    /// It comes before the slot of its ticket.
+    Early(u64),
+    /// Open slots, which it may have.
+    Open,
+    /// Lapsed slots, which it may have.
+    Spare,
+    /// Room on the schedule.
+    Room,
+    /// No room.
+    Full,
+    /// The end of time: the schedule cannot move on.
+    Ended,
+    /// A cost above the burst.
+    Impossible,
 }
 
 impl Limiter {
@@ -274,31 +310,88 @@ impl Limiter {
         })
     }
 
-    /// Judges an attempt at `now` by the caller with this key; `None` for one that cannot be told
-    /// apart. The key is a hash of whatever identifies the caller.
-    pub fn judge(&mut self, now: Instant, key: Option<u64>) -> Verdict {
-        self.latest = self.latest.max(now.as_nanos());
-        let now = self.latest;
-        self.lapse(now);
-        let slot = key.and_then(|key| Some((key, *self.tickets.get(&key)?)));
-        if let Some((key, slot)) = slot {
-            if now < slot {
-                return refused(Refusal::Ticket, slot - now);
+    /// Judges an attempt at `now` by the caller with this key, which counts as `cost` attempts. A key
+    /// is a hash of whatever identifies the caller; `None` is one that cannot be told apart. A cost of 0
+    /// counts as 1.
+    ///
+    /// A ticket is for the cost at which it was given. Whoever comes in its slot with a lower one
+    /// leaves the rest to others; whoever comes with a higher one gives it up and is judged as without.
+    pub fn judge(&mut self, now: Instant, key: Option<u64>, cost: u32) -> Verdict {
+        let (now, cost) = (self.arrive(now), cost.max(1));
+        let place = self.place(now, key, cost);
+        let verdict = self.verdict(now, key, cost, &place);
+        if matches!(place, Place::Early(_) | Place::Ended | Place::Impossible) {
+            return verdict;
+        }
+        // What it holds is used now, or given up.
+        let left = match key.and_then(|key| self.tickets.remove(&key)) {
+            Some(ticket) if matches!(place, Place::Due) => ticket.cost - cost,
+            Some(ticket) => ticket.cost,
+            None => 0,
+        };
+        match (place, key) {
+            (Place::Open, _) => drop(self.open.drain(..cost as usize)),
+            (Place::Spare, _) => self.spare -= cost,
+            (Place::Room, _) => {
+                self.scheduled = self.scheduled.max(now);
+                self.advance(cost);
             }
-            self.tickets.remove(&key);
-            return Verdict::Admitted { ticket: true };
+            (Place::Full, Some(key)) => self.reserve(now, key, cost),
+            (Place::Full, None) => self.line_up(now, cost),
+            _ => {}
         }
-        if self.scheduled == u64::MAX {
-            // The end of time: the schedule cannot move on.
-            return refused(Refusal::Shared, self.interval);
+        self.lapsed(left);
+        verdict
+    }
+
+    /// How [`judge`](Self::judge) would judge the same attempt now. Nothing is taken, reserved or
+    /// counted.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use relent_core::{Instant, Limiter, LimiterConfig, Verdict};
+    ///
+    /// let mut limiter = Limiter::new(&LimiterConfig::new(10, Duration::from_secs(1)))?;
+    /// let (now, admitted) = (Instant::ORIGIN, Verdict::Admitted { ticket: false });
+    /// assert_eq!(limiter.peek(now, Some(1), 1), admitted);
+    /// assert_eq!(limiter.judge(now, Some(2), 1), admitted, "it is still there");
+    /// assert_eq!(limiter.peek(now, Some(1), 2), Verdict::Impossible, "above the burst of 1");
+    /// # Ok::<(), relent_core::PolicyError>(())
+    /// ```
+    pub fn peek(&mut self, now: Instant, key: Option<u64>, cost: u32) -> Verdict {
+        let (now, cost) = (self.arrive(now), cost.max(1));
+        let place = self.place(now, key, cost);
+        self.verdict(now, key, cost, &place)
+    }
+
+    /// The number of attempts that callers without a ticket can still make until so much later: the
+    /// quota that is left.
+    pub fn available(&mut self, now: Instant, within: Duration) -> u32 {
+        let now = self.arrive(now);
+        let from = self.scheduled.max(now);
+        let to = now
+            .saturating_add(nanos(within))
+            .saturating_add(self.tolerance);
+        let scheduled = match to.checked_sub(from) {
+            Some(time) if self.scheduled < u64::MAX => (time / self.interval).saturating_add(1),
+            _ => 0,
+        };
+        u32::try_from(scheduled).map_or(u32::MAX, |scheduled| scheduled.saturating_add(self.spare))
+    }
+
+    /// The time until that number of attempts by callers without a ticket can be made, if nobody else
+    /// comes. Zero if they can be made now.
+    pub fn until_available(&mut self, now: Instant, attempts: u32) -> Duration {
+        let now = self.arrive(now);
+        let more = u64::from(attempts.saturating_sub(self.spare));
+        if more == 0 {
+            return Duration::ZERO;
         }
-        if self.take_free(now, key.is_none()) {
-            return Verdict::Admitted { ticket: false };
-        }
-        match key {
-            Some(key) => self.reserve(now, key),
-            None => self.line_up(now),
-        }
+        let last = self
+            .interval
+            .saturating_mul(more - 1)
+            .saturating_add(self.scheduled.max(now));
+        Duration::from_nanos(last.saturating_sub(self.tolerance).saturating_sub(now))
     }
 
     /// The number of keys that hold a slot, as of the latest attempt.
@@ -307,14 +400,80 @@ impl Limiter {
         self.tickets.len()
     }
 
-    /// The next slot that nobody has.
-    fn next(&self) -> u64 {
-        self.scheduled.saturating_sub(self.tolerance)
+    /// How long after its slot a ticket is kept, in nanoseconds.
+    pub(crate) const fn grace(&self) -> u64 {
+        self.grace
     }
 
-    /// Takes the next slot off the schedule.
-    fn advance(&mut self) {
-        self.scheduled = self.scheduled.saturating_add(self.interval);
+    /// Brings the limiter to this time, which it returns; time that steps back stands still.
+    fn arrive(&mut self, now: Instant) -> u64 {
+        self.latest = self.latest.max(now.as_nanos());
+        self.lapse(self.latest);
+        self.latest
+    }
+
+    fn place(&self, now: u64, key: Option<u64>, cost: u32) -> Place {
+        if cost > self.burst {
+            return Place::Impossible;
+        }
+        let ticket = key.and_then(|key| self.tickets.get(&key));
+        match ticket {
+            Some(ticket) if now < ticket.slot => return Place::Early(ticket.slot),
+            Some(ticket) if cost <= ticket.cost => return Place::Due,
+            Some(_) | None => {}
+        }
+        if self.scheduled == u64::MAX {
+            return Place::Ended;
+        }
+        // An open slot first, for that lapses.
+        let last_open = self.open.get(cost as usize - 1);
+        if key.is_none() && last_open.is_some_and(|slot| *slot <= now) {
+            return Place::Open;
+        }
+        // The last one is kept for a caller with a key, who cannot have an open one.
+        let kept = u32::from(key.is_none() && self.burst > 1);
+        if self.spare.saturating_sub(kept) >= cost {
+            return Place::Spare;
+        }
+        match self.room(cost) <= now {
+            true => Place::Room,
+            false => Place::Full,
+        }
+    }
+
+    fn verdict(&self, now: u64, key: Option<u64>, cost: u32, place: &Place) -> Verdict {
+        match place {
+            Place::Due => Verdict::Admitted { ticket: true },
+            Place::Open | Place::Spare | Place::Room => Verdict::Admitted { ticket: false },
+            Place::Early(slot) => refused(Refusal::Ticket, slot - now),
+            Place::Full => match key {
+                Some(_) => self.reserved_slot(now, cost),
+                None => self.told_time(now, cost),
+            },
+            Place::Ended => refused(Refusal::Shared, self.interval),
+            Place::Impossible => Verdict::Impossible,
+        }
+    }
+
+    /// The next slot that nobody has.
+    fn next(&self) -> u64 {
+        self.room(1)
+    }
+
+    /// When there is room for so many on the schedule; at most the burst.
+    fn room(&self, cost: u32) -> u64 {
+        self.scheduled
+            .saturating_sub(self.tolerance.saturating_sub(self.time(cost - 1)))
+    }
+
+    /// The time for so many attempts.
+    const fn time(&self, attempts: u32) -> u64 {
+        self.interval.saturating_mul(attempts as u64)
+    }
+
+    /// Takes so many slots off the schedule.
+    fn advance(&mut self, slots: u32) {
+        self.scheduled = self.scheduled.saturating_add(self.time(slots));
     }
 
     /// Makes slots whose grace is over anybody's.
@@ -324,75 +483,84 @@ impl Limiter {
         let mut lapsed: u32 = 0;
         while let Some((slot, key)) = pop_if(&mut self.reserved, |(slot, _)| is_over(*slot)) {
             // Otherwise it was used, and the key may have another by now.
-            if self.tickets.get(&key) == Some(&slot) {
+            if let Some(ticket) = self.tickets.get(&key).filter(|ticket| ticket.slot == slot) {
+                lapsed = lapsed.saturating_add(ticket.cost);
                 self.tickets.remove(&key);
-                lapsed = lapsed.saturating_add(1);
             }
         }
         while pop_if(&mut self.open, |slot| is_over(*slot)).is_some() {
             lapsed = lapsed.saturating_add(1);
         }
-        self.spare = self.spare.saturating_add(lapsed).min(self.burst);
+        self.lapsed(lapsed);
         if self.next() <= now {
             // The schedule itself holds what is left of the burst, and bounds it.
-            let spare = u64::from(core::mem::take(&mut self.spare));
-            self.scheduled = self.scheduled.saturating_sub(spare * self.interval);
+            let spare = core::mem::take(&mut self.spare);
+            self.scheduled = self.scheduled.saturating_sub(self.time(spare));
         }
     }
 
-    /// Takes a slot that is free at `now`, if there is one: an open one first, for that lapses.
-    fn take_free(&mut self, now: u64, has_no_key: bool) -> bool {
-        if has_no_key && pop_if(&mut self.open, |slot| *slot <= now).is_some() {
-            return true;
-        }
-        // The last one is kept for a caller with a key, who cannot have an open one.
-        let kept = u32::from(has_no_key && self.burst > 1);
-        if self.spare > kept {
-            self.spare -= 1;
-            return true;
-        }
-        let free = self.next() <= now;
-        if free {
-            self.scheduled = self.scheduled.max(now);
-            self.advance();
-        }
-        free
+    /// So many slots are anybody's.
+    fn lapsed(&mut self, slots: u32) {
+        self.spare = self.spare.saturating_add(slots).min(self.burst);
     }
 
-    /// Reserves the next slot for the key, after an open one if there is a line.
-    fn reserve(&mut self, now: u64, key: u64) -> Verdict {
-        let next = self.next();
-        let is_line = self.line > next;
-        let slot = match is_line {
-            true => next.saturating_add(self.interval),
-            false => next,
+    /// How many slots are left open before one that is reserved: as many as it takes itself, as long
+    /// as there is a line.
+    fn left_open(&self, cost: u32) -> u32 {
+        let line = self.line.saturating_sub(self.next());
+        u32::try_from(line.div_ceil(self.interval)).map_or(cost, |line| line.min(cost))
+    }
+
+    /// What a caller with a key is told: its slot, after the open ones.
+    fn reserved_slot(&self, now: u64, cost: u32) -> Verdict {
+        let room = self.room(cost);
+        let slot = room.saturating_add(self.time(self.left_open(cost)));
+        match slot - now > self.horizon {
+            true => refused(Refusal::Shared, room - now),
+            false => refused(Refusal::Ticket, slot - now),
+        }
+    }
+
+    /// Reserves what the key is told.
+    fn reserve(&mut self, now: u64, key: u64, cost: u32) {
+        let Verdict::Refused(Refusal::Ticket(delay)) = self.reserved_slot(now, cost) else {
+            return;
         };
-        if slot - now > self.horizon {
-            return refused(Refusal::Shared, next - now);
-        }
-        if is_line {
-            self.open.push_back(next);
-            self.advance();
+        let open = self.left_open(cost);
+        for _ in 0..open {
+            self.open.push_back(self.next());
+            self.advance(1);
             // The line has moved up by the open slot and back by the reserved one.
             self.line = self.line.saturating_add(self.interval);
         }
-        self.advance();
+        self.advance(cost);
+        let slot = now.saturating_add(nanos(delay));
         self.reserved.push_back((slot, key));
-        self.tickets.insert(key, slot);
-        refused(Refusal::Ticket, slot - now)
+        self.tickets.insert(key, Ticket { slot, cost });
     }
 
-    /// Counts a caller without a key into the line, and tells it the time of its place there.
-    fn line_up(&mut self, now: u64) -> Verdict {
+    /// What a caller without a key is told: the time of its place in the line, or of the end of the
+    /// horizon if that is nearer.
+    fn told_time(&self, now: u64, cost: u32) -> Verdict {
+        let room = self.room(cost);
+        let place = self.line.saturating_add(self.time(cost - 1)).max(room);
+        let place = match place - now > self.horizon {
+            true => now.saturating_add(self.horizon).max(room),
+            false => place,
+        };
+        refused(Refusal::Shared, place - now)
+    }
+
+    /// Counts a caller without a key into the line.
+    fn line_up(&mut self, now: u64, cost: u32) {
         let next = self.next();
         let place = self.line.max(next);
-        if place - now > self.horizon {
-            // However far the schedule reaches: that somebody waits has to be known.
-            self.line = place.max(next.saturating_add(self.interval));
-            return refused(Refusal::Shared, self.horizon.max(next - now));
-        }
-        self.line = place.saturating_add(self.interval);
-        refused(Refusal::Shared, place - now)
+        self.line =
+            match place.saturating_add(self.time(cost - 1)) > now.saturating_add(self.horizon) {
+                // However far the schedule reaches: that somebody waits has to be known.
+                true => place.max(next.saturating_add(self.interval)),
+                false => place.saturating_add(self.time(cost)),
+            };
     }
 }
 

@@ -16,8 +16,12 @@ fn limiter(config: &LimiterConfig) -> Limiter {
     Limiter::new(config).unwrap()
 }
 
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * MILLI)
+}
+
 fn judge(limiter: &mut Limiter, millis: u64, key: impl Into<Option<u64>>) -> Verdict {
-    limiter.judge(Instant::from_nanos(millis * MILLI), key.into())
+    limiter.judge(at(millis), key.into(), 1)
 }
 
 fn ticket(millis: u64) -> Verdict {
@@ -47,7 +51,7 @@ fn a_herd_is_admitted_at_the_rate_with_two_attempts_each() {
     assert_eq!(slots[989].0, Duration::from_millis(9900));
     for (delay, key) in slots {
         let now = Instant::ORIGIN.saturating_add(delay);
-        assert_eq!(limiter.judge(now, Some(key)), TICKET);
+        assert_eq!(limiter.judge(now, Some(key), 1), TICKET);
     }
     assert_eq!(limiter.tickets(), 0);
 }
@@ -280,6 +284,51 @@ fn once_a_minute_is_exact_and_any_other_rate_is_never_exceeded() {
 }
 
 #[test]
+fn a_cost_is_so_many_attempts_at_once() {
+    let mut limiter = limiter(&LimiterConfig { burst: 3, ..CONFIG });
+    let mut judge = |millis, key: Option<u64>, cost| limiter.judge(at(millis), key, cost);
+    assert_eq!(judge(0, Some(1), 4), Verdict::Impossible);
+    assert_eq!(
+        judge(0, Some(1), 3),
+        FREE,
+        "nothing was taken for what is impossible"
+    );
+    assert_eq!(judge(0, Some(2), 3), ticket(30));
+    assert_eq!(judge(0, Some(3), 0), ticket(40), "nothing is free");
+    assert_eq!(judge(0, None, 2), shared(60));
+    assert_eq!(judge(29, Some(2), 1), ticket(1), "early is early");
+    // With less than was reserved it leaves the rest to others.
+    assert_eq!(judge(30, Some(2), 1), TICKET);
+    assert_eq!(judge(30, Some(4), 2), FREE);
+    // With more it gives its ticket up, which is then anybody's.
+    assert_eq!(
+        judge(40, Some(3), 2),
+        ticket(40),
+        "behind two that are left open"
+    );
+    assert_eq!(judge(40, Some(5), 1), FREE);
+}
+
+#[test]
+fn what_is_left_is_told_for_callers_without_a_ticket() {
+    let mut limiter = limiter(&LimiterConfig { burst: 3, ..CONFIG });
+    let within = Duration::from_millis;
+    assert_eq!(limiter.available(at(0), within(0)), 3);
+    assert_eq!(limiter.available(at(0), within(9)), 3);
+    assert_eq!(limiter.available(at(0), within(10)), 4);
+    assert_eq!(limiter.until_available(at(0), 3), within(0));
+    assert_eq!(limiter.until_available(at(0), 4), within(10));
+    for key in 0..5 {
+        judge(&mut limiter, 0, key);
+    }
+    // Two hold the slots at 10 and 20 ms.
+    assert_eq!(limiter.available(at(0), within(29)), 0);
+    assert_eq!(limiter.available(at(0), within(30)), 1);
+    assert_eq!(limiter.until_available(at(5), 1), within(25));
+    assert_eq!(limiter.until_available(at(5), 0), within(0));
+}
+
+#[test]
 fn what_contradicts_itself_is_refused() {
     let config = CONFIG;
     for (config, key) in [
@@ -347,7 +396,7 @@ proptest! {
                 let held = (admitted.len() - from) as u64;
                 held < u64::from(burst) + (now - admitted[from]) / interval
             });
-            let verdict = limiter.judge(Instant::from_nanos(now), key.map(u64::from));
+            let verdict = limiter.judge(Instant::from_nanos(now), key.map(u64::from), 1);
             prop_assert_eq!(verdict == FREE, room, "at {} after {:?}", now, admitted);
             if room {
                 admitted.push(now);
@@ -374,7 +423,7 @@ proptest! {
                 clock = (clock + step).max(0);
             }
             now = now.max(clock as u64);
-            let verdict = limiter.judge(Instant::from_nanos(clock as u64), key);
+            let verdict = limiter.judge(Instant::from_nanos(clock as u64), key, 1);
             held.retain(|held| held.slot + grace >= now);
             let index = held.iter().position(|held| Some(held.key) == key);
             match (verdict, index) {
@@ -398,6 +447,7 @@ proptest! {
                     let Some(key) = key else { panic!("a ticket for nobody") };
                     held.push(Held { key, slot });
                 }
+                (Verdict::Impossible, _) => panic!("no burst is below 1"),
                 (Verdict::Refused(Refusal::Shared(delay)), index) => {
                     prop_assert!(index.is_none(), "who holds a ticket hears of it");
                     let most = horizon + 2 * interval;
@@ -462,8 +512,15 @@ proptest! {
             Err(error) => prop_assert!(!error.accepted().is_empty()),
             Ok(mut limiter) => {
                 for (now, key) in calls {
-                    if let Verdict::Refused(refusal) = limiter.judge(Instant::from_nanos(now), key) {
-                        prop_assert!(!refusal.delay().is_zero());
+                    let now = Instant::from_nanos(now);
+                    for cost in [1, burst, u32::MAX] {
+                        let peeked = limiter.peek(now, key, cost);
+                        prop_assert_eq!(peeked, limiter.judge(now, key, cost));
+                        if let Verdict::Refused(refusal) = peeked {
+                            prop_assert!(!refusal.delay().is_zero());
+                        }
+                        let _ = limiter.available(now, horizon);
+                        let _ = limiter.until_available(now, cost);
                     }
                 }
             }

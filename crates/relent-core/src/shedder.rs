@@ -85,12 +85,22 @@ impl Default for ShedderConfig {
     }
 }
 
-/// A request that arrives, and what the server is busy with.
+/// A request that arrives, what its client says of itself, and what the server is busy with.
+///
+/// What is not known is as in [`FIRST`](Self::FIRST).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
     /// Which attempt it is; the first is 1, and so is one that was told to come (a
     /// [ticket](crate::Verdict::Admitted)). 0 counts as 1.
     pub attempt: u32,
+    /// A hash of whatever identifies the caller, to which a [`Limiter`](crate::Limiter) binds tickets;
+    /// `None` for one that cannot be told apart.
+    pub caller: Option<u64>,
+    /// The attempts that it counts as for a [`Limiter`](crate::Limiter). 0 counts as 1.
+    pub cost: u32,
+    /// The time until the caller's deadline, if the caller told it. At zero nobody waits for the answer
+    /// any more.
+    pub remaining: Option<Duration>,
     /// Requests that wait for their service to begin; 0 in a server without a queue.
     pub queued: u32,
     /// Requests in flight, queued ones included, without this one.
@@ -100,26 +110,27 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// A first attempt at a server with nothing else to do.
+    /// A first attempt of nobody in particular at a server with nothing else to do.
     pub const FIRST: Self = Self {
         attempt: 1,
+        caller: None,
+        cost: 1,
+        remaining: None,
         queued: 0,
         in_flight: 0,
         histogram: None,
     };
 }
 
-/// Whether a request is let in.
+/// What a request that is turned away is told. It is refused at once, unserved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Admission {
-    /// It is served.
-    Admit,
-    /// It is refused at once, unserved.
-    Shed {
-        /// [`Advice::DoNotRetry`] if retries are what keeps the server busy, else
-        /// [`Advice::None`].
-        advice: Advice,
-    },
+pub struct Shed {
+    /// [`Advice::DoNotRetry`] if retries are what keeps the server busy, else [`Advice::None`].
+    pub advice: Advice,
+    /// When there may be room again, if the advice leaves a retry open: what the queue takes to come
+    /// back to its target if nobody else comes, and at least the interval. More than zero; nothing is
+    /// reserved.
+    pub after: Duration,
 }
 
 /// Decides which requests a server turns away when more come than it can serve.
@@ -143,7 +154,7 @@ pub enum Admission {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Admission, Advice, Arrival, Instant, Shedder, ShedderConfig};
+/// use relent_core::{Advice, Arrival, Instant, Shed, Shedder, ShedderConfig};
 ///
 /// let mut shedder = Shedder::new(&ShedderConfig::DEFAULT)?;
 /// let at = |millis| Instant::ORIGIN.saturating_add(Duration::from_millis(millis));
@@ -153,11 +164,11 @@ pub enum Admission {
 /// }
 /// let first = Arrival { queued: 30, ..Arrival::FIRST };
 /// let retry = Arrival { attempt: 2, ..first };
-/// assert_eq!(shedder.admit(at(100), &retry), Admission::Admit, "perhaps only a burst");
-/// assert_eq!(shedder.admit(at(200), &first), Admission::Admit);
-/// assert_eq!(shedder.admit(at(200), &first), Admission::Admit);
-/// let shed = Admission::Shed { advice: Advice::None };
-/// assert_eq!(shedder.admit(at(200), &retry), shed, "the queue stands");
+/// assert_eq!(shedder.admit(at(100), &retry), Ok(()), "perhaps only a burst");
+/// assert_eq!(shedder.admit(at(200), &first), Ok(()));
+/// assert_eq!(shedder.admit(at(200), &first), Ok(()));
+/// let shed = Shed { advice: Advice::None, after: Duration::from_millis(100) };
+/// assert_eq!(shedder.admit(at(200), &retry), Err(shed), "the queue stands");
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -209,7 +220,10 @@ impl Shedder {
     }
 
     /// Whether a request that arrives at `now` is let in. Every request is counted, let in or not.
-    pub fn admit(&mut self, now: Instant, arrival: &Arrival) -> Admission {
+    ///
+    /// # Errors
+    /// [`Shed`] if it is turned away.
+    pub fn admit(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Shed> {
         self.latest = self.latest.max(now.as_nanos());
         self.attempts.record(now, arrival.attempt);
         let delay = self.delay(arrival.queued);
@@ -222,10 +236,13 @@ impl Shedder {
         // Without a bound in flight there is none for retries either.
         let is_bound = self.first_in_flight < u32::MAX;
         if is_bound && arrival.in_flight >= most_in_flight || stands && delay > most_delay {
-            let advice = self.advice(now, arrival.histogram.as_ref());
-            return Admission::Shed { advice };
+            let until_target = delay.saturating_sub(self.target);
+            return Err(Shed {
+                advice: self.advice(now, arrival.histogram.as_ref()),
+                after: Duration::from_nanos(until_target.max(self.interval)),
+            });
         }
-        Admission::Admit
+        Ok(())
     }
 
     /// A service ended at `now`, successfully or not, while `queued` requests waited. An attempt

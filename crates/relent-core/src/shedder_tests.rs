@@ -3,9 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-const SHED: Admission = Admission::Shed {
-    advice: Advice::None,
-};
+/// Advice of a shedder that did not admit.
+const SHED: Result<(), Advice> = Err(Advice::None);
 
 /// A shedder of a service that ends each millisecond: what is queued is the delay in milliseconds.
 fn shedder() -> Shedder {
@@ -19,7 +18,12 @@ fn with(config: &ShedderConfig) -> Shedder {
 }
 
 fn admits(shedder: &mut Shedder, millis: u64, arrival: &Arrival) -> bool {
-    shedder.admit(at(millis), arrival) == Admission::Admit
+    admit(shedder, millis, arrival) == Ok(())
+}
+
+fn admit(shedder: &mut Shedder, millis: u64, arrival: &Arrival) -> Result<(), Advice> {
+    let admitted = shedder.admit(at(millis), arrival);
+    admitted.map_err(|shed| shed.advice)
 }
 
 fn at(millis: u64) -> Instant {
@@ -133,31 +137,29 @@ fn a_bound_in_flight_keeps_room_for_first_attempts() {
 
 #[test]
 fn when_most_attempts_are_retries_what_is_shed_is_told_not_to_retry() {
-    let do_not_retry = Admission::Shed {
-        advice: Advice::DoNotRetry,
-    };
+    let do_not_retry = Err(Advice::DoNotRetry);
     let mut all = shedder();
     for _ in 0..10 {
-        all.admit(at(0), &arrival(1, 50));
+        let _ = all.admit(at(0), &arrival(1, 50));
     }
     for attempt in 2..11 {
-        all.admit(at(0), &arrival(attempt, 50));
+        let _ = all.admit(at(0), &arrival(attempt, 50));
     }
-    assert_eq!(all.admit(at(100), &arrival(2, 50)), SHED, "half of them");
-    assert_eq!(all.admit(at(100), &arrival(2, 50)), do_not_retry, "most");
+    assert_eq!(admit(&mut all, 100, &arrival(2, 50)), SHED, "half of them");
+    assert_eq!(admit(&mut all, 100, &arrival(2, 50)), do_not_retry, "most");
     // Ten seconds later it is the first again.
-    all.admit(at(11_000), &arrival(1, 50));
-    assert_eq!(all.admit(at(11_100), &arrival(1, 50)), SHED);
+    let _ = all.admit(at(11_000), &arrival(1, 50));
+    assert_eq!(admit(&mut all, 11_100, &arrival(1, 50)), SHED);
 
     // One client is the cause, and says so.
     let mut one = shedder();
-    one.admit(at(0), &arrival(1, 50));
+    let _ = one.admit(at(0), &arrival(1, 50));
     let client = Arrival {
         histogram: Some([4, 3, 2, 0, 0, 0, 0, 0]),
         ..arrival(1, 50)
     };
-    assert_eq!(one.admit(at(100), &client), do_not_retry);
-    assert_eq!(one.admit(at(100), &arrival(1, 50)), SHED);
+    assert_eq!(admit(&mut one, 100, &client), do_not_retry);
+    assert_eq!(admit(&mut one, 100, &arrival(1, 50)), SHED);
 }
 
 /// A service of 1000 per second to which `firsts` first attempts and a retry come each millisecond:
@@ -198,6 +200,27 @@ fn whatever_comes_the_queue_stays_short_the_service_busy_and_first_attempts_go_f
     assert_eq!(served, 60_000);
     assert!(admitted >= 59_800, "{admitted}");
     assert!(longest <= 41, "{longest} ms");
+}
+
+#[test]
+fn what_is_shed_is_told_when_the_queue_is_back_at_its_target() {
+    let mut shedder = shedder();
+    let _ = shedder.admit(at(0), &arrival(1, 500));
+    for (queued, after) in [(500, 480), (121, 101), (120, 100), (41, 100)] {
+        let shed = shedder.admit(at(100), &arrival(1, queued)).unwrap_err();
+        assert_eq!(shed.after, Duration::from_millis(after), "{queued}");
+    }
+    // Without a queue nothing is known but that it may be noticed after an interval.
+    let mut full = with(&ShedderConfig {
+        in_flight: 1,
+        ..ShedderConfig::DEFAULT
+    });
+    let busy = Arrival {
+        in_flight: 1,
+        ..Arrival::FIRST
+    };
+    let shed = full.admit(at(0), &busy).unwrap_err();
+    assert_eq!(shed.after, Duration::from_millis(100));
 }
 
 #[test]
@@ -299,8 +322,10 @@ proptest! {
         });
         let mut shedder = shedder.unwrap_or_else(|_| self::shedder());
         for (now, attempt, queued, in_flight, histogram) in calls {
-            let arrival = Arrival { attempt, queued, in_flight, histogram };
-            shedder.admit(Instant::from_nanos(now), &arrival);
+            let arrival = Arrival { attempt, queued, in_flight, histogram, ..Arrival::FIRST };
+            if let Err(shed) = shedder.admit(Instant::from_nanos(now), &arrival) {
+                prop_assert!(!shed.after.is_zero());
+            }
             shedder.on_done(Instant::from_nanos(now), queued);
         }
     }

@@ -51,11 +51,12 @@ fn crowd(callers: &[Caller]) -> [u32; 4] {
                 Caller::NewKey => Some(random(1000, u64::from(u32::MAX))),
             };
             due[index] = millis
-                + match (limiter.judge(now, key), caller) {
+                + match (limiter.judge(now, key, 1), caller) {
                     (Verdict::Admitted { .. }, _) => {
                         admitted[caller as usize] += 1;
                         random(1, 10)
                     }
+                    (Verdict::Impossible, _) => unreachable!("no burst is below 1"),
                     (Verdict::Refused(refusal), Caller::Ticket) => refusal.whole_millis(),
                     (Verdict::Refused(refusal), Caller::Wait) => {
                         let delay = refusal.whole_millis();

@@ -1,21 +1,11 @@
-//! What the limiter in front of a service says. It judges as `relent-core`'s own does.
+//! What a refusal by the limiter of a service says about time.
 
 use std::time::Duration;
 
-use relent_core::{Instant, LimiterConfig, Refusal};
+use relent_core::{LimiterConfig, Refusal};
 
 use crate::scenario::{Limiter as Config, RetryAfter, SECOND};
 use crate::stream::rounded;
-
-/// How an attempt was judged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
-    Admitted {
-        ticket: bool,
-    },
-    /// Refused, with what is said about time.
-    Refused(Hinted),
-}
 
 /// What a refusal says about time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,35 +17,17 @@ pub(crate) enum Hinted {
     Ticket(u64),
 }
 
-#[derive(Debug)]
-pub(crate) struct Limiter {
-    judge: relent_core::Limiter,
-    says: RetryAfter,
-}
-
-impl Limiter {
-    /// `None` for a config that was not checked when the scenario was read.
-    pub(crate) fn new(config: &Config) -> Option<Self> {
-        let judge = relent_core::Limiter::new(&LimiterConfig::from(config)).ok()?;
-        let says = config.retry_after;
-        Some(Self { judge, says })
-    }
-
-    /// Judges an attempt at `now` by the caller with this key.
-    pub(crate) fn judge(&mut self, now: u64, key: Option<u64>) -> Verdict {
-        let refusal = match self.judge.judge(Instant::from_nanos(now), key) {
-            relent_core::Verdict::Admitted { ticket } => return Verdict::Admitted { ticket },
-            relent_core::Verdict::Refused(refusal) => refusal,
-        };
-        Verdict::Refused(match (self.says, refusal) {
-            (RetryAfter::Nothing, _) => Hinted::Nothing,
-            (RetryAfter::Shared(delay), _) => Hinted::Shared(delay),
-            (RetryAfter::Slots, Refusal::Ticket(_)) => Hinted::Ticket(refusal.whole_millis()),
+impl Hinted {
+    pub(crate) fn of(says: RetryAfter, refusal: Refusal) -> Self {
+        match (says, refusal) {
+            (RetryAfter::Nothing, _) => Self::Nothing,
+            (RetryAfter::Shared(delay), _) => Self::Shared(delay),
+            (RetryAfter::Slots, Refusal::Ticket(_)) => Self::Ticket(refusal.whole_millis()),
             // A day and more, at the lowest rates, saturates like any time.
             (RetryAfter::Slots, Refusal::Shared(delay)) => {
-                Hinted::Shared(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
+                Self::Shared(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
             }
-        })
+        }
     }
 }
 
@@ -78,33 +50,41 @@ impl From<&Config> for LimiterConfig {
 
 #[cfg(test)]
 mod tests {
+    use relent_core::{Instant, Limiter, Verdict};
+
     use super::*;
     use crate::scenario::WaitFormat;
 
-    fn limiter(retry_after: RetryAfter) -> Limiter {
-        Limiter::new(&Config {
+    /// Whether an attempt is admitted, and else what is said, in nanoseconds.
+    fn judged(says: RetryAfter, attempts: impl Iterator<Item = (u64, u64)>) -> Vec<Option<Hinted>> {
+        let config = Config {
             rate: 100.0,
             burst: 10,
-            retry_after,
+            retry_after: says,
             format: WaitFormat::default(),
             horizon: 2 * SECOND,
             grace: SECOND,
-        })
-        .unwrap()
+        };
+        let mut limiter = Limiter::new(&(&config).into()).unwrap();
+        let judge = |(now, key)| match limiter.judge(Instant::from_nanos(now), Some(key), 1) {
+            Verdict::Refused(refusal) => Some(Hinted::of(says, refusal)),
+            Verdict::Admitted { .. } | Verdict::Impossible => None,
+        };
+        attempts.map(judge).collect()
     }
 
     #[test]
     fn slots_are_tickets_in_whole_milliseconds_up_to_the_horizon() {
-        let mut limiter = limiter(RetryAfter::Slots);
-        let verdicts: Vec<_> = (0..1000).map(|key| limiter.judge(500, Some(key))).collect();
-        let free = Verdict::Admitted { ticket: false };
-        assert!(verdicts[..10].iter().all(|verdict| *verdict == free));
-        assert_eq!(verdicts[10], Verdict::Refused(Hinted::Ticket(10)));
-        assert_eq!(verdicts[209], Verdict::Refused(Hinted::Ticket(2000)));
-        let beyond = Verdict::Refused(Hinted::Shared(2_010_000_000));
-        assert!(verdicts[210..].iter().all(|verdict| *verdict == beyond));
-        let slot = limiter.judge(10_000_500, Some(10));
-        assert_eq!(slot, Verdict::Admitted { ticket: true });
+        let attempts = (0..1000).map(|key| (500, key));
+        let judged = judged(RetryAfter::Slots, attempts.chain([(10_000_500, 10)]));
+        assert_eq!(judged[..10], [None; 10]);
+        assert_eq!(judged[10], Some(Hinted::Ticket(10)));
+        assert_eq!(judged[209], Some(Hinted::Ticket(2000)));
+        assert_eq!(
+            judged[210..1000],
+            [Some(Hinted::Shared(2_010_000_000)); 790]
+        );
+        assert_eq!(judged[1000], None, "in its slot");
     }
 
     #[test]
@@ -113,15 +93,10 @@ mod tests {
             (RetryAfter::Shared(7), Hinted::Shared(7)),
             (RetryAfter::Nothing, Hinted::Nothing),
         ] {
-            let mut limiter = limiter(says);
-            let mut admitted = 0;
-            for millis in 0..10_000 {
-                match limiter.judge(millis * 1_000_000, Some(millis)) {
-                    Verdict::Admitted { ticket } => admitted += u32::from(!ticket),
-                    Verdict::Refused(says) => assert_eq!(says, hinted),
-                }
-            }
-            assert_eq!(admitted, 10 + 999);
+            let judged = judged(says, (0..10_000).map(|millis| (millis * 1_000_000, millis)));
+            let refused = judged.iter().flatten();
+            assert!(refused.clone().all(|said| *said == hinted));
+            assert_eq!(refused.count(), 10_000 - 10 - 999);
         }
     }
 }

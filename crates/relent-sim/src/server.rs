@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use relent_core::{Admission, Advice, Arrival, Instant, Shedder};
+use relent_core::{Advice, Arrival, Instant, Intake, Limiter, Rejected, Shed, Shedder};
 
-use crate::limiter::{Hinted, Limiter, Verdict};
-use crate::scenario::{Effect, SECOND, Service, ServiceTime};
+use crate::limiter::Hinted;
+use crate::scenario::{Effect, RetryAfter, SECOND, Service, ServiceTime};
 use crate::slab::Key;
 use crate::stream::{Stream, rounded};
 
@@ -36,8 +36,9 @@ pub(crate) struct Server {
     /// Refusals not yet paid for: the next service pays.
     debt: u64,
     outage: Option<Effect>,
-    limiter: Option<Limiter>,
-    shedder: Option<Shedder>,
+    intake: Intake,
+    /// What refusals of the limiter say about time.
+    says: RetryAfter,
     /// The version of the row.
     pub(crate) version: u64,
     times: Stream,
@@ -59,11 +60,10 @@ impl Server {
             reject_cost: rounded(mean * config.reject_cost),
             debt: 0,
             outage: None,
-            limiter: config.limiter.as_ref().and_then(Limiter::new),
-            shedder: config.shedder.as_ref().and_then(|config| {
-                // Checked when the scenario was read.
-                Shedder::new(&config.into()).ok()
-            }),
+            intake: intake(config),
+            says: config
+                .limiter
+                .map_or(RetryAfter::Nothing, |limiter| limiter.retry_after),
             version: 0,
             times,
             luck,
@@ -84,45 +84,31 @@ impl Server {
     pub(crate) fn judge(
         &mut self,
         now: u64,
-        mut attempt: u32,
+        attempt: u32,
         key: Option<u64>,
     ) -> Result<(), Refused> {
         if self.is_blacked_out() {
             return Err(Refused::Down);
         }
-        if let Some(limiter) = &mut self.limiter {
-            match limiter.judge(now, key) {
-                Verdict::Refused(hinted) => {
-                    self.pay_refusal();
-                    return Err(Refused::Throttled(hinted));
-                }
-                // It was told to come: no retry of its own choice.
-                Verdict::Admitted { ticket: true } => attempt = 1,
-                Verdict::Admitted { ticket: false } => {}
-            }
-        }
-        match self.admit(now, attempt) {
-            Admission::Admit => Ok(()),
-            Admission::Shed { advice } => {
-                self.pay_refusal();
-                Err(Refused::Shed(advice))
-            }
-        }
-    }
-
-    /// Whether the shedder, if there is one, lets in an attempt that arrives.
-    fn admit(&mut self, now: u64, attempt: u32) -> Admission {
         let queued = self.queued();
         let arrival = Arrival {
             attempt,
+            caller: key,
             queued,
             in_flight: queued.saturating_add(self.busy),
-            histogram: None,
+            ..Arrival::FIRST
         };
-        match &mut self.shedder {
-            Some(shedder) => shedder.admit(Instant::from_nanos(now), &arrival),
-            None => Admission::Admit,
-        }
+        let refused = match self.intake.judge(Instant::from_nanos(now), &arrival) {
+            Ok(_) => return Ok(()),
+            Err(Rejected::Limited { refusal, .. }) => {
+                Refused::Throttled(Hinted::of(self.says, refusal))
+            }
+            Err(Rejected::Shed(Shed { advice, .. })) => Refused::Shed(advice),
+            // Every attempt costs one, and whose caller has gone is the world's to know.
+            Err(Rejected::TooCostly { .. } | Rejected::Expired) => Refused::Down,
+        };
+        self.pay_refusal();
+        Err(refused)
     }
 
     fn queued(&self) -> u32 {
@@ -184,9 +170,21 @@ impl Server {
     pub(crate) fn end(&mut self, now: u64) -> bool {
         self.busy -= 1;
         let queued = self.queued();
-        if let Some(shedder) = &mut self.shedder {
-            shedder.on_done(Instant::from_nanos(now), queued);
-        }
+        self.intake.on_done(Instant::from_nanos(now), queued);
         !self.luck.happens(self.failures)
     }
+}
+
+/// The limiter and the shedder of a service, which were checked when the scenario was read.
+fn intake(config: &Service) -> Intake {
+    let mut intake = Intake::new();
+    let limiter = config.limiter.as_ref();
+    if let Some(Ok(limiter)) = limiter.map(|config| Limiter::new(&config.into())) {
+        intake = intake.limiter(limiter);
+    }
+    let shedder = config.shedder.as_ref();
+    if let Some(Ok(shedder)) = shedder.map(|config| Shedder::new(&config.into())) {
+        intake = intake.shedder(shedder);
+    }
+    intake
 }
