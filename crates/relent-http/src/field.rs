@@ -76,6 +76,12 @@ pub(crate) fn decimal(value: &[u8], nanos_per_unit: u32) -> Result<Duration, Mal
     Ok(u64::try_from(seconds).map_or(Duration::MAX, |seconds| Duration::new(seconds, rest as u32)))
 }
 
+/// The delay in whole units, rounded up: whoever waits for it is never early. At most 584 years.
+pub(crate) fn rounded_up(delay: Duration, nanos_per_unit: u32) -> u64 {
+    let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+    nanos.div_ceil(u64::from(nanos_per_unit))
+}
+
 /// A field that may stand only once. Repetitions that mean the same are accepted, because
 /// intermediaries make them; repetitions that contradict each other are malformed.
 pub(crate) fn single<T: PartialEq>(

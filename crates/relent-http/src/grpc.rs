@@ -37,15 +37,17 @@ mod status;
 #[cfg(all(feature = "tower", feature = "grpc"))]
 pub(crate) mod timeout;
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use relent_core::{Cause, Failure, GrpcCode, Hint, Kind, Network};
 
 use crate::RequestFacts;
 use crate::classify::{self, asks_for_delay};
-use crate::field::{digits, trim};
-use crate::headers::{CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_STATUS};
+use crate::field::{MILLIS, digits, rounded_up, trim};
+use crate::headers::{
+    CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_RETRY_PUSHBACK_MS, GRPC_STATUS,
+};
 use crate::hint::{HintOptions, hint};
 use crate::mark::marked;
 
@@ -205,6 +207,29 @@ pub fn set_previous_attempts(headers: &mut HeaderMap, attempt: u32) {
     }
 }
 
+/// Tells the client when to come back: `grpc-retry-pushback-ms`, in whole milliseconds, rounded up; or, with
+/// `None`, not to retry, -1 (gRFC A6). One that is there is replaced. It belongs beside the `grpc-status`.
+///
+/// The field holds 24 days. Whoever should wait for longer is told not to retry, and so not to come early.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent_http::grpc::set_pushback;
+///
+/// let mut trailers = http::HeaderMap::new();
+/// set_pushback(&mut trailers, Some(Duration::from_micros(1500)));
+/// assert_eq!(trailers["grpc-retry-pushback-ms"], "2");
+/// set_pushback(&mut trailers, None);
+/// assert_eq!(trailers["grpc-retry-pushback-ms"], "-1");
+/// ```
+pub fn set_pushback(fields: &mut HeaderMap, after: Option<Duration>) {
+    let millis = after.and_then(|after| i32::try_from(rounded_up(after, MILLIS)).ok());
+    fields.insert(
+        GRPC_RETRY_PUSHBACK_MS,
+        HeaderValue::from(millis.unwrap_or(-1)),
+    );
+}
+
 /// The failure with this code; `None` if it is 0, `OK`.
 pub(crate) fn failure(code: u16, hint: impl FnOnce() -> Hint) -> Option<Failure> {
     if code == GrpcCode::Ok.number() {
@@ -228,7 +253,9 @@ fn kind(code: u16, hint: &Hint) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
+
+    use proptest::prelude::*;
 
     use relent_core::{Advice, HintSource};
 
@@ -348,5 +375,27 @@ mod tests {
             assert_eq!(code(&fields(&[("grpc-status", unreadable)])), Some(2));
         }
         assert_eq!(code(&fields(&[("grpc-status", " 17 ")])), Some(17));
+    }
+
+    proptest! {
+        #[test]
+        fn a_pushback_is_read_back_and_never_early(
+            after in prop_oneof![
+                Just(Duration::ZERO), Just(Duration::from_nanos(1)), Just(Duration::MAX),
+                Just(Duration::from_millis(i32::MAX as u64)),
+                (0..2_300_000_u64, 0..1_000_000_000_u32).prop_map(|(secs, nanos)| Duration::new(secs, nanos)),
+            ],
+        ) {
+            let mut fields = HeaderMap::new();
+            set_pushback(&mut fields, Some(after));
+            let hint = hint(&fields, UNIX_EPOCH, &HintOptions::default());
+            match hint.delay() {
+                Some(read) => prop_assert!(read >= after && read - after < Duration::from_millis(1)),
+                None => {
+                    prop_assert!(after > Duration::from_millis(i32::MAX as u64));
+                    prop_assert_eq!(hint.advice, Advice::DoNotRetry);
+                }
+            }
+        }
     }
 }

@@ -25,6 +25,9 @@ pub const X_ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-rat
 /// (draft-ietf-httpapi-ratelimit-headers).
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
+/// Response: the quotas that a server allots (draft-ietf-httpapi-ratelimit-headers).
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
 /// Response: when a quota is full again. Vendors disagree about the unit, so it is read only as
 /// [`XRateLimitReset`](crate::XRateLimitReset) declares.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");

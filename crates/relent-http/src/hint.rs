@@ -1,5 +1,7 @@
 //! Everything a response says about time, as one [`Hint`].
 
+mod write;
+
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName};
@@ -13,6 +15,8 @@ use crate::headers::{
 use crate::mark::{self, Mark};
 use crate::rate_limit::{XRateLimitReset, rate_limit, x_rate_limit_reset};
 use crate::retry_after;
+
+pub use write::set_hint;
 
 /// What a destination means by headers that do not say it themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -10,6 +10,12 @@
 //! attempts its calls take ([`Caller`] reads it); a service can [`Mark`] its response, so that nobody
 //! above retries what was given up below. All of it is in `docs/headers.md`.
 //!
+//! # What a server says
+//! What is read here can be written, too: [`set_hint`] and [`retry_after`], [`set_rate_limit`],
+//! [`Mark::set`], [`problem`], and for gRPC [`grpc::set_pushback`] and `grpc::Status`. No time is written
+//! shorter than it was meant. [`ErrorResponse`] is all of it for a request that a
+//! [`relent_core::Intake`] has not let in, or whose own call to another service was given up.
+//!
 //! # Features
 //! - `grpc`: the parts of the module [`grpc`] that read protobuf and look at bodies.
 //! - `tower`: [`RetryLayer`], which retries the calls of any service of HTTP requests: hyper-util's
@@ -42,6 +48,7 @@ mod destinations;
 mod drain;
 #[cfg(feature = "attempt")]
 mod drained;
+mod error_response;
 pub mod field;
 pub mod grpc;
 pub mod headers;
@@ -56,6 +63,7 @@ mod mark;
 pub mod network;
 #[cfg(feature = "attempt")]
 mod observe;
+pub mod problem;
 mod rate_limit;
 mod repeatable;
 #[cfg(feature = "attempt")]
@@ -73,7 +81,8 @@ pub use classify::{classify, classify_listed};
 pub use complete::Truncated;
 #[cfg(feature = "attempt")]
 pub use drained::NotKept;
-pub use hint::{HintOptions, hint};
+pub use error_response::ErrorResponse;
+pub use hint::{HintOptions, hint, set_hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
 #[cfg(feature = "tower")]
 pub use layer::{
@@ -85,7 +94,7 @@ pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
 pub use mark::Mark;
 #[cfg(feature = "attempt")]
 pub use mark::mark_response;
-pub use rate_limit::XRateLimitReset;
+pub use rate_limit::{InvalidQuotaName, Quota, XRateLimitReset, set_rate_limit};
 pub use repeatable::RequestFacts;
 #[cfg(feature = "attempt")]
 pub use replay::{

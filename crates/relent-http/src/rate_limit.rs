@@ -1,8 +1,11 @@
 //! When a quota has something left again: `RateLimit` and `X-RateLimit-Reset`.
+//! [`set_rate_limit`] writes `RateLimit` and `RateLimit-Policy`.
 //!
 //! These fields stand on every response of some servers, so they are a hint only when the quota is
 //! used up, and they never say that *this* request was refused. On a response from a cache they
 //! speak of somebody else's quota and are not read.
+
+mod write;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +15,8 @@ use sfv::{BareItem, Item, List, ListEntry, Parser};
 use crate::field::{Malformed, SECONDS, decimal, single};
 use crate::headers::{AGE, RATELIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET};
 use crate::server_clock;
+
+pub use write::{InvalidQuotaName, Quota, set_rate_limit};
 
 /// What the `X-RateLimit-Reset` of a destination means. Vendors disagree, and a number does not
 /// show which it is, so it is declared, not guessed.

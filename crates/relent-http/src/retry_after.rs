@@ -15,13 +15,16 @@
 //! | two fields that differ | malformed: neither can be trusted |
 //!
 //! A malformed field is ignored, and noted in the trace.
+//!
+//! [`set`] and [`set_millis`] write it, for a server: whole seconds, or whole milliseconds in a field of
+//! its own. They round up and never write 0, so that nobody comes back early or at once.
 
 use std::time::{Duration, SystemTime};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
-use crate::field::{self, digits, single, trim};
-use crate::headers::RETRY_AFTER;
+use crate::field::{self, MILLIS, SECONDS, digits, rounded_up, single, trim};
+use crate::headers::{RETRY_AFTER, RETRY_AFTER_MS};
 use crate::{http_date, server_clock};
 
 pub use field::Malformed;
@@ -66,6 +69,38 @@ pub(crate) fn delay(headers: &HeaderMap, now: SystemTime) -> Result<Option<Durat
         RetryAfter::Delay(delay) => delay,
         RetryAfter::At(date) => server_clock::until(date, server_clock::time(headers, now)),
     }))
+}
+
+/// Writes `Retry-After` in whole seconds: rounded up, at least 1, at most 584 years. One that is there is
+/// replaced.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent_http::retry_after;
+///
+/// let mut headers = http::HeaderMap::new();
+/// retry_after::set(&mut headers, Duration::from_millis(1001));
+/// assert_eq!(headers["retry-after"], "2");
+/// ```
+pub fn set(headers: &mut HeaderMap, delay: Duration) {
+    let seconds = rounded_up(delay, SECONDS).max(1);
+    headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+}
+
+/// Writes `retry-after-ms` in whole milliseconds: rounded up, at least 1, at most 584 years. One that is
+/// there is replaced. It outranks `Retry-After`, which belongs beside it for clients that do not know it.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent_http::retry_after;
+///
+/// let mut headers = http::HeaderMap::new();
+/// retry_after::set_millis(&mut headers, Duration::from_nanos(1));
+/// assert_eq!(headers["retry-after-ms"], "1");
+/// ```
+pub fn set_millis(headers: &mut HeaderMap, delay: Duration) {
+    let millis = rounded_up(delay, MILLIS).max(1);
+    headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis));
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use prost::Message;
 
-use crate::field::{Malformed, single};
+use crate::field::{Malformed, SECONDS, single};
 use crate::headers::GRPC_STATUS_DETAILS_BIN;
 
 /// The longest field that is read, in bytes: more than a header block usually may have.
@@ -16,7 +16,9 @@ const LONGEST: usize = 64 << 10;
 /// With or without padding: gRPC sends none and accepts both.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    GeneralPurposeConfig::new()
+        .with_encode_padding(false)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
 /// `google.rpc.Status`, as far as it matters; what else it has is skipped.
@@ -49,6 +51,42 @@ struct Delay {
     seconds: i64,
     #[prost(int32, tag = "2")]
     nanos: i32,
+}
+
+/// `google.rpc.Status` as it is written.
+#[derive(Clone, PartialEq, Message)]
+struct Written {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Detail>,
+}
+
+/// The field of a status with a `google.rpc.RetryInfo`. The message stands in `grpc-message`, too; one
+/// that would make this field too long to be read is left out of it.
+pub(super) fn field(code: u16, message: &str, delay: Duration) -> Option<HeaderValue> {
+    // At most 584 years, as any time; the message of protobuf can hold 10,000.
+    let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+    let (seconds, nanos) = (nanos / u64::from(SECONDS), nanos % u64::from(SECONDS));
+    let info = RetryInfo {
+        retry_delay: Some(Delay {
+            seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+            nanos: nanos as i32,
+        }),
+    };
+    let status = |message: &str| Written {
+        code: i32::from(code),
+        message: message.to_owned(),
+        details: vec![Detail {
+            type_url: "type.googleapis.com/google.rpc.RetryInfo".to_owned(),
+            value: info.encode_to_vec(),
+        }],
+    };
+    let encoded = |message: &str| BASE64.encode(status(message).encode_to_vec());
+    let field = Some(encoded(message)).filter(|field| field.len() <= LONGEST);
+    HeaderValue::try_from(field.unwrap_or_else(|| encoded(""))).ok()
 }
 
 /// The delay of the first `google.rpc.RetryInfo` within an encoded `google.rpc.Status`; `None` if
@@ -106,7 +144,6 @@ impl Delay {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
     use proptest::prelude::*;
 
     use super::*;

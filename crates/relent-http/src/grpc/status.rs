@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::HeaderMap;
-use percent_encoding::percent_decode;
+use http::{HeaderMap, HeaderValue};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use relent_core::{Failure, GrpcCode};
 
 use super::details;
-use crate::headers::GRPC_MESSAGE;
+use crate::headers::{GRPC_MESSAGE, GRPC_STATUS, GRPC_STATUS_DETAILS_BIN};
 use crate::hint::{HintOptions, hint_with_details};
 
 /// How a gRPC call ended.
@@ -48,7 +48,49 @@ impl Status {
             retry_delay: details::delay(fields).unwrap_or_default(),
         })
     }
+
+    /// Writes it into trailers, or into the headers of a response without messages, in place of one that
+    /// is there: `grpc-status`, `grpc-message`, and with a delay `grpc-status-details-bin`.
+    ///
+    /// Delays are exact, up to 584 years. Clients that go by gRFC A6 heed
+    /// [`set_pushback`](super::set_pushback) instead: write both.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent_core::GrpcCode;
+    /// use relent_http::grpc::Status;
+    ///
+    /// let status = Status {
+    ///     code: GrpcCode::ResourceExhausted.number(),
+    ///     message: "100% used".to_owned(),
+    ///     retry_delay: Some(Duration::from_millis(20)),
+    /// };
+    /// let mut trailers = http::HeaderMap::new();
+    /// status.set(&mut trailers);
+    /// assert_eq!(trailers["grpc-message"], "100%25%20used");
+    /// assert_eq!(Status::read(&trailers), Some(status));
+    /// ```
+    pub fn set(&self, fields: &mut HeaderMap) {
+        fields.insert(GRPC_STATUS, HeaderValue::from(self.code));
+        let message = utf8_percent_encode(&self.message, NOT_IN_A_MESSAGE).to_string();
+        let message = HeaderValue::try_from(message).ok();
+        let delay = self.retry_delay;
+        let details = delay.and_then(|delay| details::field(self.code, &self.message, delay));
+        for (name, value) in [
+            (GRPC_MESSAGE, message.filter(|message| !message.is_empty())),
+            (GRPC_STATUS_DETAILS_BIN, details),
+        ] {
+            match value {
+                Some(value) => fields.insert(name, value),
+                None => fields.remove(name),
+            };
+        }
+    }
 }
+
+/// What is percent-encoded in `grpc-message` besides all that is not ASCII. The space is for the ends of a
+/// message, where a field is trimmed.
+const NOT_IN_A_MESSAGE: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -93,6 +135,7 @@ pub fn classify_status(code: u16, metadata: &HeaderMap, details: &[u8]) -> Failu
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use relent_core::{Advice, Cause, Hint, HintSource, Kind};
 
     use super::*;
@@ -168,5 +211,36 @@ mod tests {
             classify_status(0, &HeaderMap::new(), b"").cause,
             Cause::Grpc(2)
         );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            code: u16, message in prop_oneof![any::<String>(), " [a-z%]{1,9} "],
+            retry_delay in prop::option::of(prop_oneof![
+                Just(Duration::ZERO), Just(Duration::from_nanos(1)), any::<u64>().prop_map(Duration::from_nanos),
+            ]),
+            length in prop_oneof![9 => Just(1), 1 => Just(100_000_usize)],
+        ) {
+            let message = message.repeat((length / message.len().max(1)).max(1));
+            let status = Status { code, message, retry_delay };
+            let mut fields = HeaderMap::new();
+            Status { code: 3, message: "old".to_owned(), retry_delay: Some(Duration::MAX) }.set(&mut fields);
+            status.set(&mut fields);
+            prop_assert_eq!(Status::read(&fields), Some(status));
+        }
+    }
+
+    #[test]
+    fn a_delay_beyond_all_time_saturates() {
+        let mut fields = HeaderMap::new();
+        let status = |retry_delay| Status {
+            code: 8,
+            message: String::new(),
+            retry_delay: Some(retry_delay),
+        };
+        status(Duration::MAX).set(&mut fields);
+        let longest = Duration::from_nanos(u64::MAX);
+        assert_eq!(Status::read(&fields), Some(status(longest)));
     }
 }

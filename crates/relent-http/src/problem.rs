@@ -1,0 +1,335 @@
+//! Problem details (RFC 9457): why a request failed, as JSON.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+
+/// The type of a problem, for [`Problem::kind`]: a quota is used up
+/// (draft-ietf-httpapi-ratelimit-headers-11).
+pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// The type of a problem, for [`Problem::kind`]: there is less capacity than usual
+/// (draft-ietf-httpapi-ratelimit-headers-11).
+pub const TEMPORARY_REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// The media type.
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// The members that RFC 9457 defines.
+const STANDARD: [&str; 5] = ["type", "title", "status", "detail", "instance"];
+
+/// The details of a problem, written as `application/problem+json`.
+///
+/// ```
+/// use http::StatusCode;
+/// use relent_http::problem::{Problem, QUOTA_EXCEEDED};
+///
+/// let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS)
+///     .kind(QUOTA_EXCEEDED, "the quota is used up")
+///     .detail("100 requests a minute")
+///     .member("violated-policies", ["per-minute"].as_slice())?;
+/// let response = problem.into_response();
+/// assert_eq!(response.status(), 429);
+/// assert_eq!(response.headers()["content-type"], "application/problem+json");
+/// assert!(response.body().ends_with(r#""violated-policies":["per-minute"]}"#));
+/// # Ok::<(), relent_http::problem::InvalidMember>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    status: StatusCode,
+    kind: Option<(Cow<'static, str>, Cow<'static, str>)>,
+    detail: Option<Cow<'static, str>>,
+    instance: Option<Cow<'static, str>>,
+    members: Vec<(Cow<'static, str>, Member)>,
+}
+
+/// The value of an extension member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Member {
+    /// A string.
+    Text(String),
+    /// An integer. Many parsers are exact up to 2⁵³ only.
+    Number(u64),
+    /// `true` or `false`.
+    Bool(bool),
+    /// An array of strings.
+    Texts(Vec<String>),
+}
+
+impl From<&str> for Member {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Member {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u64> for Member {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<bool> for Member {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<&[&str]> for Member {
+    fn from(texts: &[&str]) -> Self {
+        Self::Texts(texts.iter().map(|text| (*text).to_owned()).collect())
+    }
+}
+
+impl Problem {
+    /// The problem that this status is: of the type `about:blank`, whose title is the phrase of the
+    /// status.
+    #[must_use]
+    pub const fn new(status: StatusCode) -> Self {
+        Self {
+            status,
+            kind: None,
+            detail: None,
+            instance: None,
+            members: Vec::new(),
+        }
+    }
+
+    /// The same of this type, a URI, and with this title, a short text that is the same for all problems
+    /// of the type.
+    #[must_use]
+    pub fn kind(
+        mut self,
+        uri: impl Into<Cow<'static, str>>,
+        title: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        self.kind = Some((uri.into(), title.into()));
+        self
+    }
+
+    /// The same with this explanation of what happened this time.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The same with a URI for what happened this time.
+    #[must_use]
+    pub fn instance(mut self, uri: impl Into<Cow<'static, str>>) -> Self {
+        self.instance = Some(uri.into());
+        self
+    }
+
+    /// The same with an extension member; one of the same name is replaced.
+    ///
+    /// # Errors
+    /// [`InvalidMember`] for an empty name, and for that of a member that RFC 9457 defines.
+    pub fn member(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Member>,
+    ) -> Result<Self, InvalidMember> {
+        let (name, value) = (name.into(), value.into());
+        if name.is_empty() || STANDARD.contains(&&*name) {
+            return Err(InvalidMember {
+                name: name.into_owned(),
+            });
+        }
+        self.members.retain(|(other, _)| *other != name);
+        self.members.push((name, value));
+        Ok(self)
+    }
+
+    /// The JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let blank = || {
+            let title = self.status.canonical_reason().map(Cow::Borrowed);
+            (Cow::Borrowed("about:blank"), title)
+        };
+        let (kind, title) = match &self.kind {
+            Some((kind, title)) => (kind.clone(), Some(title.clone())),
+            None => blank(),
+        };
+        let mut json = String::from("{");
+        text(&mut json, "type", &kind);
+        if let Some(title) = title {
+            text(&mut json, "title", &title);
+        }
+        name(&mut json, "status");
+        json.push_str(self.status.as_str());
+        if let Some(detail) = &self.detail {
+            text(&mut json, "detail", detail);
+        }
+        if let Some(instance) = &self.instance {
+            text(&mut json, "instance", instance);
+        }
+        for (key, value) in &self.members {
+            name(&mut json, key);
+            match value {
+                Member::Text(text) => quoted(&mut json, text),
+                Member::Number(number) => json.push_str(&number.to_string()),
+                Member::Bool(value) => json.push_str(if *value { "true" } else { "false" }),
+                Member::Texts(texts) => {
+                    json.push('[');
+                    for (index, text) in texts.iter().enumerate() {
+                        if index > 0 {
+                            json.push(',');
+                        }
+                        quoted(&mut json, text);
+                    }
+                    json.push(']');
+                }
+            }
+        }
+        json.push('}');
+        json
+    }
+
+    /// The response with its status, its content type and itself as the body.
+    #[must_use]
+    pub fn into_response(self) -> Response<String> {
+        let mut response = Response::new(self.to_json());
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+        response
+    }
+}
+
+/// Writes the name of the next member of an object.
+fn name(json: &mut String, name: &str) {
+    if json.len() > 1 {
+        json.push(',');
+    }
+    quoted(json, name);
+    json.push(':');
+}
+
+fn text(json: &mut String, key: &str, value: &str) {
+    name(json, key);
+    quoted(json, value);
+}
+
+/// Writes a string of JSON (RFC 8259 §7).
+fn quoted(json: &mut String, text: &str) {
+    json.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => json.extend(['\\', character]),
+            '\u{0}'..='\u{1f}' => {
+                // Writing into a string does not fail.
+                let _ = write!(json, "\\u{:04x}", u32::from(character));
+            }
+            _ => json.push(character),
+        }
+    }
+    json.push('"');
+}
+
+/// The name of an extension member is empty, or that of a member that RFC 9457 defines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InvalidMember {
+    name: String,
+}
+
+impl fmt::Display for InvalidMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} cannot be the name of an extension member of a problem: it has to be other than empty and than {}",
+            self.name,
+            STANDARD.join(", ")
+        )
+    }
+}
+
+impl std::error::Error for InvalidMember {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(problem: &Problem) -> Value {
+        serde_json::from_str(&problem.to_json()).unwrap()
+    }
+
+    #[test]
+    fn a_status_alone_is_a_problem() {
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            problem.to_json(),
+            r#"{"type":"about:blank","title":"Service Unavailable","status":503}"#
+        );
+        let unknown = Problem::new(StatusCode::from_u16(799).unwrap());
+        assert_eq!(unknown.to_json(), r#"{"type":"about:blank","status":799}"#);
+    }
+
+    #[test]
+    fn a_member_cannot_take_a_name_that_is_defined() {
+        for name in ["", "type", "title", "status", "detail", "instance"] {
+            let error = Problem::new(StatusCode::OK).member(name, true).unwrap_err();
+            assert!(error.to_string().contains("instance"), "{error}");
+        }
+        let twice = Problem::new(StatusCode::OK)
+            .member("a", 1)
+            .unwrap()
+            .member("a", 2);
+        assert_eq!(read(&twice.unwrap())["a"], 2, "once, and the last");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            status in 100..1000_u16, kind: Option<(String, String)>, detail: Option<String>,
+            instance: Option<String>, number: u64, texts: Vec<String>, text: String, key: String,
+        ) {
+            let mut problem = Problem::new(StatusCode::from_u16(status).unwrap());
+            let mut expected = json!({ "status": status });
+            let blank = problem.status.canonical_reason();
+            match &kind {
+                Some((uri, title)) => {
+                    problem = problem.kind(uri.clone(), title.clone());
+                    expected["type"] = json!(uri);
+                    expected["title"] = json!(title);
+                }
+                None => {
+                    expected["type"] = json!("about:blank");
+                    if let Some(title) = blank {
+                        expected["title"] = json!(title);
+                    }
+                }
+            }
+            if let Some(detail) = detail {
+                problem = problem.detail(detail.clone());
+                expected["detail"] = json!(detail);
+            }
+            if let Some(instance) = instance {
+                problem = problem.instance(instance.clone());
+                expected["instance"] = json!(instance);
+            }
+            let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
+            problem = problem.member("number", number).unwrap();
+            problem = problem.member("texts", borrowed.as_slice()).unwrap();
+            expected["number"] = json!(number);
+            expected["texts"] = json!(texts);
+            if let Ok(with) = problem.clone().member(format!("x{key}"), text.clone()) {
+                problem = with;
+                expected[format!("x{key}")] = json!(text);
+            }
+            prop_assert_eq!(read(&problem), expected);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! `RateLimit` and `RateLimit-Policy` as a server writes them.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use relent_core::{Instant, Limiter, LimiterConfig};
+use sfv::{Integer, ListSerializer, StringRef, key_ref};
+
+use crate::field::{SECONDS, rounded_up};
+use crate::headers::{RATELIMIT, RATELIMIT_POLICY};
+
+/// The largest integer of a structured field.
+const MOST: u64 = 999_999_999_999_999;
+
+/// A quota of a server, and what is left of it (draft-ietf-httpapi-ratelimit-headers-11).
+///
+/// Numbers are written up to 999999999999999, and times in whole seconds, rounded up.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent_http::{Quota, set_rate_limit};
+///
+/// let daily = Quota {
+///     window: Some(Duration::from_secs(86_400)),
+///     effective_window: Some(Duration::from_millis(1500)),
+///     ..Quota::new("daily", 1000, 0)
+/// };
+/// let mut headers = http::HeaderMap::new();
+/// set_rate_limit(&mut headers, &[daily])?;
+/// assert_eq!(headers["ratelimit-policy"], r#""daily";q=1000;w=86400"#);
+/// assert_eq!(headers["ratelimit"], r#""daily";r=0;t=2"#);
+/// # Ok::<(), relent_http::InvalidQuotaName>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quota<'q> {
+    /// The name of its policy: characters of ASCII from the space to `~`.
+    pub name: &'q str,
+    /// `q`: how much is allotted in each window.
+    pub quota: u64,
+    /// `w`: the window, if it has one; at least a second.
+    pub window: Option<Duration>,
+    /// `r`: how much is left.
+    pub available: u64,
+    /// `t`: the time within which no more can be used than is left. With nothing left, clients wait for
+    /// so long.
+    pub effective_window: Option<Duration>,
+    /// `pk`: which share of the server the quota is for, if it has several.
+    pub partition: Option<&'q [u8]>,
+}
+
+impl<'q> Quota<'q> {
+    /// A quota of so many requests, of which so many are left.
+    #[must_use]
+    pub const fn new(name: &'q str, quota: u64, available: u64) -> Self {
+        Self {
+            name,
+            quota,
+            window: None,
+            available,
+            effective_window: None,
+            partition: None,
+        }
+    }
+
+    /// What a limiter of this config has left at `now` for callers that hold no ticket.
+    ///
+    /// The window is that of the config in whole seconds, with as much in it as the rate admits. What is
+    /// left is what can be had within a second; with nothing, the effective window is the time until
+    /// something is. So a client that may come at once is never told to wait.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent_core::{Instant, Limiter, LimiterConfig};
+    /// use relent_http::{Quota, set_rate_limit};
+    ///
+    /// let config = LimiterConfig::new(1, Duration::from_secs(60));
+    /// let mut limiter = Limiter::new(&config)?;
+    /// limiter.judge(Instant::ORIGIN, Some(1), 1);
+    ///
+    /// let soon = Instant::ORIGIN.saturating_add(Duration::from_millis(500));
+    /// let quota = Quota::of("per-minute", &config, &mut limiter, soon);
+    /// assert_eq!((quota.quota, quota.window), (1, Some(Duration::from_secs(60))));
+    /// assert_eq!(quota.available, 0);
+    /// assert_eq!(quota.effective_window, Some(Duration::from_millis(59_500)));
+    /// # Ok::<(), relent_core::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn of(name: &'q str, config: &LimiterConfig, limiter: &mut Limiter, now: Instant) -> Self {
+        const SECOND: Duration = Duration::from_secs(1);
+        let window = rounded_up(config.per, SECONDS).max(1);
+        let quota = u128::from(config.rate) * u128::from(window) * u128::from(SECONDS)
+            / config.per.as_nanos().max(1);
+        let quota = u64::try_from(quota).unwrap_or(u64::MAX);
+        let soon = limiter.available(now, SECOND);
+        let effective = match limiter.until_available(now, soon.saturating_add(1)) {
+            // Within whole seconds, no more than that can be had: rounded down.
+            until if soon > 0 => Duration::from_secs(until.as_secs()).max(SECOND),
+            until => until,
+        };
+        Self {
+            window: Some(Duration::from_secs(window)),
+            effective_window: Some(effective),
+            ..Self::new(name, quota, u64::from(soon).min(quota))
+        }
+    }
+}
+
+/// The name of a quota has characters that cannot stand in a structured field.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InvalidQuotaName {
+    name: String,
+}
+
+impl fmt::Display for InvalidQuotaName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the name of the quota {:?} has characters other than those of ASCII from the space to `~`",
+            self.name
+        )
+    }
+}
+
+impl std::error::Error for InvalidQuotaName {}
+
+/// Writes `RateLimit-Policy` and `RateLimit`, in place of those that are there. Without a quota both are
+/// removed.
+///
+/// They may stand on every response. On one that refuses, `Retry-After` belongs beside them, which takes
+/// precedence. They must not stand in trailers.
+///
+/// # Errors
+/// [`InvalidQuotaName`]; then nothing is changed.
+pub fn set_rate_limit(
+    headers: &mut HeaderMap,
+    quotas: &[Quota<'_>],
+) -> Result<(), InvalidQuotaName> {
+    let (mut policies, mut limits) = (ListSerializer::new(), ListSerializer::new());
+    for quota in quotas {
+        let invalid = || InvalidQuotaName {
+            name: quota.name.to_owned(),
+        };
+        let name = StringRef::from_str(quota.name).map_err(|_| invalid())?;
+        let mut policy = policies
+            .bare_item(name)
+            .parameter(key_ref("q"), integer(quota.quota));
+        let mut limit = limits
+            .bare_item(name)
+            .parameter(key_ref("r"), integer(quota.available));
+        if let Some(window) = quota.window {
+            policy = policy.parameter(key_ref("w"), integer(rounded_up(window, SECONDS).max(1)));
+        }
+        if let Some(window) = quota.effective_window {
+            limit = limit.parameter(key_ref("t"), integer(rounded_up(window, SECONDS)));
+        }
+        if let Some(partition) = quota.partition {
+            policy = policy.parameter(key_ref("pk"), partition);
+            limit = limit.parameter(key_ref("pk"), partition);
+        }
+        let _ = (policy.finish(), limit.finish());
+    }
+    for (name, list) in [
+        (RATELIMIT_POLICY, policies.finish()),
+        (RATELIMIT, limits.finish()),
+    ] {
+        // What a serializer of structured fields writes is visible ASCII.
+        match list.and_then(|list| HeaderValue::try_from(list).ok()) {
+            Some(value) => headers.insert(name, value),
+            None => headers.remove(name),
+        };
+    }
+    Ok(())
+}
+
+/// Saturates.
+fn integer(number: u64) -> Integer {
+    Integer::try_from(number.min(MOST)).unwrap_or(Integer::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use relent_core::Verdict;
+    use sfv::{BareItem, Item, List, ListEntry, Parser};
+
+    use super::*;
+    use crate::rate_limit::rate_limit;
+
+    fn written(quotas: &[Quota<'_>]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        set_rate_limit(&mut headers, quotas).unwrap();
+        headers
+    }
+
+    fn items(headers: &HeaderMap, name: http::HeaderName) -> Vec<Item> {
+        let list: List = Parser::new(headers[name].as_bytes()).parse().unwrap();
+        let item = |entry| match entry {
+            ListEntry::Item(item) => item,
+            ListEntry::InnerList(list) => panic!("{list:?}"),
+        };
+        list.into_iter().map(item).collect()
+    }
+
+    #[test]
+    fn the_fields_are_those_of_the_draft() {
+        let burst = Quota {
+            window: Some(Duration::from_secs(60)),
+            effective_window: Some(Duration::from_secs(30)),
+            ..Quota::new("burst", 100, 50)
+        };
+        let user = Quota {
+            partition: Some(b"trial1213"),
+            ..Quota::new("a \"user\"", 999, 7)
+        };
+        let headers = written(&[burst, user]);
+        assert_eq!(
+            headers[RATELIMIT_POLICY],
+            r#""burst";q=100;w=60, "a \"user\"";q=999;pk=:dHJpYWwxMjEz:"#
+        );
+        assert_eq!(
+            headers[RATELIMIT],
+            r#""burst";r=50;t=30, "a \"user\"";r=7;pk=:dHJpYWwxMjEz:"#
+        );
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_written_changes_nothing() {
+        let mut headers = written(&[Quota::new("a", 1, 1)]);
+        let before = headers.clone();
+        for name in ["\u{fc}", "a\nb", "\u{7f}", "a\0"] {
+            let error = set_rate_limit(
+                &mut headers,
+                &[Quota::new("b", 2, 2), Quota::new(name, 1, 1)],
+            );
+            assert!(error.unwrap_err().to_string().contains("ASCII"), "{name:?}");
+            assert_eq!(headers, before);
+        }
+        set_rate_limit(&mut headers, &[]).unwrap();
+        assert!(headers.is_empty(), "no quota, no field");
+    }
+
+    #[test]
+    fn a_window_is_never_zero() {
+        let quota = Quota {
+            window: Some(Duration::ZERO),
+            ..Quota::new("a", 1, 1)
+        };
+        assert_eq!(written(&[quota])[RATELIMIT_POLICY], r#""a";q=1;w=1"#);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_and_never_early(
+            name in "[ -~]{0,20}", quota: u64, available in prop_oneof![Just(0), any::<u64>()],
+            window: Duration, effective in prop_oneof![
+                Just(Duration::MAX), Just(Duration::from_nanos(1)), any::<Duration>(),
+            ],
+            partition: Vec<u8>,
+        ) {
+            let headers = written(&[Quota {
+                name: &name, quota, available, window: Some(window),
+                effective_window: Some(effective), partition: Some(&partition),
+            }]);
+            let read = rate_limit(&headers).unwrap();
+            let effective = effective.min(Duration::from_nanos(u64::MAX));
+            if available == 0 {
+                let read = read.unwrap();
+                prop_assert!(read >= effective && read - effective < Duration::from_secs(1));
+            } else {
+                prop_assert_eq!(read, None);
+            }
+            for (field, key, number) in [(RATELIMIT_POLICY, "q", quota), (RATELIMIT, "r", available)] {
+                let item = &items(&headers, field)[0];
+                prop_assert_eq!(item.bare_item.as_string().map(StringRef::as_str), Some(&*name));
+                prop_assert_eq!(&item.params["pk"], &BareItem::ByteSequence(partition.clone()));
+                let read = item.params[key].as_integer().map(i64::from).unwrap();
+                prop_assert_eq!(read as u64, number.min(MOST));
+            }
+        }
+
+        /// Whoever waits for the effective window of a quota that is used up is admitted, and whoever
+        /// is told of something left finds it within a second.
+        #[test]
+        fn a_limiter_keeps_what_its_quota_says(
+            rate in 1..2000_u32, per in 1..200_000_u64, burst in 1..50_u32, asked in 0..200_u32, later in 0..5000_u64,
+        ) {
+            let config = LimiterConfig {
+                burst, horizon: Duration::ZERO,
+                ..LimiterConfig::new(rate, Duration::from_millis(per))
+            };
+            let mut limiter = Limiter::new(&config).unwrap();
+            for _ in 0..asked {
+                limiter.judge(Instant::ORIGIN, None, 1);
+            }
+            let now = Instant::ORIGIN.saturating_add(Duration::from_millis(later));
+            let quota = Quota::of("a", &config, &mut limiter, now);
+            prop_assert!(quota.quota >= 1 && quota.available <= quota.quota);
+            let headers = written(&[quota]);
+            let wait = rate_limit(&headers).unwrap().unwrap_or(Duration::from_secs(1));
+            let then = now.saturating_add(wait);
+            prop_assert_eq!(limiter.judge(then, None, 1), Verdict::Admitted { ticket: false });
+        }
+    }
+}
