@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, State};
@@ -15,8 +15,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use relent::{Policy, PolicyError};
-use relent_http::{Caller, Mark};
+use relent::{Policy, PolicyError, StopReason};
+use relent_http::{Caller, ErrorResponse, Mark};
 use relent_reqwest::{Client, Error, IdempotencyKey};
 use tokio::net::TcpListener;
 
@@ -121,33 +121,32 @@ impl Above {
     }
 }
 
-/// A call that the warehouse did not do.
-struct Failed(StatusCode, Option<Mark>);
+/// A call that the warehouse did not do: the status by the reason, the time at which the warehouse wants to
+/// be asked again, and the mark for all layers above.
+struct Failed(ErrorResponse);
 
 fn succeeded(
     outcome: Result<relent_reqwest::Response, Error>,
 ) -> Result<relent_reqwest::Response, Failed> {
     let response = outcome?;
-    match response.summary().reason {
+    match ErrorResponse::gave_up(response.summary(), SystemTime::now()) {
         None => Ok(response),
-        Some(reason) => Err(Failed(response.status(), Mark::of(reason))),
+        Some(failed) => Err(Failed(failed)),
     }
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        let reason = error.summary().and_then(|summary| summary.reason);
-        Self(StatusCode::BAD_GATEWAY, reason.and_then(Mark::of))
+        let summary = error.summary();
+        let failed = summary.and_then(|summary| ErrorResponse::gave_up(summary, SystemTime::now()));
+        // A body that broke off has no reason.
+        Self(failed.unwrap_or_else(|| ErrorResponse::stopped(StopReason::Permanent, None)))
     }
 }
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
-        let mut response = (self.0, "the warehouse does not answer").into_response();
-        if let Some(mark) = self.1 {
-            mark.set(response.headers_mut());
-        }
-        response
+        self.0.into_http().into_response()
     }
 }
 

@@ -6,17 +6,17 @@ use std::convert::Infallible;
 use std::io::{self, BufWriter, Write};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use relent_http::Caller;
-use relent_http::headers::{RELENT_TICKET, RETRY_AFTER_MS};
+use relent::{Audience, Hint};
+use relent_http::{Caller, Mark, set_hint};
 use relent_sim::{Answer, Attempt, Scenario, Serving, Wait, WaitFormat};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, oneshot};
@@ -190,30 +190,27 @@ impl Desk {
             Answer::Failure { do_not_retry } => {
                 *response.status_mut() = self.status;
                 if do_not_retry {
-                    relent_http::Mark::Overloaded.set(response.headers_mut());
+                    Mark::Overloaded.set(response.headers_mut());
                 }
             }
             Answer::Throttled(wait) => {
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
                 if let Some(wait) = wait {
-                    self.tell(wait, response.headers_mut());
+                    set_hint(response.headers_mut(), &self.hint(wait));
                 }
             }
         }
         response
     }
 
-    /// Writes down what the limiter says about time.
-    fn tell(&self, wait: Wait, headers: &mut HeaderMap) {
-        let (name, value) = match self.format {
-            WaitFormat::Milliseconds if wait.ticket => (RETRY_AFTER_MS, wait.nanos / 1_000_000),
-            // Rounded up, or the caller would be early.
-            _ => (RETRY_AFTER, wait.nanos.div_ceil(1_000_000_000)),
+    /// What the limiter says about time.
+    fn hint(&self, wait: Wait) -> Hint {
+        let audience = match (wait.ticket, self.format) {
+            (false, _) => Audience::Shared,
+            (true, WaitFormat::Milliseconds) => Audience::TicketMillis,
+            (true, _) => Audience::TicketSeconds,
         };
-        headers.insert(name, HeaderValue::from(value));
-        if wait.ticket {
-            headers.insert(RELENT_TICKET, HeaderValue::from_static("true"));
-        }
+        Hint::after(Duration::from_nanos(wait.nanos)).for_audience(audience)
     }
 }
 
