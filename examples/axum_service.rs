@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use relent::{Policy, PolicyError, StopReason};
-use relent_http::{Caller, ErrorResponse, Mark};
+use relent_http::{CallerFacts, ErrorResponse, Mark};
 use relent_reqwest::{Client, Error, IdempotencyKey};
 use tokio::net::TcpListener;
 
@@ -95,7 +95,7 @@ async fn order(State(shop): State<Shop>, above: Above, order: String) -> Result<
 
 /// What the request says of its caller, and when it came.
 struct Above {
-    caller: Caller,
+    caller: CallerFacts,
     key: Option<IdempotencyKey>,
     arrived: Instant,
 }
@@ -105,7 +105,7 @@ impl<S: Sync> FromRequestParts<S> for Above {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(Self {
-            caller: Caller::of(&parts.headers),
+            caller: CallerFacts::of(&parts.headers),
             key: IdempotencyKey::of(&parts.headers),
             arrived: Instant::now(),
         })
@@ -216,7 +216,7 @@ impl Warehouse {
 }
 
 fn tell(method: &Method, path: &str, headers: &HeaderMap, status: StatusCode) {
-    let caller = Caller::of(headers);
+    let caller = CallerFacts::of(headers);
     let left = caller.remaining.unwrap_or_default().as_millis();
     println!(
         "    [warehouse] {method} {path}: attempt {}, {left} ms left -> {status}",

@@ -14,7 +14,7 @@ use relent_sim::{Arrivals, Metrics, Observed, Outcome, Scenario};
 use crate::case::Case;
 use crate::clock::{Lag, Lateness, machine_time, wall_clock};
 use crate::verdict::{self, Share};
-use crate::wire::{Arrival, Said};
+use crate::wire::{AttemptRecord, Said};
 
 /// The most client processes of the machine. Where a scenario has more, each of them has the clients
 /// of several, which share nothing but connections.
@@ -32,7 +32,7 @@ pub struct Measured {
     /// The requests that ended, by their numbers among those of the run.
     pub ended: Vec<(u64, Outcome)>,
     /// The attempts that reached the service.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<AttemptRecord>,
     /// Services that had an effect, by the service's own count.
     pub executions: u64,
     /// How late the latest of the processes was.
@@ -179,7 +179,7 @@ fn next(said: &Receiver<Result<Said, String>>, end: Instant) -> Result<Said, NoR
 #[derive(Default)]
 struct Gathered {
     ended: Vec<(u64, Outcome)>,
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<AttemptRecord>,
     executions: u64,
     late: Lateness,
     used: u64,

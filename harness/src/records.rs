@@ -6,7 +6,7 @@ use relent::Policy;
 use relent_sim::{Outcome, Request, Scenario, requests};
 
 use crate::crowd::Measured;
-use crate::wire::Arrival;
+use crate::wire::AttemptRecord;
 
 /// What cannot be true of the records of a run, in words. Nothing of it depends on time: each request of the
 /// scenario ends once, within the attempts of its policy; the service saw no attempt twice and none
@@ -30,7 +30,7 @@ pub fn contradictions(
             wrong.push(format!("request {name} ended twice"));
         }
     }
-    let mut arrived: HashMap<u64, Vec<&Arrival>> = HashMap::new();
+    let mut arrived: HashMap<u64, Vec<&AttemptRecord>> = HashMap::new();
     for arrival in &measured.arrivals {
         arrived.entry(arrival.request).or_default().push(arrival);
     }
@@ -60,7 +60,7 @@ pub fn contradictions(
 fn request_is_wrong(
     request: &Request,
     outcome: &Outcome,
-    arrivals: &[&Arrival],
+    arrivals: &[&AttemptRecord],
     most: u32,
     scenario: &Scenario,
 ) -> Vec<&'static str> {
@@ -122,8 +122,8 @@ mod tests {
         policy.max_retries(1).build().unwrap()
     }
 
-    fn arrival(request: u64, attempt: u32, executed: bool) -> Arrival {
-        Arrival {
+    fn arrival(request: u64, attempt: u32, executed: bool) -> AttemptRecord {
+        AttemptRecord {
             at: 1,
             request,
             attempt,

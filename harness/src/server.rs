@@ -16,15 +16,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use relent::{Audience, Hint};
-use relent_http::{Caller, Mark, set_hint};
-use relent_sim::{Answer, Attempt, Scenario, Serving, Wait, WaitFormat};
+use relent_http::{CallerFacts, Mark, set_hint};
+use relent_sim::{ArrivingAttempt, Scenario, ServiceAnswer, Serving, Wait, WaitFormat};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::LocalSet;
 
 use crate::clock::{Start, Watch};
 use crate::stdin;
-use crate::wire::{Arrival, Said};
+use crate::wire::{AttemptRecord, Said};
 
 /// Connections that may wait to be accepted: a herd comes all at once.
 const BACKLOG: u32 = 16_384;
@@ -92,9 +92,9 @@ struct Desk {
 struct State {
     serving: Serving,
     /// Who waits for the answer to each attempt.
-    waiting: HashMap<u32, oneshot::Sender<Answer>>,
+    waiting: HashMap<u32, oneshot::Sender<ServiceAnswer>>,
     /// The attempts that arrived; the name of each is its index.
-    attempts: Vec<Arrival>,
+    attempts: Vec<AttemptRecord>,
 }
 
 impl Desk {
@@ -140,14 +140,14 @@ impl Desk {
         &self,
         request: Request<Incoming>,
     ) -> Result<Response<Empty<Bytes>>, Infallible> {
-        let caller = Caller::of(request.headers());
+        let caller = CallerFacts::of(request.headers());
         // The path is the name of the request: the same for all of its attempts.
         let key = request.uri().path().trim_start_matches('/').parse().ok();
         let answer = match self.arrive(caller.attempt, key) {
             Ok(answer) => answer,
             Err(later) => match later.await {
                 Ok(answer) => answer,
-                Err(_) => Answer::Failure {
+                Err(_) => ServiceAnswer::Failure {
                     do_not_retry: false,
                 },
             },
@@ -156,11 +156,15 @@ impl Desk {
     }
 
     /// An attempt arrives: its answer, or where it will be.
-    fn arrive(&self, number: u32, key: Option<u64>) -> Result<Answer, oneshot::Receiver<Answer>> {
+    fn arrive(
+        &self,
+        number: u32,
+        key: Option<u64>,
+    ) -> Result<ServiceAnswer, oneshot::Receiver<ServiceAnswer>> {
         let now = self.start.now();
         let mut state = self.state.borrow_mut();
         let id = state.attempts.len() as u32;
-        state.attempts.push(Arrival {
+        state.attempts.push(AttemptRecord {
             at: now,
             // One without a number is none of the run.
             request: key.unwrap_or(u64::MAX),
@@ -168,7 +172,9 @@ impl Desk {
             executed: false,
         });
         let before = state.serving.next();
-        let answer = state.serving.arrive(now, Attempt { id, number, key });
+        let answer = state
+            .serving
+            .arrive(now, ArrivingAttempt { id, number, key });
         state.answer();
         if before != state.serving.next() {
             self.sooner.notify_one();
@@ -183,17 +189,17 @@ impl Desk {
         }
     }
 
-    fn response(&self, answer: Answer) -> Response<Empty<Bytes>> {
+    fn response(&self, answer: ServiceAnswer) -> Response<Empty<Bytes>> {
         let mut response = Response::new(Empty::new());
         match answer {
-            Answer::Success => {}
-            Answer::Failure { do_not_retry } => {
+            ServiceAnswer::Success => {}
+            ServiceAnswer::Failure { do_not_retry } => {
                 *response.status_mut() = self.status;
                 if do_not_retry {
                     Mark::Overloaded.set(response.headers_mut());
                 }
             }
-            Answer::Throttled(wait) => {
+            ServiceAnswer::Throttled(wait) => {
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
                 if let Some(wait) = wait {
                     set_hint(response.headers_mut(), &self.hint(wait));
@@ -219,7 +225,7 @@ impl State {
     fn answer(&mut self) {
         for (id, answer) in self.serving.answers() {
             if let Some(arrival) = self.attempts.get_mut(id as usize) {
-                arrival.executed = answer == Answer::Success;
+                arrival.executed = answer == ServiceAnswer::Success;
             }
             if let Some(tell) = self.waiting.remove(&id) {
                 let _ = tell.send(answer);

@@ -9,7 +9,7 @@ use crate::clock::{Lag, Lateness};
 
 /// An attempt that reached the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Arrival {
+pub struct AttemptRecord {
     /// When, in nanoseconds from the start.
     pub at: u64,
     /// The number of its request among those of the run.
@@ -28,7 +28,7 @@ pub enum Said {
     /// The request of this number has ended.
     Request(u64, Outcome),
     /// An attempt reached the service.
-    Attempt(Arrival),
+    Attempt(AttemptRecord),
     /// Services that had an effect.
     Executions(u64),
     /// How late the process was.
@@ -57,7 +57,7 @@ impl fmt::Display for Said {
                 )
             }
             Self::Attempt(arrival) => {
-                let Arrival {
+                let AttemptRecord {
                     at,
                     request,
                     attempt,
@@ -116,7 +116,7 @@ fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Said> {
                 succeeded: next::<u8>(words)? == 1,
             },
         ),
-        "attempt" => Said::Attempt(Arrival {
+        "attempt" => Said::Attempt(AttemptRecord {
             at: next(words)?,
             request: next(words)?,
             attempt: next(words)?,
@@ -154,7 +154,7 @@ mod tests {
             ended: 900,
             succeeded: true,
         };
-        let arrival = Arrival {
+        let arrival = AttemptRecord {
             at: 12,
             request: 4,
             attempt: 2,

@@ -16,21 +16,21 @@ use crate::histogram;
 ///
 /// ```
 /// use std::time::Duration;
-/// use relent_http::Caller;
+/// use relent_http::CallerFacts;
 ///
 /// let request = http::Request::get("/")
 ///     .header("relent-attempt", "2")
 ///     .header("relent-deadline-ms", "1500")
 ///     .header("relent-histogram", "60, 3")
 ///     .body(())?;
-/// let caller = Caller::of(request.headers());
+/// let caller = CallerFacts::of(request.headers());
 /// assert_eq!(caller.attempt, 2);
 /// assert_eq!(caller.remaining, Some(Duration::from_millis(1500)));
 /// assert_eq!(caller.histogram, Some([60, 3, 0, 0, 0, 0, 0, 0]));
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Caller {
+pub struct CallerFacts {
     /// Which attempt the request is: what [`Arrival::attempt`](relent_core::Arrival::attempt) wants.
     /// 1 unless told otherwise.
     pub attempt: u32,
@@ -43,7 +43,7 @@ pub struct Caller {
     pub histogram: Option<[u32; BUCKETS]>,
 }
 
-impl Caller {
+impl CallerFacts {
     /// Reads it from the headers of a request.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
@@ -64,10 +64,10 @@ impl Caller {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use relent_http::Caller;
+    /// use relent_http::CallerFacts;
     ///
     /// let above = http::Request::get("/").header("relent-deadline-ms", "1500").body(())?;
-    /// let caller = Caller::of(above.headers());
+    /// let caller = CallerFacts::of(above.headers());
     /// let mut below = http::Request::get("/").body(())?;
     /// caller.pass_on(Duration::from_millis(200), below.headers_mut());
     /// assert_eq!(below.headers()["relent-deadline-ms"], "1300");
@@ -101,18 +101,18 @@ pub(crate) fn set_remaining(headers: &mut HeaderMap, remaining: Duration) {
 mod tests {
     use super::*;
 
-    const NOTHING: Caller = Caller {
+    const NOTHING: CallerFacts = CallerFacts {
         attempt: 1,
         remaining: None,
         histogram: None,
     };
 
-    fn of(fields: &[(HeaderName, &str)]) -> Caller {
+    fn of(fields: &[(HeaderName, &str)]) -> CallerFacts {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(name, value.parse().unwrap());
         }
-        Caller::of(&headers)
+        CallerFacts::of(&headers)
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let caller = of(&[(RELENT_ATTEMPT, "3"), (RELENT_DEADLINE_MS, "soon")]);
         assert_eq!(
             caller,
-            Caller {
+            CallerFacts {
                 attempt: 3,
                 ..NOTHING
             }

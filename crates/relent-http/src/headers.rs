@@ -61,7 +61,7 @@ pub const GRPC_PREVIOUS_RPC_ATTEMPTS: HeaderName =
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Request: which attempt this is, `1*DIGIT`; absent on the first. A client sends it from attempt 2
-/// on if told to ([`Caller`](crate::Caller) reads it).
+/// on if told to ([`CallerFacts`](crate::CallerFacts) reads it).
 ///
 /// It speaks of one hop: a client replaces or removes one that a forwarded request has brought along.
 pub const RELENT_ATTEMPT: HeaderName = HeaderName::from_static("relent-attempt");

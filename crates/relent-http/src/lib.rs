@@ -7,7 +7,7 @@
 //!
 //! # Across layers
 //! A client can tell the server which attempt a request is, how much time is left, and how many
-//! attempts its calls take ([`Caller`] reads it); a service can [`Mark`] its response, so that nobody
+//! attempts its calls take ([`CallerFacts`] reads it); a service can [`Mark`] its response, so that nobody
 //! above retries what was given up below. All of it is in `docs/headers.md`.
 //!
 //! # What a server says
@@ -75,7 +75,7 @@ mod server_clock;
 #[cfg(feature = "attempt")]
 mod unchanged;
 
-pub use caller::Caller;
+pub use caller::CallerFacts;
 pub use classify::{classify, classify_listed};
 #[cfg(feature = "attempt")]
 pub use complete::Truncated;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use relent_core::{Advice, Kind};
 use relent_http::{
-    Caller, HintOptions, Mark, RequestFacts, XRateLimitReset, classify, headers, hint,
+    CallerFacts, HintOptions, Mark, RequestFacts, XRateLimitReset, classify, headers, hint,
 };
 
 fn names() -> Vec<HeaderName> {
@@ -108,7 +108,7 @@ proptest! {
         prop_assert!(failure.is_none_or(|failure| failure.hint == hint));
         let overloaded = Mark::read(&headers) == Some(Mark::Overloaded);
         prop_assert!(failure.is_none_or(|failure| overloaded == (failure.kind == Kind::Overloaded)));
-        prop_assert!(Caller::of(&request_headers).attempt >= 1);
+        prop_assert!(CallerFacts::of(&request_headers).attempt >= 1);
         prop_assert!(failure.is_some() || status.as_u16() < 400);
     }
 

@@ -207,7 +207,7 @@ impl Client {
 
     /// Tells the server which attempt a request is (from the second on), how much time is left until
     /// the deadline, and from time to time how many attempts the calls of this client and its clones
-    /// take: see [`Caller`](relent_http::Caller), which reads it, and `docs/headers.md`. Off by default,
+    /// take: see [`CallerFacts`](relent_http::CallerFacts), which reads it, and `docs/headers.md`. Off by default,
     /// since it is for services that know each other.
     ///
     /// A request that brings a deadline along in [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS)

@@ -59,11 +59,12 @@ pub use observed::{Observed, Outcome};
 pub use recording::Recording;
 pub use run::{record, run};
 pub use scenario::{
-    Access, Arrivals, Backlog, Chain, Clients, Effect, Limiter, Model, Network, Outage, RetryAfter,
-    Scenario, ScenarioError, Service, ServiceTime, Shedder, WaitFormat,
+    Access, Arrivals, Backlog, Chain, Clients, Effect, Model, Network, Outage, Scenario,
+    ScenarioError, Service, ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime,
+    WaitFormat,
 };
 pub use series::{Bin, Series};
-pub use serving::{Answer, Attempt, Serving, Wait};
+pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};
 pub use stream::Stream;
 pub use tape::Row;
 pub use too_many_events::TooManyEvents;

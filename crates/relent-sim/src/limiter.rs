@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relent_core::{LimiterConfig, Refusal};
 
-use crate::scenario::{Limiter as Config, RetryAfter, SECOND};
+use crate::scenario::{SECOND, ServiceLimiter as Config, ServiceRetryAfter};
 use crate::stream::rounded;
 
 /// What a refusal says about time.
@@ -18,13 +18,13 @@ pub(crate) enum Hinted {
 }
 
 impl Hinted {
-    pub(crate) fn of(says: RetryAfter, refusal: Refusal) -> Self {
+    pub(crate) fn of(says: ServiceRetryAfter, refusal: Refusal) -> Self {
         match (says, refusal) {
-            (RetryAfter::Nothing, _) => Self::Nothing,
-            (RetryAfter::Shared(delay), _) => Self::Shared(delay),
-            (RetryAfter::Slots, Refusal::Ticket(_)) => Self::Ticket(refusal.whole_millis()),
+            (ServiceRetryAfter::Nothing, _) => Self::Nothing,
+            (ServiceRetryAfter::Shared(delay), _) => Self::Shared(delay),
+            (ServiceRetryAfter::Slots, Refusal::Ticket(_)) => Self::Ticket(refusal.whole_millis()),
             // A day and more, at the lowest rates, saturates like any time.
-            (RetryAfter::Slots, Refusal::Shared(delay)) => {
+            (ServiceRetryAfter::Slots, Refusal::Shared(delay)) => {
                 Self::Shared(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
             }
         }
@@ -36,8 +36,8 @@ impl From<&Config> for LimiterConfig {
         let interval = rounded(SECOND as f64 / config.rate);
         // Who gets no slots of its own takes none out of the schedule.
         let horizon = match config.retry_after {
-            RetryAfter::Slots => config.horizon,
-            RetryAfter::Nothing | RetryAfter::Shared(_) => 0,
+            ServiceRetryAfter::Slots => config.horizon,
+            ServiceRetryAfter::Nothing | ServiceRetryAfter::Shared(_) => 0,
         };
         Self {
             burst: config.burst,
@@ -56,7 +56,10 @@ mod tests {
     use crate::scenario::WaitFormat;
 
     /// Whether an attempt is admitted, and else what is said, in nanoseconds.
-    fn judged(says: RetryAfter, attempts: impl Iterator<Item = (u64, u64)>) -> Vec<Option<Hinted>> {
+    fn judged(
+        says: ServiceRetryAfter,
+        attempts: impl Iterator<Item = (u64, u64)>,
+    ) -> Vec<Option<Hinted>> {
         let config = Config {
             rate: 100.0,
             burst: 10,
@@ -76,7 +79,7 @@ mod tests {
     #[test]
     fn slots_are_tickets_in_whole_milliseconds_up_to_the_horizon() {
         let attempts = (0..1000).map(|key| (500, key));
-        let judged = judged(RetryAfter::Slots, attempts.chain([(10_000_500, 10)]));
+        let judged = judged(ServiceRetryAfter::Slots, attempts.chain([(10_000_500, 10)]));
         assert_eq!(judged[..10], [None; 10]);
         assert_eq!(judged[10], Some(Hinted::Ticket(10)));
         assert_eq!(judged[209], Some(Hinted::Ticket(2000)));
@@ -90,8 +93,8 @@ mod tests {
     #[test]
     fn without_slots_the_rate_is_kept_by_refusing() {
         for (says, hinted) in [
-            (RetryAfter::Shared(7), Hinted::Shared(7)),
-            (RetryAfter::Nothing, Hinted::Nothing),
+            (ServiceRetryAfter::Shared(7), Hinted::Shared(7)),
+            (ServiceRetryAfter::Nothing, Hinted::Nothing),
         ] {
             let judged = judged(says, (0..10_000).map(|millis| (millis * 1_000_000, millis)));
             let refused = judged.iter().flatten();

@@ -98,9 +98,9 @@ pub struct Service {
     /// The HTTP status of its errors and refusals.
     pub status: u16,
     /// A limiter in front.
-    pub limiter: Option<Limiter>,
+    pub limiter: Option<ServiceLimiter>,
     /// A shedder behind it.
-    pub shedder: Option<Shedder>,
+    pub shedder: Option<ServiceShedder>,
 }
 
 /// What a service does with an attempt.
@@ -163,7 +163,7 @@ pub enum ServiceTime {
 /// A limiter that answers 429: [`relent_core::Limiter`]. Each request is a caller of its own.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limiter {
+pub struct ServiceLimiter {
     /// Attempts per second.
     pub rate: f64,
     /// Attempts at once after a pause.
@@ -171,7 +171,7 @@ pub struct Limiter {
     pub burst: u32,
     /// What it says about time.
     #[serde(default, deserialize_with = "retry_after")]
-    pub retry_after: RetryAfter,
+    pub retry_after: ServiceRetryAfter,
     /// How it writes a time.
     #[serde(default)]
     pub format: WaitFormat,
@@ -187,7 +187,7 @@ pub struct Limiter {
 /// [`relent_core::Shedder`].
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shedder {
+pub struct ServiceShedder {
     /// The queue delay up to which nothing is shed.
     #[serde(default = "twenty_milliseconds", deserialize_with = "nanos")]
     pub target: u64,
@@ -198,8 +198,8 @@ pub struct Shedder {
     pub in_flight: Option<u32>,
 }
 
-impl From<&Shedder> for ShedderConfig {
-    fn from(shedder: &Shedder) -> Self {
+impl From<&ServiceShedder> for ShedderConfig {
+    fn from(shedder: &ServiceShedder) -> Self {
         Self {
             target: Duration::from_nanos(shedder.target),
             interval: Duration::from_nanos(shedder.interval),
@@ -226,7 +226,7 @@ pub enum WaitFormat {
 
 /// What a limiter says about time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum RetryAfter {
+pub enum ServiceRetryAfter {
     /// Nothing.
     #[default]
     Nothing,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use relent_core::{Advice, Arrival, Instant, Intake, Limiter, Rejected, Shed, Shedder};
 
 use crate::limiter::Hinted;
-use crate::scenario::{Effect, RetryAfter, SECOND, Service, ServiceTime};
+use crate::scenario::{Effect, SECOND, Service, ServiceRetryAfter, ServiceTime};
 use crate::slab::Key;
 use crate::stream::{Stream, rounded};
 
@@ -38,7 +38,7 @@ pub(crate) struct Server {
     outage: Option<Effect>,
     intake: Intake,
     /// What refusals of the limiter say about time.
-    says: RetryAfter,
+    says: ServiceRetryAfter,
     /// The version of the row.
     pub(crate) version: u64,
     times: Stream,
@@ -63,7 +63,7 @@ impl Server {
             intake: intake(config),
             says: config
                 .limiter
-                .map_or(RetryAfter::Nothing, |limiter| limiter.retry_after),
+                .map_or(ServiceRetryAfter::Nothing, |limiter| limiter.retry_after),
             version: 0,
             times,
             luck,

@@ -13,7 +13,7 @@ use crate::stream::{LUCK, SERVICE, Stream};
 
 /// An attempt that arrives at a [`Serving`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Attempt {
+pub struct ArrivingAttempt {
     /// The name by which its answer is given.
     pub id: u32,
     /// Which attempt of its request it is, from 1.
@@ -24,7 +24,7 @@ pub struct Attempt {
 
 /// The answer to an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum ServiceAnswer {
     /// It was served, with effect.
     Success,
     /// Refused, or served without effect.
@@ -52,7 +52,7 @@ pub struct Wait {
 /// ended when it did, and the next service began then. Times are in nanoseconds from the start.
 ///
 /// ```
-/// use relent_sim::{Answer, Attempt, Scenario, Serving};
+/// use relent_sim::{ServiceAnswer, ArrivingAttempt, Scenario, Serving};
 ///
 /// let scenario = Scenario::parse(r#"
 ///     clients.arrivals.herd = { clients = 2 }
@@ -60,13 +60,13 @@ pub struct Wait {
 /// "#)?;
 /// let mut serving = Serving::new(&scenario, 1);
 /// for id in 0..2 {
-///     assert_eq!(serving.arrive(0, Attempt { id, number: 1, key: None }), None, "queued");
+///     assert_eq!(serving.arrive(0, ArrivingAttempt { id, number: 1, key: None }), None, "queued");
 /// }
 /// assert_eq!(serving.next(), Some(100_000_000));
 /// // Half a second late, and both are done.
 /// serving.advance(500_000_000);
 /// let done: Vec<_> = serving.answers().collect();
-/// assert_eq!(done, [(0, Answer::Success), (1, Answer::Success)]);
+/// assert_eq!(done, [(0, ServiceAnswer::Success), (1, ServiceAnswer::Success)]);
 /// assert_eq!(serving.executions(), 2);
 /// # Ok::<(), relent_sim::ScenarioError>(())
 /// ```
@@ -77,7 +77,7 @@ pub struct Serving {
     outages: VecDeque<(u64, Option<Effect>)>,
     /// Services that run: when each ends, and whose it is.
     running: BinaryHeap<Reverse<(u64, u32)>>,
-    answers: VecDeque<(u32, Answer)>,
+    answers: VecDeque<(u32, ServiceAnswer)>,
     executions: u64,
 }
 
@@ -104,12 +104,12 @@ impl Serving {
 
     /// An attempt arrives: its answer, if it has one at once. `None`: it is queued, and
     /// [`answers`](Self::answers) has its answer later.
-    pub fn arrive(&mut self, now: u64, attempt: Attempt) -> Option<Answer> {
+    pub fn arrive(&mut self, now: u64, attempt: ArrivingAttempt) -> Option<ServiceAnswer> {
         self.advance(now);
-        let Attempt { id, number, key } = attempt;
+        let ArrivingAttempt { id, number, key } = attempt;
         if let Err(refused) = self.server.judge(now, number, key) {
             return Some(match refused {
-                Refused::Throttled(hinted) => Answer::Throttled(wait(hinted)),
+                Refused::Throttled(hinted) => ServiceAnswer::Throttled(wait(hinted)),
                 Refused::Shed(advice) => failure(advice == Advice::DoNotRetry),
                 Refused::Down => failure(false),
             });
@@ -135,7 +135,7 @@ impl Serving {
                 let answer = match self.server.end(at) {
                     true => {
                         self.executions += 1;
-                        Answer::Success
+                        ServiceAnswer::Success
                     }
                     false => failure(false),
                 };
@@ -154,7 +154,7 @@ impl Serving {
     }
 
     /// The answers since this was last asked, with the names of their attempts.
-    pub fn answers(&mut self) -> impl Iterator<Item = (u32, Answer)> {
+    pub fn answers(&mut self) -> impl Iterator<Item = (u32, ServiceAnswer)> {
         self.answers.drain(..)
     }
 
@@ -173,8 +173,8 @@ impl Serving {
     }
 }
 
-const fn failure(do_not_retry: bool) -> Answer {
-    Answer::Failure { do_not_retry }
+const fn failure(do_not_retry: bool) -> ServiceAnswer {
+    ServiceAnswer::Failure { do_not_retry }
 }
 
 fn wait(hinted: Hinted) -> Option<Wait> {

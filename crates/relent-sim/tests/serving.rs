@@ -7,7 +7,9 @@
 )]
 
 use relent_core::Policy;
-use relent_sim::{Answer, Attempt, Metrics, Observed, Outcome, Scenario, Serving, requests, run};
+use relent_sim::{
+    ArrivingAttempt, Metrics, Observed, Outcome, Scenario, ServiceAnswer, Serving, requests, run,
+};
 
 const TROUBLE: &str = r#"
     outages = [
@@ -35,7 +37,7 @@ fn put_together(scenario: &Scenario, seed: u64) -> Metrics {
     let mut observed = Observed::default();
     let mut ended = vec![(0, false); requests.len()];
     let mut end = |id: u32, at: u64, answer| {
-        ended[id as usize] = (at + way, answer == Answer::Success);
+        ended[id as usize] = (at + way, answer == ServiceAnswer::Success);
     };
     for (id, request) in (0..).zip(&requests) {
         let now = request.at + way;
@@ -48,7 +50,7 @@ fn put_together(scenario: &Scenario, seed: u64) -> Metrics {
                 .for_each(|(id, answer)| end(id, at, answer));
         }
         let (number, key) = (1, Some(u64::from(id)));
-        if let Some(answer) = serving.arrive(now, Attempt { id, number, key }) {
+        if let Some(answer) = serving.arrive(now, ArrivingAttempt { id, number, key }) {
             end(id, now, answer);
         }
     }
@@ -100,12 +102,12 @@ fn who_is_late_gets_all_answers_and_service_has_gone_on_meanwhile() {
     let mut serving = Serving::new(&scenario, 1);
     for id in 0..5 {
         let (number, key) = (1, None);
-        assert_eq!(serving.arrive(0, Attempt { id, number, key }), None);
+        assert_eq!(serving.arrive(0, ArrivingAttempt { id, number, key }), None);
     }
     serving.advance(9_000_000_000);
     let mut answers: Vec<_> = serving.answers().collect();
     answers.sort_unstable_by_key(|(id, _)| *id);
-    let all: Vec<_> = (0..5).map(|id| (id, Answer::Success)).collect();
+    let all: Vec<_> = (0..5).map(|id| (id, ServiceAnswer::Success)).collect();
     assert_eq!(answers, all);
     // The beginning of the first outage is next.
     assert_eq!(serving.next(), Some(10_000_000_000));

@@ -9,7 +9,7 @@ use crate::cross_layer::{CrossLayer, Telling};
 impl<K, M, N> RetryLayer<K, M, N> {
     /// Tells the server which attempt a request is (from the second on), how much time is left until
     /// the deadline, and from time to time how many attempts the calls of this layer take: see
-    /// [`Caller`](crate::Caller), which reads it, and `docs/headers.md`. Off by default, since it is
+    /// [`CallerFacts`](crate::CallerFacts), which reads it, and `docs/headers.md`. Off by default, since it is
     /// for services that know each other.
     ///
     /// A request that brings a deadline along in [`relent-deadline-ms`](crate::headers::RELENT_DEADLINE_MS)

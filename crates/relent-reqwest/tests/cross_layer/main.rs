@@ -25,7 +25,7 @@ use hyper::service::service_fn;
 use hyper_util::client::legacy::Client as Hyper;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use relent::{Backoff, Jitter, Policy, PolicyBuilder, StopReason};
-use relent_http::{Caller, Mark, RetryLayer, mark_response};
+use relent_http::{CallerFacts, Mark, RetryLayer, mark_response};
 use relent_reqwest::recipe;
 use relent_reqwest::{Client, Error};
 use tokio::net::TcpListener;
@@ -49,11 +49,11 @@ fn client(policy: PolicyBuilder) -> Client {
 
 /// What has arrived at a service.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<Caller>>>);
+struct Seen(Arc<Mutex<Vec<CallerFacts>>>);
 
 impl Seen {
-    fn write_down(&self, headers: &HeaderMap) -> Caller {
-        let caller = Caller::of(headers);
+    fn write_down(&self, headers: &HeaderMap) -> CallerFacts {
+        let caller = CallerFacts::of(headers);
         self.0.lock().unwrap().push(caller);
         caller
     }

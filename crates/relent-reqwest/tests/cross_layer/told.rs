@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Empty;
 use relent::{Backoff, HedgeConfig, StopReason, Summary, VirtualClock};
-use relent_http::{Caller, Override, ReplayBody, RetryLayer};
+use relent_http::{CallerFacts, Override, ReplayBody, RetryLayer};
 use relent_reqwest::recipe;
 use relent_reqwest::{Body, Client};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -210,7 +210,7 @@ async fn what_a_forwarded_request_says_of_another_hop_is_not_passed_on() {
         .oneshot(request)
         .await
         .unwrap();
-    let nothing = Caller {
+    let nothing = CallerFacts {
         attempt: 1,
         remaining: None,
         histogram: None,

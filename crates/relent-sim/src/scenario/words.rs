@@ -4,7 +4,7 @@ use relent_core::parse_duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::RetryAfter;
+use super::ServiceRetryAfter;
 
 /// Reads a duration such as "500ms".
 pub(super) fn nanos<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -24,12 +24,14 @@ pub(super) fn queue_bound<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u
 }
 
 /// Reads what a limiter says.
-pub(super) fn retry_after<'de, D: Deserializer<'de>>(from: D) -> Result<RetryAfter, D::Error> {
+pub(super) fn retry_after<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<ServiceRetryAfter, D::Error> {
     let text = String::deserialize(from)?;
     match text.as_str() {
-        "none" => Ok(RetryAfter::Nothing),
-        "slots" => Ok(RetryAfter::Slots),
-        time => parse(time).map(RetryAfter::Shared).map_err(|error| {
+        "none" => Ok(ServiceRetryAfter::Nothing),
+        "slots" => Ok(ServiceRetryAfter::Slots),
+        time => parse(time).map(ServiceRetryAfter::Shared).map_err(|error| {
             D::Error::custom(format!(
                 "a limiter says \"none\", \"slots\" or the same time to all: {error}"
             ))
