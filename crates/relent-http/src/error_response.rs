@@ -124,6 +124,8 @@ impl ErrorResponse {
             | StopReason::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable),
             StopReason::Permanent => (StatusCode::BAD_GATEWAY, GrpcCode::Internal),
             StopReason::OutcomeUnknown => (StatusCode::BAD_GATEWAY, GrpcCode::Unknown),
+            // This service is set up wrongly.
+            StopReason::NoDestination => (StatusCode::INTERNAL_SERVER_ERROR, GrpcCode::Internal),
             StopReason::RetriesExhausted
             | StopReason::NotRepeatable
             | StopReason::NotReplayable
@@ -131,7 +133,9 @@ impl ErrorResponse {
         };
         let hint = match (reason, retry_after) {
             // They have no mark, and no status of a server says it.
-            (StopReason::Permanent | StopReason::OutcomeUnknown, _) => Hint::do_not_retry(),
+            (StopReason::Permanent | StopReason::OutcomeUnknown | StopReason::NoDestination, _) => {
+                Hint::do_not_retry()
+            }
             (_, Some(after)) => Hint::after(after),
             (_, None) => Hint::NONE,
         };
