@@ -100,7 +100,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     let why = "an attempt goes on with the body, and two bodies cannot go into one output";
     say_what_does_not_apply(&policy, live, why);
     // One caller, for which the whole policy holds.
-    let there = Destination::new(&policy);
+    let there = Destination::new(policy.clone());
     let mut driver = Driver::builder(&policy, TokioClock)
         .repeatable(Repeatable::known(args.repeatable))
         .random(args.options.random())

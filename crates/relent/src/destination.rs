@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Waker;
 
 #[cfg(feature = "metrics")]
@@ -23,21 +23,19 @@ use crate::random::SessionRandom;
 /// are parked at the moment.
 ///
 /// ```
-/// use relent::{Destination, Policy, retry};
+/// use relent::{Destination, Policy};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
-/// let policy = Policy::STANDARD;
-/// let database = Destination::new(policy);
-/// let answer = retry(policy, || async { Ok::<_, std::io::Error>(42) })
-///     .destination(&database)
-///     .await;
+/// let database = Destination::new(Policy::STANDARD);
+/// let answer = database.retry(|| async { Ok::<_, std::io::Error>(42) }).await;
 /// assert_eq!(answer.unwrap(), 42);
 /// assert!(!database.is_closed());
 /// # }
 /// ```
 pub struct Destination {
     pub(crate) core: relent_core::Destination<Locked>,
+    policy: RwLock<Arc<Policy>>,
     /// What is remembered for hedges, by how they are made.
     hedges: Mutex<Vec<(HedgeConfig, Arc<Hedge>)>>,
 }
@@ -93,17 +91,19 @@ impl GateState {
 
 impl Destination {
     /// A destination with the budget, the gate, the request rate, the throttle and the hedge of the
-    /// policy, where it has them.
+    /// policy, where it has them. It keeps the policy for the calls that it [makes](Self::retry).
     #[must_use]
-    pub fn new(policy: &Policy) -> Self {
-        let outbound = Outbound::new(policy);
-        let core = relent_core::Destination::new(policy, outbound, Locked::new);
+    pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
+        let policy = policy.into();
+        let outbound = Outbound::new(&policy);
+        let core = relent_core::Destination::new(&policy, outbound, Locked::new);
         // It is shared with the calls that run.
         let (core, hedge) = core.take_hedge();
         let hedge = policy.hedge().copied().zip(hedge.map(Arc::new));
         Self {
             core,
             hedges: Mutex::new(hedge.into_iter().collect()),
+            policy: RwLock::new(policy),
         }
     }
 
@@ -140,6 +140,13 @@ impl Destination {
     #[must_use]
     pub fn with_request_rate(self, rate: RequestRate) -> Self {
         self.with(|outbound| outbound.with_request_rate(rate))
+    }
+
+    /// The policy that it has now.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        let policy = self.policy.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&policy)
     }
 
     /// The budget.

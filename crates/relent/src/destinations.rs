@@ -113,7 +113,7 @@ impl Destinations {
 
 impl Known {
     #[inline(never)]
-    fn of(&mut self, name: &str, policy: &Policy, most: usize) -> Arc<Destination> {
+    fn of(&mut self, name: &str, policy: &Arc<Policy>, most: usize) -> Arc<Destination> {
         self.turns += 1;
         if let Some((_, before)) = self.last.take() {
             before.called.store(self.turns, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Known {
                     self.make_room(most);
                 }
                 let entry = Arc::new(Entry {
-                    destination: Arc::new(Destination::new(policy)),
+                    destination: Arc::new(Destination::new(Arc::clone(policy))),
                     called: AtomicU64::new(self.turns),
                 });
                 let name = Arc::from(name);

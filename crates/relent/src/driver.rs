@@ -20,7 +20,7 @@ use crate::observe::Observer;
 use crate::random::SessionRandom;
 
 pub use builder::DriverBuilder;
-pub use target::{NoDestination, Target, ToDestination};
+pub use target::{ByDestination, NoDestination, PolicyOfCaller, Target, ToDestination};
 
 /// How a call ended: what every result carries.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,7 +96,10 @@ where
 
     #[inline]
     fn policy(&self) -> &Policy {
-        &self.policy
+        match self.target.policy() {
+            Some(policy) => policy,
+            None => &self.policy,
+        }
     }
 
     #[inline]
@@ -107,7 +110,11 @@ where
     #[inline]
     fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut R) {
         let budget = self.target.destination().and_then(Destination::budget);
-        (&self.policy, budget, &mut self.random)
+        let policy = match self.target.policy() {
+            Some(policy) => policy,
+            None => &*self.policy,
+        };
+        (policy, budget, &mut self.random)
     }
 
     #[inline]
@@ -202,7 +209,7 @@ where
     /// use relent::{Destination, Driver, Next, Policy, StdClock};
     ///
     /// let policy = Arc::new(Policy::STANDARD.clone());
-    /// let there = Some(Arc::new(Destination::new(&policy)));
+    /// let there = Some(Arc::new(Destination::new(policy.clone())));
     /// let mut driver = Driver::shared(policy, there, StdClock).start();
     /// assert!(matches!(driver.enter(None), Next::Start(_)));
     /// ```
@@ -426,7 +433,7 @@ where
     /// The policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
-        &self.environment.policy
+        relent_core::Environment::policy(&self.environment)
     }
 
     /// The destination, if it goes to one.

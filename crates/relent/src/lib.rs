@@ -134,7 +134,10 @@ pub use clock::TokioClock;
 pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
 pub use destination::Destination;
 pub use destinations::Destinations;
-pub use driver::{Driver, DriverBuilder, NoDestination, Summary, Target, ToDestination};
+pub use driver::{
+    ByDestination, Driver, DriverBuilder, NoDestination, PolicyOfCaller, Summary, Target,
+    ToDestination,
+};
 pub use dyn_error::DynError;
 pub use future::RetryFuture;
 pub use gave_up::{GaveUp, NoLastError};

@@ -7,12 +7,14 @@ use std::time::Duration;
 use relent_core::{Failure, Policy, Random};
 
 use crate::classify::{AnyError, ByError, ByMark, ByOutcome, Classify};
-use crate::clock::Clock;
+use crate::clock::{Clock, StdClock};
 use crate::destination::Destination;
-use crate::driver::{Driver, DriverBuilder, NoDestination, Target, ToDestination};
+use crate::driver::{
+    ByDestination, Driver, DriverBuilder, NoDestination, PolicyOfCaller, Target, ToDestination,
+};
 use crate::hook::{Hook, Notice, Notify};
 use crate::interrupt::{Activity, Both, CancelOn, Interrupt, OnActivity};
-use crate::operation::{Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
+use crate::operation::{Blocking, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt};
 use crate::random::SessionRandom;
 use relent_core::Attempt;
 
@@ -226,6 +228,87 @@ impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
     }
 }
 
+impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
+    /// By the policy of this destination, which is there.
+    fn by_destination(
+        self,
+        destination: &'p Destination,
+    ) -> Retry<'p, O, AnyError, (), K, SessionRandom, (), ByDestination<'p>> {
+        Retry {
+            operation: self.operation,
+            classify: self.classify,
+            hook: self.hook,
+            driver: self.driver.by_destination(destination),
+            interrupt: self.interrupt,
+        }
+    }
+}
+
+/// A call of a [`Destination`], by its own policy.
+type OfDestination<'d, O, K = DefaultClock> =
+    Retry<'d, O, AnyError, (), K, SessionRandom, (), ByDestination<'d>>;
+
+impl Destination {
+    /// Calls `operation` until it succeeds or the policy of this destination gives up: as
+    /// [`retry`](crate::retry()), without saying twice where it goes. The policy is the one that the
+    /// destination has now; a call keeps the one that it began with.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// # async fn fetch() -> Result<&'static str, std::io::Error> { Ok("answer") }
+    /// let orders = Destination::new(Policy::STANDARD);
+    /// assert_eq!(orders.retry(fetch).await.unwrap(), "answer");
+    /// # }
+    /// ```
+    pub fn retry<F, Fut>(&self, operation: F) -> OfDestination<'_, Plain<F>>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future,
+    {
+        retry(Policy::STANDARD, operation).by_destination(self)
+    }
+
+    /// The same for an operation that wants to know which attempt it is and how long it has; see
+    /// [`retry_with`].
+    pub fn retry_with<F, Fut>(&self, operation: F) -> OfDestination<'_, WithAttempt<F>>
+    where
+        F: FnMut(Attempt) -> Fut,
+        Fut: Future,
+    {
+        retry_with(Policy::STANDARD, operation).by_destination(self)
+    }
+
+    /// The same for an async closure that uses captured `&mut` state; see [`retry_mut`].
+    pub fn retry_mut<F, O>(&self, operation: F) -> OfDestination<'_, Borrowing<F, O>>
+    where
+        F: AsyncFnMut(Attempt) -> O,
+    {
+        retry_mut(Policy::STANDARD, operation).by_destination(self)
+    }
+
+    /// The same on this thread; see [`blocking::retry`](crate::blocking::retry). End it with `run`.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy};
+    ///
+    /// let orders = Destination::new(Policy::STANDARD);
+    /// let answer = orders.blocking(|| Ok::<_, std::io::Error>(42)).run();
+    /// assert_eq!(answer.unwrap(), 42);
+    /// ```
+    pub fn blocking<F, O>(
+        &self,
+        operation: F,
+    ) -> OfDestination<'_, Blocking<impl FnMut(Attempt) -> O, O>, StdClock>
+    where
+        F: FnMut() -> O,
+    {
+        crate::blocking::retry(Policy::STANDARD, operation).by_destination(self)
+    }
+}
+
 impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, H, K, R, X, D> {
     /// Retries only errors for which `retryable` says `true`; others stop at once, as permanent.
     ///
@@ -407,7 +490,10 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     pub fn destination(
         self,
         destination: &'p Destination,
-    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>> {
+    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>>
+    where
+        D: PolicyOfCaller,
+    {
         self.maybe_destination(Some(destination))
     }
 
@@ -428,7 +514,10 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     pub fn maybe_destination(
         self,
         destination: Option<&'p Destination>,
-    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>> {
+    ) -> Retry<'p, O, C, H, K, R, X, ToDestination<&'p Destination>>
+    where
+        D: PolicyOfCaller,
+    {
         self.drive(|driver| driver.maybe_destination(destination))
     }
 

@@ -14,7 +14,7 @@ fn there() -> Arc<Destination> {
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    Arc::new(Destination::new(&policy()).with_budget(Budget::new(&config).unwrap()))
+    Arc::new(Destination::new(policy()).with_budget(Budget::new(&config).unwrap()))
 }
 
 fn policy() -> Arc<Policy> {

@@ -85,7 +85,7 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub fn grpc(mut self, methods: ServiceConfig) -> GrpcLayer<K, M, N> {
         if let Some(budget) = methods.new_budget() {
-            let there = Destination::new(&self.config.policy).with_budget(budget);
+            let there = Destination::new(self.config.policy.clone()).with_budget(budget);
             self.config.destinations = DestinationSource::One(Arc::new(there));
         }
         // An attempt maps the body when it has seen it.

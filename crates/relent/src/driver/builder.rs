@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use relent_core::{Call, CallOptions, Policy, Random, Repeatable};
 
-use super::{Driver, Environment, NoDestination, Target, ToDestination};
+use super::{ByDestination, Driver, Environment, NoDestination, Target, ToDestination};
 use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::observe::Observer;
@@ -57,6 +57,15 @@ where
         destination: Option<&'p Destination>,
     ) -> DriverBuilder<'p, K, R, P, ToDestination<&'p Destination>> {
         self.with(|_, clock, random| (ToDestination::new(destination), clock, random))
+    }
+
+    /// Goes to this destination by the policy that it has.
+    #[inline]
+    pub(crate) fn by_destination(
+        self,
+        destination: &'p Destination,
+    ) -> DriverBuilder<'p, K, R, P, ByDestination<'p>> {
+        self.with(|_, clock, random| (ByDestination::new(destination), clock, random))
     }
 
     /// Whether the operation may run twice without harm; it may unless said otherwise. A `bool` is the

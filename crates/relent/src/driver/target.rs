@@ -2,13 +2,16 @@
 
 use std::ops::Deref;
 
-use relent_core::{Entered, Place};
+use std::sync::Arc;
+
+use relent_core::{Entered, Place, Policy};
 
 use crate::destination::{Destination, Locked};
 
 /// Where the attempts of a [`Driver`](crate::Driver) go: [`ToDestination`], or [`NoDestination`]. It is
 /// part of the driver's type, so that a driver without a destination has neither room nor instructions
-/// for what it would do there (design rule 10). There are no others.
+/// for what it would do there (design rule 10). [`ByDestination`] is one whose policy comes with it. There
+/// are no others.
 pub trait Target: sealed::Sealed {
     /// The room for where a call stands there.
     #[doc(hidden)]
@@ -16,6 +19,13 @@ pub trait Target: sealed::Sealed {
 
     /// The destination.
     fn destination(&self) -> Option<&Destination>;
+
+    /// The policy that comes with it, in place of one that the caller gives.
+    #[doc(hidden)]
+    #[inline]
+    fn policy(&self) -> Option<&Policy> {
+        None
+    }
 
     /// The same, as the core knows it.
     #[doc(hidden)]
@@ -29,6 +39,7 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for super::NoDestination {}
     impl<D> Sealed for super::ToDestination<D> {}
+    impl Sealed for super::ByDestination<'_> {}
 }
 
 /// There is no destination that callers share.
@@ -61,6 +72,48 @@ impl<D: Deref<Target = Destination>> Target for ToDestination<D> {
         self.0.as_deref()
     }
 }
+
+/// A destination together with the policy that it had when the call was made: see
+/// [`Destination::retry`].
+#[derive(Debug)]
+pub struct ByDestination<'d> {
+    destination: &'d Destination,
+    policy: Arc<Policy>,
+}
+
+impl<'d> ByDestination<'d> {
+    pub(crate) fn new(destination: &'d Destination) -> Self {
+        Self {
+            destination,
+            policy: destination.policy(),
+        }
+    }
+}
+
+impl Target for ByDestination<'_> {
+    type Place = Option<Entered>;
+
+    #[inline]
+    fn destination(&self) -> Option<&Destination> {
+        Some(self.destination)
+    }
+
+    #[inline]
+    fn policy(&self) -> Option<&Policy> {
+        Some(&self.policy)
+    }
+}
+
+/// A [`Target`] whose policy its caller gives, and so may give it another destination: all but
+/// [`ByDestination`].
+#[diagnostic::on_unimplemented(
+    message = "a call that was made by its destination cannot go to another",
+    note = "make it by the other destination, or by `retry(policy, ..).destination(..)`"
+)]
+pub trait PolicyOfCaller: Target {}
+
+impl PolicyOfCaller for NoDestination {}
+impl<D: Deref<Target = Destination>> PolicyOfCaller for ToDestination<D> {}
 
 impl<D: Deref<Target = Destination>> std::fmt::Debug for ToDestination<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
