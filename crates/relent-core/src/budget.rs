@@ -3,6 +3,7 @@
 mod config;
 
 use core::fmt;
+use core::sync::atomic::AtomicBool;
 
 use crate::error::PolicyError;
 use crate::failure::{Cause, Kind};
@@ -82,19 +83,20 @@ pub struct Budget {
     /// Why a retry takes nothing when it is granted, in bits; 0 where it does.
     unpaid: AtomicU64,
     ratio: AtomicU64,
-    least_ratio: u64,
-    success: u64,
-    capacity: u64,
-    cost: u32,
-    throttled_cost: u32,
-    timeout_cost: u32,
-    floor: u64,
+    // What it was made of, which can be replaced while it is used.
+    least_ratio: AtomicU64,
+    success: AtomicU64,
+    capacity: AtomicU64,
+    cost: AtomicU64,
+    throttled_cost: AtomicU64,
+    timeout_cost: AtomicU64,
+    floor: AtomicU64,
     /// Nanoseconds in which time deposits a thousandth of a token; 0 for never.
-    nanos_per_milli: u64,
+    nanos_per_milli: AtomicU64,
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
-    refill_every: u64,
-    refund_on_success: bool,
-    charge_failures: bool,
+    refill_every: AtomicU64,
+    refund_on_success: AtomicBool,
+    charge_failures: AtomicBool,
 }
 
 /// Has its cache line to itself, and the one that the processor fetches along with it.
@@ -121,30 +123,59 @@ impl Budget {
     }
 
     pub(crate) fn from_checked(config: &BudgetConfig) -> Self {
-        let milli = |tokens: f64| (tokens * MILLI + 0.5) as u64;
-        let per_second = milli(config.per_second);
-        let nanos_per_milli = 1_000_000_000_u64.checked_div(per_second).unwrap_or(0);
-        Self {
+        let budget = Self {
             balance: Alone(AtomicU64::new(milli(config.reserve))),
             refilled: AtomicU64::new(NEVER),
-            unpaid: AtomicU64::new(if config.charge_failures { CHARGED } else { 0 }),
-            ratio: AtomicU64::new(milli(config.ratio)),
-            least_ratio: milli(config.ratio),
-            success: milli(config.success),
-            capacity: milli(config.capacity),
-            // At most a million tokens, by the check.
-            cost: milli(config.cost) as u32,
-            throttled_cost: milli(config.throttled_cost) as u32,
-            timeout_cost: milli(config.timeout_cost_or_cost()) as u32,
-            floor: milli(config.floor),
-            nanos_per_milli,
-            refill_every: match nanos_per_milli {
+            unpaid: AtomicU64::new(0),
+            ratio: AtomicU64::new(0),
+            least_ratio: AtomicU64::new(0),
+            success: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
+            cost: AtomicU64::new(0),
+            throttled_cost: AtomicU64::new(0),
+            timeout_cost: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            nanos_per_milli: AtomicU64::new(0),
+            refill_every: AtomicU64::new(u64::MAX),
+            refund_on_success: AtomicBool::new(false),
+            charge_failures: AtomicBool::new(false),
+        };
+        budget.apply(config);
+        budget
+    }
+
+    /// Goes by this from now on. What is in it stays, up to the new capacity; what a gate has said
+    /// holds until it says something else.
+    pub(crate) fn apply(&self, config: &BudgetConfig) {
+        let set = |cell: &AtomicU64, to: u64| cell.store(to, Ordering::Relaxed);
+        let nanos_per_milli = 1_000_000_000_u64
+            .checked_div(milli(config.per_second))
+            .unwrap_or(0);
+        set(&self.ratio, milli(config.ratio));
+        set(&self.least_ratio, milli(config.ratio));
+        set(&self.success, milli(config.success));
+        set(&self.capacity, milli(config.capacity));
+        set(&self.cost, milli(config.cost));
+        set(&self.throttled_cost, milli(config.throttled_cost));
+        set(&self.timeout_cost, milli(config.timeout_cost_or_cost()));
+        set(&self.floor, milli(config.floor));
+        set(&self.nanos_per_milli, nanos_per_milli);
+        set(
+            &self.refill_every,
+            match nanos_per_milli {
                 0 => u64::MAX,
                 nanos => nanos * (TOKEN / 10),
             },
-            refund_on_success: config.refund_on_success,
-            charge_failures: config.charge_failures,
-        }
+        );
+        self.refund_on_success
+            .store(config.refund_on_success, Ordering::Relaxed);
+        self.charge_failures
+            .store(config.charge_failures, Ordering::Relaxed);
+        self.waive(self.unpaid.load(Ordering::Relaxed) & WAIVED != 0);
+        let capacity = milli(config.capacity);
+        update(&self.balance.0, |balance| {
+            (balance > capacity).then_some(capacity)
+        });
     }
 
     /// A logical request goes out for the first time: deposits the ratio.
@@ -156,7 +187,7 @@ impl Budget {
     /// Requests deposit this ratio from now on, or the configured one if that is more: what a
     /// [`Gate`](crate::Gate) says while failures do not depend on load (design rule 7).
     pub fn widen(&self, ratio: f64) {
-        let ratio = ((ratio * MILLI) as u64).max(self.least_ratio);
+        let ratio = ((ratio * MILLI) as u64).max(self.least_ratio.load(Ordering::Relaxed));
         // Seldom changed, often read.
         if self.ratio.load(Ordering::Relaxed) != ratio {
             self.ratio.store(ratio, Ordering::Relaxed);
@@ -166,7 +197,7 @@ impl Budget {
     /// Whether retries cost nothing from now on, because a [`Gate`](crate::Gate) that is not open
     /// paces them.
     pub fn waive(&self, waived: bool) {
-        let charged = u64::from(self.charge_failures) * CHARGED;
+        let charged = u64::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
         let unpaid = charged | (u64::from(waived) * WAIVED);
         if self.unpaid.load(Ordering::Relaxed) != unpaid {
             self.unpaid.store(unpaid, Ordering::Relaxed);
@@ -176,17 +207,17 @@ impl Budget {
     /// A logical request succeeded; `last` is what its last retry took.
     #[inline]
     pub fn on_success(&self, last: Taken) {
-        if self.refund_on_success && last.0 > 0 {
+        if self.refund_on_success.load(Ordering::Relaxed) && last.0 > 0 {
             self.refund(last);
         } else {
-            self.deposit(self.success);
+            self.deposit(self.success.load(Ordering::Relaxed));
         }
     }
 
     /// An attempt failed in a way that says something about the server's health: with
     /// `charge_failures`, takes its cost.
     pub fn on_failure(&self, what: impl Into<Charge>) {
-        if self.charge_failures {
+        if self.charge_failures.load(Ordering::Relaxed) {
             let cost = u64::from(self.cost_of(what.into()));
             update(&self.balance.0, |balance| {
                 Some(balance.saturating_sub(cost))
@@ -205,9 +236,10 @@ impl Budget {
             return self.grant_unpaid(unpaid);
         }
         let cost = self.cost_of(what.into());
+        let floor = self.floor.load(Ordering::Relaxed);
         update(&self.balance.0, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
-            (left >= self.floor).then_some(left)
+            (left >= floor).then_some(left)
         })
         .then_some(Taken(cost))
     }
@@ -215,7 +247,8 @@ impl Budget {
     #[cold]
     fn grant_unpaid(&self, why: u64) -> Option<Taken> {
         // What was paid when it failed goes while there is strictly more than the floor (A6).
-        let granted = why & WAIVED != 0 || self.balance.0.load(Ordering::Relaxed) > self.floor;
+        let granted = why & WAIVED != 0
+            || self.balance.0.load(Ordering::Relaxed) > self.floor.load(Ordering::Relaxed);
         granted.then_some(Taken(0))
     }
 
@@ -231,20 +264,23 @@ impl Budget {
     }
 
     #[inline]
-    const fn cost_of(&self, what: Charge) -> u32 {
-        match what {
-            Charge::Ordinary => self.cost,
-            Charge::Throttled => self.throttled_cost,
-            Charge::Timeout => self.timeout_cost,
-        }
+    fn cost_of(&self, what: Charge) -> u32 {
+        let cost = match what {
+            Charge::Ordinary => &self.cost,
+            Charge::Throttled => &self.throttled_cost,
+            Charge::Timeout => &self.timeout_cost,
+        };
+        // At most a million tokens, by the check.
+        cost.load(Ordering::Relaxed) as u32
     }
 
     #[inline]
     fn deposit(&self, amount: u64) {
         // A full budget is the usual state of a healthy destination: it is only read, so that
         // its cache line stays shared among the cores.
+        let capacity = self.capacity.load(Ordering::Relaxed);
         update(&self.balance.0, |balance| {
-            let after = (balance + amount).min(self.capacity);
+            let after = (balance + amount).min(capacity);
             (after > balance).then_some(after)
         });
     }
@@ -253,14 +289,15 @@ impl Budget {
     fn refill(&self, now: Instant) {
         let now = now.as_nanos();
         let last = self.refilled.load(Ordering::Relaxed);
-        if now.wrapping_sub(last) >= self.refill_every {
+        if now.wrapping_sub(last) >= self.refill_every.load(Ordering::Relaxed) {
             self.refill_since(last, now);
         }
     }
 
     #[cold]
     fn refill_since(&self, last: u64, now: u64) {
-        if self.nanos_per_milli == 0 {
+        let nanos_per_milli = self.nanos_per_milli.load(Ordering::Relaxed);
+        if nanos_per_milli == 0 {
             return;
         }
         if last == NEVER {
@@ -269,18 +306,18 @@ impl Budget {
                 .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
             return;
         }
-        let gained = now.saturating_sub(last) / self.nanos_per_milli;
+        let gained = now.saturating_sub(last) / nanos_per_milli;
         if gained == 0 {
             return;
         }
         // Whoever moves the time forward makes the deposit, once.
-        let moved = last + gained * self.nanos_per_milli;
+        let moved = last + gained * nanos_per_milli;
         if self
             .refilled
             .compare_exchange(last, moved, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
         {
-            self.deposit(gained.min(self.capacity));
+            self.deposit(gained.min(self.capacity.load(Ordering::Relaxed)));
         }
     }
 }
@@ -289,9 +326,17 @@ impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Budget")
             .field("balance", &self.balance())
-            .field("capacity", &(self.capacity as f64 / MILLI))
+            .field(
+                "capacity",
+                &(self.capacity.load(Ordering::Relaxed) as f64 / MILLI),
+            )
             .finish_non_exhaustive()
     }
+}
+
+/// Thousandths of a token.
+fn milli(tokens: f64) -> u64 {
+    (tokens * MILLI + 0.5) as u64
 }
 
 /// Applies `change` atomically; `false` if it declined.

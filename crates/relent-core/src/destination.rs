@@ -2,9 +2,10 @@
 
 use core::convert::Infallible;
 use core::fmt;
+use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, BudgetConfig};
 use crate::cooldown::Cooldown;
 use crate::failure::{Failure, Hop};
 use crate::gate::Ended;
@@ -12,7 +13,8 @@ use crate::hedge::Hedge;
 use crate::outbound::{Answer, Asking, Outbound, Permit};
 use crate::policy::Policy;
 use crate::random::{Draw, Random};
-use crate::time::Instant;
+use crate::sync::{AtomicU64, Ordering};
+use crate::time::{Instant, nanos};
 
 /// What the callers of one destination share.
 ///
@@ -44,15 +46,17 @@ use crate::time::Instant;
 /// assert!(there.budget().is_some() && !there.is_quiet());
 /// ```
 pub struct Destination<A> {
-    budget: Option<Budget>,
+    budget: Budget,
+    /// Whether the policy has a budget.
+    budgeted: AtomicBool,
     hedge: Option<Hedge>,
     cooldown: Cooldown,
-    /// The policy's longest hint: no cooldown lasts longer.
-    longest: Duration,
+    /// The policy's longest hint in nanoseconds: no cooldown lasts longer.
+    longest: AtomicU64,
     /// Nobody has to ask while no cooldown runs.
-    quiet: bool,
+    quiet: AtomicBool,
     /// Whether attempts are held to a rate.
-    paced: bool,
+    paced: AtomicBool,
     access: A,
 }
 
@@ -102,12 +106,13 @@ impl<A> Destination<A> {
     /// its access by `share`.
     pub fn new(policy: &Policy, outbound: Outbound, share: impl FnOnce(Outbound) -> A) -> Self {
         Self {
-            budget: policy.new_budget(),
+            budget: Budget::from_checked(policy.budget().unwrap_or(&BudgetConfig::DEFAULT)),
+            budgeted: AtomicBool::new(policy.budget().is_some()),
             hedge: policy.new_hedge(),
             cooldown: Cooldown::new(),
-            longest: policy.max_hint(),
-            quiet: outbound.is_quiet(),
-            paced: outbound.is_paced(),
+            longest: AtomicU64::new(nanos(policy.max_hint())),
+            quiet: AtomicBool::new(outbound.is_quiet()),
+            paced: AtomicBool::new(outbound.is_paced()),
             access: share(outbound),
         }
     }
@@ -115,7 +120,8 @@ impl<A> Destination<A> {
     /// Takes this budget in place of the policy's.
     #[must_use]
     pub fn with_budget(mut self, budget: Budget) -> Self {
-        self.budget = Some(budget);
+        self.budget = budget;
+        self.budgeted = AtomicBool::new(true);
         self
     }
 
@@ -128,7 +134,8 @@ impl<A> Destination<A> {
     ) -> Self {
         let outbound = outbound(&mut self.access);
         *outbound = change(core::mem::take(outbound));
-        (self.quiet, self.paced) = (outbound.is_quiet(), outbound.is_paced());
+        self.quiet = AtomicBool::new(outbound.is_quiet());
+        self.paced = AtomicBool::new(outbound.is_paced());
         self
     }
 
@@ -142,8 +149,10 @@ impl<A> Destination<A> {
     /// The budget.
     #[inline]
     #[must_use]
-    pub const fn budget(&self) -> Option<&Budget> {
-        self.budget.as_ref()
+    pub fn budget(&self) -> Option<&Budget> {
+        self.budgeted
+            .load(Ordering::Relaxed)
+            .then_some(&self.budget)
     }
 
     /// When an attempt there is joined by another, and what is remembered for it.
@@ -169,22 +178,39 @@ impl<A> Destination<A> {
     #[inline]
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.quiet && !self.cooldown.has_begun()
+        self.quiet.load(Ordering::Relaxed) && !self.cooldown.has_begun()
     }
 
     /// Whether somebody learns from how an attempt ends.
-    pub(crate) const fn learns(&self) -> bool {
-        !self.quiet
+    pub(crate) fn learns(&self) -> bool {
+        !self.quiet.load(Ordering::Relaxed)
     }
 
     /// Whether attempts are held to a rate.
     #[inline]
-    pub(crate) const fn is_paced(&self) -> bool {
-        self.paced
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paced.load(Ordering::Relaxed)
     }
 }
 
 impl<A: Access> Destination<A> {
+    /// Goes by this policy from now on: its budget, gate, request rate and throttle keep what they have
+    /// learnt, and whoever waits, waits by the new rules. The hedge stays as it is.
+    pub fn set_policy(&self, now: Instant, policy: &Policy) {
+        if let Some(config) = policy.budget() {
+            self.budget.apply(config);
+        }
+        self.budgeted
+            .store(policy.budget().is_some(), Ordering::Relaxed);
+        let longest = nanos(policy.max_hint());
+        self.longest.store(longest, Ordering::Relaxed);
+        self.access.turn(|outbound, random| {
+            outbound.set_policy(now, policy, &self.cooldown, random);
+            self.quiet.store(outbound.is_quiet(), Ordering::Relaxed);
+            self.paced.store(outbound.is_paced(), Ordering::Relaxed);
+        });
+    }
+
     /// A request is made that does not ask: for a policy whose retries are off.
     pub(crate) fn on_request(&self, now: Instant) -> u64 {
         self.cooldown.forget_past(now);
@@ -219,7 +245,7 @@ impl<A: Access> Destination<A> {
 
     #[inline]
     pub(crate) fn count_request(&self) {
-        if let Some(budget) = &self.budget {
+        if let Some(budget) = self.budget() {
             budget.on_request();
         }
     }
@@ -280,8 +306,12 @@ impl<A: Access> Destination<A> {
         permit: Option<Permit>,
         failure: &Failure,
     ) -> bool {
-        let begins = self.cooldown.on_failure(now, failure, self.longest);
-        if !self.quiet {
+        let begins = self.cooldown.on_failure(
+            now,
+            failure,
+            Duration::from_nanos(self.longest.load(Ordering::Relaxed)),
+        );
+        if self.learns() {
             self.access.turn(|outbound, random| {
                 let ended = outbound.on_failure(now, started, failure);
                 if let Some(permit) = permit {
@@ -303,7 +333,7 @@ impl<A: Access> Destination<A> {
         random: &mut A::Random,
     ) {
         outbound.ended(now, permit, ended, &self.cooldown, random);
-        if let Some(budget) = &self.budget {
+        if let Some(budget) = self.budget() {
             outbound.teach(now, budget);
         }
     }

@@ -367,6 +367,11 @@ impl Gate {
         self.parked.remove(caller);
     }
 
+    /// Probes like this from now on.
+    pub(crate) const fn apply(&mut self, config: &GateConfig) {
+        self.config = *config;
+    }
+
     /// An attempt is over.
     pub fn on_end(
         &mut self,

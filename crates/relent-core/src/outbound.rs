@@ -165,6 +165,44 @@ impl Outbound {
         self
     }
 
+    /// Goes by this policy from now on. What is kept goes on with what it has learnt; whoever waits, waits
+    /// by the new rules. While retries are off the gate and the throttle are left as they are: they have no
+    /// say about new requests, and those who wait there go on as they were promised.
+    pub fn set_policy(
+        &mut self,
+        now: Instant,
+        policy: &Policy,
+        cooldown: &Cooldown,
+        random: &mut impl Random,
+    ) {
+        match (&mut self.gate, policy.gate()) {
+            (Some(gate), Some(config)) => gate.apply(config),
+            (Some(_), None) => self.remove_gate(),
+            (None, _) => self.gate = policy.new_gate(),
+        }
+        self.patience = policy.gate().map_or(Duration::ZERO, |gate| gate.patience);
+        match (&mut self.rate, policy.request_rate()) {
+            (Some(rate), Some(config)) => rate.apply(now, config),
+            (rate, _) => *rate = policy.new_request_rate(),
+        }
+        match (&mut self.throttle, policy.throttle()) {
+            (Some(throttle), Some(config)) => throttle.apply(config),
+            (throttle, _) => *throttle = policy.new_throttle(),
+        }
+        self.changed(now, cooldown, random);
+    }
+
+    /// Those whom it has parked queue up.
+    fn remove_gate(&mut self) {
+        let Some(mut gate) = self.gate.take() else {
+            return;
+        };
+        while let Some(asking) = gate.first_parked().and_then(|id| self.line.asking(id)) {
+            gate.forget(&caller(&asking));
+            self.line.queue(&asking);
+        }
+    }
+
     /// Whether nobody has to ask before an attempt, nor tell how it ended, while no cooldown runs.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {

@@ -155,6 +155,18 @@ impl RequestRate {
         rate
     }
 
+    /// Goes by this from now on. It keeps what it has learnt if it goes on adapting, and the next slot
+    /// is no more than one step of the new rate away.
+    pub(crate) fn apply(&mut self, now: Instant, config: &RequestRateConfig) {
+        let old = core::mem::replace(self, Self::from_checked(config));
+        if self.cubic.is_some() && old.cubic.is_some() {
+            self.cubic = old.cubic;
+            self.adapt(now);
+        }
+        let empty = now.as_nanos().saturating_add(self.ahead);
+        self.due = old.due.min(empty.saturating_add(self.interval));
+    }
+
     /// What it was made of.
     #[must_use]
     pub const fn config(&self) -> &RequestRateConfig {

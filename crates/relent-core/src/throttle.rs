@@ -74,6 +74,7 @@ impl Default for ThrottleConfig {
 #[derive(Clone, Debug)]
 pub struct Throttle {
     factor: f64,
+    length: Duration,
     window: Window<2>,
 }
 
@@ -90,7 +91,17 @@ impl Throttle {
     pub(crate) const fn from_checked(config: &ThrottleConfig) -> Self {
         Self {
             factor: config.factor,
+            length: config.window,
             window: Window::new(config.window),
+        }
+    }
+
+    /// Goes by this from now on. What was counted stays, if it covers the same time.
+    pub(crate) fn apply(&mut self, config: &ThrottleConfig) {
+        self.factor = config.factor;
+        if self.length != config.window {
+            self.length = config.window;
+            self.window = Window::new(config.window);
         }
     }
 

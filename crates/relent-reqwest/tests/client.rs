@@ -307,7 +307,7 @@ async fn an_exhausted_budget_returns_the_last_real_outcome() {
         ..BudgetConfig::DEFAULT
     };
     let of_policy = client(quick().budget(one));
-    let there = Destination::new(&quick().build().unwrap());
+    let there = Destination::new(quick().build().unwrap());
     let there = there.with_budget(Budget::new(&one).unwrap());
     let given = client(quick()).destination(Arc::new(there));
     for client in [of_policy, given] {

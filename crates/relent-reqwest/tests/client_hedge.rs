@@ -227,7 +227,7 @@ async fn an_empty_budget_sends_no_hedge() {
             per_second: 0.0,
             ..BudgetConfig::DEFAULT
         };
-        let there = Destination::new(&quick().build().unwrap());
+        let there = Destination::new(quick().build().unwrap());
         let there = Arc::new(there.with_budget(Budget::new(&budget).unwrap()));
         let client = hedged(quick()).destination(there.clone());
         let get = client.get(server.url("/"));

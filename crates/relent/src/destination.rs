@@ -12,6 +12,7 @@ use relent_core::{
     Access, Answer, Budget, Cooldown, Gate, Hedge, HedgeConfig, Outbound, Policy, RequestRate,
 };
 
+use crate::clock::Clock;
 use crate::random::SessionRandom;
 
 /// What the callers of one destination share: the budget, the gate, the cooldown, the request rate, the
@@ -149,9 +150,31 @@ impl Destination {
         Arc::clone(&policy)
     }
 
+    /// Goes by this policy from now on, without a new start: the calls that it [makes](Self::retry) later,
+    /// and its budget, gate, request rate and throttle, which keep what they have learnt. Whoever waits
+    /// goes on waiting, by the new rules. A call that has begun keeps the policy that it began with.
+    ///
+    /// With a policy whose [retries are off](Policy::is_off) calls make one attempt, and none is parked
+    /// (design rule 14). `clock` is that of the calls: [`StdClock`](crate::StdClock), or tokio's.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy, StdClock, StopReason};
+    ///
+    /// let orders = Destination::new(Policy::STANDARD);
+    /// orders.set_policy(Policy::STANDARD.clone().without_retries(), &StdClock);
+    /// let gave_up = orders.blocking(|| Err::<(), _>("down")).run().unwrap_err();
+    /// assert_eq!((gave_up.attempts(), gave_up.reason()), (1, StopReason::RetriesExhausted));
+    /// ```
+    pub fn set_policy(&self, policy: impl Into<Arc<Policy>>, clock: &impl Clock) {
+        let (policy, now) = (policy.into(), clock.now());
+        // In this order, so that a call never finds less than its policy has.
+        self.core.set_policy(now, &policy);
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
     /// The budget.
     #[must_use]
-    pub const fn budget(&self) -> Option<&Budget> {
+    pub fn budget(&self) -> Option<&Budget> {
         self.core.budget()
     }
 

@@ -350,7 +350,7 @@ where
     }
 
     /// The same while the call waits of its own until `until`. Returns how long it waits from now:
-    /// never longer than it would have. See [`Session::hasten`], which is asked once for each wait.
+    /// never longer than it would have. See [`Session::hasten`](crate::Session::hasten), which is asked once for each wait.
     pub fn hasten(&mut self, until: Instant) -> Duration {
         self.call.hasten(&mut self.environment, until)
     }

@@ -32,7 +32,7 @@ async fn bring_down(there: &Destination) {
 
 #[tokio::test(start_paused = true)]
 async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
-    let there = Destination::new(&policy());
+    let there = Destination::new(policy());
     bring_down(&there).await;
     let (up_at, attempts) = (Instant::now() + 10 * SECOND, AtomicU32::new(0));
     let call = || async {
@@ -60,7 +60,7 @@ async fn who_comes_while_it_is_down_is_parked_and_served_when_it_is_up() {
 
 #[tokio::test(start_paused = true)]
 async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
-    let (there, policy) = (Destination::new(&policy()), policy());
+    let (there, policy) = (Destination::new(policy()), policy());
     bring_down(&there).await;
     let mut context = Context::from_waker(Waker::noop());
     {
@@ -98,7 +98,7 @@ async fn rule_12_a_parked_caller_that_goes_away_leaves_nothing_behind() {
 /// The one who has the timer goes away: another takes it.
 #[tokio::test(start_paused = true)]
 async fn the_timer_of_the_parked_is_handed_on() {
-    let (there, policy) = (Destination::new(&policy()), policy());
+    let (there, policy) = (Destination::new(policy()), policy());
     bring_down(&there).await;
     let second = {
         let mut context = Context::from_waker(Waker::noop());
@@ -122,7 +122,7 @@ async fn the_timer_of_the_parked_is_handed_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
-    let (there, policy) = (Destination::new(&policy()), policy());
+    let (there, policy) = (Destination::new(policy()), policy());
     bring_down(&there).await;
     // Somebody keeps probing in vain, so that the one below never gets its turn.
     let began = Instant::now();
@@ -147,7 +147,7 @@ async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_is_kept_while_parked_and_there_is_no_last_error() {
-    let there = Destination::new(&policy());
+    let there = Destination::new(policy());
     bring_down(&there).await;
     let hurried = policy()
         .into_builder()
@@ -198,7 +198,7 @@ async fn a_shared_hint_cools_everybody_down_and_a_ticket_only_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cooldown_beyond_the_deadline_says_when_to_come_back() {
-    let there = Destination::new(&policy());
+    let there = Destination::new(policy());
     let policy = policy()
         .into_builder()
         .deadline(2 * SECOND)
@@ -223,7 +223,7 @@ async fn a_cooldown_beyond_the_deadline_says_when_to_come_back() {
 
 #[tokio::test(start_paused = true)]
 async fn the_borrowing_loop_enters_too_and_can_be_cancelled_while_parked() {
-    let (there, policy) = (Destination::new(&policy()), policy());
+    let (there, policy) = (Destination::new(policy()), policy());
     bring_down(&there).await;
     let mut attempts = 0;
     let cancelled = retry_mut(&policy, async |_| {
@@ -243,7 +243,7 @@ async fn the_borrowing_loop_enters_too_and_can_be_cancelled_while_parked() {
 
 #[test]
 fn the_blocking_loop_enters_too() {
-    let (there, policy, clock) = (Destination::new(&policy()), policy(), VirtualClock::new());
+    let (there, policy, clock) = (Destination::new(policy()), policy(), VirtualClock::new());
     let up_at = 10 * SECOND;
     let attempts = Cell::new(0);
     let once = policy
@@ -301,7 +301,7 @@ fn a_throttled_destination_refuses_before_the_first_attempt() {
 #[tokio::test(start_paused = true)]
 async fn polling_for_what_is_not_ready_is_no_failure_of_the_destination() {
     let (there, began) = (
-        Destination::new(&policy().into_builder().no_budget().build().unwrap()),
+        Destination::new(policy().into_builder().no_budget().build().unwrap()),
         Instant::now(),
     );
     let policy = Policy::builder(Backoff::constant(SECOND / 100))
@@ -369,7 +369,7 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
     let there = Destination::new(&budget_alone);
     assert_eq!(reads(&budget_alone, &there, began), (true, 0));
     // How long a success takes is what a gate knows overload by.
-    let gated = Destination::new(&policy());
+    let gated = Destination::new(policy());
     assert_eq!(reads(&policy(), &gated, began), (true, 2));
 
     // A cooldown has an end, which one caller sees for all.
@@ -447,7 +447,7 @@ fn asking<'d>(
 /// The caller with the timer is in a `select!` that nobody polls, or on a runtime that stands still.
 #[tokio::test(start_paused = true)]
 async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
-    let (there, policy) = (Destination::new(&policy()), policy());
+    let (there, policy) = (Destination::new(policy()), policy());
     bring_down(&there).await;
     let ask = || asking(&policy, &there);
     let mut asleep = ask();
@@ -464,7 +464,7 @@ async fn who_has_the_timer_and_is_not_polled_strands_nobody() {
 /// Neither does one that was woken and goes away before it is polled.
 #[tokio::test(start_paused = true)]
 async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
-    let (there, policy) = (Destination::new(&policy()), policy());
+    let (there, policy) = (Destination::new(policy()), policy());
     bring_down(&there).await;
     let ask = || asking(&policy, &there);
     let mut context = Context::from_waker(Waker::noop());

@@ -56,7 +56,7 @@ impl By {
 
     /// A destination that is down already, if the gate is to hold back: the attempt is a probe then.
     async fn destination(self) -> Destination {
-        let (there, once) = (Destination::new(&self.policy()), once());
+        let (there, once) = (Destination::new(self.policy()), once());
         while self.is_gate() && !there.is_closed() {
             let down = retry(&once, || async { Err::<(), _>("down") });
             down.destination(&there).await.unwrap_err();

@@ -39,7 +39,7 @@ impl By {
 
     /// A destination that is down already, if the gate is to hold back: the attempt is a probe then.
     pub(crate) async fn destination(self) -> Destination {
-        let there = Destination::new(&self.policy());
+        let there = Destination::new(self.policy());
         let once = once();
         while self == Self::Gate && !there.is_closed() {
             let down = retry(&once, || async { Err::<(), _>("down") });

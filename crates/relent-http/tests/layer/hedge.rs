@@ -29,7 +29,7 @@ fn there() -> Arc<Destination> {
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    let there = Destination::new(&super::policy().build().unwrap());
+    let there = Destination::new(super::policy().build().unwrap());
     Arc::new(there.with_budget(Budget::new(&config).unwrap()))
 }
 

@@ -367,7 +367,7 @@ fn small_budget() -> Arc<Destination> {
         reserve: 2.0,
         ..BudgetConfig::DEFAULT
     };
-    let there = Destination::new(&policy().build().unwrap());
+    let there = Destination::new(policy().build().unwrap());
     Arc::new(there.with_budget(Budget::new(&config).unwrap()))
 }
 

@@ -78,7 +78,7 @@ fn holding(by: By) -> Policy {
 async fn held_there(by: By) -> Arc<Destination> {
     let there = match by {
         By::Gate => by.destination().await,
-        By::Cooldown | By::Rate => Destination::new(&holding(by)),
+        By::Cooldown | By::Rate => Destination::new(holding(by)),
     };
     if by == By::Cooldown {
         let policy = holding(by);
@@ -242,7 +242,7 @@ async fn a_hedge_takes_nothing_from_the_budget_while_it_waits_for_the_service() 
         per_second: 0.0,
         ..BudgetConfig::DEFAULT
     };
-    let there = Destination::new(&policy().build().unwrap());
+    let there = Destination::new(policy().build().unwrap());
     let there = Arc::new(there.with_budget(Budget::new(&config).unwrap()));
     let (inner, semaphore) = limited(&Mock::new([Answer::Hang, late(10, 200)]), 1);
     let service = hedged(policy()).destination(there.clone()).layer(inner);
