@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::error::{Found, PolicyError};
+use crate::time::nanos;
 pub(crate) use wait::{Step, double};
 
 /// How the wait grows from retry to retry.
@@ -198,10 +199,42 @@ impl Backoff {
         Self::Chain { phases }
     }
 
-    /// Whether this backoff draws its own randomness, so that a jitter would be a second one.
+    /// Whether this backoff, or a phase of it, draws its own randomness, so that a jitter would be a
+    /// second one.
     #[must_use]
     pub const fn draws(&self) -> bool {
-        matches!(self, Self::Decorrelated { .. } | Self::Slotted { .. })
+        let mut draws = matches!(self, Self::Decorrelated { .. } | Self::Slotted { .. });
+        let phases = self.phases();
+        let mut index = 0;
+        while index < phases.len() {
+            draws |= phases[index].backoff.draws();
+            index += 1;
+        }
+        draws
+    }
+
+    /// The phases of a chain; none of any other.
+    const fn phases(&self) -> &[Phase] {
+        match self {
+            Self::Chain { phases } => phases.as_slice(),
+            _ => &[],
+        }
+    }
+
+    /// The first delay, where there is one by name; of a chain the longest of its phases.
+    pub(crate) const fn longest_first(&self) -> Option<Duration> {
+        let mut longest = self.first();
+        let phases = self.phases();
+        let mut index = 0;
+        while index < phases.len() {
+            longest = match (longest, phases[index].backoff.first()) {
+                (Some(one), Some(other)) if one.as_nanos() >= other.as_nanos() => Some(one),
+                (one, None) => one,
+                (_, other) => other,
+            };
+            index += 1;
+        }
+        longest
     }
 
     /// The wait before the first retry, where there is one by name.
@@ -229,42 +262,57 @@ impl Backoff {
     }
 
     /// Whether the end of a schedule, and the beginning of the last phase of a chain, lie within
-    /// what a session counts for a rule: one byte.
-    pub(crate) const fn fits_a_byte(&self) -> bool {
-        let mut retries: u64 = 0;
-        match self {
-            Self::Schedule { delays } => retries = delays.len() as u64,
-            Self::Chain { phases } => {
-                let phases = phases.as_slice();
-                let mut index = 0;
-                while index < phases.len() {
-                    retries += match (&phases[index].backoff, phases[index].retries) {
-                        (Self::Schedule { delays }, None) => delays.len() as u64,
-                        (_, Some(retries)) => retries as u64,
-                        (_, None) => 1,
-                    };
-                    index += 1;
-                }
-            }
-            _ => {}
+    /// so many retries.
+    pub(crate) const fn ends_within(&self, most: u8) -> bool {
+        let mut retries: u64 = match self {
+            Self::Schedule { delays } => delays.len() as u64,
+            _ => 0,
+        };
+        let phases = self.phases();
+        let mut index = 0;
+        while index < phases.len() {
+            retries += match (&phases[index].backoff, phases[index].retries) {
+                (Self::Schedule { delays }, None) => delays.len() as u64,
+                (_, Some(retries)) => retries as u64,
+                (_, None) => 1,
+            };
+            index += 1;
         }
-        retries <= u8::MAX as u64
+        retries <= most as u64
+    }
+
+    /// Whether the wait grows no more after so many retries, because it has reached the ceiling or never
+    /// grows.
+    pub(crate) const fn stops_growing_within(&self, retries: u32, ceiling: Duration) -> bool {
+        let phases = self.phases();
+        if let Some(last) = phases.last() {
+            let (mut before, mut index) = (0_u32, 0);
+            while index + 1 < phases.len() {
+                before = before.saturating_add(match phases[index].retries {
+                    Some(retries) => retries,
+                    None => 0,
+                });
+                index += 1;
+            }
+            let left = retries.saturating_sub(before);
+            return last.backoff.stops_growing_within(left, ceiling);
+        }
+        match self.grown(retries) {
+            Some((first, grown)) => grown == first || grown >= nanos(ceiling),
+            None => true,
+        }
     }
 
     /// Whether the wait depends on the time since the session began.
     pub(crate) const fn looks_at_elapsed(&self) -> bool {
-        let Self::Chain { phases } = self else {
-            return matches!(self, Self::Elapsed { .. });
-        };
-        let phases = phases.as_slice();
+        let mut looks = matches!(self, Self::Elapsed { .. });
+        let phases = self.phases();
         let mut index = 0;
         while index < phases.len() {
-            if matches!(phases[index].backoff, Self::Elapsed { .. }) {
-                return true;
-            }
+            looks |= phases[index].backoff.looks_at_elapsed();
             index += 1;
         }
-        false
+        looks
     }
 
     pub(crate) const fn check(&self) -> Result<(), PolicyError> {
@@ -368,6 +416,16 @@ const fn check_chain(phases: &[Phase]) -> Result<(), PolicyError> {
         if let Err(error) = phase.backoff.check() {
             return Err(error);
         }
+        if let (Backoff::Schedule { delays }, Some(retries)) = (&phase.backoff, phase.retries)
+            && delays.len() < retries as usize
+        {
+            return Err(PolicyError::new(
+                "retries",
+                Found::Count(retries),
+                "a phase lasts no longer than its schedule has delays: add delays, or leave the retries of \
+                 the last phase out",
+            ));
+        }
         index += 1;
     }
     Ok(())
@@ -428,6 +486,10 @@ mod tests {
             (Backoff::elapsed(MS, 0.0), "fraction"),
             (Backoff::Chain { phases: Vec::new() }, "chain"),
             (Backoff::None.then(0, Backoff::None), "retries"),
+            (
+                Backoff::schedule([MS, MS]).then(3, Backoff::None),
+                "retries",
+            ),
         ] {
             assert_eq!(backoff.check().unwrap_err().key(), key, "{backoff:?}");
         }

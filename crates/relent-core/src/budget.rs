@@ -13,7 +13,10 @@ pub use config::BudgetConfig;
 
 /// One token in the integer unit of the balance.
 const MILLI: f64 = 1000.0;
-const TOKEN: u64 = 1000;
+/// Nanoseconds in which a thousand millionth of a token per second makes a thousandth of one, and those
+/// in which it makes a tenth.
+const PER_MILLI: u128 = 1_000_000_000_000_000;
+const TENTH: u64 = 100_000_000_000_000_000;
 /// No time has been seen yet: the first refill counts from the first withdrawal, not from zero
 /// (the AWS SDK for Rust counts its first refill from 1970).
 ///
@@ -91,8 +94,8 @@ pub struct Budget {
     throttled_cost: AtomicU64,
     timeout_cost: AtomicU64,
     floor: AtomicU64,
-    /// Nanoseconds in which time deposits a thousandth of a token; 0 for never.
-    nanos_per_milli: AtomicU64,
+    /// What time deposits in a second, in thousand millionths of a token; 0 for nothing.
+    per_second: AtomicU64,
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
     refill_every: AtomicU64,
     refund_on_success: AtomicBool,
@@ -135,7 +138,7 @@ impl Budget {
             throttled_cost: AtomicU64::new(0),
             timeout_cost: AtomicU64::new(0),
             floor: AtomicU64::new(0),
-            nanos_per_milli: AtomicU64::new(0),
+            per_second: AtomicU64::new(0),
             refill_every: AtomicU64::new(u64::MAX),
             refund_on_success: AtomicBool::new(false),
             charge_failures: AtomicBool::new(false),
@@ -148,9 +151,7 @@ impl Budget {
     /// holds until it says something else.
     pub(crate) fn apply(&self, config: &BudgetConfig) {
         let set = |cell: &AtomicU64, to: u64| cell.store(to, Ordering::Relaxed);
-        let nanos_per_milli = 1_000_000_000_u64
-            .checked_div(milli(config.per_second))
-            .unwrap_or(0);
+        let per_second = (config.per_second * 1e9 + 0.5) as u64;
         set(&self.ratio, milli(config.ratio));
         set(&self.least_ratio, milli(config.ratio));
         set(&self.success, milli(config.success));
@@ -159,14 +160,9 @@ impl Budget {
         set(&self.throttled_cost, milli(config.throttled_cost));
         set(&self.timeout_cost, milli(config.timeout_cost_or_cost()));
         set(&self.floor, milli(config.floor));
-        set(&self.nanos_per_milli, nanos_per_milli);
-        set(
-            &self.refill_every,
-            match nanos_per_milli {
-                0 => u64::MAX,
-                nanos => nanos * (TOKEN / 10),
-            },
-        );
+        set(&self.per_second, per_second);
+        let refill_every = TENTH.checked_div(per_second).unwrap_or(u64::MAX);
+        set(&self.refill_every, refill_every);
         self.refund_on_success
             .store(config.refund_on_success, Ordering::Relaxed);
         self.charge_failures
@@ -187,7 +183,8 @@ impl Budget {
     /// Requests deposit this ratio from now on, or the configured one if that is more: what a
     /// [`Gate`](crate::Gate) says while failures do not depend on load (design rule 7).
     pub fn widen(&self, ratio: f64) {
-        let ratio = ((ratio * MILLI) as u64).max(self.least_ratio.load(Ordering::Relaxed));
+        let ratio = ((ratio * MILLI) as u64).min(self.capacity.load(Ordering::Relaxed));
+        let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
         // Seldom changed, often read.
         if self.ratio.load(Ordering::Relaxed) != ratio {
             self.ratio.store(ratio, Ordering::Relaxed);
@@ -296,8 +293,8 @@ impl Budget {
 
     #[cold]
     fn refill_since(&self, last: u64, now: u64) {
-        let nanos_per_milli = self.nanos_per_milli.load(Ordering::Relaxed);
-        if nanos_per_milli == 0 {
+        let per_second = u128::from(self.per_second.load(Ordering::Relaxed));
+        if per_second == 0 {
             return;
         }
         if last == NEVER {
@@ -306,18 +303,20 @@ impl Budget {
                 .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
             return;
         }
-        let gained = now.saturating_sub(last) / nanos_per_milli;
+        let elapsed = u128::from(now.saturating_sub(last));
+        let gained = elapsed * per_second / PER_MILLI;
         if gained == 0 {
             return;
         }
         // Whoever moves the time forward makes the deposit, once.
-        let moved = last + gained * nanos_per_milli;
+        let moved = last + (gained * PER_MILLI).div_ceil(per_second) as u64;
         if self
             .refilled
             .compare_exchange(last, moved, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
         {
-            self.deposit(gained.min(self.capacity.load(Ordering::Relaxed)));
+            let capacity = self.capacity.load(Ordering::Relaxed);
+            self.deposit(u64::try_from(gained).unwrap_or(u64::MAX).min(capacity));
         }
     }
 }

@@ -297,21 +297,6 @@ impl Doubts {
                 ),
             );
         }
-        let most = budget.capacity - budget.floor;
-        for (key, cost) in [
-            ("budget.throttled_cost", Some(budget.throttled_cost)),
-            ("budget.timeout_cost", budget.timeout_cost),
-        ] {
-            if let Some(cost) = cost
-                && cost > most
-                && !budget.charge_failures
-            {
-                self.add(
-                    key,
-                    format!("{cost} are never there: the capacity above the floor is {most}"),
-                );
-            }
-        }
     }
 }
 
@@ -527,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_above_1_and_costs_that_are_never_there_are_doubtful() {
+    fn ratios_above_1_are_doubtful() {
         let with = |config| base().budget(config);
         let default = BudgetConfig::DEFAULT;
         let high = BudgetConfig {
@@ -541,15 +526,6 @@ mod tests {
                 ..default
             }),
             &[],
-        );
-        let dear = BudgetConfig {
-            timeout_cost: Some(101.0),
-            throttled_cost: 200.0,
-            ..default
-        };
-        doubts(
-            with(dear),
-            &["budget.throttled_cost: 200", "budget.timeout_cost: 101"],
         );
         let polling = Policy::builder(Backoff::elapsed(SECOND, 1.5));
         doubts(polling, &["backoff.elapsed.fraction: 1.5 is above 1"]);

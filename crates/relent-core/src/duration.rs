@@ -29,7 +29,7 @@ impl fmt::Display for DurationError {
             Problem::Negative => "is negative",
             Problem::NoNumber => "does not begin with a number",
             Problem::UnknownUnit => "has an unknown unit (ns, us, ms, s, m, h and d are known)",
-            Problem::TooLong => "is longer than 584 years",
+            Problem::TooLong => "is longer than 584 thousand million years",
         };
         write!(
             f,
@@ -41,7 +41,9 @@ impl fmt::Display for DurationError {
 
 impl core::error::Error for DurationError {}
 
-const UNITS: [(&str, u64); 9] = [
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+const UNITS: [(&str, u128); 9] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
@@ -60,7 +62,8 @@ const UNITS: [(&str, u64); 9] = [
 /// without a unit.
 ///
 /// # Errors
-/// A text that is empty, negative, without a unit, with an unknown one, or above 584 years.
+/// A text that is empty, negative, without a unit, with an unknown one, or above [`Duration::MAX`]. What a
+/// policy is given above 584 years counts as 584 years (design rule 11).
 ///
 /// ```
 /// use core::time::Duration;
@@ -73,14 +76,17 @@ const UNITS: [(&str, u64); 9] = [
 /// ```
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     parse(text.trim())
-        .map(Duration::from_nanos)
+        .and_then(|nanos| {
+            let seconds = u64::try_from(nanos / NANOS_PER_SECOND).map_err(|_| Problem::TooLong)?;
+            Ok(Duration::new(seconds, (nanos % NANOS_PER_SECOND) as u32))
+        })
         .map_err(|problem| DurationError {
             text: text.to_string(),
             problem,
         })
 }
 
-fn parse(text: &str) -> Result<u64, Problem> {
+fn parse(text: &str) -> Result<u128, Problem> {
     if text.is_empty() {
         return Err(Problem::Empty);
     }
@@ -91,7 +97,7 @@ fn parse(text: &str) -> Result<u64, Problem> {
         return Ok(0);
     }
     let mut rest = text;
-    let mut total: u64 = 0;
+    let mut total: u128 = 0;
     while !rest.is_empty() {
         let number_end = rest
             .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -108,7 +114,7 @@ fn parse(text: &str) -> Result<u64, Problem> {
     Ok(total)
 }
 
-fn parse_part(number: &str, unit: &str) -> Result<u64, Problem> {
+fn parse_part(number: &str, unit: &str) -> Result<u128, Problem> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return Err(Problem::NoNumber);
@@ -118,7 +124,7 @@ fn parse_part(number: &str, unit: &str) -> Result<u64, Problem> {
         .find(|(name, _)| *name == unit)
         .map(|(_, nanos)| *nanos)
         .ok_or(Problem::UnknownUnit)?;
-    let whole: u64 = match whole {
+    let whole: u128 = match whole {
         "" => 0,
         digits => digits.parse().map_err(|_| Problem::TooLong)?,
     };
@@ -129,7 +135,7 @@ fn parse_part(number: &str, unit: &str) -> Result<u64, Problem> {
         scale *= 10;
         fraction_nanos = fraction_nanos * 10 + u128::from(digit - b'0');
     }
-    let fraction_nanos = (fraction_nanos * u128::from(unit) / scale) as u64;
+    let fraction_nanos = fraction_nanos * unit / scale;
     whole
         .checked_mul(unit)
         .and_then(|nanos| nanos.checked_add(fraction_nanos))
@@ -148,7 +154,7 @@ fn parse_part(number: &str, unit: &str) -> Result<u64, Problem> {
 /// ```
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
-    let nanos = crate::time::nanos(duration);
+    let nanos = duration.as_nanos();
     if nanos == 0 {
         return "0s".to_string();
     }
@@ -212,12 +218,19 @@ mod tests {
             ("5 parsecs", "unknown unit"),
             ("1e3s", "unknown unit"),
             ("NaN", "begin with a number"),
-            ("99999999999999999999s", "584 years"),
-            ("600000d", "584 years"),
+            ("99999999999999999999s", "584 thousand million years"),
+            ("18446744073709551616s", "584 thousand million years"),
         ] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
             assert!(error.contains("write it like"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_longest_duration_is_read_back_as_it_was() {
+        for duration in [Duration::MAX, Duration::from_secs(u64::MAX)] {
+            assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
     }
 
@@ -228,8 +241,10 @@ mod tests {
         }
 
         #[test]
-        fn formatting_is_exact(nanos: u64) {
+        fn formatting_is_exact(nanos: u64, seconds: u64) {
             let duration = Duration::from_nanos(nanos);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+            let duration = Duration::new(seconds, (nanos % 1_000_000_000) as u32);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
     }

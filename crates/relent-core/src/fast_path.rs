@@ -120,7 +120,7 @@ mod tests {
         fn the_short_form_waits_as_the_policy_does(policy in usual(), point in 0.0..=1.0f64) {
             prop_assert!(policy.fast_path.is_some());
             // A list that matches nothing has no say, but takes away the short form.
-            let long = policy.clone().into_builder().stop_on([Pattern::Grpc(99)]).build().unwrap();
+            let long = policy.clone().into_builder().stop_on([Pattern::Signal]).build().unwrap();
             prop_assert!(long.fast_path.is_none());
             let waits = |policy: &Policy| policy.waits(Draw::at(point)).collect::<Vec<_>>();
             prop_assert_eq!(waits(&policy), waits(&long));

@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 
 use crate::duration::{format_duration, parse_duration};
 use crate::random::{Random, up_to};
-use crate::time::nanos;
+use crate::time::{nanos, share_of};
 
 /// The randomness applied to a backoff `b`, so that callers who failed together do not return
 /// together (R1.4).
@@ -55,7 +55,7 @@ impl Jitter {
                 (backoff - half).saturating_add(up_to(half, random))
             }
             Self::Proportional(fraction) => {
-                let reach = (backoff as f64 * fraction) as u64;
+                let reach = share_of(backoff, fraction);
                 backoff
                     .saturating_sub(reach)
                     .saturating_add(up_to(reach.saturating_mul(2), random))

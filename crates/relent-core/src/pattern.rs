@@ -175,7 +175,7 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Status(low, high) if low == high => write!(f, "{low}"),
-            Self::Status(low, high) if low % 100 == 0 && high == low + 99 => {
+            Self::Status(low, high) if low % 100 == 0 && high.checked_sub(low) == Some(99) => {
                 write!(f, "{}xx", low / 100)
             }
             Self::Status(low, high) => write!(f, "{low}-{high}"),
@@ -436,6 +436,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn any_value_is_shown_without_panic(low: u16, high: u16, code: i32) {
+            for low in [low, low - low % 100] {
+                let _ = Pattern::Status(low, high).to_string();
+            }
+            let _ = (Pattern::Grpc(low).to_string(), Pattern::Exit(code, i32::from(high)).to_string());
+        }
+
         #[test]
         fn any_text_is_answered_without_panic(text in ".{0,20}") {
             if let Ok(pattern) = text.parse::<Pattern>() {

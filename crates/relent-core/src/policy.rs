@@ -88,7 +88,8 @@ const NO_STATUS: u16 = u16::MAX;
 impl Policy {
     pub(crate) const fn with_defaults(backoff: Backoff) -> Self {
         let jitter = match &backoff {
-            Backoff::Decorrelated { .. } | Backoff::Slotted { .. } | Backoff::None => Jitter::None,
+            Backoff::None => Jitter::None,
+            drawn if drawn.draws() => Jitter::None,
             Backoff::Schedule { .. } | Backoff::Elapsed { .. } => Jitter::Proportional(0.1),
             _ => Jitter::Full,
         };

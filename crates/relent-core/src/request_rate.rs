@@ -82,6 +82,16 @@ impl RequestRateConfig {
             }
             _ => {}
         }
+        if let (Some(limit), Some(burst)) = (self.limit, self.burst)
+            && burst as f64 / limit > MOST_AHEAD as f64 / 1e9
+        {
+            return Err(PolicyError::new(
+                "burst",
+                Found::Count(burst),
+                "at this limit a burst of that size takes more than 146 years to come back, so there would be no \
+                 limit: lower the burst",
+            ));
+        }
         if let Some(0) = self.burst {
             return Err(PolicyError::new(
                 "burst",
@@ -200,9 +210,11 @@ impl RequestRate {
     /// Takes the slot that is now, if there is one.
     pub fn take(&mut self, now: Instant) -> bool {
         self.adapt(now);
-        let free = self.interval == 0 || now.as_nanos() >= self.due.saturating_sub(self.ahead);
+        let due = self.due.max(now.as_nanos()).checked_add(self.interval);
+        let on_time = now.as_nanos() >= self.due.saturating_sub(self.ahead);
+        let free = self.interval == 0 || on_time && due.is_some();
         if free {
-            let due = self.due.max(now.as_nanos()).saturating_add(self.interval);
+            let due = due.unwrap_or(u64::MAX);
             self.last = (now.as_nanos(), self.interval);
             self.due = due;
             if let Some(cubic) = &mut self.cubic {
@@ -258,7 +270,8 @@ impl RequestRate {
             Some(burst) => u64::from(burst),
             None => (rate / 10.0) as u64,
         };
-        self.ahead = self.interval.saturating_mul(burst.max(1) - 1);
+        let ahead = self.interval.saturating_mul(burst.max(1) - 1);
+        self.ahead = ahead.min(MOST_AHEAD);
     }
 
     /// The slot of a caller with so many before it, if they are this long apart.
@@ -271,6 +284,9 @@ impl RequestRate {
         Instant::from_nanos(due.saturating_sub(self.ahead).max(now))
     }
 }
+
+/// The most that a burst is worth: 146 years. Where it filled the time line, every slot would be free.
+const MOST_AHEAD: u64 = 1 << 62;
 
 /// Rounded up, so that the rate is never above what was asked for.
 fn interval(rate: f64) -> u64 {

@@ -130,6 +130,25 @@ fn a_ticket_is_a_schedule_already_and_a_shared_hint_is_not() {
     assert!(rate.limit(at(1000)).is_some());
 }
 
+#[test]
+fn a_burst_is_a_limit_whatever_its_size() {
+    let now = Instant::from_nanos(1 << 60);
+    for burst in [1, 1000, 46_000] {
+        let mut rate = fixed(0.000_01, burst);
+        let took = (0..burst + 10).filter(|_| rate.take(now)).count();
+        assert_eq!(took, burst as usize);
+    }
+    // Its worth would not fit on the time line.
+    let config = RequestRateConfig {
+        burst: Some(200_000),
+        ..RequestRateConfig::new(0.000_01)
+    };
+    assert_eq!(RequestRate::new(&config).unwrap_err().key(), "burst");
+    // At the end of the time line there are no more slots, rather than any number.
+    let mut rate = fixed(10.0, 5);
+    assert!((0..10).filter(|_| rate.take(Instant::MAX)).count() <= 5);
+}
+
 proptest! {
     /// What is used is never above the rate and a burst in any window.
     #[test]

@@ -71,14 +71,14 @@ pub(crate) const fn nanos(duration: Duration) -> u64 {
     }
 }
 
-/// This share, from 0 to 1, of a time in nanoseconds. The whole is exact whatever its length; a share
-/// is exact to the nanosecond below 104 days.
+/// This share, from 0 to 1, of a time in nanoseconds: never more than the whole, which is exact whatever
+/// its length. A share is exact to the nanosecond below 104 days.
 #[inline]
 pub(crate) fn share_of(nanos: u64, share: f64) -> u64 {
     if share == 1.0 {
         return nanos;
     }
-    (nanos as f64 * share) as u64
+    ((nanos as f64 * share) as u64).min(nanos)
 }
 
 #[cfg(test)]

@@ -419,3 +419,15 @@ proptest! {
         prop_assert_eq!(&read, &policy, "{}", written);
     }
 }
+
+#[test]
+fn the_longest_durations_are_read_back_as_they_were() {
+    let policy = Policy::builder(Backoff::constant(Duration::MAX))
+        .jitter(Jitter::additive(Duration::MAX))
+        .max_elapsed(Duration::MAX)
+        .max_hint(Duration::MAX)
+        .build()
+        .unwrap();
+    let text = toml::to_string(&policy).unwrap();
+    assert_eq!(toml::from_str::<Policy>(&text).unwrap(), policy, "{text}");
+}

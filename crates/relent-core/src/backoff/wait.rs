@@ -22,6 +22,23 @@ pub(crate) struct Step {
 }
 
 impl Backoff {
+    /// The first wait and that after so many retries in nanoseconds, if it grows with their number.
+    pub(super) const fn grown(&self, retries: u32) -> Option<(u64, u64)> {
+        let (first, factor) = match self {
+            Self::Linear { initial, step } => {
+                let more = nanos(*step).saturating_mul(retries as u64);
+                return Some((nanos(*initial), nanos(*initial).saturating_add(more)));
+            }
+            Self::Fibonacci { initial } => {
+                let first = nanos(*initial);
+                return Some((first, first.saturating_mul(fibonacci(retries))));
+            }
+            Self::Exponential { initial, factor } => (nanos(*initial), *factor),
+            _ => return None,
+        };
+        Some((first, grow(first, factor, retries)))
+    }
+
     /// The wait at this step in nanoseconds, ceiling applied, before jitter; `None` when a schedule
     /// or a chain has come to its end.
     pub(crate) fn wait(&self, step: Step, random: &mut (impl Random + ?Sized)) -> Option<u64> {
@@ -45,7 +62,7 @@ impl Backoff {
             } => {
                 let least = initial(first).min(step.ceiling);
                 let most = grow(step.previous.max(least), *factor, 1).min(step.ceiling);
-                least.saturating_add(up_to(most - least, random))
+                least.saturating_add(up_to(most.saturating_sub(least), random))
             }
             Self::Slotted {
                 slot,
@@ -101,15 +118,18 @@ pub(crate) const fn double(initial: u64, retry: u32) -> u64 {
     }
 }
 
-/// `initial · factor^retry`, rounded to the nanosecond and saturating.
-fn grow(initial: u64, factor: f64, retry: u32) -> u64 {
+/// `initial · factor^retry`, rounded to the nanosecond and saturating; never below `initial`.
+const fn grow(initial: u64, factor: f64, retry: u32) -> u64 {
     if factor == 2.0 {
         return double(initial, retry);
     }
     grow_by(initial, factor, retry)
 }
 
-fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
+/// From here on a float has no fractions, and from twice as much on not every integer.
+const FRACTIONS: f64 = (1_u64 << 52) as f64;
+
+const fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
     let mut power = 1.0;
     let mut square = factor;
     let mut rest = retry;
@@ -121,15 +141,26 @@ fn grow_by(initial: u64, factor: f64, retry: u32) -> u64 {
         rest >>= 1;
     }
     // 0 · ∞ is NaN, which the cast makes 0: no initial delay, no wait.
-    (initial as f64 * power + 0.5) as u64
+    let product = initial as f64 * power;
+    if product < FRACTIONS {
+        return (product + 0.5) as u64;
+    }
+    let grown = product as u64;
+    if power == 1.0 || grown < initial {
+        initial
+    } else {
+        grown
+    }
 }
 
 /// 1, 1, 2, 3, 5, … saturating.
-fn fibonacci(retry: u32) -> u64 {
+const fn fibonacci(retry: u32) -> u64 {
     let (mut now, mut next) = (1_u64, 1_u64);
     // 93 steps fill 64 bits; there is nothing to learn beyond.
-    for _ in 0..retry.min(93) {
+    let mut left = if retry < 93 { retry } else { 93 };
+    while left > 0 {
         (now, next) = (next, now.saturating_add(next));
+        left -= 1;
     }
     now
 }
@@ -287,8 +318,26 @@ mod tests {
         }
 
         #[test]
-        fn exponential_never_shrinks(first in 0..1u64 << 30, factor in 1.0..10f64, retry in 0..10u32) {
+        fn exponential_never_shrinks(first: u64, factor in 1.0..10f64, retry in 0..10u32) {
+            prop_assert!(first <= grow(first, factor, retry));
             prop_assert!(grow(first, factor, retry) <= grow(first, factor, retry + 1));
+            prop_assert_eq!(grow(first, 1.0, retry), first);
+        }
+
+        /// A float above 2^53 may lie below the integer that it is made of.
+        #[test]
+        fn a_random_walk_never_goes_below_its_least(
+            first in 1u64 << 52..=u64::MAX, previous: u64, factor in 1.0..1.000_000_1f64,
+            point in 0.0..=1.0f64,
+        ) {
+            for factor in [1.0, factor] {
+                let initial = Duration::from_nanos(first);
+                let walk = Backoff::Decorrelated { initial, factor };
+                let step = Step { previous, ..step(1) };
+                let wait = walk.wait(step, &mut Draw::at(point)).unwrap();
+                prop_assert!(first <= wait);
+                prop_assert!(factor > 1.0 || wait <= first.max(previous));
+            }
         }
     }
 }

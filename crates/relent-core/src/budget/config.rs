@@ -2,7 +2,13 @@
 
 use crate::error::{Found, PolicyError};
 
-/// What a budget is made of; all amounts in tokens, one token being one ordinary retry.
+/// The least amount that can be counted.
+const LEAST: f64 = 0.001;
+/// One token in 31 years.
+const LEAST_PER_SECOND: f64 = 1e-9;
+
+/// What a budget is made of; all amounts in tokens, one token being one ordinary retry. They are counted
+/// in thousandths, from 0.001 up.
 ///
 /// # Default
 /// A reserve of 10, 0.1 per request (10 %, R4.7), 0.1 per second, at most 100, each retry costs 1.
@@ -22,7 +28,8 @@ pub struct BudgetConfig {
     pub success: f64,
     /// In the budget at the start.
     pub reserve: f64,
-    /// Deposited by time, per second, so that a budget without traffic does not stay dead.
+    /// Deposited by time, per second, so that a budget without traffic does not stay dead. Exact from
+    /// one token in 31 years up.
     pub per_second: f64,
     /// The most the budget holds.
     pub capacity: f64,
@@ -69,7 +76,6 @@ impl BudgetConfig {
             ("ratio", self.ratio),
             ("success", self.success),
             ("reserve", self.reserve),
-            ("per_second", self.per_second),
             ("capacity", self.capacity),
             ("cost", self.cost),
             ("throttled_cost", self.throttled_cost),
@@ -87,7 +93,23 @@ impl BudgetConfig {
                     "an amount of a budget is a number of tokens from 0 to 1000000",
                 ));
             }
+            if amount > 0.0 && amount < LEAST {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Number(amount),
+                    "a budget counts in thousandths of a token: use 0 for nothing, or 0.001 and more",
+                ));
+            }
             index += 1;
+        }
+        if !(self.per_second >= 0.0 && self.per_second <= 1_000_000.0)
+            || self.per_second > 0.0 && self.per_second < LEAST_PER_SECOND
+        {
+            return Err(PolicyError::new(
+                "per_second",
+                Found::Number(self.per_second),
+                "the tokens per second of a budget are a number from 0.000000001 to 1000000, or 0 for none",
+            ));
         }
         if self.reserve > self.capacity {
             return Err(PolicyError::new(
@@ -96,11 +118,30 @@ impl BudgetConfig {
                 "the reserve of a budget may not be above its capacity",
             ));
         }
+        let costs = [
+            ("cost", self.cost),
+            ("throttled_cost", self.throttled_cost),
+            ("timeout_cost", self.timeout_cost_or_cost()),
+        ];
+        let mut index = 0;
+        while index < costs.len() {
+            let (key, cost) = costs[index];
+            if cost > self.capacity {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Number(cost),
+                    "a cost above the capacity can never be paid: lower it, or raise the capacity",
+                ));
+            }
+            index += 1;
+        }
         // With `charge_failures` a retry is granted above the floor, else down to it.
         let grants = if self.charge_failures {
             self.capacity > self.floor
         } else {
-            self.capacity >= self.cost + self.floor
+            let throttled = self.capacity >= self.throttled_cost + self.floor;
+            let timeout = self.capacity >= self.timeout_cost_or_cost() + self.floor;
+            self.capacity >= self.cost + self.floor && throttled && timeout
         };
         if !grants {
             return Err(PolicyError::new(

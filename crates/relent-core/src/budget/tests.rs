@@ -200,7 +200,7 @@ fn contradictions_do_not_build() {
                 reserve: 0.0,
                 ..STILL
             },
-            "capacity",
+            "cost",
         ),
         (
             BudgetConfig {
@@ -222,6 +222,72 @@ fn contradictions_do_not_build() {
     ] {
         assert_eq!(Budget::new(&config).unwrap_err().key(), key);
     }
+}
+
+#[test]
+fn a_small_amount_is_counted_or_refused() {
+    // One token in 10,000 seconds, which no rounding loses.
+    let slow = BudgetConfig {
+        reserve: 0.0,
+        per_second: 0.0001,
+        ..STILL
+    };
+    let budget = Budget::new(&slow).unwrap();
+    assert_eq!(drain(&budget, at(0)), 0);
+    assert_eq!(drain(&budget, at(9_000)), 0);
+    assert_eq!(drain(&budget, at(10_000)), 1);
+    assert_eq!(drain(&budget, at(60_000)), 5);
+    let counted = BudgetConfig {
+        ratio: 0.001,
+        reserve: 0.0,
+        ..STILL
+    };
+    let budget = Budget::new(&counted).unwrap();
+    for _ in 0..1000 {
+        budget.on_request();
+    }
+    assert_eq!(drain(&budget, at(0)), 1);
+    for (config, key) in [
+        (
+            BudgetConfig {
+                ratio: 0.000_9,
+                ..STILL
+            },
+            "ratio",
+        ),
+        (
+            BudgetConfig {
+                cost: 0.000_4,
+                ..STILL
+            },
+            "cost",
+        ),
+        (
+            BudgetConfig {
+                per_second: 1e-10,
+                ..STILL
+            },
+            "per_second",
+        ),
+    ] {
+        assert_eq!(Budget::new(&config).unwrap_err().key(), key);
+    }
+}
+
+#[test]
+fn a_ratio_without_bound_fills_the_budget_and_no_more() {
+    for ratio in [f64::INFINITY, f64::MAX, 1e19] {
+        let budget = Budget::new(&STILL).unwrap();
+        budget.widen(ratio);
+        for _ in 0..3 {
+            budget.on_request();
+        }
+        assert_eq!(budget.balance(), 100.0, "{ratio}");
+    }
+    let budget = Budget::new(&STILL).unwrap();
+    budget.widen(f64::NAN);
+    budget.on_request();
+    assert_eq!(budget.balance(), 10.1);
 }
 
 /// Tower's sum-then-add let four threads overdraw by one now and then.
@@ -247,6 +313,27 @@ fn tower_overdraw_race() {
 }
 
 proptest! {
+    /// Time deposits what it is to, however often somebody looks.
+    #[test]
+    fn time_deposits_exactly_its_rate(
+        per_second in 0.001..100_000.0f64,
+        looks in proptest::collection::vec(0..1_000_000_000u64, 1..50),
+    ) {
+        let config = BudgetConfig { reserve: 0.0, capacity: 1e6, cost: 1e6, per_second, ..STILL };
+        let budget = Budget::new(&config).unwrap();
+        let mut now = 0;
+        prop_assert!(budget.withdraw(Instant::ORIGIN, Kind::Ambiguous).is_none());
+        for look in looks {
+            now += look;
+            let _ = budget.withdraw(Instant::from_nanos(now), Kind::Ambiguous);
+        }
+        let expected = now as f64 * per_second / 1e9;
+        prop_assume!(expected < 1e6);
+        // Never early, and late by no more than what is not yet worth a deposit.
+        prop_assert!(budget.balance() <= expected * 1.000_001);
+        prop_assert!(budget.balance() >= expected * 0.999_999 - 0.102);
+    }
+
     /// Against a plain sum: no order of calls makes or loses a token.
     #[test]
     fn no_order_of_calls_makes_tokens(calls in proptest::collection::vec(0..4u8, 0..200)) {

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::{MAX_RULES, Policy, Rule};
 use crate::backoff::Backoff;
+use crate::ceiling::default_max_delay;
 use crate::error::{Found, PolicyError};
 use crate::jitter::Jitter;
 use crate::pattern::Pattern;
@@ -20,11 +21,32 @@ const fn check_patterns(key: &'static str, patterns: &[Pattern]) -> Result<(), P
                     "a status below 200 is not the answer to a request: use 200 to 599",
                 ));
             }
+            Pattern::Status(low, high) if high > 599 || low > high => {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Count(high as u32),
+                    "a status, or a range of them from the lower to the higher: use 200 to 599",
+                ));
+            }
             Pattern::Grpc(0) => {
                 return Err(PolicyError::new(
                     key,
                     Found::Nothing,
                     "the gRPC status OK is no failure: use a code from 1 to 16",
+                ));
+            }
+            Pattern::Grpc(code) if code > 16 => {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Count(code as u32),
+                    "there is no such gRPC status: use a code from 1 to 16",
+                ));
+            }
+            Pattern::Exit(low, high) if low < 0 || high > 255 || low > high => {
+                return Err(PolicyError::new(
+                    key,
+                    Found::Nothing,
+                    "an exit status, or a range of them from the lower to the higher: use 0 to 255",
                 ));
             }
             _ => {}
@@ -56,6 +78,16 @@ pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
             "throttled_initial",
             Found::Duration(initial),
             "the first delay after throttling may not be above max_delay",
+        ));
+    }
+    if let Some(limit) = policy.max_elapsed
+        && limit.as_nanos() < policy.attempt_room.as_nanos()
+    {
+        return Err(PolicyError::new(
+            "max_elapsed",
+            Found::Duration(limit),
+            "no retry could start before max_elapsed and leave attempt_room: lower attempt_room, or use \
+             retries = \"off\"",
         ));
     }
     if let Some(limit) = policy.deadline
@@ -140,13 +172,35 @@ const fn check_rule(rule: &Rule, policy: &Policy) -> Result<(), PolicyError> {
         ));
     }
     if let Some(backoff) = &rule.backoff
-        && !backoff.fits_a_byte()
+        && !backoff.ends_within(u8::MAX)
     {
         return Err(PolicyError::new(
             "backoff",
             Found::Nothing,
             "the schedule or the phases of a rule come to their end within 255 retries",
         ));
+    }
+    if let Some(backoff) = &rule.backoff {
+        let ceiling = match rule.max_delay {
+            Some(ceiling) => ceiling,
+            None => match default_max_delay(backoff) {
+                Some(ceiling) => ceiling,
+                None => Duration::MAX,
+            },
+        };
+        let counted = match (rule.max_retries, policy.max_retries()) {
+            (None, None) => false,
+            (Some(_), _) => true,
+            (None, Some(most)) => most <= u8::MAX as u32,
+        };
+        if !counted && !backoff.stops_growing_within(u8::MAX as u32, ceiling) {
+            return Err(PolicyError::new(
+                "backoff",
+                Found::Nothing,
+                "the backoff of a rule grows for 255 retries: set a max_delay that it reaches by then, or \
+                 a max_retries",
+            ));
+        }
     }
     let backoff = match &rule.backoff {
         Some(backoff) => backoff,
@@ -213,7 +267,7 @@ const fn check_waits(
         }
         _ => {}
     }
-    if let (Some(ceiling), Some(first)) = (max_delay, backoff.first())
+    if let (Some(ceiling), Some(first)) = (max_delay, backoff.longest_first())
         && ceiling.as_nanos() < first.as_nanos()
     {
         return Err(PolicyError::new(
@@ -356,6 +410,113 @@ mod tests {
         for (builder, key) in cases {
             let error = builder.build().unwrap_err();
             assert_eq!(error.key(), key, "{error}");
+        }
+    }
+
+    #[test]
+    fn two_keys_that_cannot_both_be_meant_are_refused() {
+        let chain = |first: Backoff| Policy::builder(first.then(2, Backoff::constant(SECOND)));
+        let linear = Backoff::linear(SECOND, SECOND / 1000);
+        let rule = |max_delay, max_retries| {
+            let policy = Policy::builder(Backoff::constant(SECOND)).unlimited_retries();
+            policy.rule(Rule {
+                backoff: Some(linear.clone()),
+                max_delay,
+                max_retries,
+                ..Rule::on([Pattern::Any])
+            })
+        };
+        let budget = |budget| base().budget(budget);
+        const BUDGET: BudgetConfig = BudgetConfig::DEFAULT;
+        let cases = [
+            (chain(Backoff::schedule([SECOND])), "retries"),
+            (
+                chain(Backoff::decorrelated(SECOND)).jitter(Jitter::Full),
+                "jitter",
+            ),
+            (
+                chain(Backoff::slotted(SECOND)).jitter(Jitter::Equal),
+                "jitter",
+            ),
+            (
+                chain(Backoff::exponential(3 * SECOND)).max_delay(2 * SECOND),
+                "max_delay",
+            ),
+            (
+                base().max_elapsed(SECOND).attempt_room(2 * SECOND),
+                "max_elapsed",
+            ),
+            (rule(None, None), "backoff"),
+            (rule(Some(10 * SECOND), None), "backoff"),
+            (
+                budget(BudgetConfig {
+                    cost: 101.0,
+                    ..BUDGET
+                }),
+                "cost",
+            ),
+            (
+                budget(BudgetConfig {
+                    cost: 101.0,
+                    charge_failures: true,
+                    ..BUDGET
+                }),
+                "cost",
+            ),
+            (
+                budget(BudgetConfig {
+                    throttled_cost: 101.0,
+                    ..BUDGET
+                }),
+                "throttled_cost",
+            ),
+            (
+                budget(BudgetConfig {
+                    timeout_cost: Some(101.0),
+                    ..BUDGET
+                }),
+                "timeout_cost",
+            ),
+            (
+                budget(BudgetConfig {
+                    throttled_cost: 51.0,
+                    floor: 50.0,
+                    ..BUDGET
+                }),
+                "capacity",
+            ),
+            (
+                base().request_rate(RequestRateConfig {
+                    burst: Some(u32::MAX),
+                    ..RequestRateConfig::new(0.1)
+                }),
+                "burst",
+            ),
+            (base().retry_on([Pattern::Status(600, 699)]), "retry_on"),
+            (base().retry_on([Pattern::Status(504, 500)]), "retry_on"),
+            (base().stop_on([Pattern::Grpc(17)]), "stop_on"),
+            (base().not_processed([Pattern::Exit(9, 1)]), "not_processed"),
+            (base().rule(Rule::on([Pattern::Exit(0, 256)])), "on"),
+        ];
+        for (builder, key) in cases {
+            let error = builder.build().unwrap_err();
+            assert_eq!(error.key(), key, "{error}");
+        }
+        // The same, where both can be.
+        for builder in [
+            chain(Backoff::schedule([SECOND; 2])),
+            chain(Backoff::decorrelated(SECOND)),
+            chain(Backoff::exponential(SECOND)).max_delay(2 * SECOND),
+            base().max_elapsed(SECOND).attempt_room(SECOND),
+            rule(Some(SECOND + SECOND / 5), None),
+            rule(None, Some(9)),
+            rule(None, None).max_retries(255),
+            budget(BudgetConfig {
+                cost: 100.0,
+                ..BUDGET
+            }),
+        ] {
+            builder.build().unwrap();
         }
     }
 }
