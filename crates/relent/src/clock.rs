@@ -1,12 +1,29 @@
 //! Clocks and sleepers: real ones, and a virtual one for tests.
 
+#[cfg(all(
+    feature = "tokio",
+    not(all(target_arch = "wasm32", target_os = "unknown"))
+))]
+mod tokio;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+// The standard library's clock panics in a browser; this is the page's.
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+use std::time as system;
 use std::time::{Duration, SystemTime};
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use web_time as system;
 
 use relent_core::Instant;
+
+#[cfg(all(
+    feature = "tokio",
+    not(all(target_arch = "wasm32", target_os = "unknown"))
+))]
+pub use self::tokio::TokioClock;
 
 /// Tells the time.
 ///
@@ -17,8 +34,18 @@ pub trait Clock {
 
     /// Now, on the wall: only for showing an instant to people and for HTTP dates.
     fn wall(&self) -> SystemTime {
-        SystemTime::now()
+        wall()
     }
+}
+
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
+fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+fn wall() -> SystemTime {
+    web_time::web::SystemTimeExt::to_std(web_time::SystemTime::now())
 }
 
 /// A clock that can wait without blocking the thread.
@@ -90,16 +117,18 @@ impl<K: BlockingSleeper + ?Sized> BlockingSleeper for &K {
     }
 }
 
-/// The monotonic clock of the standard library; waits by blocking the thread.
+/// The monotonic clock of the standard library, or of the page in a browser; waits by blocking the thread,
+/// which a browser cannot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StdClock;
 
 impl Clock for StdClock {
     fn now(&self) -> Instant {
-        on_time_line(std::time::Instant::now())
+        on_time_line(system::Instant::now())
     }
 }
 
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 impl BlockingSleeper for StdClock {
     fn block(&self, duration: Duration) -> bool {
         std::thread::sleep(duration);
@@ -112,54 +141,11 @@ impl BlockingSleeper for StdClock {
     }
 }
 
-/// Tokio's clock and timer. Follows `tokio::time::pause` and `advance` in tests.
-///
-/// It waits within a tokio runtime only, and says so where there is none. For other runtimes write a
-/// [`Sleeper`]; `examples/other_runtimes.rs` has one.
-#[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TokioClock;
-
-#[cfg(feature = "tokio")]
-impl Clock for TokioClock {
-    fn now(&self) -> Instant {
-        on_time_line(tokio::time::Instant::now().into_std())
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl Sleeper for TokioClock {
-    type Sleep = tokio::time::Sleep;
-
-    /// # Panics
-    /// Outside a tokio runtime, and in one without timers, as every timer of tokio does.
-    fn sleep(&self, duration: Duration) -> tokio::time::Sleep {
-        if tokio::runtime::Handle::try_current().is_err() {
-            outside_tokio();
-        }
-        tokio::time::sleep(duration)
-    }
-}
-
-/// In place of tokio's own words, which do not say what can be done about it here.
-#[cfg(feature = "tokio")]
-#[cold]
-#[expect(
-    clippy::panic,
-    reason = "tokio's timer would panic right after it, without a way out"
-)]
-fn outside_tokio() -> ! {
-    panic!(
-        "there is no tokio runtime here to wait by: call this within one, or pass a sleeper of the \
-         runtime that is used with `.clock(..)`"
-    )
-}
-
 /// Places an instant of the standard library on the core's time line. The origin lies 36 years
 /// before the first call, so that paused clocks that stand earlier are still told apart.
-fn on_time_line(now: std::time::Instant) -> Instant {
+fn on_time_line(now: system::Instant) -> Instant {
     const BEFORE: u64 = 1 << 60;
-    static FIRST: OnceLock<std::time::Instant> = OnceLock::new();
+    static FIRST: OnceLock<system::Instant> = OnceLock::new();
     let first = *FIRST.get_or_init(|| now);
     let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     Instant::from_nanos(match now.checked_duration_since(first) {
@@ -286,13 +272,6 @@ impl BlockingSleeper for VirtualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(feature = "tokio")]
-    #[test]
-    #[should_panic(expected = "pass a sleeper of the runtime that is used with `.clock(..)`")]
-    fn without_a_runtime_the_error_names_the_way_out() {
-        drop(TokioClock.sleep(Duration::from_secs(1)));
-    }
 
     #[test]
     fn instants_before_the_first_call_keep_their_distance() {

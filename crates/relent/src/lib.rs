@@ -75,24 +75,29 @@
 //! - `toml` (default): policy files and the presets by name.
 //! - `serde`: [`Policy`] in files of your own, and the trace as JSON.
 //! - `tracing`, `metrics`: what sessions tell while they run; see [`observe`].
-//! - `js`: random seeds in a browser; see below.
+//! - `js`: clock and random seeds in a browser; see below.
 //!
 //! # Systems
-//! Linux, macOS, Windows and whatever else has the standard library. `wasm32-unknown-unknown` lacks two
-//! things:
+//! Linux, macOS, Windows and whatever else has the standard library.
 //!
-//! - **A clock.** That of the standard library panics there, and tokio's with it. Pass one to
-//!   [`Retry::clock`] that reads the time of the page, with its own [`Clock::wall`].
-//! - **Randomness.** Without the feature `js` every page would draw the same waits, and pages that
-//!   failed together would come back together. With it the seeds are those of the browser; without a
-//!   browser pass a seed of your own to [`Retry::seed`].
+//! `wasm32-unknown-unknown` has neither a clock, so that the standard library's panics, nor randomness,
+//! so that all pages that failed together would come back together. There the feature `js` is needed,
+//! which takes both from the page; without it this crate does not compile. Nothing of the page waits:
+//! pass a [`Sleeper`] to [`Retry::clock`]. Tokio's clock is not there, and no thread can be blocked.
 //!
-//! Without an operating system there is `relent-core`, for processors without atomics of 64 bits too.
+//! Without an operating system and without JavaScript there is `relent-core`, which is told time and
+//! randomness; for processors without atomics of 64 bits too.
 //!
 //! Coming from another library: [`cenkalti`] has every function side by side.
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
+
+#[cfg(all(target_arch = "wasm32", target_os = "unknown", not(feature = "js")))]
+compile_error!(
+    "relent needs a clock and randomness, and wasm32-unknown-unknown has neither: in a browser enable \
+     the feature `js` of relent; elsewhere use relent-core, which is told both"
+);
 
 pub mod blocking;
 #[doc = include_str!("../docs/cenkalti.md")]
@@ -129,7 +134,10 @@ mod trace_json;
 mod update;
 
 pub use classify::{AnyError, ByError, ByMark, ByOutcome, Classify, Judged, Marked};
-#[cfg(feature = "tokio")]
+#[cfg(all(
+    feature = "tokio",
+    not(all(target_arch = "wasm32", target_os = "unknown"))
+))]
 pub use clock::TokioClock;
 pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
 pub use destination::Destination;

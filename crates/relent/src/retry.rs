@@ -18,13 +18,19 @@ use crate::operation::{Blocking, Borrowing, BoxFuture, OnState, Operation, Plain
 use crate::random::SessionRandom;
 use relent_core::Attempt;
 
-/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` the standard library's,
-/// which cannot wait in async code.
-#[cfg(feature = "tokio")]
+/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` and in a browser
+/// [`StdClock`](crate::StdClock), which cannot wait in async code.
+#[cfg(all(
+    feature = "tokio",
+    not(all(target_arch = "wasm32", target_os = "unknown"))
+))]
 pub type DefaultClock = crate::clock::TokioClock;
-/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` the standard library's,
-/// which cannot wait in async code.
-#[cfg(not(feature = "tokio"))]
+/// The clock that [`retry`] uses: tokio's, or without the feature `tokio` and in a browser
+/// [`StdClock`](crate::StdClock), which cannot wait in async code.
+#[cfg(not(all(
+    feature = "tokio",
+    not(all(target_arch = "wasm32", target_os = "unknown"))
+)))]
 pub type DefaultClock = crate::clock::StdClock;
 
 /// Calls `operation` until it succeeds or the policy gives up. Await the result.

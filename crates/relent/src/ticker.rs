@@ -34,7 +34,10 @@ pub struct Ticker<'p, K: Clock = DefaultClock, R: Random = SessionRandom> {
     ticks: Ticks<'p, K, R>,
 }
 
-#[cfg(feature = "tokio")]
+#[cfg(all(
+    feature = "tokio",
+    not(all(target_arch = "wasm32", target_os = "unknown"))
+))]
 impl<'p> Ticker<'p> {
     /// A ticker by this policy. Its first tick is due now.
     #[must_use]
@@ -80,6 +83,7 @@ pub struct BlockingTicker<'p, K: Clock = StdClock, R: Random = SessionRandom> {
     ticks: Ticks<'p, K, R>,
 }
 
+#[cfg(not(all(target_arch = "wasm32", target_os = "unknown")))]
 impl<'p> BlockingTicker<'p> {
     /// A ticker by this policy. Its first tick is due now.
     #[must_use]

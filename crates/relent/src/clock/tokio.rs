@@ -1,0 +1,57 @@
+//! Tokio's clock and timer.
+
+use std::time::Duration;
+
+use relent_core::Instant;
+
+use super::{Clock, Sleeper, on_time_line};
+
+/// Tokio's clock and timer. Follows `tokio::time::pause` and `advance` in tests.
+///
+/// It waits within a tokio runtime only, and says so where there is none. For other runtimes write a
+/// [`Sleeper`]; `examples/other_runtimes.rs` has one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokioClock;
+
+impl Clock for TokioClock {
+    fn now(&self) -> Instant {
+        on_time_line(::tokio::time::Instant::now().into_std())
+    }
+}
+
+impl Sleeper for TokioClock {
+    type Sleep = ::tokio::time::Sleep;
+
+    /// # Panics
+    /// Outside a tokio runtime, and in one without timers, as every timer of tokio does.
+    fn sleep(&self, duration: Duration) -> ::tokio::time::Sleep {
+        if ::tokio::runtime::Handle::try_current().is_err() {
+            outside_tokio();
+        }
+        ::tokio::time::sleep(duration)
+    }
+}
+
+/// In place of tokio's own words, which do not say what can be done about it here.
+#[cold]
+#[expect(
+    clippy::panic,
+    reason = "tokio's timer would panic right after it, without a way out"
+)]
+fn outside_tokio() -> ! {
+    panic!(
+        "there is no tokio runtime here to wait by: call this within one, or pass a sleeper of the \
+         runtime that is used with `.clock(..)`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "pass a sleeper of the runtime that is used with `.clock(..)`")]
+    fn without_a_runtime_the_error_names_the_way_out() {
+        drop(TokioClock.sleep(Duration::from_secs(1)));
+    }
+}
