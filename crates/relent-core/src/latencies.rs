@@ -37,6 +37,8 @@ const BUCKETS: usize = 2 + (MOST_BITS - LEAST_BITS) as usize * STEPS;
 pub struct Latencies {
     buckets: [AtomicU64; BUCKETS],
     samples: AtomicU64,
+    /// 1 while somebody halves the buckets, else 0.
+    halving: AtomicU64,
     memory: u64,
 }
 
@@ -47,6 +49,7 @@ impl Latencies {
         Self {
             buckets: core::array::from_fn(|_| AtomicU64::new(0)),
             samples: AtomicU64::new(0),
+            halving: AtomicU64::new(0),
             memory: u64::from(memory.max(2)),
         }
     }
@@ -59,11 +62,12 @@ impl Latencies {
             .samples
             .fetch_add(1, Ordering::Relaxed)
             .saturating_add(1);
-        if samples.is_multiple_of(self.memory) {
-            self.halve();
+        if samples >= self.memory {
+            self.forget();
         }
         if let Some(bucket) = self.buckets.get(index_of(nanos(latency))) {
-            bucket.fetch_add(1, Ordering::Relaxed);
+            // Whoever takes it out again sees that it was counted: the count cannot fall below zero.
+            bucket.fetch_add(1, Ordering::Release);
         }
         samples
     }
@@ -106,15 +110,31 @@ impl Latencies {
         None
     }
 
-    fn halve(&self) {
+    /// One thread at a time halves the buckets. It looks again when it is done, since others went on
+    /// meanwhile; but it waits for nobody.
+    #[cold]
+    fn forget(&self) {
+        while self.halving.swap(1, Ordering::AcqRel) == 0 {
+            let gone = self.halve();
+            // A swap, so that what is counted by whoever left it to this thread is seen.
+            self.halving.swap(0, Ordering::AcqRel);
+            if gone == 0 || self.samples() < self.memory {
+                return;
+            }
+        }
+    }
+
+    /// How many samples are gone.
+    fn halve(&self) -> u64 {
         let mut gone = 0;
         for bucket in &self.buckets {
             let half = |count: u64| Some(count / 2);
-            if let Ok(count) = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, half) {
+            if let Ok(count) = bucket.fetch_update(Ordering::AcqRel, Ordering::Acquire, half) {
                 gone += count - count / 2;
             }
         }
         self.samples.fetch_sub(gone, Ordering::Relaxed);
+        gone
     }
 }
 
@@ -168,6 +188,51 @@ mod tests {
         }
         assert_eq!(index_of(0), 0);
         assert_eq!(index_of(u64::MAX), BUCKETS - 1);
+    }
+
+    /// Halving takes 242 steps, and others record meanwhile.
+    #[test]
+    fn threads_lose_no_sample_and_bend_no_percentile() {
+        extern crate std;
+        for memory in [64, 1000] {
+            let latencies = Latencies::new(memory);
+            let percentiles: Vec<_> = std::thread::scope(|scope| {
+                let record = |thread: u64| {
+                    let latencies = &latencies;
+                    move || {
+                        let mut seen = Vec::new();
+                        for sample in 0..100_000_u64 {
+                            // One in twenty takes long, as each thread sees it.
+                            let long = (sample + thread).is_multiple_of(20);
+                            let millis = if long { 1000 } else { 10 };
+                            latencies.record(Duration::from_millis(millis));
+                            // It never falls below zero.
+                            assert!(latencies.samples() < u64::MAX / 2);
+                            if sample > 5000 && sample.is_multiple_of(97) {
+                                seen.push((latencies.percentile(0.5), latencies.percentile(0.999)));
+                            }
+                        }
+                        seen
+                    }
+                };
+                let threads = [0, 5, 10, 15].map(|thread| scope.spawn(record(thread)));
+                threads
+                    .into_iter()
+                    .flat_map(|thread| thread.join().unwrap())
+                    .collect()
+            });
+            for (median, highest) in percentiles {
+                assert_eq!(
+                    median,
+                    Some(Duration::from_nanos(end_of(index_of(10 * MILLI))))
+                );
+                assert!(highest >= median);
+            }
+            let held = latencies.buckets.iter();
+            let held: u64 = held.map(|bucket| bucket.load(Ordering::Relaxed)).sum();
+            assert_eq!(held, latencies.samples());
+            assert!(held <= u64::from(memory) + 4, "{held}");
+        }
     }
 
     #[test]
