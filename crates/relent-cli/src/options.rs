@@ -361,7 +361,13 @@ fn no_option(text: &str) -> Result<(), String> {
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     no_option(text)?;
-    parse_duration(text).map_err(|error| error.to_string())
+    let duration = parse_duration(text).map_err(|error| error.to_string())?;
+    if u64::try_from(duration.as_nanos()).is_err() {
+        return Err(format!(
+            "duration {text:?} is longer than 584 years: write it like 250ms, 1.5s, 2m or 1h30m"
+        ));
+    }
+    Ok(duration)
 }
 
 pub(crate) fn retries(text: &str) -> Result<Retries, String> {

@@ -146,7 +146,11 @@ impl World<'_> {
         let limit = call
             .session
             .attempt_limit(self.policy, Instant::from_nanos(now))
-            .map_or(most, |limit| (limit.as_nanos() as u64).min(most));
+            .map_or(most, |limit| {
+                u64::try_from(limit.as_nanos())
+                    .unwrap_or(u64::MAX)
+                    .min(most)
+            });
         let layer = call.layer;
         self.recorder.on_call_out(layer);
         if layer == 0 {
