@@ -287,6 +287,10 @@ impl Outbound {
             Some(answer) => answer,
             None => {
                 self.due = self.next(now, cooldown);
+                if self.due.is_some_and(|due| due <= now) {
+                    // It joins the line, and need not wait there.
+                    return self.ask_again(now, asking, cooldown, random);
+                }
                 self.wait(now, asking)
             }
         };
@@ -619,6 +623,7 @@ impl Outbound {
                 let room = asking.last_start.saturating_since(now);
                 let wait = cooldown.wait(now, room, asking.spread, random);
                 self.line.hold(&asking, now.saturating_add(wait));
+                self.line.woken.push(asking.id);
                 continue;
             }
             let mut pass = None;
@@ -626,6 +631,7 @@ impl Outbound {
                 pass = gate.admit(now, caller(&asking));
                 if pass.is_none() {
                     self.line.park(&asking);
+                    self.line.woken.push(asking.id);
                     continue;
                 }
             }

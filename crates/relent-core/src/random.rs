@@ -1,5 +1,7 @@
 //! Randomness as an argument.
 
+use alloc::boxed::Box;
+
 /// A source of random bits, given to every decision that draws.
 ///
 /// The core owns no generator: a driver has one stream per session (design rule 13), a test pins
@@ -23,6 +25,13 @@ pub trait Random {
 }
 
 impl<R: Random + ?Sized> Random for &mut R {
+    #[inline]
+    fn next_u64(&mut self) -> u64 {
+        (**self).next_u64()
+    }
+}
+
+impl<R: Random + ?Sized> Random for Box<R> {
     #[inline]
     fn next_u64(&mut self) -> u64 {
         (**self).next_u64()

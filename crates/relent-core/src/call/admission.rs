@@ -312,6 +312,11 @@ impl<L: Place> Call<'_, L> {
                 retry_at: (at != Instant::MAX).then_some(at),
             }),
             Stage::Waiting(..) => destination.ask(now, &asking, true, waker),
+            Stage::Unasked => {
+                let (id, answer) = destination.ask_first(now, asking, waker);
+                entered.id = id;
+                answer
+            }
             _ => destination.ask(now, &asking, false, waker),
         }
     }
@@ -498,7 +503,7 @@ impl<L: Place> Call<'_, L> {
         else {
             return;
         };
-        if let Stage::Stopped(..) = entered.stage {
+        if let Stage::Stopped(..) | Stage::Unasked = entered.stage {
             return;
         }
         match mem::replace(&mut entered.stage, Stage::Outside) {

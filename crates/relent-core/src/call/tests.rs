@@ -445,3 +445,28 @@ fn a_running_attempt_ends_at_its_destination_once() {
     call.end_stage(&at, Ended::Unknown);
     assert!(!call.holds());
 }
+
+/// Where nobody had to ask, nobody has a number either until a cooldown begins.
+#[test]
+fn calls_that_came_to_a_quiet_destination_wait_side_by_side() {
+    let policy = policy().build().unwrap();
+    let (there, clock) = (there(&policy), Hand::default());
+    let busy = Failure::throttled().hint(Hint::after(4 * SECOND));
+    let calls = [(); 3].map(|()| {
+        let mut at = at(&policy, &there, &clock);
+        let mut call = Call::new(CallOptions::new(), &at);
+        start(&mut call, &mut at);
+        (call, at)
+    });
+    let calls = calls.map(|(mut call, mut at)| {
+        call.failed(&mut at, &busy);
+        assert!(matches!(call.next(&mut at, None), Next::Wait { .. }));
+        (call, at)
+    });
+    let waiting = || there.access().turn(|outbound, _| outbound.waiting());
+    assert_eq!(waiting(), 3);
+    for (mut call, at) in calls {
+        call.leave(&at);
+    }
+    assert_eq!(waiting(), 0);
+}

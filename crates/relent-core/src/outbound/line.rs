@@ -97,8 +97,9 @@ impl Line {
         first.map_or(0, |first| place.saturating_sub(*first))
     }
 
-    /// The cooldown holds it until then.
+    /// The cooldown holds it until then. It has a timer of its own, and keeps none for others.
     pub(super) fn hold(&mut self, asking: &Asking, until: Instant) {
+        self.relieve(asking.id);
         self.put(asking, Place::Held(until));
         self.held.insert((until, asking.id));
     }

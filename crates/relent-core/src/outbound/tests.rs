@@ -527,3 +527,22 @@ proptest! {
         prop_assert_eq!(there.outbound.waiting(), 0);
     }
 }
+
+/// Its own timer is all that a held caller has: it has to know when its hold ends.
+#[test]
+fn whoever_is_held_by_a_cooldown_while_it_queues_is_told_so() {
+    let mut there = There::paced(1.0, 1);
+    let first = there.caller(at(0));
+    let permit = starts(there.ask(at(0), &first));
+    let [one, other] = [0, 0].map(|millis| there.caller(at(millis)));
+    assert_eq!(waits(there.ask(at(0), &one)), at(1000));
+    waits(there.ask(at(0), &other));
+    there.cool(at(500), 10_000);
+    there.ended(at(500), permit, Ended::Deferred);
+    // The slot of one comes, and nobody goes.
+    let until = waits(there.again(at(1000), &one));
+    assert!(until > at(10_500), "{until:?}");
+    assert_eq!(there.outbound.take_woken(), [one.id, other.id]);
+    let until = waits(there.again(at(1000), &other));
+    assert!(until > at(10_500), "{until:?}");
+}
