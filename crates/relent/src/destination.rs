@@ -9,7 +9,8 @@ use std::task::Waker;
 #[cfg(feature = "metrics")]
 use relent_core::Instant;
 use relent_core::{
-    Access, Answer, Budget, Cooldown, Gate, Hedge, HedgeConfig, Outbound, Policy, RequestRate,
+    Access, Answer, Budget, Cooldown, Gate, Hedge, HedgeConfig, Outbound, Policy, Random,
+    RequestRate,
 };
 
 use crate::clock::Clock;
@@ -55,7 +56,7 @@ pub struct Locked {
 /// else's code.
 struct Shared {
     outbound: Outbound,
-    random: SessionRandom,
+    random: Box<dyn Random + Send>,
     /// Of those who wait.
     wakers: HashMap<u64, Waker>,
     state: GateState,
@@ -110,7 +111,9 @@ impl Destination {
 
     fn with(self, change: impl FnOnce(Outbound) -> Outbound) -> Self {
         Self {
-            core: self.core.with_outbound(Locked::outbound_mut, change),
+            core: self
+                .core
+                .with_outbound(|locked| &mut locked.shared_mut().outbound, change),
             ..self
         }
     }
@@ -170,6 +173,20 @@ impl Destination {
         // In this order, so that a call never finds less than its policy has.
         self.core.set_policy(now, &policy);
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
+    /// Draws from this stream where the callers are spread, for tests and repeatable runs.
+    #[must_use]
+    pub fn with_random(self, random: impl Random + Send + 'static) -> Self {
+        let core = self.core.with_outbound(
+            |locked| {
+                let shared = locked.shared_mut();
+                shared.random = Box::new(random);
+                &mut shared.outbound
+            },
+            |outbound| outbound,
+        );
+        Self { core, ..self }
     }
 
     /// The budget.
@@ -260,7 +277,7 @@ impl Locked {
     fn new(outbound: Outbound) -> Self {
         let shared = Shared {
             outbound,
-            random: SessionRandom::new(),
+            random: Box::new(SessionRandom::new()),
             wakers: HashMap::new(),
             state: GateState::Open,
         };
@@ -270,9 +287,9 @@ impl Locked {
         }
     }
 
-    fn outbound_mut(&mut self) -> &mut Outbound {
+    fn shared_mut(&mut self) -> &mut Shared {
         let shared = self.shared.get_mut();
-        &mut shared.unwrap_or_else(PoisonError::into_inner).outbound
+        shared.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -310,18 +327,18 @@ impl Locked {
 }
 
 impl Access for Locked {
-    type Random = SessionRandom;
+    type Random = Box<dyn Random + Send>;
     type Waker = Waker;
 
     #[inline]
-    fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut SessionRandom) -> T) -> T {
+    fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Self::Random) -> T) -> T {
         self.change(|shared| change(&mut shared.outbound, &mut shared.random))
     }
 
     fn ask(
         &self,
         waker: Option<&Waker>,
-        ask: impl FnOnce(&mut Outbound, &mut SessionRandom) -> Option<(u64, Answer)>,
+        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Option<(u64, Answer)>,
     ) -> Option<(u64, Answer)> {
         let waker = waker.cloned();
         let (answer, unused) = self.change(|shared| {
@@ -341,11 +358,7 @@ impl Access for Locked {
         answer
     }
 
-    fn leave(
-        &self,
-        id: u64,
-        leave: impl FnOnce(&mut Outbound, &mut SessionRandom) -> bool,
-    ) -> bool {
+    fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool) -> bool {
         let (left, waker) = self.change(|shared| {
             let waker = shared.wakers.remove(&id);
             (leave(&mut shared.outbound, &mut shared.random), waker)
