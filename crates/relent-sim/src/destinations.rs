@@ -1,147 +1,139 @@
-//! What the calls of each process share, as `relent::Destination` does for threads: budget, cooldown,
-//! and what is asked before an attempt.
+//! The destinations of the processes: [`relent_core::Destination`] where one thread plays all callers.
 
-use std::time::Duration;
+use std::cell::{RefCell, RefMut};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
 
-use relent_core::{
-    Answer, Asking, Budget, Cooldown, Ended, Failure, Instant, Outbound, Permit, Policy,
-};
+use relent_core::{Access, Answer, Destination, Instant, Outbound, Policy, Random};
 
 use crate::stream::Stream;
 
 /// The destination of each process, and of each layer in it.
-#[derive(Debug)]
-pub(crate) struct Destinations {
-    all: Vec<Destination>,
-    /// The policy's longest hint: no cooldown lasts longer.
-    longest: Duration,
-    random: Stream,
-}
+pub(crate) struct Destinations(Vec<Destination<OneThread>>);
 
-#[derive(Debug)]
-struct Destination {
-    budget: Option<Budget>,
-    cooldown: Cooldown,
+/// How an outbound is reached: there is nobody to be locked out.
+pub(crate) struct OneThread(RefCell<Shared>);
+
+struct Shared {
     outbound: Outbound,
-    /// When it is next looked after; [`u64::MAX`] for never.
-    at: u64,
+    random: SharedStream,
+    /// The calls that wait, by their numbers at the destination.
+    waiters: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
+    /// The calls to be woken.
+    woken: Vec<u32>,
 }
 
 impl Destinations {
     pub(crate) fn new(policy: &Policy, count: u32, random: Stream) -> Self {
-        let destination = |_| Destination {
-            budget: policy.new_budget(),
-            cooldown: Cooldown::new(),
-            outbound: Outbound::new(policy),
-            at: u64::MAX,
+        let random = SharedStream(Rc::new(RefCell::new(random)));
+        let shared = |outbound| {
+            OneThread(RefCell::new(Shared {
+                outbound,
+                random: random.clone(),
+                waiters: HashMap::default(),
+                woken: Vec::new(),
+            }))
         };
-        Self {
-            all: (0..count).map(destination).collect(),
-            longest: policy.max_hint(),
-            random,
+        let destination = |_| Destination::new(policy, Outbound::new(policy), shared);
+        Self((0..count).map(destination).collect())
+    }
+
+    pub(crate) fn get(&self, number: u32) -> &Destination<OneThread> {
+        &self.0[number as usize]
+    }
+
+    fn shared(&self, number: u32) -> RefMut<'_, Shared> {
+        self.get(number).access().0.borrow_mut()
+    }
+
+    /// The calls that were woken since this was last asked.
+    pub(crate) fn take_woken(&self, number: u32) -> Vec<u32> {
+        let woken = &mut self.shared(number).woken;
+        match woken.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(woken),
         }
     }
 
-    fn get(&mut self, number: u32) -> (&mut Destination, &mut Stream) {
-        (&mut self.all[number as usize], &mut self.random)
+    /// When something is next offered to somebody who waits, if nothing happens before.
+    pub(crate) fn due(&self, number: u32) -> Option<Instant> {
+        self.shared(number).outbound.due()
     }
+}
 
-    pub(crate) fn budget(&self, number: u32) -> Option<&Budget> {
-        self.all[number as usize].budget.as_ref()
-    }
+impl Access for OneThread {
+    type Random = SharedStream;
+    /// The number of the call.
+    type Waker = u32;
 
-    /// A request is made. Whether it may be attempted at all.
-    pub(crate) fn on_request(&mut self, number: u32, now: u64) -> bool {
-        let (destination, random) = self.get(number);
-        let now = Instant::from_nanos(now);
-        destination.cooldown.forget_past(now);
-        let admitted = destination.outbound.on_request(now, random).is_some();
-        if admitted && let Some(budget) = &destination.budget {
-            budget.on_request();
+    #[inline]
+    fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut SharedStream) -> T) -> T {
+        let shared = &mut *self.0.borrow_mut();
+        let result = change(&mut shared.outbound, &mut shared.random);
+        if shared.outbound.has_woken() {
+            let woken = shared.outbound.take_woken().into_iter();
+            shared
+                .woken
+                .extend(woken.filter_map(|id| shared.waiters.remove(&id)));
         }
-        admitted
+        result
     }
 
-    /// May the call start an attempt? Whether it waits for that already.
-    pub(crate) fn ask(&mut self, number: u32, now: u64, asking: &Asking, waits: bool) -> Answer {
-        let (destination, random) = self.get(number);
-        let Destination {
-            outbound, cooldown, ..
-        } = destination;
-        let now = Instant::from_nanos(now);
-        if waits {
-            outbound.ask_again(now, asking, cooldown, random)
-        } else {
-            outbound.ask(now, asking, cooldown, random)
+    fn ask(
+        &self,
+        waker: Option<&u32>,
+        ask: impl FnOnce(&mut Outbound, &mut SharedStream) -> Option<(u64, Answer)>,
+    ) -> Option<(u64, Answer)> {
+        let asked = self.turn(ask);
+        if let Some((id, answer)) = &asked {
+            let waiters = &mut self.0.borrow_mut().waiters;
+            match (answer, waker) {
+                (Answer::Wait(..), Some(call)) => {
+                    waiters.insert(*id, *call);
+                }
+                _ if !waiters.is_empty() => {
+                    waiters.remove(id);
+                }
+                _ => {}
+            }
         }
+        asked
     }
 
-    /// Those who have something to ask, after what happened: whom an offer waits for.
-    pub(crate) fn take_woken(&mut self, number: u32) -> Vec<u64> {
-        let (destination, _) = self.get(number);
-        match destination.outbound.has_woken() {
-            true => destination.outbound.take_woken(),
-            false => Vec::new(),
-        }
+    fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut SharedStream) -> bool) -> bool {
+        self.0.borrow_mut().waiters.remove(&id);
+        self.turn(leave)
     }
+}
 
-    /// Makes the offers that are due, if now is when they are to be made, or was that before something
-    /// else happened.
-    pub(crate) fn settle(&mut self, number: u32, now: u64) {
-        let (destination, random) = self.get(number);
-        if destination.at == now {
-            destination.at = u64::MAX;
-            let now = Instant::from_nanos(now);
-            destination
-                .outbound
-                .settle(now, &destination.cooldown, random);
-        }
+/// One stream for all destinations.
+#[derive(Clone)]
+pub(crate) struct SharedStream(Rc<RefCell<Stream>>);
+
+impl Random for SharedStream {
+    fn next_u64(&mut self) -> u64 {
+        self.0.borrow_mut().next_u64()
     }
+}
 
-    /// When offers are due, if that is earlier than was thought.
-    pub(crate) fn plan(&mut self, number: u32, now: u64) -> Option<u64> {
-        let (destination, _) = self.get(number);
-        let at = destination.outbound.due()?.as_nanos().max(now);
-        (at < destination.at).then(|| {
-            destination.at = at;
-            at
-        })
-    }
+/// Numbers that are given out in turn need no hashing.
+#[derive(Default)]
+pub(crate) struct NumberHasher(u64);
 
-    /// A call that waits goes away.
-    pub(crate) fn leave(&mut self, number: u32, now: u64, id: u64) {
-        let (destination, random) = self.get(number);
-        let now = Instant::from_nanos(now);
-        destination
-            .outbound
-            .leave(now, id, &destination.cooldown, random);
-    }
-
-    /// An attempt is over; the budget beside the gate learns what the gate makes of it.
-    pub(crate) fn ended(&mut self, number: u32, now: u64, permit: Permit, ended: Ended) {
-        let (destination, random) = self.get(number);
-        let now = Instant::from_nanos(now);
-        let Destination {
-            outbound,
-            cooldown,
-            budget,
-            ..
-        } = destination;
-        outbound.ended(now, permit, ended, cooldown, random);
-        if let Some(budget) = budget {
-            outbound.teach(now, budget);
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.wrapping_mul(31).wrapping_add(u64::from(*byte));
         }
     }
 
-    /// An attempt failed. What the destination said to all is kept.
-    pub(crate) fn failed(&mut self, number: u32, now: u64, permit: Permit, failure: &Failure) {
-        let longest = self.longest;
-        let (destination, _) = self.get(number);
-        let instant = Instant::from_nanos(now);
-        destination.cooldown.on_failure(instant, failure, longest);
-        let ended = destination
-            .outbound
-            .on_failure(instant, permit.started(), failure);
-        self.ended(number, now, permit, ended);
+    fn write_u64(&mut self, number: u64) {
+        // The table looks at the highest bits and at the lowest.
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

@@ -1,14 +1,15 @@
 //! What a crowd does with a retry policy.
 //!
 //! A policy is a promise about a crowd. This crate keeps it to that promise before production does:
-//! a discrete-event simulator in virtual time whose clients decide by the very
-//! [`Session`](relent_core::Session), [`Budget`](relent_core::Budget) and
-//! [`Outbound`](relent_core::Outbound) (cooldown, request rate, gate and throttle) that run in production.
+//! a discrete-event simulator in virtual time whose clients are the very [`Call`](relent_core::Call)s
+//! that run in production, at the very [`Destination`](relent_core::Destination): retries, budget,
+//! cooldown, gate, request rate, throttle and hedges are decided there and nowhere else.
 //! Time is in integer nanoseconds, every stream is seeded, and a run is the same on every machine.
 //!
 //! - [`Scenario`]: a crowd, a network and a service, as data; [`scenarios`] are those that come along.
 //! - [`run`]: one policy, one seed; [`Metrics`]: what was measured.
 //! - [`record`]: the same run, with what happened when: [`Recording`].
+//! - [`trace`]: when each client made its attempts.
 //! - [`requests`], [`Serving`] and [`Observed`]: the parts of a run for a load test that has a medium
 //!   of its own, such as sockets: who asks when, the service by a clock from outside, and the numbers.
 //! - [`study`]: several policies and seeds on all cores.
@@ -17,7 +18,8 @@
 //! # What is modelled, and what is not
 //! Services begin in the order of arrival; an outage changes those that begin, not those that run.
 //! A caller goes away at its deadline, of which a policy without one of its own knows nothing. An
-//! attempt whose caller has gone away is served all the same, unless the service cancels. Refusing
+//! attempt whose caller has gone away is served all the same, unless the service cancels; so is one that
+//! a hedge has overtaken. All attempts count for the amplification, hedges too. Refusing
 //! costs time only while all workers are busy. Stations on a shared medium are a model of their own,
 //! in slots. Not modelled: connections, and what depends on the size of a message.
 //!
@@ -25,7 +27,7 @@
 //! repository, with reasons, sources and tests.
 
 mod arrivals;
-mod call;
+mod client;
 mod destinations;
 mod latency;
 mod limiter;
@@ -57,7 +59,7 @@ pub use arrivals::{Request, requests};
 pub use metrics::{Layer, Metrics};
 pub use observed::{Observed, Outcome};
 pub use recording::Recording;
-pub use run::{record, run};
+pub use run::{record, run, trace};
 pub use scenario::{
     Access, Arrivals, Backlog, Chain, Clients, Effect, Model, Network, Outage, Scenario,
     ScenarioError, Service, ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime,

@@ -61,6 +61,14 @@ impl Recorder {
         }
     }
 
+    /// Keeps what each client did as well.
+    pub(crate) fn tracing(scenario: &Scenario) -> Self {
+        Self {
+            tape: Some(Box::new(Tape::of_all(scenario))),
+            ..Self::new(scenario)
+        }
+    }
+
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let herd = matches!(scenario.clients.arrivals, Arrivals::Herd { .. });
         Self {

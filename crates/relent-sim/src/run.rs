@@ -7,12 +7,13 @@ use crate::metrics::Metrics;
 use crate::recorder::Recorder;
 use crate::recording::Recording;
 use crate::scenario::Scenario;
+use crate::tape::Row;
 use crate::too_many_events::{MOST_EVENTS, TooManyEvents};
 use crate::world;
 
 /// Runs `policy` through `scenario` in virtual time: the same seed gives the same result, bit for
-/// bit, on every machine. Decisions are those of [`Session`], [`Budget`] and
-/// [`Outbound`](relent_core::Outbound) themselves.
+/// bit, on every machine. Decisions are those of [`Call`](relent_core::Call) and
+/// [`Destination`](relent_core::Destination) themselves.
 ///
 /// ```
 /// use relent_core::Policy;
@@ -55,6 +56,29 @@ pub fn record(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Recordi
     let recorder = Recorder::recording(scenario);
     let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
     Ok(recorder.finish_recording(scenario))
+}
+
+/// Runs like [`run`](crate::run), and keeps when every client made its attempts, in the order in which
+/// they make their requests. For small runs: what is kept grows with the run, up to 200 attempts of each
+/// client. There are none for stations of a medium.
+///
+/// ```
+/// use relent_core::Policy;
+/// use relent_sim::{Scenario, trace};
+///
+/// let scenario = Scenario::parse("clients.arrivals.herd = { clients = 3 }")?;
+/// let trace = trace(&scenario, Policy::STANDARD, 1)?;
+/// assert_eq!(trace.len(), 3);
+/// assert!(trace.iter().all(|row| row.attempts == [0] && row.succeeded.is_some()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Those of [`run`](crate::run).
+pub fn trace(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Vec<Row>, TooManyEvents> {
+    let recorder = Recorder::tracing(scenario);
+    let recorder = run_within(scenario, policy, seed, recorder, MOST_EVENTS)?;
+    Ok(recorder.finish_recording(scenario).rows)
 }
 
 /// Runs with this recorder; gives up after so many events.

@@ -42,6 +42,7 @@ impl<T> Slab<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Key {
         match self.free.pop() {
             Some(index) => {

@@ -8,10 +8,10 @@ const MOST_ROWS: u32 = 100;
 /// The most attempts that are kept of one client.
 const MOST_MARKS: usize = 200;
 
-/// When one client of a herd made its attempts, in nanoseconds.
+/// When one client made its attempts, in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Row {
-    /// The number of the client, from 0.
+    /// The number of the client, from 0: of its request, in the order in which they are made.
     pub client: u32,
     /// When its first 200 attempts started.
     pub attempts: Vec<u64>,
@@ -53,6 +53,15 @@ impl Tape {
         }
     }
 
+    /// With a row for every request, whoever makes it.
+    pub(crate) fn of_all(scenario: &Scenario) -> Self {
+        Self {
+            every: 1,
+            clients: u32::MAX,
+            ..Self::new(scenario)
+        }
+    }
+
     pub(crate) fn on_request(&mut self, now: u64) {
         self.series.at(now).requests += 1;
     }
@@ -61,7 +70,7 @@ impl Tape {
         self.series.at(now).attempts += 1;
     }
 
-    /// The next client of the herd makes its request, as this call.
+    /// The next client makes its request, as this call.
     pub(crate) fn on_call(&mut self, call: u32) {
         if self.seen >= self.clients {
             return;

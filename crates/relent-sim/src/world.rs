@@ -1,6 +1,6 @@
 //! One run in virtual time: what happens when, and the models of network and service.
 //!
-//! What a caller does about it is in [`calls`].
+//! What clients do about it is in [`calls`].
 
 mod calls;
 
@@ -9,7 +9,7 @@ use std::hint::black_box;
 use relent_core::{Advice, Policy};
 
 use crate::arrivals;
-use crate::call::{Attempt, Call, Event, Reply};
+use crate::client::{Attempt, Client, Event, Reply};
 use crate::destinations::Destinations;
 use crate::network::Network;
 use crate::queue::Queue;
@@ -50,12 +50,14 @@ struct World<'a> {
     queue: Queue<Event>,
     network: Network,
     server: Server,
-    calls: Slab<Call>,
+    clients: Slab<Client>,
     attempts: Slab<Attempt>,
     destinations: Destinations,
+    /// When the job of each client is done.
+    done: Vec<u64>,
     recorder: Recorder,
     /// Calls made so far, of all layers.
-    made: u64,
+    made: u32,
     arrivals: Stream,
     population: Stream,
     jobs: Stream,
@@ -72,9 +74,10 @@ impl<'a> World<'a> {
             queue: Queue::new(),
             network: Network::new(&scenario.network, seed),
             server: Server::new(&scenario.service, stream(SERVICE), stream(LUCK)),
-            calls: Slab::new(),
+            clients: Slab::new(),
             attempts: Slab::new(),
             destinations: Destinations::new(policy, destinations, stream(DESTINATIONS)),
+            done: Vec::new(),
             recorder,
             made: 0,
             arrivals: stream(ARRIVALS),
@@ -113,14 +116,19 @@ impl<'a> World<'a> {
         let Self {
             queue,
             attempts,
-            calls,
+            clients,
             ..
         } = self;
-        // The attempts and calls of all events that come next are looked at together, which takes hardly
+        // The attempts and clients of all events that come next are looked at together, which takes hardly
         // longer than the way to memory for one.
         let look = |key: &Key| {
-            let call = &calls[attempts[key.index].call];
-            black_box((call.made, call.layer, call.parent.index, call.destination));
+            let client = &clients[attempts[key.index].client];
+            black_box((
+                client.number,
+                client.layer,
+                client.parent.index,
+                client.attempt,
+            ));
         };
         queue.pop(|event| match event {
             // Most attempts are answered long before their limit.
@@ -135,7 +143,7 @@ impl<'a> World<'a> {
                 look(key);
                 true
             }
-            Event::Ask(key) => calls.has(*key),
+            Event::Ask(key) | Event::Hedge(key) => clients.has(*key),
             _ => true,
         })
     }
@@ -162,11 +170,8 @@ impl<'a> World<'a> {
                     self.make(now, layer, parent);
                 }
             }
-            Event::Ask(call) if self.calls.has(call) => self.on_time(now, call.index),
-            Event::Release(destination) => {
-                self.destinations.settle(destination, now);
-                self.look_after(now, destination);
-            }
+            Event::Ask(client) if self.clients.has(client) => self.on_time(now, client.index),
+            Event::Hedge(client) if self.clients.has(client) => self.on_hedge(now, client.index),
             Event::Reach(attempt) => self.reach(now, attempt),
             Event::Write(attempt, version) => self.write(now, attempt, version),
             Event::Served(attempt) => {
@@ -183,7 +188,7 @@ impl<'a> World<'a> {
                 self.on_answer(now, attempt, reply);
             }
             Event::Timeout(attempt) if self.attempts.has(attempt) => self.on_timeout(now, attempt),
-            Event::Ask(_) | Event::Answer(..) | Event::Timeout(_) => {}
+            Event::Ask(_) | Event::Hedge(_) | Event::Answer(..) | Event::Timeout(_) => {}
         }
     }
 
@@ -236,12 +241,16 @@ impl<'a> World<'a> {
         }
         self.recorder.on_attempt(now);
         // Of a caller who has gone away nothing is known any more.
-        let caller = self.attempts.get(attempt).map(|attempt| {
-            let call = &self.calls[attempt.call];
-            (call.session.attempts(), call.number, call.done)
-        });
-        let number = caller.map_or(1, |(number, ..)| number);
-        let key = caller.map(|(_, key, _)| key);
+        let caller = self.attempts.get(attempt);
+        let client = caller.map(|attempt| &self.clients[attempt.client]);
+        let number = match (caller.and_then(|attempt| attempt.racer), client) {
+            (Some(racer), _) => racer.attempt().number,
+            (None, Some(client)) => client.call.attempts(),
+            (None, None) => 1,
+        };
+        let key = client.map(|client| u64::from(client.number));
+        let done = caller.and_then(|attempt| self.done.get(attempt.client as usize));
+        let done = done.is_some_and(|done| now >= *done);
         if let Err(refused) = self.server.judge(now, number, key) {
             let reply = match refused {
                 Refused::Throttled(hinted) => {
@@ -253,7 +262,6 @@ impl<'a> World<'a> {
             return self.answer(now, attempt, reply);
         }
         if let Model::Job { .. } = self.scenario.service.model {
-            let done = caller.is_some_and(|(.., done)| now >= done);
             let reply = if done { Reply::Success } else { Reply::Pending };
             return self.answer(now, attempt, reply);
         }

@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use relent_core::{Backoff, Policy};
-use relent_sim::{Recording, Scenario, record};
+use relent_core::{Backoff, BudgetConfig, HedgeConfig, Policy, PolicyBuilder, ThrottleConfig};
+use relent_sim::{Recording, Scenario, record, run};
 
 const REFUSED: &str = r#"
     clients.arrivals.poisson = { rate = 100, for = "8s" }
@@ -72,4 +72,65 @@ fn a_policy_without_retries_keeps_no_cooldown() {
     let off = Policy::STANDARD.clone().into_builder().retries_off(true);
     let recording = refused(&off.build().unwrap(), &[]);
     assert_eq!(recording.metrics.attempts, recording.metrics.requests);
+}
+
+/// Nothing answers, but the client that is not let out has made no attempt.
+#[test]
+fn what_a_throttle_refuses_fails_without_an_attempt() {
+    let text = r#"
+        clients.arrivals.poisson = { rate = 50, for = "60s" }
+        clients.processes = 1
+        service.queue = "10ms"
+        outages = [{ at = "10s", for = "30s", effect = "blackout" }]
+    "#;
+    let scenario = Scenario::parse(text).unwrap();
+    let policy = || Policy::builder(Backoff::constant(Duration::from_secs(1))).max_retries(0);
+    let metrics = |policy: PolicyBuilder| run(&scenario, &policy.build().unwrap(), 1).unwrap();
+    let plain = metrics(policy());
+    let config = ThrottleConfig {
+        window: Duration::from_secs(5),
+        ..ThrottleConfig::DEFAULT
+    };
+    let throttled = metrics(policy().throttle(config));
+    assert_eq!(throttled.requests, plain.requests);
+    // Of 1500 requests in the blackout hardly any goes out once the window has nothing else.
+    assert!(
+        throttled.attempts + 1000 < plain.attempts,
+        "{} of {}",
+        throttled.attempts,
+        plain.attempts
+    );
+    assert_eq!(throttled.give_ups, throttled.requests - throttled.successes);
+    assert!(throttled.goodput <= plain.goodput, "{throttled:?}");
+}
+
+/// "The Tail at Scale": a few per cent more attempts take away the slowest ones.
+#[test]
+fn hedges_take_away_the_tail_for_a_few_attempts_more() {
+    let text = r#"
+        clients.arrivals.poisson = { rate = 50, for = "300s" }
+        clients.attempt_timeout = "10s"
+        service.capacity = 1000
+        service.workers = 50
+        service.time = { lognormal = 1.5 }
+    "#;
+    let scenario = Scenario::parse(text).unwrap();
+    let policy = || Policy::builder(Backoff::constant(Duration::from_secs(1))).max_retries(1);
+    let metrics = |policy: PolicyBuilder| run(&scenario, &policy.build().unwrap(), 1).unwrap();
+    let plain = metrics(policy());
+    let hedged = metrics(policy().hedge(HedgeConfig::percentile(0.95)));
+    assert_eq!((plain.goodput, hedged.goodput), (1.0, 1.0));
+    let more = hedged.attempts as f64 / plain.attempts as f64 - 1.0;
+    assert!((0.02..0.08).contains(&more), "{more}");
+    let [with, without] = [hedged, plain].map(|metrics| metrics.p999_ms.unwrap());
+    assert!(with < 0.6 * without, "{with} of {without} ms");
+    // A slow one is asked about once more, and both are executed: the service does not cancel.
+    let budget = BudgetConfig {
+        ratio: 0.0,
+        reserve: 0.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let none = metrics(policy().hedge(HedgeConfig::percentile(0.95)).budget(budget));
+    assert_eq!(none.attempts, none.requests, "hedges are paid for");
 }

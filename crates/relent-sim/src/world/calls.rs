@@ -1,43 +1,87 @@
-//! What callers do: they make requests, ask before each attempt, start it, hear how it ended and let
-//! the session decide.
-
-use std::time::Duration;
+//! The transport of the simulated callers: it makes requests, waits, starts attempts and says how they
+//! ended. [`relent_core::Call`] decides.
 
 use relent_core::{
-    Answer, Asking, Cause, Decision, Ended, Failure, Hint, Holding, Instant, Permit, Session,
+    Budget, Call, CallOptions, Cause, Decision, Destination, Entered, Environment, Failure, Hint,
+    Holding, Instant, Next, Policy, Raced, Racer, Repeatable,
 };
 
 use super::World;
-use crate::call::{Attempt, Call, Event, Reply};
+use crate::client::{Attempt, Client, Event, NOBODY, Reply};
+use crate::destinations::OneThread;
 use crate::scenario::{Arrivals, Model};
 use crate::slab::Key;
 use crate::stream::{CLOCKS, SESSIONS, Stream};
 
+/// What a call decides by, for one step.
+struct Step<'a> {
+    policy: &'a Policy,
+    destination: &'a Destination<OneThread>,
+    random: &'a mut Stream,
+    now: Instant,
+    /// When the caller goes away.
+    deadline: Instant,
+}
+
+impl Environment for Step<'_> {
+    type Place = Option<Entered>;
+    type Access = OneThread;
+    type Random = Stream;
+
+    fn policy(&self) -> &Policy {
+        self.policy
+    }
+
+    fn destination(&self) -> Option<&Destination<OneThread>> {
+        Some(self.destination)
+    }
+
+    fn parts(&mut self) -> (&Policy, Option<&Budget>, &mut Stream) {
+        (self.policy, self.destination.budget(), self.random)
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn answer_by(&self) -> Instant {
+        self.deadline
+    }
+}
+
 impl World<'_> {
-    /// A call is made at this layer; of the uppermost it is a request.
+    /// A client makes a call at this layer; at the uppermost it is a request.
     pub(super) fn make(&mut self, now: u64, layer: u8, parent: Key) {
         let clients = &self.scenario.clients;
         let process = self.population.below(clients.processes);
         let destination = u32::from(layer) * clients.processes + process;
-        let index = self.calls.insert(Call {
-            session: Session::new(Instant::from_nanos(now), clients.repeatable),
-            random: Stream::new(self.seed, SESSIONS + self.made),
-            made: now,
+        let mut random = Stream::new(self.seed, SESSIONS + u64::from(self.made));
+        let started = Instant::from_nanos(now);
+        let step = Step {
+            policy: self.policy,
+            destination: self.destinations.get(destination),
+            random: &mut random,
+            now: started,
+            deadline: Instant::from_nanos(now + clients.deadline),
+        };
+        let options = CallOptions::new().repeatable(Repeatable::known(clients.repeatable));
+        let client = self.clients.insert(Client {
+            call: Call::begun(started, options, &step),
+            random,
             number: self.made,
-            done: match self.scenario.service.model {
-                Model::Job { median, sigma } => {
-                    now.saturating_add(self.jobs.lognormal(median, sigma))
-                }
-                Model::Queue | Model::Row | Model::Medium { .. } => 0,
-            },
             parent,
-            attempt: Key::NONE,
+            attempt: NOBODY,
             destination,
             layer,
-            waits: false,
         });
-        let index = index.index;
-        self.made += 1;
+        let index = client.index;
+        self.made = self.made.wrapping_add(1);
+        if let Model::Job { median, sigma } = self.scenario.service.model {
+            let done = now.saturating_add(self.jobs.lognormal(median, sigma));
+            let jobs = self.done.len().max(index as usize + 1);
+            self.done.resize(jobs, 0);
+            self.done[index as usize] = done;
+        }
         self.recorder.on_call_in(layer);
         if layer == 0 {
             self.recorder.on_request(now, process);
@@ -45,163 +89,191 @@ impl World<'_> {
         } else if let Some(attempt) = self.attempts.get_mut(parent) {
             attempt.child = index;
         }
-        if self.destinations.on_request(destination, now) {
-            self.ask(now, index);
-            self.look_after(now, destination);
-        } else {
-            self.give_up(now, index);
-        }
+        self.ask(now, index);
+        self.wake(now, destination);
     }
 
-    /// Starts an attempt as soon as the destination lets it.
-    fn ask(&mut self, now: u64, index: u32) {
-        let call = &mut self.calls[index];
-        let destination = call.destination;
-        let deadline = call.made + self.scenario.clients.deadline;
-        let last = call.session.last_start(self.policy).as_nanos();
-        let last = last.min(deadline.saturating_sub(1));
-        let asking = Asking {
-            id: u64::from(index),
-            since: Instant::from_nanos(call.made),
-            last_start: Instant::from_nanos(last),
-            answer_by: Instant::from_nanos(deadline),
-            longest: self.policy.max_hint(),
-            spread: self.policy.hint_spread(),
-            fresh: call.session.attempts() == 0,
-            paced_only: self.policy.is_off(),
+    /// Lets the call of this client do something.
+    fn step<T>(
+        &mut self,
+        now: u64,
+        index: u32,
+        step: impl FnOnce(&mut Call<'static, Option<Entered>>, &mut Step<'_>) -> T,
+    ) -> T {
+        let deadline = self.deadline(index);
+        let Client {
+            call,
+            random,
+            destination,
+            ..
+        } = &mut self.clients[index];
+        let mut environment = Step {
+            policy: self.policy,
+            destination: self.destinations.get(*destination),
+            random,
+            now: Instant::from_nanos(now),
+            deadline: Instant::from_nanos(deadline),
         };
-        let waited = std::mem::replace(&mut call.waits, false);
-        match self.destinations.ask(destination, now, &asking, waited) {
-            Answer::Start(permit) => {
-                if waited {
-                    self.calls.stamp(index);
+        step(call, &mut environment)
+    }
+
+    /// When the client goes away.
+    fn deadline(&self, index: u32) -> u64 {
+        let started = self.clients[index].call.session().started();
+        started.as_nanos() + self.scenario.clients.deadline
+    }
+
+    /// Starts an attempt as soon as the call may.
+    fn ask(&mut self, now: u64, index: u32) {
+        let waited = self.clients[index].call.holding().is_some();
+        let next = self.step(now, index, |call, step| {
+            match (call.next(step, Some(&index)), step.destination.hedge()) {
+                (Next::Start(leave), None) => Ok((call.begin(step, leave).1, None)),
+                // Hedges may join it.
+                (Next::Start(leave), Some(hedge)) => {
+                    let racer = call.begin_race(step, hedge, leave);
+                    Ok((racer.ends(), Some(racer)))
                 }
-                self.start(now, index, permit);
+                (next, _) => Err(next),
             }
-            Answer::Wait(until, holding) => {
-                self.calls[index].waits = true;
-                // Who is offered a permit is woken; this is for when nothing is offered in time.
-                let at = match holding {
-                    Holding::Cooldown => until.as_nanos(),
-                    Holding::Gate => {
-                        let patience = self
-                            .policy
-                            .gate()
-                            .map_or(Duration::MAX, |gate| gate.patience);
-                        asking.since.saturating_add(patience).as_nanos()
-                    }
-                    _ => last.saturating_add(1),
-                };
-                let key = self.calls.stamp(index);
-                self.queue.push(at.min(deadline).max(now), Event::Ask(key));
+        });
+        match next {
+            Ok((ends, racer)) => {
+                if waited {
+                    // Nothing is to happen any more when the wait would have been over.
+                    self.clients.stamp(index);
+                }
+                self.run(now, index, ends, racer);
+                if racer.is_some() {
+                    self.plan_hedge(now, index);
+                }
             }
-            Answer::Stop(_) | Answer::TooLate => self.give_up(now, index),
+            Err(Next::Wait { until, by, .. }) => {
+                let at = self.next_look(now, index, until, by);
+                let at = at.as_nanos().min(self.deadline(index)).max(now);
+                let key = self.clients.stamp(index);
+                self.queue.push(at, Event::Ask(key));
+            }
+            Err(_) => self.give_up(now, index),
         }
     }
 
-    /// Lets those go to whom something is offered, and sees to it that the next offers are made in time.
-    pub(super) fn look_after(&mut self, now: u64, destination: u32) {
+    /// When a call asks again that is told to wait, unless it is woken before.
+    ///
+    /// Whoever is parked and has not the timer for what comes next is told a time at which to look whether
+    /// the one who has it is still there. Here nobody falls asleep, and a million would look each second:
+    /// such a call looks when its own time is over.
+    fn next_look(&self, now: u64, index: u32, until: Instant, by: Holding) -> Instant {
+        let (Holding::Gate, Some(gate)) = (by, self.policy.gate()) else {
+            return until;
+        };
+        let Client {
+            call, destination, ..
+        } = &self.clients[index];
+        let next = Instant::from_nanos(now + 1);
+        let due = self.destinations.due(*destination);
+        if due.is_some_and(|due| due.max(next) == until) {
+            return until;
+        }
+        let session = call.session();
+        let patience = session.started().saturating_add(gate.patience);
+        session.last_start(self.policy).min(patience)
+    }
+
+    /// Lets those ask who were woken.
+    pub(super) fn wake(&mut self, now: u64, destination: u32) {
         loop {
             let woken = self.destinations.take_woken(destination);
             if woken.is_empty() {
-                break;
+                return;
             }
-            for id in woken {
-                let index = id as u32;
-                if self.calls[index].waits {
+            for index in woken {
+                // It may have asked by itself meanwhile.
+                if self.clients[index].call.holding().is_some() {
                     self.ask(now, index);
                 }
             }
-        }
-        if let Some(at) = self.destinations.plan(destination, now) {
-            self.queue.push(at, Event::Release(destination));
         }
     }
 
     /// The wait of a call is over.
     pub(super) fn on_time(&mut self, now: u64, index: u32) {
-        let call = &self.calls[index];
-        let destination = call.destination;
-        if now >= call.made + self.scenario.clients.deadline {
+        let destination = self.clients[index].destination;
+        if now >= self.deadline(index) {
             self.end(now, index, Some(Reply::Failure));
         } else {
             self.ask(now, index);
         }
-        self.look_after(now, destination);
+        self.wake(now, destination);
     }
 
-    /// Starts an attempt of the call.
-    fn start(&mut self, now: u64, index: u32, permit: Permit) {
-        let clients = &self.scenario.clients;
-        let attempt = self.attempts.insert(Attempt {
-            call: index,
-            child: Attempt::NO_CHILD,
-            permit: Some(permit),
+    /// Sees to it that the next hedge joins in time.
+    fn plan_hedge(&mut self, now: u64, index: u32) {
+        if let Some(due) = self.clients[index].call.hedge_due() {
+            let key = self.clients.stamp(index);
+            self.queue.push(due.as_nanos().max(now), Event::Hedge(key));
+        }
+    }
+
+    /// A hedge is due.
+    pub(super) fn on_hedge(&mut self, now: u64, index: u32) {
+        let racer = self.step(now, index, |call, step| {
+            // Unless the server has pushed back since.
+            let due = call.hedge_due().is_some();
+            (due && call.grant_hedge(step)).then(|| call.begin_hedge(step))
         });
-        let call = &mut self.calls[index];
-        call.attempt = attempt;
-        call.session.on_attempt();
-        let left = (call.made + clients.deadline).saturating_sub(now);
-        let most = clients.attempt_timeout.min(left);
-        let limit = call
-            .session
-            .attempt_limit(self.policy, Instant::from_nanos(now))
-            .map_or(most, |limit| {
-                u64::try_from(limit.as_nanos())
-                    .unwrap_or(u64::MAX)
-                    .min(most)
-            });
-        let layer = call.layer;
+        if let Some(racer) = racer {
+            self.run(now, index, racer.ends(), Some(racer));
+            self.plan_hedge(now, index);
+        }
+        self.wake(now, self.clients[index].destination);
+    }
+
+    /// An attempt starts, which is cut off then if not before.
+    fn run(&mut self, now: u64, index: u32, ends: Option<Instant>, racer: Option<Racer>) {
+        let deadline = self.deadline(index);
+        let client = &mut self.clients[index];
+        let attempt = self.attempts.insert(Attempt {
+            client: index,
+            next: client.attempt,
+            child: NOBODY,
+            racer,
+        });
+        client.attempt = attempt.index;
+        let layer = client.layer;
         self.recorder.on_call_out(layer);
         if layer == 0 {
             self.recorder.on_start(index, now);
         }
-        self.queue.push(now + limit, Event::Timeout(attempt));
+        let timeout = now.saturating_add(self.scenario.clients.attempt_timeout);
+        let ends = ends.map_or(u64::MAX, Instant::as_nanos);
+        let ends = timeout.min(deadline).min(ends);
+        self.queue.push(ends, Event::Timeout(attempt));
         self.send(now, attempt, layer);
     }
 
     /// An attempt has lasted as long as it may.
     pub(super) fn on_timeout(&mut self, now: u64, attempt: Key) {
-        let index = self.attempts[attempt.index].call;
-        let call = &self.calls[index];
-        let destination = call.destination;
-        if now >= call.made + self.scenario.clients.deadline {
+        let index = self.attempts[attempt.index].client;
+        let destination = self.clients[index].destination;
+        if now >= self.deadline(index) {
             self.end(now, index, Some(Reply::Failure));
-        } else if let Some(permit) = self.stop(now, index) {
+        } else {
             let failure = Failure::ambiguous().cause(Cause::Timeout);
-            self.destinations.failed(destination, now, permit, &failure);
-            self.decide(now, index, &failure);
+            self.failed(now, index, attempt, &failure);
         }
-        self.look_after(now, destination);
+        self.wake(now, destination);
     }
 
     /// The answer to a running attempt.
     pub(super) fn on_answer(&mut self, now: u64, attempt: Key, reply: Reply) {
-        let index = self.attempts[attempt.index].call;
-        let destination = self.calls[index].destination;
-        let Some(permit) = self.stop(now, index) else {
-            return;
-        };
-        let failure = match self.failure(now, index, reply) {
-            None => {
-                let budget = self.destinations.budget(destination);
-                self.calls[index].session.on_success(budget);
-                self.destinations
-                    .ended(destination, now, permit, Ended::Answered);
-                self.end(now, index, Some(Reply::Success));
-                return self.look_after(now, destination);
-            }
-            Some(failure) => failure,
-        };
-        match reply {
-            // Not yet is an answer.
-            Reply::Pending => self
-                .destinations
-                .ended(destination, now, permit, Ended::Answered),
-            _ => self.destinations.failed(destination, now, permit, &failure),
+        let index = self.attempts[attempt.index].client;
+        let destination = self.clients[index].destination;
+        match self.failure(now, index, reply) {
+            None => self.succeeded(now, index, attempt),
+            Some(failure) => self.failed(now, index, attempt, &failure),
         }
-        self.decide(now, index, &failure);
-        self.look_after(now, destination);
+        self.wake(now, destination);
     }
 
     /// How an attempt failed; `None` if it succeeded.
@@ -210,8 +282,8 @@ impl World<'_> {
         Some(match reply {
             Reply::Success => return None,
             Reply::Failure => Failure::ambiguous().cause(status),
-            Reply::Conflict => Failure::not_processed().cause(status),
-            Reply::Pending => Failure::ambiguous(),
+            Reply::Conflict => Failure::conflict(),
+            Reply::Pending => Failure::pending(),
             Reply::Exhausted => Failure::ambiguous()
                 .cause(status)
                 .hint(Hint::do_not_retry()),
@@ -221,60 +293,95 @@ impl World<'_> {
         })
     }
 
-    /// How far the clock of the process that makes the call is ahead, in nanoseconds.
+    /// How far the clock of the client's process is ahead, in nanoseconds.
     fn clock_ahead(&self, index: u32) -> i64 {
         let skew = self.scenario.clients.clock_skew as f64;
         let mut clock = Stream::new(self.seed, CLOCKS + u64::from(self.process(index)));
         ((2.0 * clock.unit() - 1.0) * skew) as i64
     }
 
-    /// The process that makes the call.
+    /// The process of the client.
     fn process(&self, index: u32) -> u32 {
-        self.calls[index].destination % self.scenario.clients.processes
+        self.clients[index].destination % self.scenario.clients.processes
     }
 
-    /// Lets the session decide what follows a failure.
-    fn decide(&mut self, now: u64, index: u32, failure: &Failure) {
-        let call = &mut self.calls[index];
-        let budget = self.destinations.budget(call.destination);
-        let now_there = Instant::from_nanos(now);
-        let random = &mut call.random;
-        let decision = call
-            .session
-            .on_failure(self.policy, now_there, failure, random, budget);
-        let deadline = call.made + self.scenario.clients.deadline;
-        match decision {
+    fn succeeded(&mut self, now: u64, index: u32, attempt: Key) {
+        let racer = self.remove(now, attempt);
+        self.step(now, index, |call, step| {
+            match (racer, step.destination.hedge()) {
+                (Some(racer), Some(hedge)) => call.race_won(step, hedge, &racer, None),
+                _ => call.succeeded(step),
+            }
+        });
+        self.end(now, index, Some(Reply::Success));
+    }
+
+    fn failed(&mut self, now: u64, index: u32, attempt: Key, failure: &Failure) {
+        let racer = self.remove(now, attempt);
+        let raced = self.step(now, index, |call, step| {
+            let hedge = step.destination.hedge()?;
+            Some(call.race_failed(step, hedge, &racer?, failure))
+        });
+        let failure = match raced {
+            None => *failure,
+            Some(Raced::GoesOn { .. }) => return self.plan_hedge(now, index),
+            Some(Raced::Over { failure, .. }) => failure,
+        };
+        self.drop_attempts(now, index);
+        match self.step(now, index, |call, step| call.failed(step, &failure)) {
             Decision::Stop(_) => self.give_up(now, index),
             Decision::Retry { after } => {
-                let at = now_there.saturating_add(after).as_nanos();
-                let key = self.calls.stamp(index);
-                self.queue.push(at.min(deadline), Event::Ask(key));
+                let at = Instant::from_nanos(now).saturating_add(after).as_nanos();
+                let at = at.min(self.deadline(index));
+                let key = self.clients.stamp(index);
+                self.queue.push(at, Event::Ask(key));
             }
         }
     }
 
-    /// The running attempt of the call is no more. With cancellation, the call of the layer below that
-    /// it is ends, since nobody listens to it.
-    fn stop(&mut self, now: u64, index: u32) -> Option<Permit> {
-        let key = std::mem::replace(&mut self.calls[index].attempt, Key::NONE);
-        let attempt = self.attempts.get_mut(key)?;
-        let (permit, child) = (attempt.permit.take(), attempt.child);
+    /// The attempt is no more. With cancellation, the call of the layer below that it is ends, since
+    /// nobody listens to it.
+    fn remove(&mut self, now: u64, key: Key) -> Option<Racer> {
+        let Attempt {
+            client,
+            next,
+            child,
+            racer,
+        } = self.attempts[key.index];
+        let first = &mut self.clients[client].attempt;
+        if *first == key.index {
+            *first = next;
+        } else {
+            let mut before = *first;
+            while self.attempts[before].next != key.index {
+                before = self.attempts[before].next;
+            }
+            self.attempts[before].next = next;
+        }
         self.attempts.free(key.index);
         // A call that has ended may have given its place to somebody else's.
         if self.scenario.service.cancellation
-            && child != Attempt::NO_CHILD
-            && self.calls[child].parent == key
+            && child != NOBODY
+            && self.clients[child].parent == key
         {
-            let destination = self.calls[child].destination;
+            let destination = self.clients[child].destination;
             self.end(now, child, None);
-            self.look_after(now, destination);
+            self.wake(now, destination);
         }
-        permit
+        racer
+    }
+
+    /// The attempts of the client that still run are no more.
+    fn drop_attempts(&mut self, now: u64, index: u32) {
+        while self.clients[index].attempt != NOBODY {
+            let attempt = self.attempts.key(self.clients[index].attempt);
+            self.remove(now, attempt);
+        }
     }
 
     /// The policy gives the call up.
     fn give_up(&mut self, now: u64, index: u32) {
-        if self.calls[index].layer == 0 {
+        if self.clients[index].layer == 0 {
             self.recorder.on_give_up();
         }
         self.end(now, index, Some(Reply::Failure));
@@ -282,21 +389,15 @@ impl World<'_> {
 
     /// The call ends with this result, or with nobody to hear of it.
     fn end(&mut self, now: u64, index: u32, reply: Option<Reply>) {
-        let permit = self.stop(now, index);
-        let call = &mut self.calls[index];
-        let destination = call.destination;
-        if let Some(permit) = permit {
-            self.destinations
-                .ended(destination, now, permit, Ended::Unknown);
-        } else if std::mem::replace(&mut call.waits, false) {
-            self.destinations.leave(destination, now, u64::from(index));
+        self.drop_attempts(now, index);
+        if self.clients[index].call.holds() {
+            self.step(now, index, |call, step| call.leave(step));
         }
-        // Does nothing unless a retry was granted that will not start.
-        call.session
-            .on_cancel(self.destinations.budget(destination));
-        let (made, parent) = (call.made, call.parent);
-        call.parent = Key::NONE;
-        self.calls.free(index);
+        let process = self.process(index);
+        let client = &mut self.clients[index];
+        let parent = std::mem::replace(&mut client.parent, Key::NONE);
+        let made = client.call.session().started().as_nanos();
+        self.clients.free(index);
         let Some(reply) = reply else { return };
         let succeeded = matches!(reply, Reply::Success);
         if parent != Key::NONE {
@@ -307,8 +408,7 @@ impl World<'_> {
             return self.answer(now, parent, reply);
         }
         if succeeded {
-            self.recorder
-                .on_success(index, self.process(index), made, now);
+            self.recorder.on_success(index, process, made, now);
         }
         if matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
             self.next_request(now);

@@ -1,6 +1,6 @@
-//! A call and its attempts, and what can happen to them: what a client costs in memory.
+//! A client and its attempts, and what can happen to them: what a client costs in memory.
 
-use relent_core::{Permit, Session};
+use relent_core::{Call, Entered, Racer};
 
 use crate::slab::Key;
 use crate::stream::Stream;
@@ -17,8 +17,8 @@ pub(crate) enum Event {
     Outage { index: u32, begins: bool },
     /// The wait of a call is over: it asks to make its next attempt, or its caller goes away.
     Ask(Key),
-    /// A process may let somebody go who waits.
-    Release(u32),
+    /// A hedge is to join the attempts that run.
+    Hedge(Key),
     /// An attempt reaches the layer below, which makes a call of it.
     Call { parent: Key, layer: u8 },
     /// An attempt reaches the service.
@@ -48,38 +48,35 @@ pub(crate) enum Reply {
     Exhausted,
 }
 
-/// A logical request at one layer: what a parked client costs.
+/// Who makes a logical request at one layer: what a parked client costs.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) session: Session,
+pub(crate) struct Client {
+    pub(crate) call: Call<'static, Option<Entered>>,
     pub(crate) random: Stream,
-    pub(crate) made: u64,
-    /// What a limiter knows it by: no other call has the same.
-    pub(crate) number: u64,
-    /// When its job is done.
-    pub(crate) done: u64,
-    /// The attempt of the layer above that this call is.
+    /// The attempt of the layer above that its call is.
     pub(crate) parent: Key,
-    /// The attempt that runs.
-    pub(crate) attempt: Key,
-    /// The destination as its process and layer know it.
+    /// What a limiter knows it by: no other client has the same.
+    pub(crate) number: u32,
+    /// The attempt that started last, of those that run.
+    pub(crate) attempt: u32,
+    /// The destination, as its process and layer know it.
     pub(crate) destination: u32,
     pub(crate) layer: u8,
-    /// Whether it waits for leave to make the next attempt.
-    pub(crate) waits: bool,
 }
+
+/// No client, or no attempt.
+pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// An attempt that runs.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
-    pub(crate) call: u32,
-    /// The call of the layer below that it is.
+    pub(crate) client: u32,
+    /// The one that started before, of those of the client that run.
+    pub(crate) next: u32,
+    /// The client of the layer below that makes its call.
     pub(crate) child: u32,
-    pub(crate) permit: Option<Permit>,
-}
-
-impl Attempt {
-    pub(crate) const NO_CHILD: u32 = u32::MAX;
+    /// What the call has to know of it, if hedges may join.
+    pub(crate) racer: Option<Racer>,
 }
 
 #[cfg(test)]
@@ -90,8 +87,8 @@ mod tests {
 
     #[test]
     fn a_parked_client_takes_at_most_200_bytes() {
-        // The call and its event. A parked client has no attempt.
-        let bytes = Slab::<Call>::ENTRY + Queue::<Event>::ENTRY;
+        // The client and its event. A parked client has no attempt.
+        let bytes = Slab::<Client>::ENTRY + Queue::<Event>::ENTRY;
         assert!(bytes <= 200, "{bytes}");
     }
 }
