@@ -133,6 +133,19 @@ pub struct Attempt {
     pub limit: Option<Duration>,
 }
 
+impl Attempt {
+    /// The attempt of this number, which may run for as long as it takes.
+    #[inline]
+    #[must_use]
+    pub const fn unlimited(number: u32) -> Self {
+        Self {
+            number,
+            remaining: None,
+            limit: None,
+        }
+    }
+}
+
 /// What a [`Call`] is made of beside its environment.
 #[derive(Debug)]
 pub struct CallOptions<'w> {
@@ -314,8 +327,7 @@ impl<'w, L: Place> Call<'w, L> {
     /// starts when the call begins is never late.
     #[inline]
     fn is_late(&self, policy: &Policy, now: Instant) -> bool {
-        let last = self.session.last_start(policy);
-        now > last && now > self.session.started()
+        now > self.session.started() && now > self.session.last_start(policy)
     }
 
     /// The time left in which an attempt may start, zero if there is none; `None` for as long as it

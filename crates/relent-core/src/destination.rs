@@ -71,15 +71,16 @@ pub trait Access {
     /// [names](Outbound::take_woken) is woken when the lock is released.
     fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Self::Random) -> T) -> T;
 
-    /// The same where somebody asks. Whoever is answered to wait leaves its waker, if it has one, by the
-    /// number that is answered; what it has left before goes.
+    /// The same where somebody asks again. If the answer is to wait, it leaves its waker, if it has one,
+    /// by its number; what it has left before goes.
     #[inline]
     fn ask(
         &self,
+        id: u64,
         waker: Option<&Self::Waker>,
-        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Option<(u64, Answer)>,
-    ) -> Option<(u64, Answer)> {
-        let _ = waker;
+        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Answer,
+    ) -> Answer {
+        let _ = (id, waker);
         self.turn(ask)
     }
 
@@ -224,14 +225,9 @@ impl<A: Access> Destination<A> {
     /// A request is made, and asks for its first attempt at once, in one turn. `None` if it is not to be
     /// attempted at all; else its number here, and the answer.
     #[inline]
-    pub(crate) fn enter(
-        &self,
-        now: Instant,
-        asking: Asking,
-        waker: Option<&A::Waker>,
-    ) -> Option<(u64, Answer)> {
+    pub(crate) fn enter(&self, now: Instant, asking: Asking) -> Option<(u64, Answer)> {
         self.cooldown.forget_past(now);
-        let entered = self.access.ask(waker, |outbound, random| {
+        let entered = self.access.turn(|outbound, random| {
             let id = match asking.paced_only {
                 true => outbound.on_request_unthrottled(now),
                 false => outbound.on_request(now, random)?,
@@ -276,15 +272,11 @@ impl<A: Access> Destination<A> {
         waits: bool,
         waker: Option<&A::Waker>,
     ) -> Answer {
-        let asked = self.access.ask(waker, |outbound, random| {
-            let answer = match waits {
+        self.access
+            .ask(asking.id, waker, |outbound, random| match waits {
                 true => outbound.ask_again(now, asking, &self.cooldown, random),
                 false => outbound.ask(now, asking, &self.cooldown, random),
-            };
-            Some((asking.id, answer))
-        });
-        // What asks is always answered.
-        asked.map_or(Answer::TooLate, |(_, answer)| answer)
+            })
     }
 
     /// A caller that waits goes away, which is known to have been `held` by a cooldown: then nobody else

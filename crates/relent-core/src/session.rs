@@ -133,7 +133,11 @@ impl Session {
     /// An attempt starts. Returns its number; the first is 1.
     #[inline]
     pub const fn on_attempt(&mut self) -> u32 {
-        self.attempts = self.attempts.saturating_add(1);
+        match self.attempts.checked_add(1) {
+            Some(attempts) => self.attempts = attempts,
+            // The number stays, and retries are counted all the same.
+            None => self.base = self.base.saturating_sub(1),
+        }
         self.marks &= !WAITING;
         self.attempts
     }

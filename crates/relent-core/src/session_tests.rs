@@ -1501,3 +1501,36 @@ fn progress_leaves_a_granted_hedge_alone() {
 fn a_session_fits_into_a_cache_line() {
     assert_eq!(size_of::<Session>(), 64);
 }
+
+/// The number of attempts saturates; the count of retries goes on.
+#[test]
+fn a_session_above_the_highest_number_of_attempts_counts_its_retries_all_the_same() {
+    let policy = doubling().max_retries(2).build().unwrap();
+    let mut session = Session::new(Instant::ORIGIN, true);
+    session.attempts = u32::MAX - 1;
+    assert_eq!(session.on_attempt(), u32::MAX);
+    session.on_progress(Instant::ORIGIN, None);
+    let mut retries = 0;
+    while let Decision::Retry { .. } = session.on_failure(
+        &policy,
+        Instant::ORIGIN,
+        &Failure::ambiguous(),
+        &mut Draw::at(0.5),
+        None,
+    ) {
+        assert_eq!(session.on_attempt(), u32::MAX);
+        retries += 1;
+        assert!(retries < 10, "it never ends");
+    }
+    assert_eq!(retries, 2);
+
+    let most = doubling().max_retries(u32::MAX).build().unwrap();
+    let mut session = Session::new(Instant::ORIGIN, true);
+    session.attempts = u32::MAX;
+    session.on_attempt();
+    let failure = Failure::ambiguous();
+    let mut random = Draw::at(0.5);
+    let decision = session.on_failure(&most, Instant::ORIGIN, &failure, &mut random, None);
+    let reason = decision.stop().map(|stop| stop.reason);
+    assert_eq!(reason, Some(StopReason::RetriesExhausted));
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use relent_core::{Attempt, Leave, Next, Policy, Random, Stop};
 
+use crate::after_attempt::{After, after_attempt};
 use crate::classify::Classify;
 use crate::clock::{BlockingSleeper, Clock, StdClock};
 use crate::driver::{Driver, Target};
@@ -17,7 +18,6 @@ use crate::gave_up::GaveUp;
 use crate::hook::Hook;
 use crate::operation::Blocking;
 use crate::retry::Retry;
-use crate::settle::{Settled, settle};
 
 pub use crate::ticker::BlockingTicker as Ticker;
 
@@ -92,26 +92,25 @@ where
         let mut driver = driver.start();
         let mut last = None;
         loop {
-            let leave = match enter(&mut driver) {
-                Ok(leave) => leave,
-                Err(stop) => return Err(GaveUp::new(last, driver.summary(Some(stop)))),
+            if driver.clock().is_cancelled() {
+                return cancelled(&mut driver, last);
+            }
+            let attempt = match driver.begin_untimed() {
+                Some(number) => Attempt::unlimited(number),
+                None => match enter(&mut driver) {
+                    Ok(leave) => driver.on_attempt(leave),
+                    Err(stop) => return Err(GaveUp::new(last, driver.summary(Some(stop)))),
+                },
             };
-            let attempt = driver.on_attempt(leave);
             let outcome = Some(operation(attempt));
-            match settle(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
-                Settled::Success(value) => return Ok(value),
-                Settled::Wait { after, .. } => {
-                    let clock = driver.clock();
-                    let goes_on = match after {
-                        Duration::ZERO => !clock.is_cancelled(),
-                        after => clock.block(after),
-                    };
-                    if !goes_on {
-                        let stop = driver.on_cancel();
-                        return Err(GaveUp::new(last, driver.summary(Some(stop))));
+            match after_attempt(outcome, &mut driver, &mut classify, &mut hook, &mut last) {
+                After::Success(value) => return Ok(value),
+                After::Wait { after, .. } => {
+                    if !after.is_zero() && !driver.clock().block(after) {
+                        return cancelled(&mut driver, last);
                     }
                 }
-                Settled::Stop(stop) => {
+                After::Stop(stop) => {
                     return Err(GaveUp::new(last, driver.summary(Some(stop))));
                 }
             }
@@ -119,8 +118,22 @@ where
     }
 }
 
+#[cold]
+fn cancelled<S, L, K, R, D>(
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    last: Option<L>,
+) -> Result<S, GaveUp<L>>
+where
+    K: BlockingSleeper,
+    R: Random,
+    D: Target,
+{
+    let stop = driver.on_cancel();
+    Err(GaveUp::new(last, driver.summary(Some(stop))))
+}
+
 /// Waits until the next attempt may start.
-#[inline]
+#[inline(never)]
 fn enter<K, R, D>(driver: &mut Driver<'_, K, R, &Policy, D>) -> Result<Leave, Stop>
 where
     K: BlockingSleeper,
@@ -167,7 +180,7 @@ impl Wake for Unpark {
 
 /// Cancels blocking sessions from another thread: pass it as their clock.
 ///
-/// A wait ends at once, and no wait begins; a running operation is not interrupted. Clones are one
+/// A wait ends at once, and neither a wait nor an attempt begins; a running operation is not interrupted. Clones are one
 /// and the same.
 ///
 /// ```

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use relent_core::{Attempt, Leave, Policy, Random};
 
+use crate::after_attempt::{After, after_attempt};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
@@ -16,7 +17,6 @@ use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::{Borrowing, BoxFuture, OnState};
 use crate::retry::Retry;
-use crate::settle::{Settled, settle};
 use crate::timer::Timer;
 
 /// The caller cancelled.
@@ -166,17 +166,17 @@ where
         } = self;
         let stop = match ended {
             Err(Cancelled) => driver.on_cancel(),
-            Ok(outcome) => match settle(outcome, driver, classify, hook, last) {
-                Settled::Success(value) => return Some(Ok(value)),
-                Settled::Stop(stop) => stop,
-                Settled::Wait {
+            Ok(outcome) => match after_attempt(outcome, driver, classify, hook, last) {
+                After::Success(value) => return Some(Ok(value)),
+                After::Stop(stop) => stop,
+                After::Wait {
                     after: Duration::ZERO,
                     ..
                 } => {
                     yield_now().await;
                     return None;
                 }
-                Settled::Wait { after, hinted } => {
+                After::Wait { after, hinted } => {
                     match wait(driver, interrupt.as_mut(), after, hinted).await {
                         Ok(()) => return None,
                         Err(Cancelled) => driver.on_cancel(),

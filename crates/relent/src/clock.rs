@@ -79,7 +79,7 @@ pub trait BlockingSleeper: Clock {
         self.block(duration.min(Duration::from_millis(100)))
     }
 
-    /// Whether a wait would be cancelled, asked where there is none.
+    /// Whether waits are cancelled: asked before each attempt.
     fn is_cancelled(&self) -> bool {
         false
     }

@@ -337,20 +337,16 @@ impl Access for Locked {
 
     fn ask(
         &self,
+        id: u64,
         waker: Option<&Waker>,
-        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Option<(u64, Answer)>,
-    ) -> Option<(u64, Answer)> {
+        ask: impl FnOnce(&mut Outbound, &mut Self::Random) -> Answer,
+    ) -> Answer {
         let waker = waker.cloned();
         let (answer, unused) = self.change(|shared| {
             let answer = ask(&mut shared.outbound, &mut shared.random);
             let unused = match (&answer, waker) {
-                (Some((id, Answer::Wait(..))), Some(waker)) => {
-                    [shared.wakers.insert(*id, waker), None]
-                }
-                (Some((id, _)), waker) if !shared.wakers.is_empty() => {
-                    [shared.wakers.remove(id), waker]
-                }
-                (_, waker) => [None, waker],
+                (Answer::Wait(..), Some(waker)) => [shared.wakers.insert(id, waker), None],
+                (_, waker) => [shared.wakers.remove(&id), waker],
             };
             (answer, unused)
         });

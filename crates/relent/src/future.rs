@@ -9,6 +9,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use relent_core::{Attempt, Failure, Instant, Leave, Policy, Random, Stop};
 
+use crate::after_attempt::{After, after_attempt};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Summary, Target};
@@ -18,7 +19,6 @@ use crate::hook::Hook;
 use crate::interrupt::{Interrupt, Interruption};
 use crate::operation::AsyncOperation;
 use crate::retry::Retry;
-use crate::settle::{Settled, settle};
 use crate::timer::Timer;
 
 pin_project! {
@@ -210,21 +210,17 @@ where
                 }
             }
             if let StateProjection::Ready = this.state.as_mut().project() {
-                // Begun in each branch, so that the first has nothing of the other.
-                let (attempt, limit) = match this.driver.enter_at_once() {
-                    Some(leave) if !leave.is_timed() => this.driver.begin_attempt(leave),
-                    at_once => {
-                        let entered = match at_once {
-                            Some(leave) => Ok(leave),
-                            None => ready!(this.driver.poll_enter(context, this.timer)),
+                let (attempt, limit) = match this.driver.begin_untimed() {
+                    Some(number) => (Attempt::unlimited(number), None),
+                    None => {
+                        let begun = if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() {
+                            let entered = ready!(this.driver.poll_enter(context, this.timer));
+                            entered
+                                .and_then(|leave| begin_hedged(this.driver, leave, this.operation))
+                        } else {
+                            let begun = ready!(this.driver.poll_begin(context, this.timer));
+                            begun.map(Begun::Alone)
                         };
-                        let begun = entered.and_then(|leave| {
-                            if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() {
-                                begin_hedged(this.driver, leave, this.operation)
-                            } else {
-                                Ok(Begun::Alone(this.driver.begin_attempt(leave)))
-                            }
-                        });
                         match begun {
                             Ok(Begun::Alone(begun)) => begun,
                             Ok(Begun::Racing(racing)) => {
@@ -254,7 +250,7 @@ where
                     context,
                 )),
                 StateProjection::Running { attempt, limit } => match attempt.poll(context) {
-                    Poll::Ready(outcome) => settle(
+                    Poll::Ready(outcome) => after_attempt(
                         Some(outcome),
                         this.driver,
                         this.classify,
@@ -273,7 +269,7 @@ where
                             Limit::Timer => {}
                         }
                         ready!(this.timer.poll(context));
-                        settle(None, this.driver, this.classify, this.hook, this.last)
+                        after_attempt(None, this.driver, this.classify, this.hook, this.last)
                     }
                 },
                 StateProjection::Waiting { .. } => {
@@ -285,15 +281,15 @@ where
 
             // Each new state drops the attempt, with all that it holds, before the wait.
             match settled {
-                Settled::Success(value) => {
+                After::Success(value) => {
                     this.state.set(State::Done);
                     return Poll::Ready((Ok(value), None));
                 }
-                Settled::Stop(stop) => {
+                After::Stop(stop) => {
                     this.state.set(State::Done);
                     return Poll::Ready((Err(this.last.take()), Some(stop)));
                 }
-                Settled::Wait {
+                After::Wait {
                     after: Duration::ZERO,
                     ..
                 } => {
@@ -303,7 +299,7 @@ where
                         return Poll::Pending;
                     }
                 }
-                Settled::Wait { after, hinted } => {
+                After::Wait { after, hinted } => {
                     let clock = this.driver.clock();
                     let own = (!hinted).then(|| clock.now().saturating_add(after));
                     this.timer.set(clock, after);

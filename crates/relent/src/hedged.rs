@@ -5,13 +5,13 @@ use std::task::{Context, Poll, ready};
 
 use relent_core::{Hedge, Leave, Policy, Raced, Racer, Random};
 
+use crate::after_attempt::{After, decide, judge};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
 use crate::hook::Hook;
 use crate::operation::AsyncOperation;
 use crate::race::{RaceEvent, Running};
-use crate::settle::{Settled, decide, judge};
 
 /// The attempts of an operation that run at once.
 pub(crate) struct Racing<O: AsyncOperation, L, K: Sleeper> {
@@ -48,7 +48,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
         hook: &mut H,
         last: &mut Option<L>,
         context: &mut Context<'_>,
-    ) -> Poll<Settled<C::Success>>
+    ) -> Poll<After<C::Success>>
     where
         C: Classify<O::Outcome, Last = L>,
         H: Hook<L>,
@@ -71,7 +71,7 @@ impl<O: AsyncOperation, L, K: Sleeper> Racing<O, L, K> {
             let (failure, error) = match judge(outcome, driver, classify) {
                 Ok(value) => {
                     self.running.won(driver, &self.hedge, &racer, None);
-                    return Poll::Ready(Settled::Success(value));
+                    return Poll::Ready(After::Success(value));
                 }
                 Err(failed) => failed,
             };

@@ -102,6 +102,7 @@ compile_error!(
 pub mod blocking;
 #[doc = include_str!("../docs/cenkalti.md")]
 pub mod cenkalti {}
+mod after_attempt;
 mod borrowing;
 mod classify;
 mod clock;
@@ -126,7 +127,6 @@ pub mod presets;
 mod race;
 mod random;
 mod retry;
-mod settle;
 mod ticker;
 mod timer;
 #[cfg(feature = "serde")]

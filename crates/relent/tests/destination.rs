@@ -550,6 +550,19 @@ fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
 }
 
 #[test]
+fn a_cancelled_blocking_session_makes_no_attempt() {
+    let policy = Policy::builder(Backoff::None).unlimited_retries().build();
+    let cancel = blocking::Cancel::new();
+    cancel.cancel();
+    let gave_up = blocking::retry(&policy.unwrap(), || Err::<(), _>("down"))
+        .clock(&cancel)
+        .run()
+        .unwrap_err();
+    assert_eq!(gave_up.reason(), StopReason::Cancelled);
+    assert_eq!((gave_up.attempts(), gave_up.into_error()), (0, None));
+}
+
+#[test]
 fn a_blocking_session_without_waits_can_be_cancelled() {
     let policy = Policy::builder(Backoff::None).unlimited_retries().build();
     let cancel = blocking::Cancel::new();

@@ -9,8 +9,8 @@ use collector::{Collector, Measured, measure};
 use relent::observe::{self, Label};
 use relent::{
     Backoff, Budget, BudgetConfig, Cause, Destination, Driver, Failure, HedgeConfig, Hint,
-    HintSource, Jitter, Policy, PolicyBuilder, Polled, StopReason, Ticker, VirtualClock, blocking,
-    poll, retry_with,
+    HintSource, Jitter, Policy, PolicyBuilder, Polled, RequestRateConfig, StopReason, Ticker,
+    VirtualClock, blocking, poll, retry_with,
 };
 use tracing::Level;
 
@@ -204,6 +204,29 @@ fn a_retry_that_cannot_be_used_is_told_as_a_give_up_and_nothing_else() {
     assert_eq!(collector.lines().len(), 1);
     assert!(!measured.keys().any(|name| name.starts_with(observe::WAIT)));
     let stops = &measured["relent_stops_total{reason=\"not_replayable\"}"];
+    assert_eq!(stops, &[1.0]);
+}
+
+/// Held back for longer than it may wait, a call ends like any other that gives up.
+#[test]
+fn a_give_up_before_an_attempt_is_told_once() {
+    let one_an_hour = RequestRateConfig {
+        burst: Some(1),
+        ..RequestRateConfig::new(1.0 / 3600.0)
+    };
+    let policy = policy().request_rate(one_an_hour).build().unwrap();
+    let there = Destination::new(&policy);
+    let (collector, _guard) = Collector::start();
+    let (_, measured) = measure(|| {
+        let clock = VirtualClock::new();
+        let call = || blocking::retry(&policy, || Ok::<_, ()>(1)).clock(&clock);
+        assert!(call().destination(&there).run().is_ok());
+        let gave_up = call().destination(&there).traced().run().unwrap_err();
+        assert_eq!(gave_up.reason(), StopReason::RetryLater);
+        assert_eq!(gave_up.trace().unwrap().entries().len(), 0);
+    });
+    assert_eq!(collector.lines().len(), 1);
+    let stops = &measured["relent_stops_total{reason=\"retry_later\"}"];
     assert_eq!(stops, &[1.0]);
 }
 

@@ -71,14 +71,6 @@ impl Leave {
     pub(super) const fn use_up(self) -> Instant {
         self.at
     }
-
-    /// Whether somebody had to know the time when it was given: without a limit of time, a hedge, a
-    /// trace and a destination to be asked, nobody had.
-    #[inline]
-    #[must_use]
-    pub const fn is_timed(&self) -> bool {
-        self.at.as_nanos() != NOT_YET.as_nanos()
-    }
 }
 
 /// The room that a [`Call`] takes for where it stands at its destination: `()` for a call without one,
@@ -138,11 +130,25 @@ enum Stage {
     /// The next attempt has yet to ask.
     Outside,
     /// This holds it back, since then.
-    Waiting(Holding, Instant),
+    Waiting(Holding, Packed),
     /// The attempt may start, or runs.
     Permitted(Permit),
     /// It has given up, for this reason, and may come back then; [`Instant::MAX`] if nothing says when.
-    Stopped(StopReason, Instant),
+    Stopped(StopReason, Packed),
+}
+
+/// An instant that fits into the room of a permit beside what says which stage it is.
+#[derive(Clone, Copy, Debug)]
+struct Packed([u8; 8]);
+
+impl Packed {
+    const fn of(instant: Instant) -> Self {
+        Self(instant.as_nanos().to_ne_bytes())
+    }
+
+    const fn instant(self) -> Instant {
+        Instant::from_nanos(u64::from_ne_bytes(self.0))
+    }
 }
 
 impl<L: Place> Call<'_, L> {
@@ -151,58 +157,87 @@ impl<L: Place> Call<'_, L> {
     /// A transport asks before each attempt, and again after the wait that it is told. `waker` is left
     /// at the destination, to be woken by when asking again helps; without one, what changes is noticed
     /// when the call asks again.
-    #[inline]
     pub fn next<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Next {
-        match self.next_at_once(environment) {
-            Some(leave) => Next::Start(leave),
-            None => self.next_asked(environment, waker),
+        if !self.attended {
+            return Next::Start(Leave::UNTIMED);
         }
+        if !self.need_not_ask(environment) {
+            return self.ask(environment, waker);
+        }
+        if self.needs_time(environment) {
+            return self.start_in_time(environment);
+        }
+        Next::Start(Leave::UNTIMED)
     }
 
-    /// The same where nobody has to be asked; else `None`, and [`next`](Self::next) has the answer. For
-    /// the transports that most attempts go through.
+    /// Asks and begins in one, if no destination has to be asked and nobody has to know the time. The
+    /// number of the attempt, which may run for as long as it takes; else `None`, and
+    /// [`begin_at_once`](Self::begin_at_once) may do it. For transports whose attempts mostly succeed at
+    /// once: it costs them less.
     #[inline]
-    pub fn next_at_once<E: Environment<Place = L>>(
-        &mut self,
-        environment: &mut E,
-    ) -> Option<Leave> {
-        if self.attended {
-            if let Some(destination) = environment.destination() {
-                if self.has_to_ask(environment, destination) {
-                    return None;
-                }
-                if self.place.get().is_none() {
-                    self.enter_unasked(environment);
-                }
-            }
-            if environment.policy().needs_time() || self.extras.is_some() {
-                return self.start_in_time(environment);
-            }
+    pub fn begin_untimed<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Option<u32> {
+        if self.attended && (self.needs_time(environment) || !self.need_not_ask(environment)) {
+            return None;
         }
-        Some(Leave::UNTIMED)
+        let number = self.session.on_attempt();
+        environment.on_attempt(number);
+        Some(number)
     }
 
-    #[inline(never)]
-    fn next_asked<E: Environment<Place = L>>(
+    /// Asks and begins in one, if no destination has to be asked. What [`begin`](Self::begin) returns;
+    /// else `None`, and [`next`](Self::next) has the answer.
+    #[inline]
+    pub fn begin_at_once<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
-        waker: Option<&<E::Access as Access>::Waker>,
-    ) -> Next {
-        match environment.destination() {
-            Some(there) if self.has_to_ask(environment, there) => self.ask(environment, waker),
-            _ => match self.start_in_time(environment) {
-                Some(leave) => Next::Start(leave),
-                None => {
-                    let now = self.now(environment);
-                    let reason = self.session.limit_at(environment.policy(), now);
-                    self.stop_before_attempt(environment, stop_because(reason))
-                }
-            },
+    ) -> Option<(Attempt, Option<Instant>)> {
+        if !self.need_not_ask(environment) {
+            return None;
         }
+        let now = self.now(environment);
+        if self.is_late(environment.policy(), now) {
+            return None;
+        }
+        let number = self.session.on_attempt();
+        environment.on_attempt(number);
+        Some(self.begin_timed(environment, number, now))
+    }
+
+    /// Whether an attempt begins by the clock.
+    #[inline]
+    fn needs_time<E: Environment<Place = L>>(&self, environment: &E) -> bool {
+        environment.policy().needs_time() || self.extras.is_some()
+    }
+
+    /// Whether the next attempt may start without a look at the destination, which hears of the call if
+    /// it is new there.
+    #[inline]
+    fn need_not_ask<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
+        let Some(destination) = environment.destination() else {
+            return true;
+        };
+        if self.has_to_ask(environment, destination) {
+            return false;
+        }
+        if self.place.get().is_none() {
+            self.enter_unasked(environment);
+        }
+        true
+    }
+
+    /// The attempt may start unless it is too late for it: a timer may have been.
+    #[inline]
+    fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Next {
+        let now = self.now(environment);
+        if !self.is_late(environment.policy(), now) {
+            return Next::Start(Leave::given(now));
+        }
+        let reason = self.session.limit_at(environment.policy(), now);
+        self.stop_before_attempt(environment, stop_because(reason))
     }
 
     /// Whether the next attempt may not start without a look at the destination.
@@ -223,13 +258,6 @@ impl<L: Place> Call<'_, L> {
         // attempts too.
         !(environment.policy().is_off() && !destination.is_paced()
             || unasked && destination.is_quiet())
-    }
-
-    /// The attempt may start unless it is too late for it: a timer may have been.
-    #[inline(never)]
-    fn start_in_time<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Leave> {
-        let now = self.now(environment);
-        (!self.is_late(environment.policy(), now)).then_some(Leave::given(now))
     }
 
     #[inline]
@@ -257,7 +285,7 @@ impl<L: Place> Call<'_, L> {
                     Some((before, since)) if before == by => since,
                     _ => now,
                 };
-                self.stand(Stage::Waiting(by, since));
+                self.stand(Stage::Waiting(by, Packed::of(since)));
                 self.tell_admission(environment, before, Some(now));
                 let after = until.saturating_since(now);
                 return Next::Wait { after, until, by };
@@ -266,7 +294,7 @@ impl<L: Place> Call<'_, L> {
             Answer::TooLate => stop_because(self.session.limit_at(environment.policy(), now)),
         };
         let retry_at = stop.retry_at.unwrap_or(Instant::MAX);
-        self.stand(Stage::Stopped(stop.reason, retry_at));
+        self.stand(Stage::Stopped(stop.reason, Packed::of(retry_at)));
         self.tell_admission(environment, before, Some(now));
         self.stop_before_attempt(environment, stop)
     }
@@ -285,13 +313,19 @@ impl<L: Place> Call<'_, L> {
             return overloaded;
         };
         let Some(entered) = slot else {
-            let Some((id, answer)) = destination.enter(now, asking, waker) else {
+            let Some((id, answer)) = destination.enter(now, asking) else {
                 return overloaded;
             };
             let stage = Stage::Outside;
             *slot = Some(Entered { id, stage });
             tell_budget(environment);
-            return answer;
+            return match answer {
+                // Few have to wait, and only they leave a waker.
+                Answer::Wait(..) if waker.is_some() => {
+                    destination.ask(now, &Asking { id, ..asking }, true, waker)
+                }
+                answer => answer,
+            };
         };
         let asking = Asking {
             id: entered.id,
@@ -309,7 +343,7 @@ impl<L: Place> Call<'_, L> {
         match entered.stage {
             Stage::Stopped(reason, at) => Answer::Stop(Stop {
                 reason,
-                retry_at: (at != Instant::MAX).then_some(at),
+                retry_at: Some(at.instant()).filter(|at| *at != Instant::MAX),
             }),
             Stage::Waiting(..) => destination.ask(now, &asking, true, waker),
             Stage::Unasked => {
@@ -362,19 +396,14 @@ impl<L: Place> Call<'_, L> {
             {
                 permit.begin();
             }
-            if environment.policy().needs_time() || self.extras.is_some() {
+            if self.needs_time(environment) {
                 return self.begin_timed(environment, number, now);
             }
         }
-        let attempt = Attempt {
-            number,
-            remaining: None,
-            limit: None,
-        };
-        (attempt, None)
+        (Attempt::unlimited(number), None)
     }
 
-    #[inline(never)]
+    #[inline]
     fn begin_timed<E: Environment<Place = L>>(
         &mut self,
         environment: &E,
@@ -419,7 +448,7 @@ impl<L: Place> Call<'_, L> {
 
     fn holding_since(&self) -> Option<(Holding, Instant)> {
         match self.place.get()?.stage {
-            Stage::Waiting(holding, since) => Some((holding, since)),
+            Stage::Waiting(holding, since) => Some((holding, since.instant())),
             _ => None,
         }
     }

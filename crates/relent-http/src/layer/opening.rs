@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::{Clock, Next, Sleeper, Timer};
+use relent::{Attempt, Clock, Next, Sleeper, Timer};
 use relent_core::{Failure, Repeatable};
 use tower_service::Service;
 
-use super::future::{Extras, ResponseFuture, State, begin, span_of};
+use super::future::{Extras, Limit, ResponseFuture, State, begin, span_of};
 use super::head::Head;
 use super::race::Racing;
 use super::readiness::{Reserve, let_go};
@@ -67,20 +67,20 @@ where
         };
         let head = (!opening.once).then(|| Head::of(&request));
         config.route(&mut request, 1);
-        let leave = match opening.driver.enter_at_once() {
-            Some(leave) if !opening.is_hedged() => leave,
-            at_once => {
-                let next = at_once.map_or_else(|| opening.driver.enter(None), Next::Start);
-                match next {
-                    Next::Start(leave) if !opening.is_hedged() => leave,
-                    next => {
-                        return Self::start_apart(service, config, request, head, opening, next);
-                    }
+        let at_once = match opening.is_hedged() {
+            true => None,
+            false => opening.driver.begin_untimed(),
+        };
+        let (first, limit) = match at_once {
+            Some(number) => (Attempt::unlimited(number), Limit::Never),
+            None => match opening.driver.enter(None) {
+                Next::Start(leave) if !opening.is_hedged() => begin(&mut opening.driver, leave),
+                next => {
+                    return Self::start_apart(service, config, request, head, opening, next);
                 }
-            }
+            },
         };
         let span = span_of(&request, 1);
-        let (first, limit) = begin(&mut opening.driver, leave);
         if let Some(extras) = &mut opening.extras {
             extras.telling.tell(&first, request.headers_mut());
         }

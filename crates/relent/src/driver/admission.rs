@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
 
-use relent_core::{Leave, Next, Policy, Random, Stop, StopReason};
+use relent_core::{Attempt, Instant, Leave, Next, Policy, Random, Stop, StopReason};
 
 use super::{Driver, Target};
 use crate::clock::{Clock, Sleeper};
@@ -26,11 +26,13 @@ where
         self.call.next(&mut self.environment, waker)
     }
 
-    /// The same where no destination has to be asked; else `None`, and [`enter`](Self::enter) has the
-    /// answer. For loops whose attempts succeed at once for the most part: it costs less.
+    /// Asks and begins in one, if no destination has to be asked and nobody has to know the time. The
+    /// number of the attempt, which may run for as long as it takes; else `None`, and
+    /// [`enter`](Self::enter) has the answer. For loops whose attempts mostly succeed at once: it costs
+    /// them less.
     #[inline]
-    pub fn enter_at_once(&mut self) -> Option<Leave> {
-        self.call.next_at_once(&mut self.environment)
+    pub fn begin_untimed(&mut self) -> Option<u32> {
+        self.call.begin_untimed(&mut self.environment)
     }
 
     /// The attempt that may start cannot start yet, for a reason that the destination does not know,
@@ -66,28 +68,7 @@ where
     ///
     /// # Errors
     /// When the call is to give up.
-    #[inline]
     pub fn poll_enter(
-        &mut self,
-        context: &mut Context<'_>,
-        timer: &mut Timer<K>,
-    ) -> Poll<Result<Leave, Stop>>
-    where
-        K: Sleeper,
-    {
-        // Few have to wait, and only they leave a waker.
-        if self.call.holding().is_none() {
-            match self.enter(None) {
-                Next::Start(leave) => return Poll::Ready(Ok(leave)),
-                Next::Stop(stop) => return Poll::Ready(Err(stop)),
-                Next::Wait { .. } => {}
-            }
-        }
-        self.poll_held(context, timer)
-    }
-
-    #[inline(never)]
-    fn poll_held(
         &mut self,
         context: &mut Context<'_>,
         timer: &mut Timer<K>,
@@ -105,6 +86,24 @@ where
                 }
             }
         }
+    }
+
+    /// The same as [`poll_enter`](Self::poll_enter), and begins the attempt, if
+    /// [`begin_untimed`](Self::begin_untimed) has not.
+    #[inline(never)]
+    pub(crate) fn poll_begin(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: &mut Timer<K>,
+    ) -> Poll<Result<(Attempt, Option<Instant>), Stop>>
+    where
+        K: Sleeper,
+    {
+        if let Some(begun) = self.call.begin_at_once(&mut self.environment) {
+            return Poll::Ready(Ok(begun));
+        }
+        let entered = ready!(self.poll_enter(context, timer));
+        Poll::Ready(entered.map(|leave| self.begin_attempt(leave)))
     }
 
     /// The same as [`poll_enter`](Self::poll_enter), to be awaited.

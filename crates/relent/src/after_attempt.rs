@@ -10,7 +10,7 @@ use crate::driver::{Driver, Target};
 use crate::hook::{Hook, Notice};
 
 /// How the loop goes on.
-pub(crate) enum Settled<S> {
+pub(crate) enum After<S> {
     Success(S),
     /// Attempt again after this; `hinted` if the server asked for a time.
     Wait {
@@ -23,13 +23,13 @@ pub(crate) enum Settled<S> {
 /// Judges the outcome of an attempt (`None` if it was cut off by its limit), lets the session
 /// decide, tells the hook, and keeps the last error in `last`.
 #[inline]
-pub(crate) fn settle<O, C, H, K, R, D>(
+pub(crate) fn after_attempt<O, C, H, K, R, D>(
     outcome: Option<O>,
     driver: &mut Driver<'_, K, R, &Policy, D>,
     classify: &mut C,
     hook: &mut H,
     last: &mut Option<C::Last>,
-) -> Settled<C::Success>
+) -> After<C::Success>
 where
     C: Classify<O>,
     H: Hook<C::Last>,
@@ -40,7 +40,7 @@ where
     match judge(outcome, driver, classify) {
         Ok(value) => {
             driver.on_success();
-            Settled::Success(value)
+            After::Success(value)
         }
         Err((failure, error)) => {
             let number = driver.attempts();
@@ -84,7 +84,7 @@ pub(crate) fn decide<S, L, H, K, R, D>(
     driver: &mut Driver<'_, K, R, &Policy, D>,
     hook: &mut H,
     last: &mut Option<L>,
-) -> Settled<S>
+) -> After<S>
 where
     H: Hook<L>,
     K: Clock,
@@ -104,8 +104,8 @@ where
         *last = error;
     }
     match decision {
-        Decision::Stop(stop) => Settled::Stop(stop),
-        Decision::Retry { after } => Settled::Wait {
+        Decision::Stop(stop) => After::Stop(stop),
+        Decision::Retry { after } => After::Wait {
             after,
             hinted: failure.hint.delay().is_some(),
         },

@@ -1,0 +1,310 @@
+//! The faces, and what is compared of them.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use relent::{
+    BlockingSleeper, Clock, Decision, Destination, Driver, Failure, GaveUp, HedgeConfig, Next,
+    StopReason, Trace, blocking, retry_mut, retry_with,
+};
+
+use super::clock::Scripted;
+use super::script::Script;
+
+/// What a face did. Times are in milliseconds since the beginning.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Account {
+    /// When each attempt started.
+    pub starts: Vec<u128>,
+    /// Why it gave up.
+    pub reason: Option<&'static str>,
+    /// When it was over.
+    pub ended: u128,
+    /// If it gave up.
+    pub trace: Vec<Entry>,
+    /// What it left in the budget, in thousandths.
+    pub budget: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Entry {
+    pub attempt: u32,
+    pub started: u128,
+    pub ended: u128,
+    pub failed: bool,
+    pub wait: Option<u128>,
+    pub stop: Option<&'static str>,
+}
+
+/// A way to make a call.
+pub trait Face {
+    /// Plays the script to its end.
+    fn play(&self, script: &Script) -> Account;
+
+    /// Plays it for so many polls, drops it, and looks at what it leaves behind. Whether there was
+    /// anything to drop: no face that blocks has.
+    fn drop_after(&self, script: &Script, polls: u32) -> bool {
+        let _ = (script, polls);
+        false
+    }
+}
+
+/// The world of one call.
+struct Stage<'s> {
+    script: &'s Script,
+    clock: Scripted,
+    there: Destination,
+    starts: RefCell<Vec<u128>>,
+}
+
+type Ended = Result<(), Failure>;
+
+impl<'s> Stage<'s> {
+    fn new(script: &'s Script) -> Rc<Self> {
+        let clock = Scripted::new(script.cancel_at);
+        let there = script.there(clock.now());
+        Rc::new(Self {
+            script,
+            clock,
+            there,
+            starts: RefCell::default(),
+        })
+    }
+
+    /// One attempt, which takes its time at once.
+    fn attempt(&self, number: u32) -> Ended {
+        let now = self.clock.since_start().as_millis();
+        self.starts.borrow_mut().push(now);
+        self.script.begins(&self.there, number, self.clock.now());
+        let (takes, outcome) = self.script.attempt(number);
+        self.clock.advance(takes);
+        outcome.failure().map_or(Ok(()), Err)
+    }
+
+    fn account(&self, ended: Result<(), (StopReason, Option<&Trace>)>) -> Account {
+        let ended_at = self.clock.since_start().as_millis();
+        let (reason, trace) = match ended {
+            Ok(()) => (None, None),
+            Err((reason, trace)) => (Some(reason.name()), trace),
+        };
+        let since = |at: relent::Instant| {
+            let start = relent::Instant::ORIGIN.saturating_add(Duration::from_secs(1000));
+            at.saturating_since(start).as_millis()
+        };
+        let entries = trace.iter().flat_map(|trace| trace.entries());
+        let trace = entries.map(|entry| Entry {
+            attempt: entry.attempt,
+            started: since(entry.started),
+            ended: since(entry.ended),
+            failed: entry.failure.is_some(),
+            wait: entry.wait().map(|wait| wait.as_millis()),
+            stop: entry
+                .decision
+                .and_then(|decision| decision.stop())
+                .map(|stop| stop.reason.name()),
+        });
+        assert_eq!((self.there.parked(), self.there.queued()), (0, 0));
+        Account {
+            starts: self.starts.borrow().clone(),
+            reason,
+            ended: ended_at,
+            trace: trace.collect(),
+            budget: self.budget(),
+        }
+    }
+
+    fn budget(&self) -> Option<i64> {
+        let budget = self.there.budget()?;
+        Some((budget.balance() * 1000.0).round() as i64)
+    }
+
+    fn gave_up(&self, result: &Result<(), GaveUp<Failure>>) -> Account {
+        match result {
+            Ok(()) => self.account(Ok(())),
+            Err(gave_up) => self.account(Err((gave_up.reason(), gave_up.trace()))),
+        }
+    }
+}
+
+fn of_failure(failure: &Failure) -> Failure {
+    *failure
+}
+
+/// Polls it to its end.
+fn finish<F: std::future::Future>(clock: &Scripted, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..100_000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        clock.skip();
+    }
+    unreachable!("it never ends")
+}
+
+/// Polls it a few times and drops it. Whether it was not over.
+fn drop_after<F: std::future::Future>(stage: &Stage<'_>, future: F, polls: u32) -> bool {
+    let start = stage.budget();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut runs = true;
+    {
+        let mut future = pin!(future);
+        for _ in 0..polls {
+            runs &= future.as_mut().poll(&mut context).is_pending();
+            if !runs {
+                break;
+            }
+            stage.clock.skip();
+        }
+    }
+    let there = &stage.there;
+    assert_eq!(
+        (there.parked(), there.queued()),
+        (0, 0),
+        "{:?}",
+        stage.script
+    );
+    if let (Some(start), Some(left)) = (start, stage.budget()) {
+        let retries = stage.starts.borrow().len().saturating_sub(1) as i64;
+        assert!(start - left <= 1000 * retries, "{:?}", stage.script);
+    }
+    runs
+}
+
+/// An async face: `$call` is made of the stage and its operation.
+macro_rules! future_face {
+    ($name:ident, |$stage:ident| $call:expr) => {
+        pub struct $name;
+
+        impl Face for $name {
+            fn play(&self, script: &Script) -> Account {
+                let $stage = &*Stage::new(script);
+                let result = finish(&$stage.clock, $call);
+                $stage.gave_up(&result)
+            }
+
+            fn drop_after(&self, script: &Script, polls: u32) -> bool {
+                let $stage = &*Stage::new(script);
+                drop_after($stage, $call, polls)
+            }
+        }
+    };
+}
+
+async fn attempted(stage: &Stage<'_>, number: u32) -> Ended {
+    stage.attempt(number)
+}
+
+future_face!(Future, |stage| retry_with(
+    &stage.script.policy,
+    |attempt| { attempted(stage, attempt.number) }
+)
+.classify(of_failure)
+.destination(&stage.there)
+.clock(stage.clock.clone())
+.seed(stage.script.seed)
+.traced()
+.cancel_on(stage.clock.clone().gone())
+.into_future());
+
+future_face!(Borrowed, |stage| retry_mut(
+    &stage.script.policy,
+    async |attempt: relent::Attempt| attempted(stage, attempt.number).await
+)
+.classify(of_failure)
+.destination(&stage.there)
+.clock(stage.clock.clone())
+.seed(stage.script.seed)
+.traced()
+.cancel_on(stage.clock.clone().gone())
+.run());
+
+/// The future by a policy that hedges, whose hedge never comes.
+pub struct Hedged;
+
+impl Hedged {
+    fn hedging(script: &Script) -> Script {
+        let hedge = HedgeConfig::after(Duration::from_secs(86_400));
+        let policy = script.policy.clone().into_builder().hedge(hedge);
+        Script {
+            policy: policy.build().unwrap(),
+            ..script.clone()
+        }
+    }
+}
+
+impl Face for Hedged {
+    fn play(&self, script: &Script) -> Account {
+        Future.play(&Self::hedging(script))
+    }
+
+    fn drop_after(&self, script: &Script, polls: u32) -> bool {
+        Future.drop_after(&Self::hedging(script), polls)
+    }
+}
+
+pub struct Blocked;
+
+impl Face for Blocked {
+    fn play(&self, script: &Script) -> Account {
+        let stage = Stage::new(script);
+        let result = blocking::retry_with(&script.policy, |attempt| stage.attempt(attempt.number))
+            .classify(of_failure)
+            .destination(&stage.there)
+            .clock(stage.clock.clone())
+            .seed(script.seed)
+            .traced()
+            .run();
+        stage.gave_up(&result)
+    }
+}
+
+/// A loop as anybody would write it.
+pub struct Written;
+
+impl Face for Written {
+    fn play(&self, script: &Script) -> Account {
+        let stage = Stage::new(script);
+        let mut driver = Driver::builder(&script.policy, stage.clock.clone())
+            .random(relent::SessionRandom::with_seed(script.seed))
+            .destination(&stage.there)
+            .traced()
+            .start();
+        let stop = loop {
+            if stage.clock.is_over() {
+                break Some(driver.on_cancel());
+            }
+            let leave = match driver.enter(None) {
+                Next::Start(leave) => leave,
+                Next::Stop(stop) => break Some(stop),
+                Next::Wait { after, .. } => {
+                    stage.clock.block(after);
+                    continue;
+                }
+            };
+            let attempt = driver.on_attempt(leave);
+            match stage.attempt(attempt.number) {
+                Ok(()) => {
+                    driver.on_success();
+                    break None;
+                }
+                Err(failure) => match driver.on_failure(&failure) {
+                    Decision::Retry { after } => {
+                        stage.clock.block(after);
+                    }
+                    Decision::Stop(stop) => break Some(stop),
+                },
+            }
+        };
+        let summary = driver.summary(stop);
+        drop(driver);
+        match stop {
+            None => stage.account(Ok(())),
+            Some(stop) => stage.account(Err((stop.reason, summary.trace.as_ref()))),
+        }
+    }
+}
