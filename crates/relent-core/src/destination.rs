@@ -222,21 +222,20 @@ impl<A: Access> Destination<A> {
         id
     }
 
-    /// A request is made, and asks for its first attempt at once, in one turn. `None` if it is not to be
-    /// attempted at all; else its number here, and the answer.
+    /// A request is made, and asks for its first attempt at once, in one turn. Gets its number here.
+    /// `None` if it is not to be attempted at all.
     #[inline]
-    pub(crate) fn enter(&self, now: Instant, asking: Asking) -> Option<(u64, Answer)> {
+    pub(crate) fn enter(&self, now: Instant, asking: &mut Asking) -> Option<Answer> {
         self.cooldown.forget_past(now);
-        let entered = self.access.turn(|outbound, random| {
-            let id = match asking.paced_only {
+        let answer = self.access.turn(|outbound, random| {
+            asking.id = match asking.paced_only {
                 true => outbound.on_request_unthrottled(now),
                 false => outbound.on_request(now, random)?,
             };
-            let asking = Asking { id, ..asking };
-            Some((id, outbound.ask(now, &asking, &self.cooldown, random)))
+            Some(outbound.ask(now, asking, &self.cooldown, random))
         })?;
         self.count_request();
-        Some(entered)
+        Some(answer)
     }
 
     #[inline]

@@ -269,6 +269,7 @@ where
     }
 
     /// The same, with what was seen of the success, for the trace: a status, an exit status.
+    #[inline]
     pub fn on_success_with(&mut self, seen: Cause) {
         self.call.succeeded_with(&mut self.environment, seen);
     }

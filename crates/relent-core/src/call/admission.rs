@@ -130,25 +130,11 @@ enum Stage {
     /// The next attempt has yet to ask.
     Outside,
     /// This holds it back, since then.
-    Waiting(Holding, Packed),
+    Waiting(Holding, Instant),
     /// The attempt may start, or runs.
     Permitted(Permit),
     /// It has given up, for this reason, and may come back then; [`Instant::MAX`] if nothing says when.
-    Stopped(StopReason, Packed),
-}
-
-/// An instant that fits into the room of a permit beside what says which stage it is.
-#[derive(Clone, Copy, Debug)]
-struct Packed([u8; 8]);
-
-impl Packed {
-    const fn of(instant: Instant) -> Self {
-        Self(instant.as_nanos().to_ne_bytes())
-    }
-
-    const fn instant(self) -> Instant {
-        Instant::from_nanos(u64::from_ne_bytes(self.0))
-    }
+    Stopped(StopReason, Instant),
 }
 
 impl<L: Place> Call<'_, L> {
@@ -285,7 +271,7 @@ impl<L: Place> Call<'_, L> {
                     Some((before, since)) if before == by => since,
                     _ => now,
                 };
-                self.stand(Stage::Waiting(by, Packed::of(since)));
+                self.stand(Stage::Waiting(by, since));
                 self.tell_admission(environment, before, Some(now));
                 let after = until.saturating_since(now);
                 return Next::Wait { after, until, by };
@@ -294,7 +280,7 @@ impl<L: Place> Call<'_, L> {
             Answer::TooLate => stop_because(self.session.limit_at(environment.policy(), now)),
         };
         let retry_at = stop.retry_at.unwrap_or(Instant::MAX);
-        self.stand(Stage::Stopped(stop.reason, Packed::of(retry_at)));
+        self.stand(Stage::Stopped(stop.reason, retry_at));
         self.tell_admission(environment, before, Some(now));
         self.stop_before_attempt(environment, stop)
     }
@@ -307,30 +293,25 @@ impl<L: Place> Call<'_, L> {
         now: Instant,
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Answer {
-        let asking = self.asking(environment);
+        let mut asking = self.asking(environment);
         let overloaded = Answer::Stop(stop_because(StopReason::Overloaded));
         let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
             return overloaded;
         };
         let Some(entered) = slot else {
-            let Some((id, answer)) = destination.enter(now, asking) else {
+            let Some(answer) = destination.enter(now, &mut asking) else {
                 return overloaded;
             };
-            let stage = Stage::Outside;
+            let (id, stage) = (asking.id, Stage::Outside);
             *slot = Some(Entered { id, stage });
             tell_budget(environment);
             return match answer {
                 // Few have to wait, and only they leave a waker.
-                Answer::Wait(..) if waker.is_some() => {
-                    destination.ask(now, &Asking { id, ..asking }, true, waker)
-                }
+                Answer::Wait(..) if waker.is_some() => destination.ask(now, &asking, true, waker),
                 answer => answer,
             };
         };
-        let asking = Asking {
-            id: entered.id,
-            ..asking
-        };
+        asking.id = entered.id;
         if let Some(mut permit) = entered.stage.take_permit(|_| true) {
             // It has asked before.
             if now > asking.last_start {
@@ -343,7 +324,7 @@ impl<L: Place> Call<'_, L> {
         match entered.stage {
             Stage::Stopped(reason, at) => Answer::Stop(Stop {
                 reason,
-                retry_at: Some(at.instant()).filter(|at| *at != Instant::MAX),
+                retry_at: Some(at).filter(|at| *at != Instant::MAX),
             }),
             Stage::Waiting(..) => destination.ask(now, &asking, true, waker),
             Stage::Unasked => {
@@ -448,7 +429,7 @@ impl<L: Place> Call<'_, L> {
 
     fn holding_since(&self) -> Option<(Holding, Instant)> {
         match self.place.get()?.stage {
-            Stage::Waiting(holding, since) => Some((holding, since.instant())),
+            Stage::Waiting(holding, since) => Some((holding, since)),
             _ => None,
         }
     }

@@ -22,8 +22,16 @@ impl<L: Place> Call<'_, L> {
     }
 
     /// The same, with what was seen of the success, for the trace: a status, an exit status.
+    #[inline]
     pub fn succeeded_with<E: Environment<Place = L>>(&mut self, environment: &mut E, seen: Cause) {
         self.succeeded(environment);
+        if self.extras.is_some() {
+            self.note_seen(seen);
+        }
+    }
+
+    #[cold]
+    fn note_seen(&mut self, seen: Cause) {
         if let Some(last) = self.last_recorded() {
             last.seen = Some(seen);
         }

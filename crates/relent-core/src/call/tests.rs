@@ -428,7 +428,7 @@ fn a_destination_that_answered_a_redirect_learns_of_it() {
 #[test]
 fn a_call_is_small() {
     assert!(size_of::<Call<'_, ()>>() <= 80);
-    assert!(size_of::<Call<'_, Option<Entered>>>() <= 104);
+    assert!(size_of::<Call<'_, Option<Entered>>>() <= 112);
 }
 
 /// The gate hears of an answer, and of nothing if the call goes away.
