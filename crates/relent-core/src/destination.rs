@@ -248,19 +248,11 @@ impl<A: Access> Destination<A> {
     /// The same for a caller whose request was counted when it came, and who had not to ask then: a
     /// cooldown has begun since. It gets its number here.
     #[cold]
-    pub(crate) fn ask_first(
-        &self,
-        now: Instant,
-        asking: Asking,
-        waker: Option<&A::Waker>,
-    ) -> (u64, Answer) {
-        let asked = self.access.ask(waker, |outbound, random| {
-            let id = outbound.on_request_unthrottled(now);
-            let asking = Asking { id, ..asking };
-            Some((id, outbound.ask(now, &asking, &self.cooldown, random)))
-        });
-        // What asks is always answered.
-        asked.unwrap_or((asking.id, Answer::TooLate))
+    pub(crate) fn ask_first(&self, now: Instant, asking: &mut Asking) -> Answer {
+        self.access.turn(|outbound, random| {
+            asking.id = outbound.on_request_unthrottled(now);
+            outbound.ask(now, asking, &self.cooldown, random)
+        })
     }
 
     /// May this caller, who waits already or not, start an attempt now?

@@ -82,23 +82,22 @@ impl Access for OneThread {
 
     fn ask(
         &self,
+        id: u64,
         waker: Option<&u32>,
-        ask: impl FnOnce(&mut Outbound, &mut SharedStream) -> Option<(u64, Answer)>,
-    ) -> Option<(u64, Answer)> {
-        let asked = self.turn(ask);
-        if let Some((id, answer)) = &asked {
-            let waiters = &mut self.0.borrow_mut().waiters;
-            match (answer, waker) {
-                (Answer::Wait(..), Some(call)) => {
-                    waiters.insert(*id, *call);
-                }
-                _ if !waiters.is_empty() => {
-                    waiters.remove(id);
-                }
-                _ => {}
+        ask: impl FnOnce(&mut Outbound, &mut SharedStream) -> Answer,
+    ) -> Answer {
+        let answer = self.turn(ask);
+        let waiters = &mut self.0.borrow_mut().waiters;
+        match (&answer, waker) {
+            (Answer::Wait(..), Some(call)) => {
+                waiters.insert(id, *call);
             }
+            _ if !waiters.is_empty() => {
+                waiters.remove(&id);
+            }
+            _ => {}
         }
-        asked
+        answer
     }
 
     fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut SharedStream) -> bool) -> bool {

@@ -305,11 +305,7 @@ impl<L: Place> Call<'_, L> {
             let (id, stage) = (asking.id, Stage::Outside);
             *slot = Some(Entered { id, stage });
             tell_budget(environment);
-            return match answer {
-                // Few have to wait, and only they leave a waker.
-                Answer::Wait(..) if waker.is_some() => destination.ask(now, &asking, true, waker),
-                answer => answer,
-            };
+            return with_waker(destination, now, &asking, answer, waker);
         };
         asking.id = entered.id;
         if let Some(mut permit) = entered.stage.take_permit(|_| true) {
@@ -328,9 +324,9 @@ impl<L: Place> Call<'_, L> {
             }),
             Stage::Waiting(..) => destination.ask(now, &asking, true, waker),
             Stage::Unasked => {
-                let (id, answer) = destination.ask_first(now, asking, waker);
-                entered.id = id;
-                answer
+                let answer = destination.ask_first(now, &mut asking);
+                entered.id = asking.id;
+                with_waker(destination, now, &asking, answer, waker)
             }
             _ => destination.ask(now, &asking, false, waker),
         }
@@ -600,6 +596,21 @@ impl<L: Place> Call<'_, L> {
     fn leave_now<E: Environment<Place = L>>(&mut self, environment: &E) {
         self.end_stage(environment, Ended::Unknown);
         self.session.on_cancel(budget(environment));
+    }
+}
+
+/// The answer to somebody new: few have to wait, and only they leave a waker.
+#[inline]
+fn with_waker<A: Access>(
+    destination: &Destination<A>,
+    now: Instant,
+    asking: &Asking,
+    answer: Answer,
+    waker: Option<&A::Waker>,
+) -> Answer {
+    match answer {
+        Answer::Wait(..) if waker.is_some() => destination.ask(now, asking, true, waker),
+        answer => answer,
     }
 }
 
