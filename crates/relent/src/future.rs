@@ -184,7 +184,7 @@ where
     #[inline]
     fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End<C::Success, C::Last>> {
         let mut this = self.project();
-        loop {
+        'attempts: loop {
             match this.interrupt.as_mut().poll_interrupt(context) {
                 Poll::Pending => {}
                 Poll::Ready(Interruption::Cancel) => {
@@ -238,45 +238,45 @@ where
                 let attempt = this.operation.start(attempt);
                 this.state.set(State::Running { attempt, limit });
             }
-            let settled = match this.state.as_mut().project() {
-                StateProjection::Ready => continue,
-                StateProjection::Done => return Poll::Pending,
-                StateProjection::Racing { racing } => ready!(racing.poll(
-                    this.driver,
-                    this.operation,
-                    this.classify,
-                    this.hook,
-                    this.last,
-                    context,
-                )),
-                StateProjection::Running { attempt, limit } => match attempt.poll(context) {
-                    Poll::Ready(outcome) => after_attempt(
-                        Some(outcome),
-                        this.driver,
-                        this.classify,
-                        this.hook,
-                        this.last,
-                    ),
-                    Poll::Pending => {
-                        match *limit {
-                            Limit::Never => return Poll::Pending,
-                            Limit::At(end) => {
-                                let clock = this.driver.clock();
-                                let left = end.saturating_since(clock.now());
-                                this.timer.set(clock, left);
-                                *limit = Limit::Timer;
-                            }
-                            Limit::Timer => {}
-                        }
-                        ready!(this.timer.poll(context));
-                        after_attempt(None, this.driver, this.classify, this.hook, this.last)
+            let settled = 'settled: {
+                // In one place for all that ran alone, so that it goes into this loop.
+                let outcome = match this.state.as_mut().project() {
+                    StateProjection::Ready => continue 'attempts,
+                    StateProjection::Done => return Poll::Pending,
+                    StateProjection::Racing { racing } => {
+                        break 'settled ready!(racing.poll(
+                            this.driver,
+                            this.operation,
+                            this.classify,
+                            this.hook,
+                            this.last,
+                            context,
+                        ));
                     }
-                },
-                StateProjection::Waiting { .. } => {
-                    ready!(this.timer.poll(context));
-                    this.state.set(State::Ready);
-                    continue;
-                }
+                    StateProjection::Running { attempt, limit } => match attempt.poll(context) {
+                        Poll::Ready(outcome) => Some(outcome),
+                        Poll::Pending => {
+                            match *limit {
+                                Limit::Never => return Poll::Pending,
+                                Limit::At(end) => {
+                                    let clock = this.driver.clock();
+                                    let left = end.saturating_since(clock.now());
+                                    this.timer.set(clock, left);
+                                    *limit = Limit::Timer;
+                                }
+                                Limit::Timer => {}
+                            }
+                            ready!(this.timer.poll(context));
+                            None
+                        }
+                    },
+                    StateProjection::Waiting { .. } => {
+                        ready!(this.timer.poll(context));
+                        this.state.set(State::Ready);
+                        continue 'attempts;
+                    }
+                };
+                after_attempt(outcome, this.driver, this.classify, this.hook, this.last)
             };
 
             // Each new state drops the attempt, with all that it holds, before the wait.
