@@ -212,27 +212,17 @@ where
             if let StateProjection::Ready = this.state.as_mut().project() {
                 let (attempt, limit) = match this.driver.begin_untimed() {
                     Some(number) => (Attempt::unlimited(number), None),
-                    None => {
-                        let begun = if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() {
-                            let entered = ready!(this.driver.poll_enter(context, this.timer));
-                            entered
-                                .and_then(|leave| begin_hedged(this.driver, leave, this.operation))
-                        } else {
-                            let begun = ready!(this.driver.poll_begin(context, this.timer));
-                            begun.map(Begun::Alone)
-                        };
-                        match begun {
-                            Ok(Begun::Alone(begun)) => begun,
-                            Ok(Begun::Racing(racing)) => {
-                                this.state.set(State::Racing { racing });
-                                continue;
-                            }
-                            Err(stop) => {
-                                this.state.set(State::Done);
-                                return Poll::Ready((Err(this.last.take()), Some(stop)));
-                            }
+                    None => match ready!(begin(this.driver, this.timer, this.operation, context)) {
+                        Ok(Begun::Alone(begun)) => begun,
+                        Ok(Begun::Racing(racing)) => {
+                            this.state.set(State::Racing { racing });
+                            continue;
                         }
-                    }
+                        Err(stop) => {
+                            this.state.set(State::Done);
+                            return Poll::Ready((Err(this.last.take()), Some(stop)));
+                        }
+                    },
                 };
                 let limit = limit.map_or(Limit::Never, Limit::At);
                 let attempt = this.operation.start(attempt);
@@ -314,6 +304,29 @@ where
 enum Begun<O: AsyncOperation, L, K: Sleeper> {
     Alone((Attempt, Option<Instant>)),
     Racing(Box<Racing<O, L, K>>),
+}
+
+/// The attempt begins that had to ask, or that hedges may join: out of the way of those that succeed at
+/// once.
+#[inline(never)]
+fn begin<O, L, K, R, D>(
+    driver: &mut Driver<'_, K, R, &Policy, D>,
+    timer: &mut Timer<K>,
+    operation: &mut O,
+    context: &mut Context<'_>,
+) -> Poll<Result<Begun<O, L, K>, Stop>>
+where
+    O: AsyncOperation,
+    K: Sleeper,
+    R: Random,
+    D: Target,
+{
+    Poll::Ready(if O::MAY_OVERLAP && driver.policy().hedge().is_some() {
+        let entered = ready!(driver.poll_enter(context, timer));
+        entered.and_then(|leave| begin_hedged(driver, leave, operation))
+    } else {
+        ready!(driver.poll_begin(context, timer)).map(Begun::Alone)
+    })
 }
 
 /// The policy hedges: the attempt that has leave begins, and hedges may join it.
