@@ -10,7 +10,8 @@ use std::fmt;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use relent::{Backoff, Policy, Summary, Trace, observe};
+use relent::trace::Trace;
+use relent::{Backoff, Policy, Summary, observe};
 use relent_reqwest::Client;
 use tracing_subscriber::fmt::format::FmtSpan;
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent::{Clock, Destination, Instant, Policy, Sleeper, StdClock, retry};
+use relent::clock::{Clock, Instant, Sleeper, StdClock};
+use relent::{Destination, Policy, retry};
 
 /// The time of the standard library, and smol's timer.
 #[derive(Clone, Copy)]

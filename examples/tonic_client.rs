@@ -41,10 +41,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let response = client.unary(request, path, Raw).await?;
 
     if let Some(summary) = response.extensions().get::<Summary>() {
-        for entry in summary.trace.iter().flat_map(relent::Trace::entries) {
+        for entry in summary.trace.iter().flat_map(relent::trace::Trace::entries) {
             let seen = entry.seen.map_or_else(String::new, |seen| seen.to_string());
             let wait = entry.wait().map_or_else(String::new, |wait| {
-                format!(", again after {}", relent::format_duration(wait))
+                format!(", again after {}", relent::policy::format_duration(wait))
             });
             println!("attempt {}: {seen}{wait}", entry.attempt);
         }

@@ -14,7 +14,8 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use relent::{Backoff, Jitter, Policy, Summary, Trace};
+use relent::trace::Trace;
+use relent::{Backoff, Jitter, Policy, Summary};
 use relent_http::{BoxError, RetryLayer};
 use tower::{ServiceBuilder, ServiceExt};
 

@@ -6,7 +6,10 @@ use std::time::{Duration, SystemTime};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use libfuzzer_sys::fuzz_target;
-use relent::{Decision, Draw, Instant, Policy, Session};
+use relent::Policy;
+use relent::clock::Instant;
+use relent::driver::{Decision, Session};
+use relent::random::Draw;
 use relent_http::{HintOptions, RequestFacts, XRateLimitReset, classify, hint};
 
 const NAMES: [&str; 17] = [

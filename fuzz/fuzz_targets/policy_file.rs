@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use relent::{Draw, PolicyFile};
+use relent::policy::PolicyFile;
+use relent::random::Draw;
 
 fuzz_target!(|text: &str| {
     if let Ok(file) = PolicyFile::parse(text) {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use relent::{Cause, Policy, Summary};
+use relent::failure::Cause;
+use relent::{Policy, Summary};
 use relent_reqwest::{Client, recipe};
 use relent_sim::{Outcome, Request, Scenario, requests};
 use tokio::task::{JoinSet, LocalSet};
@@ -150,7 +151,7 @@ impl Crowd {
 
     /// The number of attempts; what is odd about them is remembered.
     fn account(&self, summary: &Summary) -> u32 {
-        let entries = summary.trace.iter().flat_map(relent::Trace::entries);
+        let entries = summary.trace.iter().flat_map(relent::trace::Trace::entries);
         for entry in entries {
             if let Some(Cause::Network(what)) = entry.failure.map(|failure| failure.cause) {
                 *self.odd.borrow_mut().entry(what.name()).or_default() += 1;

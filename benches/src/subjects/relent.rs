@@ -6,10 +6,11 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::time::Duration;
 
-use relent::{
-    Backoff, Budget, BudgetConfig, Clock, Destination, Instant, Jitter, Kind, Policy,
-    SessionRandom, StdClock, blocking, retry,
-};
+use relent::clock::{Clock, Instant, StdClock};
+use relent::destination::Budget;
+use relent::policy::BudgetConfig;
+use relent::random::SessionRandom;
+use relent::{Backoff, Destination, Jitter, Kind, Policy, blocking, retry};
 
 use crate::work::{Allowance, answer, ask, ask_four_times, fourth_time, poll_once};
 use crate::{Row, Scenario};

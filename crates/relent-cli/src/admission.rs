@@ -1,6 +1,10 @@
 //! Before each attempt of a command its destination is asked, as its policy has it.
 
-use relent::{Driver, Holding, Leave, Next, Policy, Random, Stop, Target, TokioClock};
+use relent::Policy;
+use relent::clock::TokioClock;
+use relent::destination::Holding;
+use relent::driver::{Driver, Leave, Next, Stop, Target};
+use relent::random::Random;
 
 use crate::live::Live;
 

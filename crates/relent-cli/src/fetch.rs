@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 use http::Response;
 use http::header::{CONTENT_TYPE, HOST};
 use nix::sys::signal::Signal;
-use relent::{
-    Cause, Decision, Destination, Driver, Failure, Policy, Random, Repeatable, Stop, StopReason,
-    Target, TokioClock, TraceJson,
-};
+use relent::clock::TokioClock;
+use relent::driver::{Decision, Driver, Stop, Target};
+use relent::failure::{Cause, Repeatable};
+use relent::random::Random;
+use relent::trace::TraceJson;
+use relent::{Destination, Failure, Policy, StopReason};
 use relent_reqwest::{AttemptError, Client, Download, Failed, Last};
 use relent_reqwest::{recipe, watched};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relent::format_duration;
+use relent::policy::format_duration;
 
 /// A duration to two or three digits: `340ms`, `2.3s`, `45s`, `1m 5s`, `2h 10m`, `3d 4h`. Cut off,
 /// not rounded up: a countdown never shows more than is left.

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use anstyle::Style;
 use nix::unistd::{getpgrp, tcgetpgrp};
-use relent::{Hint, StopReason, Summary, rfc3339};
+use relent::trace::rfc3339;
+use relent::{Hint, StopReason, Summary};
 use terminal_size::{Width, terminal_size_of};
 use tokio::time::{Instant, sleep};
 
@@ -204,7 +205,7 @@ impl Drop for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use relent::HintSource;
+    use relent::failure::HintSource;
 
     #[test]
     fn a_line_says_which_attempt_why_and_how_long() {

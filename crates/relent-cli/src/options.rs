@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use relent::{
-    Backoff, Jitter, NamedPolicy, Policy, PolicyError, SessionRandom, format_duration,
-    parse_duration,
-};
+use relent::policy::{PolicyError, format_duration, parse_duration};
+use relent::random::SessionRandom;
+use relent::{Backoff, Jitter, NamedPolicy, Policy};
 
 /// The environment variable that names a policy, or turns retries off.
 pub(crate) const VARIABLE: &str = "RELENT_POLICY";
@@ -415,7 +414,7 @@ fn factor(text: &str) -> Result<f64, String> {
 fn jitter(text: &str) -> Result<Jitter, String> {
     no_option(text)?;
     text.parse()
-        .map_err(|error: relent::JitterError| error.to_string())
+        .map_err(|error: relent::policy::JitterError| error.to_string())
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use clap::Subcommand;
-use relent::{NamedPolicy, PolicyFile, presets};
+use relent::policy::PolicyFile;
+use relent::{NamedPolicy, presets};
 
 use crate::console::{complain, print};
 use crate::quit::Quit;

@@ -15,10 +15,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use regex::bytes::Regex;
-use relent::{
-    Cause, Decision, Destination, Driver, Failure, Leave, Pattern, Policy, Random, Stop,
-    StopReason, Target, TokioClock, format_duration,
-};
+use relent::clock::TokioClock;
+use relent::driver::{Decision, Driver, Leave, Stop, Target};
+use relent::failure::Cause;
+use relent::policy::{Pattern, format_duration};
+use relent::random::Random;
+use relent::{Destination, Failure, Policy, StopReason};
 use tokio::time::Instant;
 
 use crate::admission::{admitted, say_what_does_not_apply};

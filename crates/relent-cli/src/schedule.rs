@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use http::{HeaderMap, Method, StatusCode};
-use relent::{
-    Cause, Decision, Draw, Driver, Failure, Network, Next, Pattern, Policy, Random, SessionRandom,
-    Summary, VirtualClock,
-};
+use relent::driver::{Decision, Driver, Next};
+use relent::failure::{Cause, Network};
+use relent::policy::Pattern;
+use relent::random::{Draw, Random, SessionRandom};
+use relent::{Failure, Policy, Summary, VirtualClock};
 use relent_http::{HintOptions, RequestFacts};
 use serde::Serialize;
 

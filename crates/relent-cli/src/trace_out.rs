@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use relent::{Summary, TraceJson};
+use relent::Summary;
+use relent::trace::TraceJson;
 
 use crate::destination::Destination;
 

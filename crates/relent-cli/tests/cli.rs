@@ -355,7 +355,7 @@ fn a_policy_of_a_file_is_shown_as_toml_that_means_the_same() {
     let spec = format!("{file}#quick");
     let shown = run(&["policy", "show", &spec]);
     assert_eq!(shown.status, 0, "{}", shown.stderr);
-    let read = relent::PolicyFile::parse(&shown.stdout).unwrap();
+    let read = relent::policy::PolicyFile::parse(&shown.stdout).unwrap();
     let original = relent::NamedPolicy::load(&spec).unwrap();
     assert_eq!(read.get(None).unwrap().policy, original.policy);
     assert_eq!(read.get(None).unwrap().description, original.description);

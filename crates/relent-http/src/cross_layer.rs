@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use relent::{Attempt, Clock};
+use relent::Attempt;
+use relent::clock::Clock;
 use relent_core::{Histogram, Policy};
 
 use crate::caller::{remaining, set_remaining};

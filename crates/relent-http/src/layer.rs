@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, Response, Uri};
 use http_body::Body;
-use relent::{
-    Clock, Destination, Driver, DriverBuilder, GaveUp, SessionRandom, Sleeper, Summary,
-    ToDestination, TokioClock,
-};
+use relent::clock::{Clock, Sleeper, TokioClock};
+use relent::driver::{Driver, DriverBuilder, ToDestination};
+use relent::random::SessionRandom;
+use relent::{Destination, GaveUp, Summary};
 use relent_core::{Failure, Policy, Repeatable, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -97,14 +97,15 @@ pub use overrides::{FreshConnection, Override};
 /// request that may be hedged.
 ///
 /// ```
-/// use relent::{HedgeConfig, Policy};
+/// use relent::Policy;
+/// use relent::policy::HedgeConfig;
 /// use relent_http::RetryLayer;
 ///
 /// // The slowest twentieth is sent twice, once enough is known of how long they take.
 /// let policy = Policy::STANDARD.clone().into_builder().hedge(HedgeConfig::percentile(0.95));
 /// let layer = RetryLayer::new(policy.build()?);
 /// # drop(layer);
-/// # Ok::<(), relent::PolicyError>(())
+/// # Ok::<(), relent::policy::PolicyError>(())
 /// ```
 ///
 /// # What comes back

@@ -6,7 +6,8 @@ mod tls;
 use std::error::Error;
 use std::io;
 
-use relent::{DynError, GaveUp};
+use relent::GaveUp;
+use relent::error::DynError;
 use relent_core::{Cause, Failure, Kind, Network};
 
 use crate::complete::Truncated;

@@ -12,7 +12,7 @@ mod span;
 #[cfg(feature = "tracing")]
 mod url;
 
-use relent::{DriverBuilder, Target};
+use relent::driver::{DriverBuilder, Target};
 use relent_core::{Policy, Random};
 use std::ops::Deref;
 
@@ -49,7 +49,7 @@ impl Named {
         driver: DriverBuilder<'p, K, R, P, D>,
     ) -> DriverBuilder<'p, K, R, P, D>
     where
-        K: relent::Clock,
+        K: relent::clock::Clock,
         R: Random,
         P: Deref<Target = Policy>,
         D: Target,

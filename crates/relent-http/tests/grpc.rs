@@ -12,10 +12,10 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use grpc_support::{Answer, Raw, Scripted, channel};
 use http::uri::PathAndQuery;
-use relent::{
-    Destination, Driver, Failure, Hint, NamedPolicy, Policy, RequestRateConfig, SessionRandom,
-    StopReason, Summary, VirtualClock,
-};
+use relent::driver::Driver;
+use relent::policy::RequestRateConfig;
+use relent::random::SessionRandom;
+use relent::{Destination, Failure, Hint, NamedPolicy, Policy, StopReason, Summary, VirtualClock};
 use relent_http::grpc::ServiceConfig;
 use relent_http::{GrpcRetry, Mark, Override, ReplayBody, RetryLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,7 +42,7 @@ fn methods() -> ServiceConfig {
 type ToBody = fn(ReplayBody<Body>) -> Body;
 type Retried<K> = Grpc<GrpcRetry<Channel, K, ToBody>>;
 
-fn layer(policy: Policy) -> RetryLayer<relent::TokioClock, ToBody> {
+fn layer(policy: Policy) -> RetryLayer<relent::clock::TokioClock, ToBody> {
     RetryLayer::new(policy)
         .random(|| SessionRandom::with_seed(7))
         .map_body(Body::new as ToBody)
@@ -55,7 +55,7 @@ fn client(channel: Channel) -> (Retried<VirtualClock>, VirtualClock) {
     (Grpc::new(layer.layer(channel)), clock)
 }
 
-async fn unary<K: relent::Sleeper + Clone + Send + 'static>(
+async fn unary<K: relent::clock::Sleeper + Clone + Send + 'static>(
     client: &mut Retried<K>,
     path: &'static str,
     request: Request<Bytes>,
@@ -543,7 +543,7 @@ async fn a_status_is_not_lost_when_the_retry_is_held_back() {
 }
 
 /// A client by a configuration that hedges `Get` and `Put`, of which only `Get` may run twice.
-fn hedging(channel: Channel) -> Retried<relent::TokioClock> {
+fn hedging(channel: Channel) -> Retried<relent::clock::TokioClock> {
     let policy = r#"{ "maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": [14] }"#;
     let config = format!(
         r#"{{ "methodConfig": [{{ "name": [{{ "service": "test.Echo" }}], "hedgingPolicy": {policy} }}] }}"#

@@ -9,7 +9,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use http::StatusCode;
-use relent::{Clock, Driver, Target};
+use relent::clock::Clock;
+use relent::driver::{Driver, Target};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use tokio::time::{Instant, Sleep, sleep_until};
 

@@ -8,7 +8,8 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MODIFIED_SINC
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use relent::{Attempt, GaveUp, Summary, TokioClock};
+use relent::clock::TokioClock;
+use relent::{Attempt, GaveUp, Summary};
 use relent_core::{Cause, Decision, Kind, Progress, StopReason};
 use reqwest::{ResponseBuilderExt, Url};
 use tokio::time::Instant;
@@ -29,7 +30,7 @@ use relent_http::attempt::has_content;
 use relent_http::grpc;
 
 /// One download across its attempts; for a loop of your own around a
-/// [`Driver`](relent::Driver). [`Client::download`] is that loop.
+/// [`Driver`](relent::driver::Driver). [`Client::download`] is that loop.
 ///
 /// ```no_run
 /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use relent::{GaveUp, Leave, Next, Summary, TokioClock};
+use relent::clock::TokioClock;
+use relent::driver::{Leave, Next};
+use relent::{GaveUp, Summary};
 use relent_core::Decision;
 use tokio::time::Sleep;
 use tower_service::Service;

@@ -23,7 +23,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-use relent::{Clock, TokioClock};
+use relent::clock::{Clock, TokioClock};
 use relent_core::Instant;
 use reqwest::Url;
 use reqwest::redirect::{Attempt, Policy};

@@ -23,7 +23,7 @@
 //! | have the whole body in memory, resumed where it was cut off | [`RequestBuilder::whole_body`] |
 //! | write a body of any size somewhere | [`RequestBuilder::download`] into a [`Sink`] |
 //! | go on with a download of another process | [`Download::resume`] |
-//! | write the loop yourself | [`Download`] with a [`Driver`](relent::Driver) |
+//! | write the loop yourself | [`Download`] with a [`Driver`](relent::driver::Driver) |
 //! | retry in a stack of reqwest-middleware | `RetryMiddleware`, with the feature `middleware` |
 //! | retry the calls of another client | `relent_http::RetryLayer` |
 //!

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
-use relent::{Destination, Driver, SessionRandom, ToDestination, TokioClock};
+use relent::Destination;
+use relent::clock::TokioClock;
+use relent::driver::{Driver, ToDestination};
+use relent::random::SessionRandom;
 use relent_core::{
     Cause, Decision, Failure, Hedge, Hop, Instant, Kind, Pattern, Policy, Repeatable, StopReason,
 };

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use relent::{Leave, RaceEvent, Racer, Running};
+use relent::driver::Leave;
+use relent::race::{RaceEvent, Racer, Running};
 use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
 
 use crate::attempt::{Broken, Failed};

@@ -13,7 +13,8 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use relent::{Backoff, BudgetConfig, Jitter, Pattern, Policy, PolicyBuilder, StopReason};
+use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
+use relent::{Backoff, Jitter, Policy, StopReason};
 use relent_reqwest::recipe;
 use relent_reqwest::{AttemptError, Body, Client, Error, IdempotencyKey, KeyForm, Response};
 use scripted::{PATIENCE, Server, Step, cut, cut_off_in_silence, pattern, response, rest};
@@ -312,7 +313,7 @@ async fn waits_may_be_a_function_of_attempt_error_and_response() {
         .as_ref()
         .unwrap()
         .entries()
-        .map(relent::TraceEntry::wait)
+        .map(relent::trace::TraceEntry::wait)
         .collect();
     assert_eq!(
         waits,

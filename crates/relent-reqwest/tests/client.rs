@@ -14,10 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{Method, Request, Response};
-use relent::{
-    Backoff, Budget, BudgetConfig, Destination, GaveUp, Jitter, Policy, PolicyBuilder, StopReason,
-    Summary,
-};
+use relent::destination::Budget;
+use relent::policy::{BudgetConfig, PolicyBuilder};
+use relent::{Backoff, Destination, GaveUp, Jitter, Policy, StopReason, Summary};
 use relent_reqwest::recipe;
 use relent_reqwest::{AttemptError, Body, Client, Error, Resumable, Sink};
 use scripted::{

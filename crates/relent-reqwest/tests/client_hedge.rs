@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use relent::{
-    Backoff, Budget, BudgetConfig, Cause, Decision, Destination, Hedge, HedgeConfig, Jitter,
-    Policy, PolicyBuilder, StopReason,
-};
+use relent::destination::{Budget, Hedge};
+use relent::driver::Decision;
+use relent::failure::Cause;
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
+use relent::{Backoff, Destination, Jitter, Policy, StopReason};
 use relent_reqwest::{AttemptError, Body, Client, Error, IdempotencyKey};
 use relent_reqwest::{RequestBuilder, Response, recipe};
 use scripted::{Server, Step, cut_off_in_silence, response};
@@ -254,7 +255,7 @@ async fn when_all_have_failed_it_is_decided_once_by_what_says_most_plainly_to_st
     );
     let response = result.unwrap();
     let trace = response.summary().trace.as_ref().unwrap();
-    let decided = |entry: &&relent::TraceEntry| entry.decision.is_some();
+    let decided = |entry: &&relent::trace::TraceEntry| entry.decision.is_some();
     assert_eq!(trace.entries().filter(decided).count(), 1);
     assert_eq!(trace.entries().len(), 2);
     assert_eq!(response.text().await.unwrap(), "later");

@@ -18,10 +18,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use relent::{
-    Backoff, Budget, BudgetConfig, Decision, Destination, Driver, GaveUp, Jitter, Policy,
-    PolicyBuilder, StopReason, Summary, TokioClock,
-};
+use relent::clock::TokioClock;
+use relent::destination::Budget;
+use relent::driver::{Decision, Driver};
+use relent::policy::{BudgetConfig, PolicyBuilder};
+use relent::{Backoff, Destination, GaveUp, Jitter, Policy, StopReason, Summary};
 use relent_reqwest::recipe;
 use relent_reqwest::{
     AttemptError, Body, Client, Download, Failed, Last, Resumable, Sink, ToWriter,

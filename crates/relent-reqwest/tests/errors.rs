@@ -6,7 +6,8 @@ use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
-use relent::{DynError, GaveUp, Policy, VirtualClock, blocking};
+use relent::error::DynError;
+use relent::{GaveUp, Policy, VirtualClock, blocking};
 use relent_core::{Cause, Kind, Network};
 use relent_http::{NotReplayable, ServiceError};
 use relent_reqwest::{AttemptError, Client, Error, network};

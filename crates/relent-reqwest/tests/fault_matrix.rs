@@ -9,7 +9,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use relent::{Backoff, Jitter, Pattern, Policy, PolicyBuilder, StopReason, TraceEntry};
+use relent::policy::{Pattern, PolicyBuilder};
+use relent::trace::TraceEntry;
+use relent::{Backoff, Jitter, Policy, StopReason};
 use relent_reqwest::recipe;
 use relent_reqwest::{Client, Error};
 use scripted::{Server, Step, cut, response};
@@ -456,9 +458,9 @@ async fn every_silence_is_repeated_exactly_where_the_rules_say() {
     /// Only the attempt that meets the silence is short of time.
     const LIMIT: Duration = Duration::from_millis(500);
     fn impatient() -> PolicyBuilder {
-        policy().attempt_timeout(LIMIT).rule(relent::Rule {
+        policy().attempt_timeout(LIMIT).rule(relent::policy::Rule {
             attempt_timeout: Some(PATIENCE),
-            ..relent::Rule::on([Pattern::Timeout])
+            ..relent::policy::Rule::on([Pattern::Timeout])
         })
     }
     let rows: Vec<Fault> = faults().into_iter().filter(silent).collect();

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use http::{Extensions, Method};
-use relent::{Backoff, GaveUp, Jitter, Policy, PolicyBuilder, Repeatable, StopReason, Summary};
+use relent::failure::Repeatable;
+use relent::policy::PolicyBuilder;
+use relent::{Backoff, GaveUp, Jitter, Policy, StopReason, Summary};
 use relent_http::Replay;
 use relent_reqwest::recipe;
 use relent_reqwest::{AttemptError, RetryMiddleware};

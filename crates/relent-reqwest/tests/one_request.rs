@@ -13,9 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request};
-use relent::{
-    Backoff, Destination, GateConfig, Jitter, Pattern, Policy, PolicyBuilder, StopReason,
-};
+use relent::policy::{GateConfig, Pattern, PolicyBuilder};
+use relent::{Backoff, Destination, Jitter, Policy, StopReason};
 use relent_reqwest::recipe;
 use relent_reqwest::{Body, Client, RetryMiddleware};
 use reqwest_middleware::ClientBuilder;
@@ -162,7 +161,7 @@ async fn a_status_that_is_listed_is_a_failure_whatever_it_is() {
     // By a rule as well.
     let server = Server::script(script());
     let get = request(Method::GET, &server.url("/"), None);
-    let ruled = quick().rule(relent::Rule::on([Pattern::Status(200, 202)]));
+    let ruled = quick().rule(relent::policy::Rule::on([Pattern::Status(200, 202)]));
     let ending = sent(&client(ruled), &get).await;
     assert_eq!(ending, (200, Some(StopReason::RetriesExhausted), 4));
 }

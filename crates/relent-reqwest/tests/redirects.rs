@@ -19,10 +19,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
-use relent::{
-    Backoff, BudgetConfig, Destination, Destinations, GaveUp, Hedge, HedgeConfig, Jitter, Policy,
-    PolicyBuilder, StopReason, Summary,
-};
+use relent::destination::Hedge;
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
+use relent::{Backoff, Destination, Destinations, GaveUp, Jitter, Policy, StopReason, Summary};
 use relent_http::{AnsweredBy, RetryLayer};
 use relent_reqwest::{AttemptError, Body, Client, RetryMiddleware};
 use relent_reqwest::{recipe, watched};

@@ -48,7 +48,7 @@ pub use crate::ticker::BlockingTicker as Ticker;
 pub fn retry<F, O>(
     policy: &Policy,
     mut operation: F,
-) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::AnyError, (), StdClock>
+) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::classify::AnyError, (), StdClock>
 where
     F: FnMut() -> O,
 {
@@ -60,7 +60,7 @@ where
 pub fn retry_with<F, O>(
     policy: &Policy,
     operation: F,
-) -> Retry<'_, Blocking<F, O>, crate::AnyError, (), StdClock>
+) -> Retry<'_, Blocking<F, O>, crate::classify::AnyError, (), StdClock>
 where
     F: FnMut(Attempt) -> O,
 {
@@ -285,7 +285,8 @@ pub trait RetryExt<O>: FnMut() -> O + Sized {
     fn retry(
         self,
         policy: &Policy,
-    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::AnyError, (), StdClock> {
+    ) -> Retry<'_, Blocking<impl FnMut(Attempt) -> O, O>, crate::classify::AnyError, (), StdClock>
+    {
         retry(policy, self)
     }
 }

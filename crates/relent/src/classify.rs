@@ -26,7 +26,8 @@ pub enum Judged<S, L> {
 /// closures.
 ///
 /// ```
-/// use relent::{Classify, Failure, Judged};
+/// use relent::Failure;
+/// use relent::classify::{Classify, Judged};
 ///
 /// /// An exit status: 0 is good, 2 cannot be helped.
 /// struct ByStatus;
@@ -116,7 +117,8 @@ impl<O, F: FnMut(&O) -> Option<Failure>> Classify<O> for ByOutcome<F> {
 /// `?` makes an error [`Transient`](Self::Transient).
 ///
 /// ```
-/// use relent::{Marked, Policy, StopReason, blocking};
+/// use relent::{Policy, StopReason, blocking};
+/// use relent::classify::Marked;
 ///
 /// let result = blocking::retry(Policy::PATIENT, || -> Result<u32, Marked<_>> {
 ///     "12a".parse().map_err(Marked::Permanent)

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use web_time as system;
 
-use relent_core::Instant;
+pub use relent_core::Instant;
 
 #[cfg(all(
     feature = "tokio",
@@ -170,7 +170,7 @@ fn on_time_line(now: system::Instant) -> Instant {
 /// let result = blocking::retry(&policy, || Err::<(), _>("down")).clock(&clock).run();
 /// assert!(result.is_err());
 /// assert_eq!(clock.sleeps(), [60, 60, 60].map(Duration::from_secs));
-/// # Ok::<(), relent::PolicyError>(())
+/// # Ok::<(), relent::policy::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {

@@ -8,9 +8,9 @@ use std::task::Waker;
 
 #[cfg(feature = "metrics")]
 use relent_core::Instant;
-use relent_core::{
-    Access, Answer, Budget, Cooldown, Gate, Hedge, HedgeConfig, Outbound, Policy, Random,
-    RequestRate,
+use relent_core::{Access, Answer, HedgeConfig, Outbound, Policy, Random};
+pub use relent_core::{
+    Budget, Caller, Cooldown, Ended, Gate, Hedge, Holding, Latencies, Pass, RequestRate, Taken,
 };
 
 use crate::clock::Clock;
@@ -133,13 +133,15 @@ impl Destination {
     /// [`StopReason::RetryLater`](crate::StopReason::RetryLater) and the instant of that slot.
     ///
     /// ```
-    /// use relent::{Destination, Policy, RequestRate, RequestRateConfig};
+    /// use relent::{Destination, Policy};
+    /// use relent::destination::RequestRate;
+    /// use relent::policy::RequestRateConfig;
     ///
     /// // A contract of 100 requests per second, or fewer if the service says so.
     /// let config = RequestRateConfig { adapt: true, ..RequestRateConfig::new(100.0) };
     /// let rate = RequestRate::new(&config)?;
     /// let there = Destination::new(Policy::STANDARD).with_request_rate(rate);
-    /// # Ok::<(), relent::PolicyError>(())
+    /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     #[must_use]
     pub fn with_request_rate(self, rate: RequestRate) -> Self {
@@ -158,10 +160,11 @@ impl Destination {
     /// goes on waiting, by the new rules. A call that has begun keeps the policy that it began with.
     ///
     /// With a policy whose [retries are off](Policy::is_off) calls make one attempt, and none is parked
-    /// (design rule 14). `clock` is that of the calls: [`StdClock`](crate::StdClock), or tokio's.
+    /// (design rule 14). `clock` is that of the calls: [`StdClock`](crate::clock::StdClock), or tokio's.
     ///
     /// ```
-    /// use relent::{Destination, Policy, StdClock, StopReason};
+    /// use relent::{Destination, Policy, StopReason};
+    /// use relent::clock::StdClock;
     ///
     /// let orders = Destination::new(Policy::STANDARD);
     /// orders.set_policy(Policy::STANDARD.clone().without_retries(), &StdClock);

@@ -10,9 +10,10 @@ use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use relent_core::{
-    Attempt, Budget, Call, Cause, Decision, Failure, Holding, Instant, Leave, Policy, Random,
-    Repeatable, Stop, StopReason, Trace,
+    Attempt, Budget, Call, Cause, Failure, Holding, Instant, Policy, Random, Repeatable,
+    StopReason, Trace,
 };
+pub use relent_core::{Decision, Leave, Next, Session, Stop};
 
 use crate::clock::Clock;
 use crate::destination::{Destination, Locked};
@@ -47,7 +48,9 @@ pub struct Summary {
 /// gives its retry back to the budget (design rule 12).
 ///
 /// ```
-/// use relent::{Decision, Driver, Failure, Next, Policy, StdClock};
+/// use relent::{Failure, Policy};
+/// use relent::clock::StdClock;
+/// use relent::driver::{Decision, Driver, Next};
 ///
 /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
 /// let Next::Start(leave) = driver.enter(None) else {
@@ -206,7 +209,9 @@ where
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use relent::{Destination, Driver, Next, Policy, StdClock};
+    /// use relent::{Destination, Policy};
+    /// use relent::clock::StdClock;
+    /// use relent::driver::{Driver, Next};
     ///
     /// let policy = Arc::new(Policy::STANDARD.clone());
     /// let there = Some(Arc::new(Destination::new(policy.clone())));
@@ -248,7 +253,9 @@ where
     /// the failure. A `bool` is the caller's word, which no policy overrules; see [`Repeatable`].
     ///
     /// ```
-    /// use relent::{Driver, Failure, Next, Policy, StdClock, StopReason};
+    /// use relent::{Failure, Policy, StopReason};
+    /// use relent::clock::StdClock;
+    /// use relent::driver::{Driver, Next};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
     /// if let Next::Start(leave) = driver.enter(None) {
@@ -286,7 +293,9 @@ where
     /// replayable".
     ///
     /// ```
-    /// use relent::{Driver, Failure, Next, Policy, StdClock, StopReason};
+    /// use relent::{Failure, Policy, StopReason};
+    /// use relent::clock::StdClock;
+    /// use relent::driver::{Driver, Next};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
     /// if let Next::Start(leave) = driver.enter(None) {
@@ -329,7 +338,9 @@ where
     /// wait is for [`on_failure_unless`](Self::on_failure_unless).
     ///
     /// ```
-    /// use relent::{Decision, Driver, Failure, Next, Policy, StdClock, StopReason};
+    /// use relent::{Failure, Policy, StopReason};
+    /// use relent::clock::StdClock;
+    /// use relent::driver::{Decision, Driver, Next};
     ///
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).start();
     /// if let Next::Start(leave) = driver.enter(None) {
@@ -351,7 +362,7 @@ where
     }
 
     /// The same while the call waits of its own until `until`. Returns how long it waits from now:
-    /// never longer than it would have. See [`Session::hasten`](crate::Session::hasten), which is asked once for each wait.
+    /// never longer than it would have. See [`Session::hasten`](crate::driver::Session::hasten), which is asked once for each wait.
     pub fn hasten(&mut self, until: Instant) -> Duration {
         self.call.hasten(&mut self.environment, until)
     }
@@ -359,10 +370,13 @@ where
     /// The running attempt has brought the operation on for good, though it fails: the count of
     /// retries and the backoff begin anew, and limits of time hold. Its destination is up: the failure
     /// that follows is no sign against it. To be said before the failure; see
-    /// [`Session::on_progress`](crate::Session::on_progress).
+    /// [`Session::on_progress`](crate::driver::Session::on_progress).
     ///
     /// ```
-    /// use relent::{Decision, Driver, Failure, Next, Policy, Progress, StdClock};
+    /// use relent::{Failure, Policy};
+    /// use relent::clock::StdClock;
+    /// use relent::driver::{Decision, Driver, Next};
+    /// use relent::failure::Progress;
     ///
     /// let policy = Policy::STANDARD.clone().into_builder().max_retries(1).build()?;
     /// let mut driver = Driver::builder(&policy, StdClock).start();
@@ -378,7 +392,7 @@ where
     ///     let decision = driver.on_failure(&Failure::ambiguous());
     ///     assert!(matches!(decision, Decision::Retry { .. }));
     /// }
-    /// # Ok::<(), relent::PolicyError>(())
+    /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     pub fn on_progress(&mut self) {
         self.call.progressed(&mut self.environment);
@@ -395,7 +409,10 @@ where
     ///
     /// ```
     /// use std::time::Duration;
-    /// use relent::{Clock, Destination, Driver, Failure, Hint, Hop, Next, Policy, StdClock};
+    /// use relent::{Destination, Failure, Hint, Policy};
+    /// use relent::clock::{Clock, StdClock};
+    /// use relent::driver::{Driver, Next};
+    /// use relent::failure::Hop;
     ///
     /// let (asked, answered) = (Destination::new(Policy::STANDARD), Destination::new(Policy::STANDARD));
     /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).destination(&asked).start();

@@ -75,8 +75,8 @@ pub struct GaveUp<L> {
 }
 
 impl<L> GaveUp<L> {
-    /// The error of a loop of your own around a [`Driver`](crate::Driver): its last error, and
-    /// [`Driver::summary`](crate::Driver::summary).
+    /// The error of a loop of your own around a [`Driver`](crate::driver::Driver): its last error, and
+    /// [`Driver::summary`](crate::driver::Driver::summary).
     pub fn new(last: Option<L>, summary: Summary) -> Self {
         Self {
             last,
@@ -225,7 +225,8 @@ impl<L> GaveUp<L> {
 ///
 /// ```
 /// # use std::fmt;
-/// use relent::{NoLastError, StopReason};
+/// use relent::StopReason;
+/// use relent::error::NoLastError;
 ///
 /// #[derive(Debug)]
 /// enum MyError {

@@ -25,25 +25,25 @@
 //! | to | call |
 //! |---|---|
 //! | retry an async operation | [`retry`], or `operation.retry(&policy)` with [`RetryExt`] |
-//! | send a second attempt when the first takes long | [`hedge`](PolicyBuilder::hedge) in the policy |
+//! | send a second attempt when the first takes long | [`hedge`](policy::PolicyBuilder::hedge) in the policy |
 //! | know the attempt number and the time left in it | [`retry_with`] |
 //! | use captured `&mut` state in it | [`retry_mut`]; in a spawned task [`retry_on`] |
 //! | retry a blocking operation | [`blocking::retry`] |
 //! | ask until a job is done | [`poll`] |
 //! | read, modify and write, again on a conflict | [`update`] |
-//! | write the loop yourself | [`Ticker`], or [`Driver`] with everything |
+//! | write the loop yourself | [`Ticker`], or [`Driver`](driver::Driver) with everything |
 //!
 //! Each gives a [`Retry`], which takes what else there is to say: which errors ([`Retry::when`],
 //! [`Retry::classify`], [`Retry::marked`]) or values ([`Retry::classify_outcome`]) are failures, who
 //! hears of them ([`Retry::notify`]), which [`Destination`] it goes to, what cancels it
 //! ([`Retry::cancel_on`]), which clock and random source are used. Calling one of them declares that
-//! the operation may run twice without harm; for what may not, [`DriverBuilder::repeatable`].
+//! the operation may run twice without harm; for what may not, [`DriverBuilder::repeatable`](driver::DriverBuilder::repeatable).
 //!
 //! # What to retry by
 //!
 //! A [`Policy`] is a value: a preset ([`Policy::STANDARD`] for clients that share a destination,
 //! [`Policy::PATIENT`] for one caller that would rather wait), one that is built, or one that is
-//! read from TOML or JSON ([`NamedPolicy::load`]).
+//! read from TOML or JSON (`NamedPolicy::load`, with the feature `toml`).
 //!
 //! ```
 //! use std::time::Duration;
@@ -66,13 +66,13 @@
 //!
 //! # Testing
 //!
-//! A [`VirtualClock`] makes waits take no time and writes them down; [`Draw`] pins the random draws;
+//! A [`VirtualClock`] makes waits take no time and writes them down; [`Draw`](random::Draw) pins the random draws;
 //! under tokio's paused time nothing need be injected.
 //!
 //! # Features
-//! - `tokio` (default): waits by tokio's timer. Without it, pass a [`Sleeper`] of your own to
+//! - `tokio` (default): waits by tokio's timer. Without it, pass a [`Sleeper`](clock::Sleeper) of your own to
 //!   [`Retry::clock`]; the blocking forms need nothing.
-//! - `toml` (default): policy files and the presets by name.
+//! - `toml`: policy files and the presets by name.
 //! - `serde`: [`Policy`] in files of your own, and the trace as JSON.
 //! - `tracing`, `metrics`: what sessions tell while they run; see [`observe`].
 //! - `js`: clock and random seeds in a browser; see below.
@@ -83,7 +83,7 @@
 //! `wasm32-unknown-unknown` has neither a clock, so that the standard library's panics, nor randomness,
 //! so that all pages that failed together would come back together. There the feature `js` is needed,
 //! which takes both from the page; without it this crate does not compile. Nothing of the page waits:
-//! pass a [`Sleeper`] to [`Retry::clock`]. Tokio's clock is not there, and no thread can be blocked.
+//! pass a [`Sleeper`](clock::Sleeper) to [`Retry::clock`]. Tokio's clock is not there, and no thread can be blocked.
 //!
 //! Without an operating system and without JavaScript there is `relent-core`, which is told time and
 //! randomness; for processors without atomics of 64 bits too.
@@ -99,24 +99,24 @@ compile_error!(
      the feature `js` of relent; elsewhere use relent-core, which is told both"
 );
 
+mod after_attempt;
 pub mod blocking;
 #[doc = include_str!("../docs/cenkalti.md")]
 pub mod cenkalti {}
-mod after_attempt;
 mod borrowing;
-mod classify;
-mod clock;
-mod destination;
+pub mod classify;
+pub mod clock;
+pub mod destination;
 mod destinations;
-mod driver;
+pub mod driver;
 mod dyn_error;
 mod future;
 mod gave_up;
 mod hedged;
-mod hook;
-mod interrupt;
+pub mod hook;
+pub mod interrupt;
 pub mod observe;
-mod operation;
+pub mod operation;
 #[cfg(feature = "toml")]
 mod policy_file;
 #[cfg(feature = "toml")]
@@ -124,54 +124,66 @@ mod policy_lookup;
 mod poll;
 #[cfg(feature = "toml")]
 pub mod presets;
-mod race;
-mod random;
+pub mod race;
+pub mod random;
 mod retry;
 mod ticker;
-mod timer;
+pub mod timer;
 #[cfg(feature = "serde")]
 mod trace_json;
 mod update;
 
-pub use classify::{AnyError, ByError, ByMark, ByOutcome, Classify, Judged, Marked};
-#[cfg(all(
-    feature = "tokio",
-    not(all(target_arch = "wasm32", target_os = "unknown"))
-))]
-pub use clock::TokioClock;
-pub use clock::{BlockingSleeper, Clock, Sleeper, StdClock, VirtualClock, VirtualSleep};
+pub use clock::VirtualClock;
 pub use destination::Destination;
 pub use destinations::Destinations;
-pub use driver::{
-    ByDestination, Driver, DriverBuilder, NoDestination, PolicyOfCaller, Summary, Target,
-    ToDestination,
-};
-pub use dyn_error::DynError;
-pub use future::RetryFuture;
-pub use gave_up::{GaveUp, NoLastError};
-pub use hook::{Hook, Notice, Notify};
-pub use interrupt::{Activity, Both, CancelOn, Interrupt, Interruption, OnActivity};
-pub use operation::{
-    AsyncOperation, Blocking, Borrowing, BoxFuture, OnState, Operation, Plain, WithAttempt,
-};
+pub use driver::Summary;
+pub use gave_up::GaveUp;
+pub use interrupt::Activity;
 #[cfg(feature = "toml")]
-pub use policy_file::{NamedPolicy, PolicyFile, PolicyFileError};
-pub use poll::{ByPolled, Polled, poll};
-pub use race::{RaceEvent, Running};
-pub use random::SessionRandom;
-pub use retry::{DefaultClock, Retry, RetryExt, retry, retry_mut, retry_on, retry_with};
+pub use policy_file::NamedPolicy;
+pub use poll::{Polled, poll};
+pub use relent_core::{Attempt, Backoff, Failure, Hint, Jitter, Kind, Policy, StopReason};
+pub use retry::{Retry, RetryExt, retry, retry_mut, retry_on, retry_with};
 pub use ticker::Ticker;
-pub use timer::Timer;
-#[cfg(feature = "serde")]
-pub use trace_json::{TraceJson, rfc3339};
-pub use update::{ByWritten, Written, update};
+pub use update::{Written, update};
 
-pub use relent_core::{
-    Advice, Attempt, Audience, Backoff, Budget, BudgetConfig, Caller, Cause, Ceiling, Charge,
-    Cooldown, Decision, Doubt, Draw, DurationError, Ended, Failure, Gate, GateConfig, GrpcCode,
-    GrpcCodeError, Hedge, HedgeConfig, HedgeDelay, Hint, HintMode, HintSource, Histogram, Holding,
-    Hop, Instant, Jitter, JitterError, Kind, Latencies, Leave, MAX_HEDGES, Network, Next, Pass,
-    Pattern, PatternError, Phase, Policy, PolicyBuilder, PolicyError, Progress, Race, Raced, Racer,
-    Random, Repeatable, RequestRate, RequestRateConfig, Rule, Scope, Session, Stop, StopReason,
-    Taken, ThrottleConfig, Trace, TraceEntry, Waits, format_duration, parse_duration,
-};
+/// What policies are made of, and how files of them are read.
+pub mod policy {
+    #[cfg(feature = "toml")]
+    pub use crate::policy_file::{PolicyFile, PolicyFileError};
+    pub use relent_core::{
+        BudgetConfig, Ceiling, Charge, Doubt, DurationError, GateConfig, HedgeConfig, HedgeDelay,
+        HintMode, JitterError, MAX_HEDGES, Pattern, PatternError, Phase, PolicyBuilder,
+        PolicyError, RequestRateConfig, Rule, ThrottleConfig, Waits, format_duration,
+        parse_duration,
+    };
+}
+
+/// What a [`Failure`] says: its cause, how far it reaches, and what the server said about time.
+pub mod failure {
+    pub use relent_core::{
+        Advice, Audience, Cause, GrpcCode, GrpcCodeError, HintSource, Hop, Network, Progress,
+        Repeatable, Scope,
+    };
+}
+
+/// Errors beside [`GaveUp`].
+pub mod error {
+    pub use crate::dyn_error::DynError;
+    pub use crate::gave_up::NoLastError;
+}
+
+/// The account of every attempt.
+pub mod trace {
+    #[cfg(feature = "serde")]
+    pub use crate::trace_json::{TraceJson, rfc3339};
+    pub use relent_core::{Histogram, Trace, TraceEntry};
+}
+
+/// Types that appear in signatures and are seldom written.
+pub mod types {
+    pub use crate::future::RetryFuture;
+    pub use crate::poll::ByPolled;
+    pub use crate::retry::DefaultClock;
+    pub use crate::update::ByWritten;
+}

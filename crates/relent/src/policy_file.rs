@@ -35,7 +35,7 @@ pub struct NamedPolicy {
 /// the first character is `{`.
 ///
 /// ```
-/// use relent::PolicyFile;
+/// use relent::policy::PolicyFile;
 ///
 /// let file = PolicyFile::parse(
 ///     r#"
@@ -54,7 +54,7 @@ pub struct NamedPolicy {
 ///
 /// let error = PolicyFile::parse("max_retrys = 3").unwrap_err().to_string();
 /// assert!(error.starts_with("unknown key `max_retrys` (line 1, column 1): did you mean `max_retries`?"));
-/// # Ok::<(), relent::PolicyFileError>(())
+/// # Ok::<(), relent::policy::PolicyFileError>(())
 /// ```
 ///
 /// # Keys

@@ -34,7 +34,7 @@ impl NamedPolicy {
     ///
     /// let off = NamedPolicy::load("off")?;
     /// assert_eq!(off.policy.max_retries(), Some(0));
-    /// # Ok::<(), relent::PolicyFileError>(())
+    /// # Ok::<(), relent::policy::PolicyFileError>(())
     /// ```
     pub fn load(spec: &str) -> Result<Self, PolicyFileError> {
         if let Some(preset) = presets::get(spec) {

@@ -14,7 +14,7 @@ use crate::policy_file::{NamedPolicy, PolicyFile, PolicyFileError};
 /// assert!(preset.text.contains("max_elapsed = \"300s\""));
 /// let policy = preset.load()?.policy;
 /// assert_eq!(policy.max_retries(), None);
-/// # Ok::<(), relent::PolicyFileError>(())
+/// # Ok::<(), relent::policy::PolicyFileError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Preset {

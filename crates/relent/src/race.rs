@@ -5,19 +5,25 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use relent_core::{Cause, Failure, Hedge, Instant, Leave, Policy, Raced, Racer, Random};
+use relent_core::{Cause, Failure, Hedge, Instant, Leave, Policy, Random};
+pub use relent_core::{Race, Raced, Racer};
 
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Target};
 use crate::timer::Timer;
 
-/// The attempts of a [`Race`](relent_core::Race) as futures, for a loop of your own that hedges.
+/// The attempts of a [`Race`] as futures, for a loop of your own that hedges.
 ///
 /// Every attempt is in a box of its own. Dropping this drops those that run.
 ///
 /// ```
 /// use std::time::Duration;
-/// use relent::{Driver, Hedge, HedgeConfig, Policy, RaceEvent, Running, TokioClock};
+/// use relent::Policy;
+/// use relent::clock::TokioClock;
+/// use relent::destination::Hedge;
+/// use relent::driver::Driver;
+/// use relent::policy::HedgeConfig;
+/// use relent::race::{RaceEvent, Running};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

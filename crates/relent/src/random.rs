@@ -1,12 +1,12 @@
 //! The random stream of a session.
 
-use relent_core::Random;
+pub use relent_core::{Draw, Random};
 
 /// A small generator, one per session (design rule 13), seeded when it is first asked: an operation
 /// that succeeds at once never pays for it.
 ///
 /// ```
-/// use relent::{Random, SessionRandom};
+/// use relent::random::{Random, SessionRandom};
 ///
 /// let mut one = SessionRandom::with_seed(7);
 /// let mut two = SessionRandom::with_seed(7);

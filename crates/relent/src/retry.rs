@@ -19,14 +19,14 @@ use crate::random::SessionRandom;
 use relent_core::Attempt;
 
 /// The clock that [`retry`] uses: tokio's, or without the feature `tokio` and in a browser
-/// [`StdClock`](crate::StdClock), which cannot wait in async code.
+/// [`StdClock`](crate::clock::StdClock), which cannot wait in async code.
 #[cfg(all(
     feature = "tokio",
     not(all(target_arch = "wasm32", target_os = "unknown"))
 ))]
 pub type DefaultClock = crate::clock::TokioClock;
 /// The clock that [`retry`] uses: tokio's, or without the feature `tokio` and in a browser
-/// [`StdClock`](crate::StdClock), which cannot wait in async code.
+/// [`StdClock`](crate::clock::StdClock), which cannot wait in async code.
 #[cfg(not(all(
     feature = "tokio",
     not(all(target_arch = "wasm32", target_os = "unknown"))
@@ -391,7 +391,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     }
 
     /// Reads errors that say themselves whether repeating can help; see
-    /// [`Marked`](crate::Marked).
+    /// [`Marked`](crate::classify::Marked).
     #[inline]
     pub fn marked(self) -> Retry<'p, O, ByMark, H, K, R, X, D>
     where
@@ -467,9 +467,9 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         }
     }
 
-    /// Target to this destination, which all its callers share: retries come out of its budget, its
+    /// Goes to this destination, which all its callers share: retries come out of its budget, its
     /// cooldown is waited for, and while it is down requests are parked, fresh ones as well
-    /// ([`Gate`](crate::Gate)). A request whose limits end while it is parked gives up with
+    /// ([`Gate`](crate::destination::Gate)). A request whose limits end while it is parked gives up with
     /// [`StopReason::Gate`](crate::StopReason::Gate); if it was never attempted, there is no last
     /// error.
     ///
@@ -490,7 +490,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
     ///     .collect();
     /// assert_eq!(reasons[0], StopReason::RetriesExhausted);
     /// assert_eq!(reasons[9], StopReason::Budget);
-    /// # Ok::<(), relent::PolicyError>(())
+    /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     #[inline]
     pub fn destination(
@@ -527,7 +527,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.drive(|driver| driver.maybe_destination(destination))
     }
 
-    /// Keeps a [`Trace`](crate::Trace) of every attempt for the result.
+    /// Keeps a [`Trace`](crate::trace::Trace) of every attempt for the result.
     #[inline]
     pub fn traced(mut self) -> Self {
         self.driver = self.driver.traced();
@@ -548,7 +548,7 @@ impl<'p, O: Operation, C, H, K: Clock, R: Random, X, D: Target> Retry<'p, O, C, 
         self.random(SessionRandom::with_seed(seed))
     }
 
-    /// Draws from this random source, such as [`Draw::at(0.5)`](crate::Draw::at).
+    /// Draws from this random source, such as [`Draw::at(0.5)`](crate::random::Draw::at).
     #[inline]
     pub fn random<R2: Random>(self, random: R2) -> Retry<'p, O, C, H, K, R2, X, D> {
         self.drive(|driver| driver.random(random))

@@ -13,13 +13,14 @@ use crate::clock::Sleeper;
 /// The timer of one session, for its waits and its limits of time, one after the other. There is none
 /// before it is first set, and then it is set anew (design rule 10).
 ///
-/// For futures of your own over a [`Driver`](crate::Driver): see
-/// [`poll_enter`](crate::Driver::poll_enter).
+/// For futures of your own over a [`Driver`](crate::driver::Driver): see
+/// [`poll_enter`](crate::driver::Driver::poll_enter).
 ///
 /// ```
 /// use std::future::poll_fn;
 /// use std::time::Duration;
-/// use relent::{Timer, TokioClock};
+/// use relent::clock::TokioClock;
+/// use relent::timer::Timer;
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {

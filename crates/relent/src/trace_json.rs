@@ -11,7 +11,8 @@ use crate::driver::Summary;
 /// An account of a session as one JSON object: how it ended, and every attempt of its trace.
 ///
 /// ```
-/// use relent::{Policy, TraceJson, VirtualClock, blocking};
+/// use relent::{Policy, VirtualClock, blocking};
+/// use relent::trace::TraceJson;
 ///
 /// let gave_up = blocking::retry(Policy::STANDARD, || Err::<(), _>("down"))
 ///     .traced()

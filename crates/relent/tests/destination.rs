@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use relent::clock::Clock;
+use relent::driver::{Driver, Next};
+use relent::failure::Audience;
+use relent::policy::{BudgetConfig, ThrottleConfig};
 use relent::{
-    Audience, Backoff, BudgetConfig, Clock, Destination, Driver, Failure, Hint, Next, Policy,
-    Polled, StopReason, ThrottleConfig, VirtualClock, blocking, poll, retry, retry_mut,
+    Backoff, Destination, Failure, Hint, Policy, Polled, StopReason, VirtualClock, blocking, poll,
+    retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
 
@@ -275,7 +279,7 @@ fn a_throttled_destination_refuses_before_the_first_attempt() {
         let policy = Policy::builder(Backoff::None).max_retries(0);
         policy.throttle(ThrottleConfig::DEFAULT)
     };
-    let gate = relent::GateConfig::DEFAULT;
+    let gate = relent::policy::GateConfig::DEFAULT;
     for policy in [once().build().unwrap(), once().gate(gate).build().unwrap()] {
         let clock = VirtualClock::new();
         let there = Destination::new(&policy);
@@ -305,7 +309,7 @@ async fn polling_for_what_is_not_ready_is_no_failure_of_the_destination() {
         Instant::now(),
     );
     let policy = Policy::builder(Backoff::constant(SECOND / 100))
-        .gate(relent::GateConfig::DEFAULT)
+        .gate(relent::policy::GateConfig::DEFAULT)
         .unlimited_retries()
         .build()
         .unwrap();
@@ -338,10 +342,10 @@ async fn who_needs_no_gate_pays_for_none() {
 }
 
 /// Counts how often it is read; it stands still.
-struct Counted(relent::Instant, Cell<u32>);
+struct Counted(relent::clock::Instant, Cell<u32>);
 
 impl Clock for &Counted {
-    fn now(&self) -> relent::Instant {
+    fn now(&self) -> relent::clock::Instant {
         self.1.set(self.1.get() + 1);
         self.0
     }
@@ -353,7 +357,7 @@ fn rule_10_a_success_reads_no_clock_for_a_budget_and_two_for_a_gate() {
         .budget(BudgetConfig::DEFAULT)
         .build()
         .unwrap();
-    let began = relent::Instant::ORIGIN;
+    let began = relent::clock::Instant::ORIGIN;
     let reads = |policy: &Policy, there: &Destination, now| {
         let clock = Counted(now, Cell::new(0));
         let mut driver = Driver::builder(policy, &clock).destination(there).start();
@@ -393,7 +397,7 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
             self.woken.store(true, Ordering::Relaxed);
             // Asks the destination, and makes and drops a waiter of its own.
             let _ = (self.there.parked(), self.there.is_closed());
-            let mut driver = Driver::builder(Policy::STANDARD, relent::StdClock)
+            let mut driver = Driver::builder(Policy::STANDARD, relent::clock::StdClock)
                 .destination(&self.there)
                 .start();
             let _ = driver.enter(None);
@@ -405,9 +409,9 @@ fn a_waker_that_comes_back_to_the_destination_does_not_lock_up() {
         }
     }
     let policy = Policy::builder(Backoff::None)
-        .request_rate(relent::RequestRateConfig {
+        .request_rate(relent::policy::RequestRateConfig {
             burst: Some(1),
-            ..relent::RequestRateConfig::new(1.0)
+            ..relent::policy::RequestRateConfig::new(1.0)
         })
         .build()
         .unwrap();
@@ -484,9 +488,9 @@ async fn who_is_woken_and_goes_away_unpolled_strands_nobody() {
 /// Callers that were held back, queued or parked when it began go after it as well.
 #[tokio::test(start_paused = true)]
 async fn a_cooldown_holds_callers_that_wait_already() {
-    let rate = relent::RequestRateConfig {
+    let rate = relent::policy::RequestRateConfig {
         burst: Some(1),
-        ..relent::RequestRateConfig::new(10.0)
+        ..relent::policy::RequestRateConfig::new(10.0)
     };
     let policy = Policy::builder(Backoff::None)
         .max_retries(0)
@@ -521,16 +525,16 @@ async fn a_cooldown_holds_callers_that_wait_already() {
 #[test]
 fn a_blocked_thread_is_woken_when_the_caller_before_it_goes_away() {
     let policy = Policy::builder(Backoff::None)
-        .request_rate(relent::RequestRateConfig {
+        .request_rate(relent::policy::RequestRateConfig {
             burst: Some(1),
             // A slot in a day.
-            ..relent::RequestRateConfig::new(0.000_02)
+            ..relent::policy::RequestRateConfig::new(0.000_02)
         })
         .max_hint(Duration::from_secs(1_000_000))
         .build()
         .unwrap();
     let there = Destination::new(&policy);
-    let mut first = Driver::builder(&policy, relent::StdClock)
+    let mut first = Driver::builder(&policy, relent::clock::StdClock)
         .destination(&there)
         .start();
     assert!(matches!(first.enter(None), Next::Start(_)));

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent::{
-    Backoff, Budget, BudgetConfig, Decision, Destination, Driver, Failure, Policy, StopReason,
-    VirtualClock,
-};
+use relent::destination::Budget;
+use relent::driver::{Decision, Driver};
+use relent::policy::BudgetConfig;
+use relent::{Backoff, Destination, Failure, Policy, StopReason, VirtualClock};
 
 fn there() -> Arc<Destination> {
     let config = BudgetConfig {

@@ -8,10 +8,9 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use relent::{
-    Backoff, DynError, GaveUp, HedgeConfig, NamedPolicy, NoLastError, Policy, StopReason, blocking,
-    retry, retry_mut,
-};
+use relent::error::{DynError, NoLastError};
+use relent::policy::HedgeConfig;
+use relent::{Backoff, GaveUp, NamedPolicy, Policy, StopReason, blocking, retry, retry_mut};
 
 /// What the innermost error says.
 const ROOT: &str = "connection refused";

@@ -8,10 +8,12 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use relent::destination::Budget;
+use relent::driver::Decision;
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder};
 use relent::{
-    Backoff, Budget, BudgetConfig, Decision, Destination, Failure, HedgeConfig, Hint, Jitter,
-    Policy, PolicyBuilder, StopReason, Summary, Written, blocking, retry, retry_mut, retry_with,
-    update,
+    Backoff, Destination, Failure, Hint, Jitter, Policy, StopReason, Summary, Written, blocking,
+    retry, retry_mut, retry_with, update,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -225,7 +227,7 @@ async fn a_push_back_keeps_further_hedges_at_home_and_is_obeyed() {
         Does::Fail(10, later),
         Does::Answer(5),
     ];
-    let quick = policy().hint(relent::HintMode::Exact);
+    let quick = policy().hint(relent::policy::HintMode::Exact);
     let seen = run(quick, hedge, &there, &script).await;
     // The delay counts from when it was given, at 60 ms; no hedge joined at 100 ms.
     assert_eq!((seen.result, seen.started), (Ok(3), vec![0, 50, 5060]));

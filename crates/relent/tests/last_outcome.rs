@@ -4,9 +4,12 @@
 
 use std::time::Duration;
 
+use relent::clock::{Clock, TokioClock};
+use relent::driver::Driver;
+use relent::policy::{GateConfig, HedgeConfig, RequestRateConfig};
 use relent::{
-    Clock, Destination, Driver, Failure, GateConfig, GaveUp, HedgeConfig, Hint, Policy,
-    RequestRateConfig, StopReason, TokioClock, VirtualClock, blocking, retry, retry_mut, retry_on,
+    Destination, Failure, GaveUp, Hint, Policy, StopReason, VirtualClock, blocking, retry,
+    retry_mut, retry_on,
 };
 use tokio::time::sleep;
 

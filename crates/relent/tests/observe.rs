@@ -6,11 +6,14 @@ mod collector;
 use std::time::Duration;
 
 use collector::{Collector, Measured, measure};
+use relent::destination::Budget;
+use relent::driver::Driver;
+use relent::failure::{Cause, HintSource};
 use relent::observe::{self, Label};
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
 use relent::{
-    Backoff, Budget, BudgetConfig, Cause, Destination, Driver, Failure, HedgeConfig, Hint,
-    HintSource, Jitter, Policy, PolicyBuilder, Polled, RequestRateConfig, StopReason, Ticker,
-    VirtualClock, blocking, poll, retry_with,
+    Backoff, Destination, Failure, Hint, Jitter, Policy, Polled, StopReason, Ticker, VirtualClock,
+    blocking, poll, retry_with,
 };
 use tracing::Level;
 
@@ -356,8 +359,8 @@ fn the_page_on_observability_has_every_name() {
 async fn what_holds_requests_back_is_counted_and_timed() {
     let policy = policy()
         .max_retries(0)
-        .gate(relent::GateConfig::DEFAULT)
-        .request_rate(relent::RequestRateConfig::new(100.0))
+        .gate(relent::policy::GateConfig::DEFAULT)
+        .request_rate(relent::policy::RequestRateConfig::new(100.0))
         .build()
         .unwrap();
     let there = Destination::new(&policy);

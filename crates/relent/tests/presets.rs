@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
-use relent::{
-    Cause, Ceiling, Decision, Draw, Failure, Hint, HintMode, Instant, Kind, NamedPolicy, Network,
-    Policy, Session, StopReason, presets,
-};
+use relent::clock::Instant;
+use relent::driver::{Decision, Session};
+use relent::failure::{Cause, Network};
+use relent::policy::{Ceiling, HintMode};
+use relent::random::Draw;
+use relent::{Failure, Hint, Kind, NamedPolicy, Policy, StopReason, presets};
 
 fn load(name: &str) -> Policy {
     presets::get(name).unwrap().load().unwrap().policy

@@ -5,10 +5,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use relent::{
-    Backoff, BudgetConfig, Destination, Failure, GateConfig, HedgeConfig, Jitter, Policy,
-    PolicyBuilder, RequestRateConfig, StopReason, TokioClock, VirtualClock,
-};
+use relent::clock::TokioClock;
+use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
+use relent::{Backoff, Destination, Failure, Jitter, Policy, StopReason, VirtualClock};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -251,7 +250,7 @@ async fn a_throttle_is_switched_on_and_off() {
     assert_eq!(refused().await, 0);
     let throttled = policy()
         .max_retries(0)
-        .throttle(relent::ThrottleConfig::DEFAULT);
+        .throttle(relent::policy::ThrottleConfig::DEFAULT);
     there.set_policy(build(throttled), &TokioClock);
     assert!(refused().await > 100);
     there.set_policy(build(policy().max_retries(0)), &TokioClock);

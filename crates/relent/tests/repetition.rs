@@ -5,10 +5,11 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use relent::classify::Marked;
+use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, Pattern};
 use relent::{
-    Activity, Backoff, BudgetConfig, Destination, GateConfig, HedgeConfig, Jitter, Marked, Pattern,
-    Policy, Polled, StopReason, Ticker, VirtualClock, Written, blocking, poll, presets, retry,
-    update,
+    Activity, Backoff, Destination, Jitter, Policy, Polled, StopReason, Ticker, VirtualClock,
+    Written, blocking, poll, presets, retry, update,
 };
 use tokio::time::{Instant, advance, sleep};
 

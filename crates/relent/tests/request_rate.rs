@@ -7,9 +7,9 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use relent::policy::{GateConfig, HedgeConfig, RequestRateConfig};
 use relent::{
-    Backoff, Destination, Failure, GateConfig, HedgeConfig, Policy, RequestRateConfig, StopReason,
-    VirtualClock, blocking, retry, retry_mut,
+    Backoff, Destination, Failure, Policy, StopReason, VirtualClock, blocking, retry, retry_mut,
 };
 use tokio::time::{Instant, sleep};
 
@@ -161,7 +161,7 @@ async fn a_session_that_is_dropped_before_its_attempt_gives_its_slot_back() {
     let policy = policy();
     let there = Destination::new(&policy);
     {
-        let mut driver = relent::Driver::builder(&policy, relent::TokioClock)
+        let mut driver = relent::driver::Driver::builder(&policy, relent::clock::TokioClock)
             .destination(&there)
             .start();
         let _ = driver.entered().await.unwrap();

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use relent::classify::Marked;
+use relent::clock::{Clock, Instant, Sleeper};
+use relent::random::Draw;
 use relent::{
-    Activity, Backoff, Clock, Destination, Draw, Failure, Hint, Instant, Jitter, Marked, Policy,
-    Polled, Sleeper, StopReason, Ticker, VirtualClock, blocking, poll, retry, retry_mut,
-    retry_with,
+    Activity, Backoff, Destination, Failure, Hint, Jitter, Policy, Polled, StopReason, Ticker,
+    VirtualClock, blocking, poll, retry, retry_mut, retry_with,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,7 +45,7 @@ impl Sleeper for &Watched {
     }
 }
 
-impl relent::BlockingSleeper for &Watched {
+impl relent::clock::BlockingSleeper for &Watched {
     fn block(&self, _: Duration) -> bool {
         true
     }
@@ -266,7 +268,7 @@ async fn the_last_real_error_survives_an_attempt_that_was_cut_off() {
 async fn rule_12_a_dropped_future_gives_its_retry_back() {
     let policy = plain(5)
         .into_builder()
-        .budget(relent::BudgetConfig {
+        .budget(relent::policy::BudgetConfig {
             per_second: 0.0,
             ratio: 0.0,
             ..Default::default()
@@ -295,7 +297,7 @@ async fn rule_12_a_dropped_future_gives_its_retry_back() {
 async fn a_retry_that_ran_is_not_given_back() {
     let policy = plain(1)
         .into_builder()
-        .budget(relent::BudgetConfig {
+        .budget(relent::policy::BudgetConfig {
             per_second: 0.0,
             ratio: 0.0,
             ..Default::default()
@@ -387,7 +389,10 @@ async fn summary_and_trace_explain_every_attempt() {
         (3, 3 * SECOND, None)
     );
     let trace = summary.trace.unwrap();
-    let waits: Vec<_> = trace.entries().map(relent::TraceEntry::wait).collect();
+    let waits: Vec<_> = trace
+        .entries()
+        .map(relent::trace::TraceEntry::wait)
+        .collect();
     assert_eq!(waits, [Some(SECOND), Some(2 * SECOND), None]);
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use relent::Pattern;
+use relent::policy::Pattern;
 
 use super::data::Data;
 use crate::options::{PolicyOptions, Retries, duration, retries};

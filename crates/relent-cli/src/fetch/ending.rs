@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind};
 use http::{Method, StatusCode};
 use indicatif::HumanBytes;
 use nix::sys::signal::Signal;
-use relent::{Cause, Failure, Network, StopReason, Summary};
+use relent::failure::{Cause, Network};
+use relent::{Failure, StopReason, Summary};
 use relent_reqwest::AttemptError;
 
 use super::output::{Output, UNWRITABLE};

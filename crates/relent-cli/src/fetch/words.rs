@@ -4,7 +4,8 @@ use std::error::Error;
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
-use relent::{Cause, Network, rfc3339};
+use relent::failure::{Cause, Network};
+use relent::trace::rfc3339;
 use relent_reqwest::{AttemptError, Failed, Last};
 use reqwest::Url;
 use rustls::CertificateError;

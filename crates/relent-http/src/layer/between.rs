@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::{GaveUp, Sleeper};
+use relent::GaveUp;
+use relent::clock::Sleeper;
 use relent_core::{Cause, Decision, Failure, Hop, StopReason};
 use tower_service::Service;
 

@@ -1,7 +1,7 @@
 //! A service that makes more than one call for one of its own.
 
 use http::{Response, Uri};
-use relent::Clock;
+use relent::clock::Clock;
 use relent_core::{Failure, Hop};
 
 use super::future::Outcome;

@@ -1,7 +1,7 @@
 //! What the layer tells the server, and the deadline that a request brings along.
 
 use http::Request;
-use relent::Clock;
+use relent::clock::Clock;
 
 use super::{Config, Override, RetryLayer};
 use crate::cross_layer::{CrossLayer, Telling};

@@ -10,7 +10,10 @@ use std::time::Duration;
 use http::{Method, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock, GaveUp, Leave, Sleeper, Summary, Timer};
+use relent::clock::{Clock, Sleeper};
+use relent::driver::Leave;
+use relent::timer::Timer;
+use relent::{Attempt, GaveUp, Summary};
 #[cfg(feature = "grpc")]
 use relent_core::Network;
 use relent_core::{Cause, Failure, Hedge, Instant, Kind, Policy, Repeatable};

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::{Destination, GaveUp, Sleeper, TokioClock};
+use relent::clock::{Sleeper, TokioClock};
+use relent::{Destination, GaveUp};
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -1,7 +1,8 @@
 //! What is kept of the head of a request.
 
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
-use relent::{Attempt, Clock};
+use relent::Attempt;
+use relent::clock::Clock;
 
 use super::{Config, FreshConnection};
 use crate::repeatable::RequestFacts;

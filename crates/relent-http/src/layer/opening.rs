@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::{Attempt, Clock, Next, Sleeper, Timer};
+use relent::Attempt;
+use relent::clock::{Clock, Sleeper};
+use relent::driver::Next;
+use relent::timer::Timer;
 use relent_core::{Failure, Repeatable};
 use tower_service::Service;
 

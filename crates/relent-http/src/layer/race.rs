@@ -8,7 +8,10 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock, Leave, RaceEvent, Racer, Running, Sleeper};
+use relent::Attempt;
+use relent::clock::{Clock, Sleeper};
+use relent::driver::Leave;
+use relent::race::{RaceEvent, Racer, Running};
 use relent_core::{Cause, Failure, Hedge, Raced};
 use tower_service::Service;
 

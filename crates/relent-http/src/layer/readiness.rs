@@ -10,7 +10,9 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use relent::{Leave, Next, Sleeper, Timer};
+use relent::clock::Sleeper;
+use relent::driver::{Leave, Next};
+use relent::timer::Timer;
 use relent_core::{Stop, StopReason};
 use tower_service::Service;
 

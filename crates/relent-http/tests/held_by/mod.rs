@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use relent::{
-    Destination, Driver, Failure, Hint, Policy, RequestRateConfig, StopReason, TokioClock, retry,
-};
+use relent::clock::TokioClock;
+use relent::driver::Driver;
+use relent::policy::RequestRateConfig;
+use relent::{Destination, Failure, Hint, Policy, StopReason, retry};
 use tokio::time::sleep;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);

@@ -8,7 +8,8 @@ use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use relent::{Decision, StopReason};
+use relent::StopReason;
+use relent::driver::Decision;
 use relent_http::{BoxError, FreshConnection, ReplayBody};
 use tower::{Layer, ServiceExt};
 

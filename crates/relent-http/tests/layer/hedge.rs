@@ -9,7 +9,9 @@ use http::{Method, Request};
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use proptest::prelude::*;
-use relent::{Attempt, Budget, BudgetConfig, Destination, Hedge, HedgeConfig, StopReason};
+use relent::destination::{Budget, Hedge};
+use relent::policy::{BudgetConfig, HedgeConfig};
+use relent::{Attempt, Destination, StopReason};
 use relent_http::{Override, RetryLayer};
 use tower::{Layer, ServiceExt};
 

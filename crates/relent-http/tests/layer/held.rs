@@ -9,7 +9,8 @@ use bytes::Bytes;
 use http::Request;
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
-use relent::{GaveUp, HedgeConfig, StopReason};
+use relent::policy::HedgeConfig;
+use relent::{GaveUp, StopReason};
 use relent_http::{NotKept, ReplayBody, ResponseBody, RetryLayer, ServiceError};
 use tower::{Layer, ServiceExt};
 

@@ -27,10 +27,10 @@ use held_by::SECOND;
 use http::{Method, Request, Response, Uri};
 use http_body_util::{Empty, Full};
 use mock::{Answer, Mock, Reply, status};
-use relent::{
-    Backoff, Budget, BudgetConfig, Destination, GaveUp, Jitter, Pattern, Policy, PolicyBuilder,
-    SessionRandom, StopReason, Summary, VirtualClock,
-};
+use relent::destination::Budget;
+use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
+use relent::random::SessionRandom;
+use relent::{Backoff, Destination, GaveUp, Jitter, Policy, StopReason, Summary, VirtualClock};
 use relent_http::{FreshConnection, Override, ResponseBody, RetryLayer, ServiceError};
 use tower::{Layer, Service, ServiceExt};
 

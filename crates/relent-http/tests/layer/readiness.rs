@@ -10,10 +10,11 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Request, Response};
 use http_body_util::Full;
-use relent::{
-    Backoff, Budget, BudgetConfig, Destination, Driver, Failure, GaveUp, HedgeConfig, Hint, Policy,
-    PolicyBuilder, RequestRateConfig, StopReason, TokioClock,
-};
+use relent::clock::TokioClock;
+use relent::destination::Budget;
+use relent::driver::Driver;
+use relent::policy::{BudgetConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
+use relent::{Backoff, Destination, Failure, GaveUp, Hint, Policy, StopReason};
 use relent_http::{BoxError, ReadinessError, ReplayBody, ResponseBody, RetryLayer, ServiceError};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};

@@ -23,10 +23,11 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use relent::{
-    Audience, Backoff, BudgetConfig, Cause, Destination, Failure, GateConfig, HedgeConfig, Hint,
-    HintSource, Jitter, Policy, Random, RequestRateConfig, Sleeper, ThrottleConfig, retry_with,
-};
+use relent::clock::Sleeper;
+use relent::failure::{Audience, Cause, HintSource};
+use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, RequestRateConfig, ThrottleConfig};
+use relent::random::Random;
+use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy, retry_with};
 use relent_sim::{
     ArrivingAttempt, Row, Scenario, ServiceAnswer, Serving, Stream, requests, run, trace,
 };

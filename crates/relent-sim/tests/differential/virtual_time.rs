@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use relent::{Clock, Instant, Sleeper};
+use relent::clock::{Clock, Instant, Sleeper};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 

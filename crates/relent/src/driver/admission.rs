@@ -40,7 +40,11 @@ where
     /// goes that has become stale. The loop asks again when the attempt can start.
     ///
     /// ```
-    /// use relent::{Destination, Driver, Next, Policy, RequestRate, RequestRateConfig, StdClock};
+    /// use relent::{Destination, Policy};
+    /// use relent::clock::StdClock;
+    /// use relent::destination::RequestRate;
+    /// use relent::driver::{Driver, Next};
+    /// use relent::policy::RequestRateConfig;
     ///
     /// let config = RequestRateConfig { burst: Some(1), ..RequestRateConfig::new(0.01) };
     /// let rate = RequestRate::new(&config)?;
@@ -51,7 +55,7 @@ where
     ///     one.step_back(leave);
     /// }
     /// assert!(matches!(other.enter(None), Next::Start(_)));
-    /// # Ok::<(), relent::PolicyError>(())
+    /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     pub fn step_back(&mut self, leave: Leave) {
         self.call.step_back(&mut self.environment, leave);

@@ -72,7 +72,9 @@ where
     /// caller's word, which no policy overrules; [`Repeatable::known`] is for what was only found out.
     ///
     /// ```
-    /// use relent::{Driver, Failure, Next, Policy, StdClock, StopReason};
+    /// use relent::{Failure, Policy, StopReason};
+    /// use relent::clock::StdClock;
+    /// use relent::driver::{Driver, Next};
     ///
     /// let assuming = Policy::STANDARD.clone().into_builder().assume_repeatable(true).build()?;
     /// let mut driver = Driver::builder(&assuming, StdClock).repeatable(false).start();
@@ -80,7 +82,7 @@ where
     /// driver.on_attempt(leave);
     /// let stop = driver.on_failure(&Failure::ambiguous()).stop();
     /// assert_eq!(stop.map(|stop| stop.reason), Some(StopReason::NotRepeatable));
-    /// # Ok::<(), relent::PolicyError>(())
+    /// # Ok::<(), relent::policy::PolicyError>(())
     /// ```
     pub fn repeatable(mut self, repeatable: impl Into<Repeatable>) -> Self {
         self.options = self.options.repeatable(repeatable);

@@ -8,7 +8,7 @@ use relent_core::{Entered, Place, Policy};
 
 use crate::destination::{Destination, Locked};
 
-/// Where the attempts of a [`Driver`](crate::Driver) go: [`ToDestination`], or [`NoDestination`]. It is
+/// Where the attempts of a [`Driver`](crate::driver::Driver) go: [`ToDestination`], or [`NoDestination`]. It is
 /// part of the driver's type, so that a driver without a destination has neither room nor instructions
 /// for what it would do there (design rule 10). [`ByDestination`] is one whose policy comes with it. There
 /// are no others.

@@ -31,7 +31,9 @@ static UNNAMED: Keys = Keys {
 ///
 /// ```
 /// use relent::observe::Label;
-/// use relent::{Driver, Policy, StdClock};
+/// use relent::Policy;
+/// use relent::clock::StdClock;
+/// use relent::driver::Driver;
 ///
 /// let payments = Label::new("payments");
 /// let mut driver = Driver::builder(Policy::STANDARD, StdClock).label(payments.clone()).start();

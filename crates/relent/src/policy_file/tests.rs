@@ -56,14 +56,20 @@ fn the_documented_keys_are_the_keys() {
     let documented = PolicyFile::parse(&page).unwrap_or_else(|error| panic!("{error}"));
     let policy = &documented.get(None).unwrap().policy;
     let budget = *policy.budget().unwrap();
-    assert_eq!(budget, crate::BudgetConfig::DEFAULT);
-    let rate = crate::RequestRateConfig {
+    assert_eq!(budget, crate::policy::BudgetConfig::DEFAULT);
+    let rate = crate::policy::RequestRateConfig {
         burst: Some(10),
-        ..crate::RequestRateConfig::new(100.0)
+        ..crate::policy::RequestRateConfig::new(100.0)
     };
     assert_eq!(policy.request_rate(), Some(&rate));
-    assert_eq!(policy.hedge(), Some(&crate::HedgeConfig::percentile(0.95)));
-    assert_eq!(policy.throttle(), Some(&crate::ThrottleConfig::DEFAULT));
+    assert_eq!(
+        policy.hedge(),
+        Some(&crate::policy::HedgeConfig::percentile(0.95))
+    );
+    assert_eq!(
+        policy.throttle(),
+        Some(&crate::policy::ThrottleConfig::DEFAULT)
+    );
     let written = "backoff.exponential = { initial = \"1s\", factor = 2 }";
     let others: Vec<_> = page
         .lines()

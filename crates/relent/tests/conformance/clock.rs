@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent::{BlockingSleeper, Clock, Instant, Sleeper};
+use relent::clock::{BlockingSleeper, Clock, Instant, Sleeper};
 
 /// Clones are one and the same.
 #[derive(Clone, Default)]

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use relent::{
-    BlockingSleeper, Clock, Decision, Destination, Driver, Failure, GaveUp, HedgeConfig, Next,
-    StopReason, Trace, blocking, retry_mut, retry_with,
-};
+use relent::clock::{BlockingSleeper, Clock};
+use relent::driver::{Decision, Driver, Next};
+use relent::policy::HedgeConfig;
+use relent::trace::Trace;
+use relent::{Destination, Failure, GaveUp, StopReason, blocking, retry_mut, retry_with};
 
 use super::clock::Scripted;
 use super::script::Script;
@@ -90,8 +91,8 @@ impl<'s> Stage<'s> {
             Ok(()) => (None, None),
             Err((reason, trace)) => (Some(reason.name()), trace),
         };
-        let since = |at: relent::Instant| {
-            let start = relent::Instant::ORIGIN.saturating_add(Duration::from_secs(1000));
+        let since = |at: relent::clock::Instant| {
+            let start = relent::clock::Instant::ORIGIN.saturating_add(Duration::from_secs(1000));
             at.saturating_since(start).as_millis()
         };
         let entries = trace.iter().flat_map(|trace| trace.entries());
@@ -270,7 +271,7 @@ impl Face for Written {
     fn play(&self, script: &Script) -> Account {
         let stage = Stage::new(script);
         let mut driver = Driver::builder(&script.policy, stage.clock.clone())
-            .random(relent::SessionRandom::with_seed(script.seed))
+            .random(relent::random::SessionRandom::with_seed(script.seed))
             .destination(&stage.there)
             .traced()
             .start();

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use relent::{
-    Backoff, BudgetConfig, Destination, Failure, GateConfig, Hint, Instant, Jitter, Policy, Random,
-    RequestRateConfig, SessionRandom,
-};
+use relent::clock::Instant;
+use relent::policy::{BudgetConfig, GateConfig, RequestRateConfig};
+use relent::random::{Random, SessionRandom};
+use relent::{Backoff, Destination, Failure, Hint, Jitter, Policy};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
@@ -74,7 +74,7 @@ impl Script {
                 let once = once.build().unwrap();
                 let clock = &Still(now);
                 for _ in 0..40 {
-                    let driver = relent::Driver::builder(&once, clock).destination(&there);
+                    let driver = relent::driver::Driver::builder(&once, clock).destination(&there);
                     let mut driver = driver.start();
                     let Some(leave) = driver.enter(None).leave() else {
                         break;
@@ -106,7 +106,7 @@ impl Script {
 
 struct Still(Instant);
 
-impl relent::Clock for &Still {
+impl relent::clock::Clock for &Still {
     fn now(&self) -> Instant {
         self.0
     }

@@ -10,7 +10,8 @@ use http::response::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use relent::{Attempt, Clock};
+use relent::Attempt;
+use relent::clock::Clock;
 use relent_core::{Failure, Network};
 use tower_service::Service;
 

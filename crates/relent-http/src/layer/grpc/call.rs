@@ -10,7 +10,8 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pin_project_lite::pin_project;
-use relent::{GaveUp, Sleeper, Summary};
+use relent::clock::Sleeper;
+use relent::{GaveUp, Summary};
 use relent_core::{GrpcCode, StopReason};
 use tower_service::Service;
 
