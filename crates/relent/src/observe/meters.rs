@@ -1,10 +1,10 @@
 //! The metrics, recorded by whichever recorder is installed at the moment.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use metrics::{Key, Level, Metadata, SharedString, Unit, with_recorder};
+use metrics::{Gauge, Key, Level, Metadata, SharedString, Unit, with_recorder};
 use relent_core::{Budget, Failure, Holding, StopReason};
 
 use super::{
@@ -15,7 +15,7 @@ use crate::destination::GateState;
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
-/// Without a label, and made once: a first success allocates nothing.
+/// Without a label.
 static UNNAMED: Keys = Keys {
     attempts: Key::from_static_name(ATTEMPTS),
     retries: Key::from_static_name(RETRIES),
@@ -23,6 +23,7 @@ static UNNAMED: Keys = Keys {
     budget_left: Key::from_static_name(BUDGET_LEFT),
     request_rate: Key::from_static_name(REQUEST_RATE),
     cooldowns: Key::from_static_name(COOLDOWNS),
+    labelled: [const { OnceLock::new() }; LABELLED],
 };
 
 /// The name of a destination, for the metrics of its sessions; clones are one.
@@ -49,7 +50,8 @@ struct Named {
     keys: Keys,
 }
 
-/// What is recorded also when nothing fails.
+/// The keys of one name, each made once: the facade does not say whether anybody records, so that what
+/// is told often must cost nothing to say.
 struct Keys {
     attempts: Key,
     retries: Key,
@@ -57,7 +59,15 @@ struct Keys {
     budget_left: Key,
     request_rate: Key,
     cooldowns: Key,
+    /// Those with a label of their own, in the order in which they were first used.
+    labelled: [OnceLock<Labelled>; LABELLED],
 }
+
+/// A metric, the value of its label, and the key of both.
+type Labelled = (&'static str, &'static str, Key);
+/// Kinds, reasons, sources of hints, states, and what holds back: fewer than these. What is more is made
+/// each time.
+const LABELLED: usize = 64;
 
 impl Label {
     /// A name of your choice, such as `payments`.
@@ -75,6 +85,7 @@ impl Label {
             budget_left: key(BUDGET_LEFT),
             request_rate: key(REQUEST_RATE),
             cooldowns: key(COOLDOWNS),
+            labelled: [const { OnceLock::new() }; LABELLED],
         };
         Self(Arc::new(Named { name, keys }))
     }
@@ -169,27 +180,34 @@ pub(super) fn budget(label: Option<&Label>, budget: &Budget) {
     });
 }
 
-/// A key with one label of its own, besides the destination.
-fn key(label: Option<&Label>, metric: &'static str, key: &'static str, value: &'static str) -> Key {
-    let own = metrics::Label::from_static_parts(key, value);
-    let destination = label.map(|label| metrics::Label::new(DESTINATION, label.0.name.clone()));
-    Key::from_parts(
-        metric,
-        [Some(own), destination]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>(),
-    )
+/// Uses the key with this label of its own, besides the destination.
+fn with_key<T>(
+    label: Option<&Label>,
+    (metric, key, value): (&'static str, &'static str, &'static str),
+    using: impl FnOnce(&Key) -> T,
+) -> T {
+    let make = || {
+        let own = metrics::Label::from_static_parts(key, value);
+        let destination = label.map(|label| metrics::Label::new(DESTINATION, label.0.name.clone()));
+        let labels: Vec<_> = [Some(own), destination].into_iter().flatten().collect();
+        Key::from_parts(metric, labels)
+    };
+    for slot in &keys(label).labelled {
+        let (known, of, key) = slot.get_or_init(|| (metric, value, make()));
+        if *known == metric && *of == value {
+            return using(key);
+        }
+    }
+    using(&make())
+}
+
+fn count_labelled(label: Option<&Label>, key: (&'static str, &'static str, &'static str)) {
+    with_key(label, key, count);
 }
 
 #[cold]
 pub(super) fn failure(label: Option<&Label>, failure: &Failure) {
-    count(&key(
-        label,
-        FAILURES,
-        KIND,
-        failure.kind_of_attempt().name(),
-    ));
+    count_labelled(label, (FAILURES, KIND, failure.kind_of_attempt().name()));
 }
 
 #[cold]
@@ -198,17 +216,12 @@ pub(super) fn wait(label: Option<&Label>, failure: &Failure, wait: Duration) {
         Some(_) => failure.hint.source.name(),
         None => "none",
     };
-    let key = key(label, WAIT, HINT, hint);
-    with_recorder(|recorder| {
-        recorder
-            .register_histogram(&key, &METADATA)
-            .record(wait.as_secs_f64());
-    });
+    record(label, (WAIT, HINT, hint), wait);
 }
 
 #[cold]
 pub(super) fn stop(label: Option<&Label>, reason: StopReason) {
-    count(&key(label, STOPS, REASON, reason.name()));
+    count_labelled(label, (STOPS, REASON, reason.name()));
 }
 
 pub(super) fn held(
@@ -217,21 +230,30 @@ pub(super) fn held(
     held: Option<Duration>,
     after: Option<Holding>,
 ) {
-    with_recorder(|recorder| {
-        if let Some(by) = before {
-            let gauge = key(label, HELD_BACK, BY, by.name());
-            recorder.register_gauge(&gauge, &METADATA).decrement(1.0);
-            if let Some(held) = held {
-                let histogram = key(label, HELD, BY, by.name());
-                recorder
-                    .register_histogram(&histogram, &METADATA)
-                    .record(held.as_secs_f64());
-            }
+    let gauge = |by: Holding, change: fn(&Gauge)| {
+        with_key(label, (HELD_BACK, BY, by.name()), |key| {
+            with_recorder(|recorder| change(&recorder.register_gauge(key, &METADATA)));
+        });
+    };
+    if let Some(by) = before {
+        gauge(by, |gauge| gauge.decrement(1.0));
+        if let Some(held) = held {
+            record(label, (HELD, BY, by.name()), held);
         }
-        if let Some(by) = after {
-            let gauge = key(label, HELD_BACK, BY, by.name());
-            recorder.register_gauge(&gauge, &METADATA).increment(1.0);
-        }
+    }
+    if let Some(by) = after {
+        gauge(by, |gauge| gauge.increment(1.0));
+    }
+}
+
+/// A time in seconds.
+fn record(label: Option<&Label>, key: (&'static str, &'static str, &'static str), time: Duration) {
+    with_key(label, key, |key| {
+        with_recorder(|recorder| {
+            recorder
+                .register_histogram(key, &METADATA)
+                .record(time.as_secs_f64());
+        });
     });
 }
 
@@ -242,7 +264,7 @@ pub(super) fn cooldown(label: Option<&Label>) {
 
 #[cold]
 pub(super) fn gate(label: Option<&Label>, state: GateState) {
-    count(&key(label, GATE_CHANGES, STATE, state.name()));
+    count_labelled(label, (GATE_CHANGES, STATE, state.name()));
 }
 
 pub(super) fn request_rate(label: Option<&Label>, rate: f64) {

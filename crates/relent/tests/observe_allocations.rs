@@ -1,0 +1,50 @@
+//! Telling costs no allocation while nobody records. The only test of its process, since it counts what the
+//! process allocates.
+
+use std::alloc::System;
+use std::hint::black_box;
+use std::time::Duration;
+
+use relent::observe::Label;
+use relent::{Backoff, Driver, Failure, Policy, VirtualClock};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// A failure with its kind and wait, then a give-up with its reason.
+fn give_up(policy: &Policy, label: Option<&Label>, clock: &VirtualClock) {
+    let mut driver = Driver::builder(policy, clock.clone());
+    if let Some(label) = label {
+        driver = driver.label(label.clone());
+    }
+    let mut driver = driver.start();
+    for _ in 0..2 {
+        if let Some(leave) = driver.enter(None).leave() {
+            driver.on_attempt(leave);
+            black_box(driver.on_failure(&Failure::ambiguous()));
+        }
+    }
+}
+
+#[test]
+fn failures_allocate_nothing_while_nobody_records() {
+    let policy = Policy::builder(Backoff::constant(Duration::from_millis(1)))
+        .max_retries(1)
+        .build_const();
+    let (clock, payments) = (VirtualClock::new(), Label::new("payments"));
+    for label in [None, Some(&payments)] {
+        // What is made once for a name is made here.
+        give_up(&policy, label, &clock);
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..100 {
+            give_up(&policy, label, &clock);
+        }
+        let change = region.change();
+        assert_eq!(
+            (change.allocations, change.reallocations),
+            (0, 0),
+            "{label:?}"
+        );
+    }
+}
