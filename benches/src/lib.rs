@@ -25,6 +25,16 @@ pub enum Scenario {
     AsyncThreeFailures,
     /// An asynchronous operation that succeeds at once, with a shared budget (and a deadline).
     AsyncSuccessBudget,
+    /// The set-up of the README: an asynchronous operation that succeeds at once at a shared destination of
+    /// the policy `standard`.
+    StandardSuccess,
+    /// An asynchronous operation that succeeds at once, and whose attempts are traced.
+    TracedSuccess,
+    /// An asynchronous operation that fails three times, each retry paid for from a shared budget, without
+    /// a wait or a timer.
+    AsyncFailuresBudget,
+    /// An asynchronous operation with a limit of time that has to wait once.
+    AsyncLimit,
     /// One deposit into a shared budget and one withdrawal from it.
     BudgetPair,
     /// A call of an HTTP service that answers at once, without header fields or a body.
@@ -37,13 +47,17 @@ pub enum Scenario {
 
 impl Scenario {
     /// Every scenario, in the order of the tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::AsyncSuccess,
         Self::SyncSuccess,
         Self::TenDelays,
         Self::SyncThreeFailures,
         Self::AsyncThreeFailures,
         Self::AsyncSuccessBudget,
+        Self::StandardSuccess,
+        Self::TracedSuccess,
+        Self::AsyncFailuresBudget,
+        Self::AsyncLimit,
         Self::BudgetPair,
         Self::HttpSuccess,
         Self::HttpSuccessFields,
@@ -60,6 +74,10 @@ impl Scenario {
             Self::SyncThreeFailures => "sync-three-failures",
             Self::AsyncThreeFailures => "async-three-failures",
             Self::AsyncSuccessBudget => "async-success-budget",
+            Self::StandardSuccess => "standard-success",
+            Self::TracedSuccess => "traced-success",
+            Self::AsyncFailuresBudget => "async-failures-budget",
+            Self::AsyncLimit => "async-limit",
             Self::BudgetPair => "budget-pair",
             Self::HttpSuccess => "http-success",
             Self::HttpSuccessFields => "http-success-fields",

@@ -1,9 +1,14 @@
 //! The operations that everyone retries, and the way they are driven.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::hint::black_box;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// A limit of time for one attempt.
+pub const LIMIT: Duration = Duration::from_secs(5);
 
 /// The error of the operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +59,35 @@ pub fn poll_once<F: IntoFuture>(future: F) -> F::Output {
     match future.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => unreachable!("no operation here waits"),
+    }
+}
+
+/// Waits once, and is ready when it is polled again.
+pub async fn ask_later(question: u64) -> Result<u64, Failed> {
+    let mut waited = false;
+    poll_fn(|_| {
+        let ready = std::mem::replace(&mut waited, true);
+        if ready {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    answer(question)
+}
+
+/// Polls a future that waits once.
+#[inline(always)]
+pub fn poll_twice<F: IntoFuture>(future: F) -> F::Output {
+    let mut future = pin!(future.into_future());
+    black_box(&mut future);
+    let mut context = Context::from_waker(Waker::noop());
+    let first = future.as_mut().poll(&mut context);
+    assert!(first.is_pending(), "it waits once");
+    match future.poll(&mut context) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("it waits once"),
     }
 }
 

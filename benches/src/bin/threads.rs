@@ -38,6 +38,8 @@ fn main() {
     report("relent, reading the clock", &budget, &budget);
     let budget = tower::balanced();
     report("tower, TpsBudget", &budget, &budget);
+    let shared = relent::Shared::default();
+    report("relent, a call by standard that succeeds", &shared, &shared);
     let limiter = governor::generous();
     report("governor, one check", &limiter, &limiter);
 }

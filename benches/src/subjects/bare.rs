@@ -4,7 +4,10 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::work::{Allowance, answer, ask, ask_four_times, fourth_time, poll_once};
+use crate::work::{
+    Allowance, LIMIT, answer, ask, ask_four_times, ask_later, fourth_time, poll_once, poll_twice,
+    runtime,
+};
 use crate::{Row, Scenario};
 
 /// Its rows.
@@ -13,6 +16,11 @@ pub const ROWS: &[Row] = &[
     Row::new(Scenario::SyncSuccess, "bare", sync_success),
     Row::new(Scenario::SyncThreeFailures, "bare", sync_three_failures),
     Row::new(Scenario::AsyncThreeFailures, "bare", async_three_failures),
+    Row::new(Scenario::StandardSuccess, "bare", async_success),
+    Row::new(Scenario::TracedSuccess, "bare", async_success),
+    Row::new(Scenario::AsyncFailuresBudget, "bare", async_three_failures),
+    Row::new(Scenario::AsyncLimit, "bare", async_later),
+    Row::new(Scenario::AsyncLimit, "tokio's timeout", tokio_timeout),
     Row::new(Scenario::BudgetPair, "bare", budget_pair),
 ];
 
@@ -39,6 +47,22 @@ fn async_three_failures(n: u64) {
     let calls = Cell::new(0);
     for _ in 0..n {
         while black_box(poll_once(ask_four_times(&calls))).is_err() {}
+    }
+}
+
+fn async_later(n: u64) {
+    for call in 0..n {
+        let _ = black_box(poll_twice(ask_later(black_box(call))));
+    }
+}
+
+/// The limit alone, without retries.
+fn tokio_timeout(n: u64) {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    for call in 0..n {
+        let limited = tokio::time::timeout(LIMIT, ask_later(black_box(call)));
+        let _ = black_box(poll_twice(limited));
     }
 }
 

@@ -12,7 +12,10 @@ use relent::policy::BudgetConfig;
 use relent::random::SessionRandom;
 use relent::{Backoff, Destination, Jitter, Kind, Policy, blocking, retry};
 
-use crate::work::{Allowance, answer, ask, ask_four_times, fourth_time, poll_once};
+use crate::work::{
+    Allowance, LIMIT, answer, ask, ask_four_times, ask_later, fourth_time, poll_once, poll_twice,
+    runtime,
+};
 use crate::{Row, Scenario};
 
 const RUN_TIME: &str = "relent, policy known at run time";
@@ -49,6 +52,15 @@ pub const ROWS: &[Row] = &[
         "relent, budget and deadline",
         with_budget_and_deadline,
     ),
+    Row::new(Scenario::StandardSuccess, "relent", standard_success),
+    Row::new(Scenario::TracedSuccess, "relent", async_success),
+    Row::new(Scenario::TracedSuccess, "relent, traced", traced_success),
+    Row::new(
+        Scenario::AsyncFailuresBudget,
+        "relent, budget",
+        failures_with_budget,
+    ),
+    Row::new(Scenario::AsyncLimit, "relent", attempt_limit),
     Row::new(Scenario::BudgetPair, "relent", budget_pair),
 ];
 
@@ -69,6 +81,13 @@ const fn limited() -> Policy {
         .build_const()
 }
 
+const fn hurried() -> Policy {
+    Policy::builder(Backoff::exponential(Duration::from_millis(10)))
+        .attempt_timeout(LIMIT)
+        .build_const()
+}
+
+static HURRIED: Policy = hurried();
 static JITTERED: Policy = jittered();
 static IMMEDIATE: Policy = immediate();
 static LIMITED: Policy = limited();
@@ -199,6 +218,66 @@ fn with_budget_and_deadline(n: u64) {
         let asked = retry(&LIMITED, || ask(black_box(call))).destination(&there);
         let _ = black_box(poll_once(asked));
     }
+}
+
+fn standard_success(n: u64) {
+    let there = black_box(Destination::new(Policy::STANDARD));
+    for call in 0..n {
+        let asked = retry(Policy::STANDARD, || ask(black_box(call))).destination(&there);
+        let _ = black_box(poll_once(asked));
+    }
+}
+
+/// `standard` at one destination, which two threads may share.
+#[derive(Debug)]
+pub struct Shared(Destination);
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self(Destination::new(Policy::STANDARD))
+    }
+}
+
+impl Allowance for Shared {
+    fn pair(&self, turn: u64) {
+        let asked = retry(Policy::STANDARD, || ask(black_box(turn))).destination(&self.0);
+        let _ = black_box(poll_once(asked));
+    }
+}
+
+fn traced_success(n: u64) {
+    for call in 0..n {
+        let traced = retry(&JITTERED, || ask(black_box(call))).traced();
+        let _ = black_box(poll_once(traced));
+    }
+}
+
+fn failures_with_budget(n: u64) {
+    let there = black_box(Destination::new(&IMMEDIATE).with_budget(plentiful()));
+    let calls = Cell::new(0);
+    for _ in 0..n {
+        let asked = retry(&IMMEDIATE, || ask_four_times(&calls)).destination(&there);
+        let answered = black_box(poll_once(asked));
+        assert!(answered.is_ok(), "the budget pays for three retries");
+    }
+}
+
+fn attempt_limit(n: u64) {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    for call in 0..n {
+        let _ = black_box(poll_twice(retry(&HURRIED, || ask_later(black_box(call)))));
+    }
+}
+
+/// A budget that three retries for each request do not empty.
+fn plentiful() -> Budget {
+    let config = BudgetConfig {
+        reserve: CAPACITY,
+        capacity: CAPACITY,
+        ..BudgetConfig::DEFAULT
+    };
+    Budget::new(&config).unwrap_or_else(|error| unreachable!("it is in range: {error}"))
 }
 
 const CAPACITY: f64 = 100_000.0;

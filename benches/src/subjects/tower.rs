@@ -26,6 +26,11 @@ pub const ROWS: &[Row] = &[
         "tower, TpsBudget",
         with_budget,
     ),
+    Row::new(
+        Scenario::AsyncFailuresBudget,
+        "tower, TpsBudget",
+        failures_with_budget,
+    ),
     Row::new(Scenario::BudgetPair, "tower, TpsBudget", budget_pair),
 ];
 
@@ -56,10 +61,10 @@ impl<Q: Clone> Policy<Q, u64, Failed> for Attempts {
 #[derive(Clone)]
 struct Budgeted(Arc<TpsBudget>);
 
-impl Policy<u64, u64, Failed> for Budgeted {
+impl<Q: Clone> Policy<Q, u64, Failed> for Budgeted {
     type Future = Ready<()>;
 
-    fn retry(&mut self, _: &mut u64, result: &mut Result<u64, Failed>) -> Option<Ready<()>> {
+    fn retry(&mut self, _: &mut Q, result: &mut Result<u64, Failed>) -> Option<Ready<()>> {
         match result {
             Ok(_) => {
                 self.0.deposit();
@@ -69,8 +74,8 @@ impl Policy<u64, u64, Failed> for Budgeted {
         }
     }
 
-    fn clone_request(&mut self, request: &u64) -> Option<u64> {
-        Some(*request)
+    fn clone_request(&mut self, request: &Q) -> Option<Q> {
+        Some(request.clone())
     }
 }
 
@@ -134,6 +139,17 @@ fn with_budget(n: u64) {
     let mut service = Retry::new(Budgeted(budget), service_fn(ask));
     for request in 0..n {
         call(&mut service, black_box(request));
+    }
+}
+
+fn failures_with_budget(n: u64) {
+    // Four tokens for each request, of which three are taken.
+    let budget = TpsBudget::new(std::time::Duration::from_secs(10), 1000, 4.0);
+    let calls = Cell::new(0);
+    let mut service = Retry::new(Budgeted(Arc::new(budget)), service_fn(ask_four_times));
+    for _ in 0..n {
+        call(&mut service, &calls);
+        assert_eq!(calls.get(), 0, "the budget pays for three retries");
     }
 }
 
