@@ -2,14 +2,15 @@
 //! no box around the operation.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use relent_core::{Attempt, Failure, Instant, Leave, Policy, Random, Stop};
+use relent_core::{Attempt, Failure, Instant, Policy, Random, Stop};
 
-use crate::after_attempt::{After, after_attempt};
+use crate::after_attempt::{After, decide, judge};
 use crate::classify::Classify;
 use crate::clock::Sleeper;
 use crate::driver::{Driver, Summary, Target};
@@ -45,6 +46,20 @@ pin_project! {
         #[pin]
         state: State<O, C::Last, K>,
     }
+
+    impl<O, C, H, K, R, X, D> PinnedDrop for RetryFuture<'_, O, C, H, K, R, X, D>
+    where
+        O: AsyncOperation,
+        C: Classify<O::Outcome>,
+        K: Sleeper,
+        R: Random,
+        D: Target,
+    {
+        #[inline]
+        fn drop(this: Pin<&mut Self>) {
+            this.project().state.end_race();
+        }
+    }
 }
 
 /// When a running attempt is cut off.
@@ -63,12 +78,24 @@ pin_project! {
     enum State<O: AsyncOperation, L, K: Sleeper> {
         Ready,
         Running { #[pin] attempt: O::Future, limit: Limit },
-        // Hedges may join.
-        Racing { racing: Box<Racing<O, L, K>> },
+        // Hedges may join. To be ended by `end_race`, so that the other states, which most operations
+        // never leave, have nothing to drop for it.
+        Racing { racing: ManuallyDrop<Option<Box<Racing<O, L, K>>>> },
         // Until then, if the wait is the session's own.
         Waiting { own: Option<Instant> },
         // Polled again by mistake, it must not run the operation again.
         Done,
+    }
+}
+
+impl<O: AsyncOperation, L, K: Sleeper> State<O, L, K> {
+    /// Takes the attempts that run at once out of it.
+    #[inline]
+    fn end_race(self: Pin<&mut Self>) -> Option<Box<Racing<O, L, K>>> {
+        match self.project() {
+            StateProjection::Racing { racing } => racing.take(),
+            _ => None,
+        }
     }
 }
 
@@ -182,29 +209,17 @@ where
     D: Target,
 {
     #[inline]
-    fn poll_end(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<End<C::Success, C::Last>> {
-        let mut this = self.project();
-        'attempts: loop {
+    fn poll_end(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<End<C::Success, C::Last>> {
+        loop {
+            let mut this = self.as_mut().project();
             match this.interrupt.as_mut().poll_interrupt(context) {
                 Poll::Pending => {}
-                Poll::Ready(Interruption::Cancel) => {
-                    let mut last = this.last.take();
-                    if let StateProjection::Racing { racing } = this.state.as_mut().project() {
-                        last = racing.cancel(this.driver).or(last);
-                    }
-                    let stop = this.driver.on_cancel();
-                    this.state.set(State::Done);
-                    return Poll::Ready((Err(last), Some(stop)));
-                }
+                Poll::Ready(Interruption::Cancel) => return Poll::Ready(self.cancel()),
                 Poll::Ready(Interruption::Reset) => {
-                    if let StateProjection::Waiting { own } = this.state.as_mut().project()
-                        && let Some(until) = own.take()
-                    {
-                        let left = this.driver.hasten(until);
-                        this.timer.set(this.driver.clock(), left);
-                    } else {
-                        this.driver.reset();
-                    }
+                    self.as_mut().reset();
                     // The interrupt has to be asked again, or it would not wake the task.
                     continue;
                 }
@@ -212,12 +227,14 @@ where
             if let StateProjection::Ready = this.state.as_mut().project() {
                 let (attempt, limit) = match this.driver.begin_untimed() {
                     Some(number) => (Attempt::unlimited(number), None),
-                    None => match ready!(begin(this.driver, this.timer, this.operation, context)) {
-                        Ok(Begun::Alone(begun)) => begun,
-                        Ok(Begun::Racing(racing)) => {
-                            this.state.set(State::Racing { racing });
-                            continue;
+                    None if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() => {
+                        match ready!(self.as_mut().poll_begin_hedged(context)) {
+                            Ok(()) => continue,
+                            Err(stop) => return Poll::Ready(self.give_up(stop)),
                         }
+                    }
+                    None => match ready!(this.driver.poll_begin(context, this.timer)) {
+                        Ok(begun) => begun,
                         Err(stop) => {
                             this.state.set(State::Done);
                             return Poll::Ready((Err(this.last.take()), Some(stop)));
@@ -228,22 +245,16 @@ where
                 let attempt = this.operation.start(attempt);
                 this.state.set(State::Running { attempt, limit });
             }
-            let settled = 'settled: {
-                // In one place for all that ran alone, so that it goes into this loop.
-                let outcome = match this.state.as_mut().project() {
-                    StateProjection::Ready => continue 'attempts,
-                    StateProjection::Done => return Poll::Pending,
-                    StateProjection::Racing { racing } => {
-                        break 'settled ready!(racing.poll(
-                            this.driver,
-                            this.operation,
-                            this.classify,
-                            this.hook,
-                            this.last,
-                            context,
-                        ));
-                    }
-                    StateProjection::Running { attempt, limit } => match attempt.poll(context) {
+            let settled = match this.state.as_mut().project() {
+                StateProjection::Ready => continue,
+                StateProjection::Done => return Poll::Pending,
+                StateProjection::Racing { .. } => {
+                    let settled = ready!(self.as_mut().poll_race(context));
+                    this = self.as_mut().project();
+                    settled
+                }
+                StateProjection::Running { attempt, limit } => {
+                    let outcome = match attempt.poll(context) {
                         Poll::Ready(outcome) => Some(outcome),
                         Poll::Pending => {
                             match *limit {
@@ -259,14 +270,25 @@ where
                             ready!(this.timer.poll(context));
                             None
                         }
-                    },
-                    StateProjection::Waiting { .. } => {
-                        ready!(this.timer.poll(context));
-                        this.state.set(State::Ready);
-                        continue 'attempts;
+                    };
+                    match judge(outcome, this.driver, this.classify) {
+                        // From here, so that it has nothing to do with what a race comes to.
+                        Ok(value) => {
+                            this.driver.on_success();
+                            this.state.set(State::Done);
+                            return Poll::Ready((Ok(value), None));
+                        }
+                        Err((failure, error)) => {
+                            let number = this.driver.attempts();
+                            decide(number, &failure, error, this.driver, this.hook, this.last)
+                        }
                     }
-                };
-                after_attempt(outcome, this.driver, this.classify, this.hook, this.last)
+                }
+                StateProjection::Waiting { .. } => {
+                    ready!(this.timer.poll(context));
+                    this.state.set(State::Ready);
+                    continue;
+                }
             };
 
             // Each new state drops the attempt, with all that it holds, before the wait.
@@ -300,57 +322,107 @@ where
     }
 }
 
-/// How an attempt begins that hedges may join.
-enum Begun<O: AsyncOperation, L, K: Sleeper> {
-    Alone((Attempt, Option<Instant>)),
-    Racing(Box<Racing<O, L, K>>),
-}
-
-/// The attempt begins that had to ask, or that hedges may join: out of the way of those that succeed at
-/// once.
-#[inline(never)]
-fn begin<O, L, K, R, D>(
-    driver: &mut Driver<'_, K, R, &Policy, D>,
-    timer: &mut Timer<K>,
-    operation: &mut O,
-    context: &mut Context<'_>,
-) -> Poll<Result<Begun<O, L, K>, Stop>>
+impl<O, C, H, K, R, X, D> RetryFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
+    C: Classify<O::Outcome>,
+    H: Hook<C::Last>,
     K: Sleeper,
     R: Random,
+    X: Interrupt,
     D: Target,
 {
-    Poll::Ready(if O::MAY_OVERLAP && driver.policy().hedge().is_some() {
-        let entered = ready!(driver.poll_enter(context, timer));
-        entered.and_then(|leave| begin_hedged(driver, leave, operation))
-    } else {
-        ready!(driver.poll_begin(context, timer)).map(Begun::Alone)
-    })
-}
-
-/// The policy hedges: the attempt that has leave begins, and hedges may join it.
-#[cold]
-#[inline(never)]
-fn begin_hedged<O, L, K, R, D>(
-    driver: &mut Driver<'_, K, R, &Policy, D>,
-    leave: Leave,
-    operation: &mut O,
-) -> Result<Begun<O, L, K>, Stop>
-where
-    O: AsyncOperation,
-    K: Sleeper,
-    R: Random,
-    D: Target,
-{
-    Ok(match driver.hedge() {
-        Ok(Some(hedge)) => Begun::Racing(Racing::begin(hedge, driver, leave, operation)),
-        Ok(None) => Begun::Alone(driver.begin_attempt(leave)),
-        Err(reason) => {
-            driver.step_back(leave);
-            return Err(driver.on_declined(&Failure::permanent(), reason));
+    #[cold]
+    #[inline(never)]
+    fn cancel(self: Pin<&mut Self>) -> End<C::Success, C::Last> {
+        let mut this = self.project();
+        let mut last = this.last.take();
+        if let Some(mut racing) = this.state.as_mut().end_race() {
+            last = racing.cancel(this.driver).or(last);
         }
-    })
+        let stop = this.driver.on_cancel();
+        this.state.set(State::Done);
+        (Err(last), Some(stop))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_up(self: Pin<&mut Self>, stop: Stop) -> End<C::Success, C::Last> {
+        let mut this = self.project();
+        this.state.set(State::Done);
+        (Err(this.last.take()), Some(stop))
+    }
+
+    /// Something happened that makes the backoff begin anew.
+    #[cold]
+    #[inline(never)]
+    fn reset(self: Pin<&mut Self>) {
+        let this = self.project();
+        if let StateProjection::Waiting { own } = this.state.project()
+            && let Some(until) = own.take()
+        {
+            let left = this.driver.hasten(until);
+            this.timer.set(this.driver.clock(), left);
+        } else {
+            this.driver.reset();
+        }
+    }
+
+    /// The policy hedges: when the next attempt may start it begins, and hedges may join it.
+    #[cold]
+    #[inline(never)]
+    fn poll_begin_hedged(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Stop>> {
+        let mut this = self.project();
+        let leave = match ready!(this.driver.poll_enter(context, this.timer)) {
+            Ok(leave) => leave,
+            Err(stop) => return Poll::Ready(Err(stop)),
+        };
+        match this.driver.hedge() {
+            Ok(Some(hedge)) => {
+                let racing = Racing::begin(hedge, this.driver, leave, this.operation);
+                let racing = ManuallyDrop::new(Some(racing));
+                this.state.set(State::Racing { racing });
+            }
+            Ok(None) => {
+                let (attempt, limit) = this.driver.begin_attempt(leave);
+                let limit = limit.map_or(Limit::Never, Limit::At);
+                let attempt = this.operation.start(attempt);
+                this.state.set(State::Running { attempt, limit });
+            }
+            Err(reason) => {
+                this.driver.step_back(leave);
+                let stop = this.driver.on_declined(&Failure::permanent(), reason);
+                return Poll::Ready(Err(stop));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Until one of those that run at once has succeeded, or all have failed.
+    #[cold]
+    #[inline(never)]
+    fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<After<C::Success>> {
+        let mut this = self.project();
+        let StateProjection::Racing { racing } = this.state.as_mut().project() else {
+            return Poll::Pending;
+        };
+        let Some(racing) = &mut **racing else {
+            return Poll::Pending;
+        };
+        let settled = ready!(racing.poll(
+            this.driver,
+            this.operation,
+            this.classify,
+            this.hook,
+            this.last,
+            context,
+        ));
+        drop(this.state.end_race());
+        Poll::Ready(settled)
+    }
 }
 
 impl<O, C, H, K, R, X, D> Future for RetryFuture<'_, O, C, H, K, R, X, D>
