@@ -5,8 +5,9 @@ use std::alloc::System;
 use std::hint::black_box;
 use std::time::Duration;
 
+use relent::driver::Driver;
 use relent::observe::Label;
-use relent::{Backoff, Driver, Failure, Policy, VirtualClock};
+use relent::{Backoff, Failure, Policy, VirtualClock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
