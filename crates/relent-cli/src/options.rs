@@ -360,13 +360,17 @@ fn no_option(text: &str) -> Result<(), String> {
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     no_option(text)?;
-    let duration = parse_duration(text).map_err(|error| error.to_string())?;
-    if u64::try_from(duration.as_nanos()).is_err() {
+    let parsed = parse_duration(text);
+    let too_long = match &parsed {
+        Ok(duration) => u64::try_from(duration.as_nanos()).is_err(),
+        Err(error) => error.is_too_long(),
+    };
+    if too_long {
         return Err(format!(
             "duration {text:?} is longer than 584 years: write it like 250ms, 1.5s, 2m or 1h30m"
         ));
     }
-    Ok(duration)
+    parsed.map_err(|error| error.to_string())
 }
 
 pub(crate) fn retries(text: &str) -> Result<Retries, String> {

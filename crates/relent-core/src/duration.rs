@@ -21,6 +21,14 @@ enum Problem {
     TooLong,
 }
 
+impl DurationError {
+    /// Whether it is a duration, but longer than any that can be held.
+    #[must_use]
+    pub const fn is_too_long(&self) -> bool {
+        matches!(self.problem, Problem::TooLong)
+    }
+}
+
 impl fmt::Display for DurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let problem = match self.problem {
