@@ -5,7 +5,9 @@
 //! a request for the next attempt, what is read of a refused response, and what is told to servers and in
 //! spans is here, so that it is the same in all of them.
 
-pub use crate::classify::{cannot_fail, is_gone};
+mod judge;
+mod request_template;
+
 pub use crate::complete::{Complete, Proof, has_content};
 pub use crate::cross_layer::{CrossLayer, Telling};
 pub use crate::destinations::DestinationSource;
@@ -15,3 +17,5 @@ pub use crate::observe::{AttemptSpan, Named};
 pub use crate::replay::Turns;
 pub use crate::secret::{Names, REDACTED, is_secret};
 pub use crate::unchanged::UnchangedFile;
+pub use judge::{Judge, in_view_of_below, in_view_of_others};
+pub use request_template::RequestTemplate;

@@ -124,16 +124,8 @@ pub fn classify_listed(
 /// Whether a response is no failure whatever the time is: most are, and need no clock.
 #[cfg(feature = "attempt")]
 #[inline]
-#[must_use]
-pub fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
+pub(crate) fn cannot_fail(status: StatusCode, headers: &HeaderMap) -> bool {
     status.as_u16() < 400 && !grpc::is_grpc(headers)
-}
-
-/// Whether the failure is what a `DELETE` is told when it has been done.
-#[cfg(feature = "attempt")]
-#[must_use]
-pub fn is_gone(method: &http::Method, failure: &Failure) -> bool {
-    *method == http::Method::DELETE && matches!(failure.cause, Cause::Status(404 | 410))
 }
 
 /// The kind of a status of 400 or above.

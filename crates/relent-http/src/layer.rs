@@ -1,19 +1,20 @@
 //! A tower layer that retries HTTP requests (design rules 1–9).
 
-mod between;
 mod body;
 mod calls;
 mod cross_layer;
 mod error;
+mod first_attempt;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc;
-mod head;
-mod last;
-mod opening;
+mod last_outcome;
+mod next_attempt;
+mod outcome;
 mod overrides;
 mod race;
 mod readiness;
+mod sender;
 
 use std::error::Error;
 use std::fmt;
@@ -83,7 +84,8 @@ pub use overrides::{FreshConnection, Override};
 /// # What is hedged
 /// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a second
 /// attempt joins the first when that takes long, and the answer that is there first is taken. Each
-/// destination remembers for itself how long its successes take. Only requests that are repeatable are
+/// destination remembers for itself how long its successes take. The delay counts from the start of an
+/// attempt: while a destination holds it back it is not slow, and nothing joins it. Only requests that are repeatable are
 /// hedged, and whose content is known when the hedge is due: by itself, or because the running attempt
 /// has sent it to its end and it was kept ([`Replay`]). A hedge counts among the retries of the policy
 /// and is taken from the same budget; it goes out when the service is ready for it, and is given back if
@@ -135,7 +137,7 @@ pub use overrides::{FreshConnection, Override};
 /// left of a response that is retried is read before the next attempt, up to 256 KiB and 250 ms, so
 /// that its connection can be used again; while it waits, and longer if the deadline leaves time.
 ///
-/// Requests after the first, and a first one that was held back, carry their
+/// Requests after the first, and a first one that was held back or may be hedged, carry their
 /// [`Attempt`](relent::Attempt) as an extension, for services of your own to see.
 ///
 /// A service cannot be told to open a new connection. After a 421, or an answer that came before the

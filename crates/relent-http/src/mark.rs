@@ -100,6 +100,25 @@ impl Mark {
         headers.insert(RELENT_MARK, HeaderValue::from_static(self.name()));
     }
 
+    /// The failure of a response that has it.
+    fn on(self, mut failure: Failure) -> Failure {
+        match self {
+            Self::Overloaded => {
+                failure.kind = Kind::Overloaded;
+                failure.scope = Scope::Destination;
+            }
+            // It is as open as before whether it took effect. In gRPC the mark may be in the headers, and
+            // all else in the trailers.
+            Self::Exhausted if failure.hint.advice != Advice::DoNotRetry => {
+                let malformed = failure.hint.malformed;
+                failure.hint = Hint::do_not_retry().from_source(HintSource::RelentMark);
+                failure.hint.malformed = malformed;
+            }
+            Self::Exhausted => {}
+        }
+        failure
+    }
+
     fn from_word(word: &[u8]) -> Option<Self> {
         [Self::Exhausted, Self::Overloaded]
             .into_iter()
@@ -129,20 +148,19 @@ pub(crate) fn marked(mut failure: Failure, headers: &HeaderMap) -> Failure {
         failure.scope = Scope::Destination;
     }
     match Mark::read(headers) {
-        Some(Mark::Overloaded) => {
-            failure.kind = Kind::Overloaded;
-            failure.scope = Scope::Destination;
-        }
-        // It is as open as before whether it took effect. In gRPC the mark may be in the headers, and
-        // all else in the trailers.
-        Some(Mark::Exhausted) if failure.hint.advice != Advice::DoNotRetry => {
-            let malformed = failure.hint.malformed;
-            failure.hint = Hint::do_not_retry().from_source(HintSource::RelentMark);
-            failure.hint.malformed = malformed;
-        }
-        Some(Mark::Exhausted) | None => {}
+        Some(mark) => mark.on(failure),
+        None => failure,
     }
-    failure
+}
+
+/// The failure of a call that another layer of this process has given up for this reason: as if the
+/// layer had marked it.
+#[cfg(feature = "attempt")]
+pub(crate) fn given_up(failure: Failure, reason: StopReason) -> Failure {
+    match Mark::of(reason) {
+        Some(mark) => mark.on(failure),
+        None => failure,
+    }
 }
 
 /// Marks the response of a service if the [`Summary`] in its extensions tells of a call that was

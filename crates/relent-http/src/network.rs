@@ -7,8 +7,8 @@ use std::error::Error;
 use std::io;
 
 use relent::GaveUp;
-use relent::error::DynError;
-use relent_core::{Cause, Failure, Kind, Network};
+use relent::error::{DynError, NoLastError};
+use relent_core::{Cause, Failure, Kind, Network, StopReason};
 
 use crate::complete::Truncated;
 
@@ -42,8 +42,43 @@ use crate::complete::Truncated;
 /// let reset = io::Error::from(io::ErrorKind::ConnectionReset);
 /// assert_eq!(network::classify_error(&reset).kind, Kind::Ambiguous);
 /// ```
+///
+/// An error that another layer of this process [has given up](given_up) is as its last error, with the
+/// advice not to retry, since nobody above repeats what was repeated below (design rule 8).
 #[must_use]
 pub fn classify_error(error: &(dyn Error + 'static)) -> Failure {
+    let failure = classify_cause(error);
+    match given_up(error) {
+        Some(reason) => given_up_by(failure, reason),
+        None => failure,
+    }
+}
+
+/// The failure of a call that another layer of this process has given up for this reason: as if that layer
+/// had [marked](crate::Mark) its response.
+#[must_use]
+pub fn given_up_by(failure: Failure, reason: StopReason) -> Failure {
+    crate::mark::given_up(failure, reason)
+}
+
+/// Why another layer of this process has given up the call that failed with this error; `None` if none
+/// has. It knows the [`GaveUp`] of the tower layer, and those of I/O errors and of [`DynError`].
+#[must_use]
+pub fn given_up(error: &(dyn Error + 'static)) -> Option<StopReason> {
+    chain(error).find_map(|source| {
+        #[cfg(feature = "tower")]
+        if let Some(gave_up) = source.downcast_ref::<GaveUp<crate::ServiceError>>() {
+            return Some(gave_up.reason());
+        }
+        let io = source.downcast_ref().map(GaveUp::<io::Error>::reason);
+        let any = || source.downcast_ref().map(GaveUp::<DynError>::reason);
+        let none = || source.downcast_ref().map(NoLastError::reason);
+        io.or_else(any).or_else(none)
+    })
+}
+
+/// By what is at the bottom of it, whoever has given it up.
+fn classify_cause(error: &(dyn Error + 'static)) -> Failure {
     if chain(error).any(<dyn Error>::is::<Truncated>) {
         return Failure::network(Network::Truncated);
     }

@@ -1,311 +1,40 @@
-//! How one attempt of the client ends.
+//! One attempt on its way: a request goes out, until the head of its response has come.
 
-use std::error::Error;
-use std::fmt;
-use std::future::poll_fn;
-use std::io;
-use std::ops::Deref;
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::StatusCode;
-use relent::clock::Clock;
-use relent::driver::{Driver, Target};
-use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
+use http::{Method, Uri};
+use pin_project_lite::pin_project;
+use relent_core::{Cause, Failure};
+use relent_http::attempt::AttemptSpan;
 use tokio::time::{Instant, Sleep, sleep_until};
+use tower_service::Service;
 
-use crate::complete::{apart, tells_end};
-use crate::network;
-use relent_http::BoxError;
-use relent_http::Truncated;
-use relent_http::attempt::{Drain, TIME};
+use crate::client::Client;
+use crate::failed::Broken;
+use crate::redirects::Watch;
+use crate::request_template::Template;
 
-/// Why an attempt brought no response, or an incomplete one.
-#[derive(Debug)]
-pub enum AttemptError {
-    /// The transport failed. The text of this names the innermost cause alone; this error has the
-    /// others, and the URL.
-    Transport(reqwest::Error),
-    /// The attempt was cut off by its limit.
-    Timeout(Duration),
-    /// Fewer bytes of the body arrived than [`Download::min_rate`](crate::Download::min_rate) asks
-    /// for, within the time that it gives.
-    Slow {
-        /// The bytes that arrived.
-        received: u64,
-        /// The time in which they did.
-        within: Duration,
-    },
-    /// The body ended before it was whole, though its connection did not fail.
-    Truncated(Truncated),
-    /// The gRPC call failed with this status, in the headers or trailers of a response whose HTTP
-    /// status is 200.
-    Grpc(u16),
-    /// The answer to a request for the rest of a response was not that rest: its bytes would have
-    /// been mixed with those of another representation. Or it was a part where the whole was asked
-    /// for, or no complete response at all. The text says what it was.
-    NotTheRest(String),
-    /// The request's own body could not be read again.
-    Body(io::Error),
-    /// The sink refused the response.
-    Sink(io::Error),
+/// Which connections an attempt may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Connection {
+    /// Any that is open.
+    #[default]
+    Pooled,
+    /// A new one.
+    Fresh,
 }
 
-impl fmt::Display for AttemptError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Transport(error) => fmt::Display::fmt(root(error), f),
-            Self::Timeout(limit) => {
-                write!(f, "no end after {}", relent_core::format_duration(*limit))
-            }
-            Self::Slow { received, within } => {
-                let within = relent_core::format_duration(*within);
-                write!(f, "only {received} bytes arrived within {within}")
-            }
-            Self::Truncated(truncated) => truncated.fmt(f),
-            Self::Grpc(code) => Cause::Grpc(*code).fmt(f),
-            Self::NotTheRest(what) => f.write_str(what),
-            Self::Body(error) | Self::Sink(error) => error.fmt(f),
+impl Connection {
+    /// The one to take after this failure (design rule 2).
+    pub(crate) fn after(failure: &Failure) -> Self {
+        match failure.cause {
+            Cause::Status(421) => Self::Fresh,
+            _ => Self::Pooled,
         }
     }
-}
-
-/// Only what the text does not contain already is a source.
-impl Error for AttemptError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Body(error) | Self::Sink(error) => error.source(),
-            Self::Transport(_)
-            | Self::Timeout(_)
-            | Self::Slow { .. }
-            | Self::Truncated(_)
-            | Self::Grpc(_)
-            | Self::NotTheRest(_) => None,
-        }
-    }
-}
-
-/// The innermost source: the texts of the errors around it say "error sending request".
-pub(crate) fn root<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
-    let mut root = error;
-    while let Some(source) = root.source() {
-        root = source;
-    }
-    root
-}
-
-/// An attempt that failed.
-#[derive(Debug)]
-pub struct Failed {
-    /// What a session decides by.
-    pub failure: Failure,
-    /// Set if no decision can help, for a reason that a policy cannot know.
-    pub stop: Option<StopReason>,
-    /// Whether the attempt has brought the download on for good by as much as
-    /// [`Progress`](relent_core::Progress) asks for: the count of retries and the backoff begin anew.
-    pub progressed: bool,
-    /// What there is to show.
-    pub last: Last,
-}
-
-/// What a failed attempt leaves behind.
-pub enum Last {
-    /// A response with a status that says failure, or that the caller's own judgement refuses; its
-    /// body has not been read, unless by [`Failed::drain`].
-    Refused(reqwest::Response),
-    /// No response, or an incomplete one.
-    Error(AttemptError),
-}
-
-/// Without header fields, which can hold credentials.
-impl fmt::Debug for Last {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(response) => f
-                .debug_struct("Refused")
-                .field("status", &response.status())
-                .field("url", &crate::secret::Shown(response.url()))
-                .finish_non_exhaustive(),
-            Self::Error(error) => f.debug_tuple("Error").field(error).finish(),
-        }
-    }
-}
-
-impl Last {
-    /// As a caller's own judgement sees it.
-    pub(crate) const fn parts(&self) -> (Option<&AttemptError>, Option<&reqwest::Response>) {
-        match self {
-            Self::Refused(response) => (None, Some(response)),
-            Self::Error(error) => (Some(error), None),
-        }
-    }
-
-    /// The status, if it is a response.
-    pub(crate) fn status(&self) -> Option<StatusCode> {
-        match self {
-            Self::Refused(response) => Some(response.status()),
-            Self::Error(_) => None,
-        }
-    }
-}
-
-/// An attempt that failed without a response to show. It goes about in a box, since what does not
-/// happen on success would be moved as often as the response.
-#[derive(Debug)]
-pub(crate) struct Broken {
-    pub(crate) failure: Failure,
-    pub(crate) stop: Option<StopReason>,
-    pub(crate) error: AttemptError,
-}
-
-impl Broken {
-    /// A failure that only a new response from the beginning, or a further part, can repair.
-    pub(crate) fn not_the_rest(what: impl Into<String>) -> Box<Self> {
-        Box::new(Self {
-            failure: Failure::network(Network::Truncated),
-            stop: None,
-            error: AttemptError::NotTheRest(what.into()),
-        })
-    }
-
-    /// An attempt that was cut off after this time.
-    pub(crate) fn timeout(given: Duration) -> Box<Self> {
-        Box::new(Self {
-            failure: Failure::ambiguous().cause(Cause::Timeout),
-            stop: None,
-            error: AttemptError::Timeout(given),
-        })
-    }
-
-    /// An attempt that brought only so much.
-    pub(crate) fn slow(received: u64, within: Duration) -> Box<Self> {
-        Box::new(Self {
-            failure: Failure::ambiguous().cause(Cause::Timeout),
-            stop: None,
-            error: AttemptError::Slow { received, within },
-        })
-    }
-
-    /// A body that could not be read to its end.
-    #[cold]
-    pub(crate) fn reading(error: BoxError) -> Box<Self> {
-        let error = match error.downcast::<reqwest::Error>() {
-            Ok(error) => return (*error).into(),
-            Err(error) => error,
-        };
-        let (failure, error) = match error.downcast::<Truncated>() {
-            Ok(truncated) => (
-                Failure::network(Network::Truncated),
-                AttemptError::Truncated(*truncated),
-            ),
-            Err(error) => (
-                Failure::network(Network::Other),
-                AttemptError::NotTheRest(error.to_string()),
-            ),
-        };
-        Box::new(Self {
-            failure,
-            stop: None,
-            error,
-        })
-    }
-
-    /// A gRPC call that failed by its trailers.
-    pub(crate) fn grpc(failure: Failure) -> Box<Self> {
-        let error = match failure.cause {
-            Cause::Grpc(code) => AttemptError::Grpc(code),
-            _ => AttemptError::NotTheRest("the trailers have no grpc-status".to_owned()),
-        };
-        Box::new(Self {
-            failure,
-            stop: None,
-            error,
-        })
-    }
-
-    /// A failure of this side, which no server can help.
-    pub(crate) fn local(reason: StopReason, error: AttemptError) -> Box<Self> {
-        Box::new(Self {
-            failure: Failure::permanent(),
-            stop: Some(reason),
-            error,
-        })
-    }
-}
-
-impl From<reqwest::Error> for Box<Broken> {
-    #[cold]
-    fn from(error: reqwest::Error) -> Self {
-        let error = crate::secret::redacted(error);
-        Self::new(Broken {
-            failure: network::classify(&error),
-            stop: None,
-            error: AttemptError::Transport(error),
-        })
-    }
-}
-
-impl From<Box<Broken>> for Box<Failed> {
-    fn from(broken: Box<Broken>) -> Self {
-        Self::new(Failed {
-            failure: broken.failure,
-            stop: broken.stop,
-            progressed: false,
-            last: Last::Error(broken.error),
-        })
-    }
-}
-
-impl Failed {
-    /// A failure that is decided by a session.
-    pub(crate) fn new(failure: Failure, last: Last) -> Box<Self> {
-        Box::new(Self {
-            failure,
-            stop: None,
-            progressed: false,
-            last,
-        })
-    }
-
-    /// Lets the driver decide, unless nothing can help. Progress is told it first.
-    pub fn decide<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>) -> Decision
-    where
-        K: Clock,
-        R: Random,
-        P: Deref<Target = Policy>,
-        D: Target,
-    {
-        if self.progressed {
-            driver.on_progress();
-        }
-        match self.stop {
-            Some(reason) => Decision::Stop(driver.on_stop(&self.failure, reason)),
-            None => driver.on_failure(&self.failure),
-        }
-    }
-
-    /// Reads a refused response to its end, within bounds, so that its connection can be used
-    /// again; call it while waiting for the next attempt. A longer or slower one is dropped, which
-    /// closes the connection.
-    ///
-    /// What was read, at most 256 KiB, is in the response that is given back, for the case that the
-    /// attempt is not made: held back by a gate, for instance. Its body then ends with
-    /// [`NotKept`](relent_http::NotKept) if that is not all of it.
-    pub async fn drain(self) -> Last {
-        match self.last {
-            Last::Refused(response) => Last::Refused(drained(response, TIME).await),
-            error => error,
-        }
-    }
-}
-
-/// The response again, with what was read of its body in place of the body.
-pub(crate) async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
-    let (head, body) = apart(response);
-    let mut drain = pin!(Drain::new(&head, body, tells_end));
-    let end = poll_fn(|context| drain.as_mut().poll_end(context));
-    let _ = tokio::time::timeout(time, end).await;
-    head.map(|()| reqwest::Body::wrap(drain.take())).into()
 }
 
 /// The end of the time given to an attempt.
@@ -337,4 +66,140 @@ impl Until {
         let in_time = tokio::time::timeout_at(end, future).await;
         in_time.map_err(|_| self.over())
     }
+}
+
+pin_project! {
+    /// An attempt on its way. It is judged when it is over.
+    pub(crate) struct Attempt<F> {
+        #[pin]
+        sending: F,
+        span: AttemptSpan,
+        watch: Watch,
+    }
+}
+
+/// A request on its way.
+pub(crate) type Sent = <reqwest::Client as Service<reqwest::Request>>::Future;
+
+/// What an attempt sends, or why it cannot.
+type Built = Result<reqwest::Request, Box<Broken>>;
+
+/// What an attempt has come to.
+pub(crate) type Outcome = Result<reqwest::Response, Box<Broken>>;
+
+impl<F> Attempt<F> {
+    /// Sends it, in this span.
+    #[inline]
+    pub(crate) fn start(span: AttemptSpan, send: impl FnOnce() -> F) -> Self {
+        let sending = {
+            let _entered = span.enter();
+            send()
+        };
+        Self {
+            sending,
+            span,
+            watch: Watch::default(),
+        }
+    }
+
+    /// Its span, and the redirects that it has followed.
+    #[inline]
+    pub(crate) fn parts(self: Pin<&mut Self>) -> (&mut AttemptSpan, &mut Watch) {
+        let this = self.project();
+        (this.span, this.watch)
+    }
+
+    /// Ready when it is over, or cut off by this timer.
+    #[inline]
+    pub(crate) fn poll_until<E>(
+        self: Pin<&mut Self>,
+        until: Until,
+        timer: Pin<&mut Option<Sleep>>,
+        context: &mut Context<'_>,
+    ) -> Poll<Outcome>
+    where
+        F: Future<Output = Result<reqwest::Response, E>>,
+        E: Into<Box<Broken>>,
+    {
+        if let Poll::Ready(outcome) = self.poll(context) {
+            return Poll::Ready(outcome);
+        }
+        match timer.as_pin_mut() {
+            Some(timer) => {
+                ready!(timer.poll(context));
+                Poll::Ready(Err(until.over()))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F, E> Future for Attempt<F>
+where
+    F: Future<Output = Result<reqwest::Response, E>>,
+    E: Into<Box<Broken>>,
+{
+    type Output = Outcome;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let this = self.project();
+        let entered = this.span.enter();
+        let polled = this.watch.poll(|| this.sending.poll(context));
+        drop(entered);
+        polled.map_err(Into::into)
+    }
+}
+
+impl Client {
+    /// What an attempt sends, but for the body. `tell` has the last word on the address and the fields.
+    pub(crate) fn build(
+        &self,
+        template: &Template,
+        connection: Connection,
+        tell: impl FnOnce(&mut reqwest::Request),
+    ) -> Built {
+        let mut built = template.request(self.http(connection))?;
+        tell(&mut built);
+        Ok(built)
+    }
+
+    /// The attempt of this number starts, which sends this and the body.
+    pub(crate) fn start(
+        &self,
+        template: &Template,
+        connection: Connection,
+        number: u32,
+        built: Built,
+    ) -> Attempt<impl Future<Output = Outcome>> {
+        let http = self.http(connection);
+        let span = AttemptSpan::of(|| seen(built.as_ref().ok()?), number);
+        Attempt::start(span, || async move {
+            let body = template.open().await?;
+            Ok(send(http, built?, body).await?)
+        })
+    }
+
+    /// The connections to take.
+    pub(crate) fn http(&self, connection: Connection) -> &reqwest::Client {
+        match connection {
+            Connection::Pooled => &self.0.http,
+            Connection::Fresh => self.unpooled(),
+        }
+    }
+}
+
+/// What the span tells of a request.
+pub(crate) fn seen(built: &reqwest::Request) -> Option<(&Method, Uri)> {
+    Some((built.method(), built.url().as_str().parse().ok()?))
+}
+
+/// Sends a request with this body. Not in a future, which would keep room for the request.
+fn send(
+    mut http: &reqwest::Client,
+    mut request: reqwest::Request,
+    body: Option<reqwest::Body>,
+) -> Sent {
+    *request.body_mut() = body;
+    http.call(request)
 }

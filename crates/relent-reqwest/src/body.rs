@@ -3,13 +3,15 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use http_body::Body as _;
+use relent_http::attempt::{Turns, UnchangedFile};
 
 use crate::streamed::Streamed;
-use relent_http::attempt::Turns;
-use relent_http::attempt::UnchangedFile;
 
 /// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
 /// made anew for every attempt. A stream of reqwest's is kept while it goes out, up to
@@ -199,11 +201,23 @@ impl fmt::Debug for Source {
 
 /// Bytes can be sent again, a stream if it could be kept.
 impl From<reqwest::Body> for Body {
-    fn from(body: reqwest::Body) -> Self {
-        Self::of(match body.as_bytes() {
-            Some(bytes) => Source::Bytes(Bytes::copy_from_slice(bytes)),
+    fn from(mut body: reqwest::Body) -> Self {
+        Self::of(match bytes_of(&mut body) {
+            Some(bytes) => Source::Bytes(bytes),
             None => Source::Once(Arc::new(Mutex::new(Some(body)))),
         })
+    }
+}
+
+/// The bytes of a body that holds some. They are to be had, uncopied, only by reading it.
+fn bytes_of(body: &mut reqwest::Body) -> Option<Bytes> {
+    if body.as_bytes()?.is_empty() {
+        return Some(Bytes::new());
+    }
+    let mut context = Context::from_waker(Waker::noop());
+    match Pin::new(body).poll_frame(&mut context) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
+        _ => None,
     }
 }
 

@@ -4,25 +4,17 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::{Method, Request, Uri};
+use http::{Method, Uri};
 use relent::{Destination, Destinations};
 use relent_core::{Pattern, Policy};
-use reqwest::IntoUrl;
+use relent_http::attempt::{CrossLayer, DestinationSource};
+use relent_http::{HintOptions, KeyForm, Replay};
 
+use crate::call_options::CallOptions;
 use crate::dns::Resolver;
-use relent_http::HintOptions;
-use relent_http::KeyForm;
-use relent_http::Replay;
-use relent_http::attempt::CrossLayer;
-use relent_http::attempt::DestinationSource;
-
-use crate::exchange::{Call, Exchange};
-use crate::manner::Manner;
-use crate::outgoing::Outgoing;
-use crate::request::{Plan, RequestBuilder};
-use crate::response::Response;
+use crate::failed::AttemptError;
+use crate::redirects::{self, watched};
 use crate::route::Route;
-use crate::{AttemptError, Body, Error, hops, watched};
 
 /// Sends requests as often as a policy allows, by design rules 1–9.
 ///
@@ -44,6 +36,20 @@ use crate::{AttemptError, Body, Error, hops, watched};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # What is hedged
+/// If the policy has a hedge ([`PolicyBuilder::hedge`](relent_core::PolicyBuilder::hedge)), a second
+/// attempt joins the first when that takes long, and the answer that is there first is taken. Only
+/// requests that are repeatable are hedged, and whose body can be [sent
+/// again](crate::Body::can_be_sent_again). The delay counts from the start of an attempt: while a
+/// destination holds it back it is not slow. A hedge counts among the retries of the policy and is taken
+/// from the same budget. [`Race`](relent_core::Race) says what a failure means while another attempt runs;
+/// a judgement by [`when`](Self::when) that says no ends the race.
+///
+/// An attempt is over with the head of its response, so [`send`](Self::send) is hedged; a
+/// [`download`](Self::download) and [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) are
+/// not, whose attempts go on with the body. The loser is dropped: in HTTP/2 that resets its stream, in
+/// HTTP/1.1 it closes its connection. The server may go on with what it has begun.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Made>);
 
@@ -51,15 +57,12 @@ pub struct Client(pub(crate) Arc<Made>);
 #[derive(Clone)]
 pub(crate) struct Made {
     pub(crate) http: reqwest::Client,
-    /// Whether the redirects that it follows are seen.
-    pub(crate) watched: bool,
     /// Makes `unpooled`.
     recipe: Option<Arc<Recipe>>,
     /// For the retry of a 421, which needs a fresh connection; made when it is first needed.
     unpooled: Arc<OnceLock<Option<reqwest::Client>>>,
-    pub(crate) manner: Arc<Manner>,
+    pub(crate) options: Arc<CallOptions>,
     routes: Vec<(Route, Routed)>,
-    pub(crate) hints: HintOptions,
     pub(crate) key_form: KeyForm,
     /// The most bytes that are kept of a body that streams.
     pub(crate) body_cap: usize,
@@ -109,11 +112,10 @@ impl Client {
         recipe: impl Fn() -> reqwest::ClientBuilder + Send + Sync + 'static,
         policy: impl Into<Arc<Policy>>,
     ) -> reqwest::Result<Self> {
-        let (http, watched) = hops::built(|| built_once(&recipe).build())?;
+        let (http, watched) = redirects::built(|| built_once(&recipe).build())?;
         let mut client = Self::over(http, policy);
-        let made = client.made();
-        made.watched = watched;
-        made.recipe = Some(Arc::new(recipe));
+        client.options().watched = watched;
+        client.made().recipe = Some(Arc::new(recipe));
         Ok(client)
     }
 
@@ -127,12 +129,10 @@ impl Client {
     pub fn over(http: reqwest::Client, policy: impl Into<Arc<Policy>>) -> Self {
         Self(Arc::new(Made {
             http,
-            watched: false,
             recipe: None,
             unpooled: Arc::default(),
-            manner: Arc::new(Manner::new(policy.into())),
+            options: Arc::new(CallOptions::new(policy.into())),
             routes: Vec::new(),
-            hints: HintOptions::default(),
             key_form: KeyForm::default(),
             body_cap: Replay::CAP,
         }))
@@ -154,7 +154,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn redirects_are_watched(mut self) -> Self {
-        self.made().watched = true;
+        self.options().watched = true;
         self
     }
 
@@ -163,15 +163,15 @@ impl Client {
         Arc::make_mut(&mut self.0)
     }
 
-    fn manner(&mut self) -> &mut Manner {
-        Arc::make_mut(&mut self.made().manner)
+    fn options(&mut self) -> &mut CallOptions {
+        Arc::make_mut(&mut self.made().options)
     }
 
     /// Takes all that it calls for this one destination, in place of one for each origin: to share its
     /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.manner().destinations = DestinationSource::One(destination);
+        self.options().destinations = DestinationSource::One(destination);
         self
     }
 
@@ -179,21 +179,21 @@ impl Client {
     /// by its scheme, host and port, such as `https://one.example`; see [`Destinations::of`].
     #[must_use]
     pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
-        self.manner().destinations = DestinationSource::ByOrigin(destinations);
+        self.options().destinations = DestinationSource::ByOrigin(destinations);
         self
     }
 
     /// What the destination means by headers that do not say it themselves.
     #[must_use]
     pub fn hints(mut self, options: HintOptions) -> Self {
-        self.made().hints = options;
+        self.options().hints = options;
         self
     }
 
     /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
     #[must_use]
     pub fn traced(mut self) -> Self {
-        self.manner().traced = true;
+        self.options().traced = true;
         self
     }
 
@@ -201,7 +201,7 @@ impl Client {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.manner().named = relent_http::attempt::Named::new(name);
+        self.options().named = relent_http::attempt::Named::new(name);
         self
     }
 
@@ -223,7 +223,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn cross_layer(mut self) -> Self {
-        self.manner().cross = Some(CrossLayer::new());
+        self.options().cross = Some(CrossLayer::new());
         self
     }
 
@@ -235,7 +235,7 @@ impl Client {
         self
     }
 
-    /// How the keys of [`RequestBuilder::idempotency_key`] are written: in quotes, unless said
+    /// How the keys of [`RequestBuilder::idempotency_key`](crate::RequestBuilder::idempotency_key) are written: in quotes, unless said
     /// otherwise.
     #[must_use]
     pub fn key_form(mut self, form: KeyForm) -> Self {
@@ -275,14 +275,15 @@ impl Client {
     }
 
     /// Retries exactly these failures, statuses or patterns, in place of those that the policy
-    /// lists; see [`RequestBuilder::retry_on`].
+    /// lists; see [`RequestBuilder::retry_on`](crate::RequestBuilder::retry_on).
     #[must_use]
     pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
-        self.manner().retry_on(failures.into_iter().map(Into::into));
+        self.options()
+            .retry_on(failures.into_iter().map(Into::into));
         self
     }
 
-    /// Retries when this says so; see [`RequestBuilder::when`].
+    /// Retries when this says so; see [`RequestBuilder::when`](crate::RequestBuilder::when).
     #[must_use]
     pub fn when(
         mut self,
@@ -291,11 +292,11 @@ impl Client {
         + Sync
         + 'static,
     ) -> Self {
-        self.manner().when = Some(Arc::new(when));
+        self.options().when = Some(Arc::new(when));
         self
     }
 
-    /// Waits for as long as this says; see [`RequestBuilder::delay`].
+    /// Waits for as long as this says; see [`RequestBuilder::delay`](crate::RequestBuilder::delay).
     #[must_use]
     pub fn delay(
         mut self,
@@ -304,7 +305,7 @@ impl Client {
         + Sync
         + 'static,
     ) -> Self {
-        self.manner().delay = Some(Arc::new(delay));
+        self.options().delay = Some(Arc::new(delay));
         self
     }
 
@@ -332,94 +333,31 @@ impl Client {
         mut self,
         route: impl Fn(u32, &mut reqwest::Url) + Send + Sync + 'static,
     ) -> Self {
-        self.manner().reroute = Some(Arc::new(route));
+        self.options().reroute = Some(Arc::new(route));
         self
     }
 
-    /// A GET request.
-    pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
-        self.request(Method::GET, url)
-    }
-
-    /// A HEAD request.
-    pub fn head(&self, url: impl IntoUrl) -> RequestBuilder {
-        self.request(Method::HEAD, url)
-    }
-
-    /// A POST request, which is repeated only after an attempt that was not processed, unless it has
-    /// a [key](RequestBuilder::idempotency_key).
-    pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
-        self.request(Method::POST, url)
-    }
-
-    /// A PUT request.
-    pub fn put(&self, url: impl IntoUrl) -> RequestBuilder {
-        self.request(Method::PUT, url)
-    }
-
-    /// A PATCH request; see [`post`](Self::post).
-    pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder {
-        self.request(Method::PATCH, url)
-    }
-
-    /// A DELETE request.
-    pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder {
-        self.request(Method::DELETE, url)
-    }
-
-    /// A request by any method.
-    pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
-        RequestBuilder::new(self.clone(), self.0.http.request(method, url))
-    }
-
-    /// Sends a request that is there already; [`get`](Self::get) and the others make one.
-    ///
-    /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
-    /// The last real outcome is returned as it is: if the last attempt was answered, its response is
-    /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
-    /// success. The body is yours to read, under no limit; for an attempt that includes the body,
-    /// use [`RequestBuilder::whole_body`] or [`download`](Self::download).
-    ///
-    /// A refused response whose retry is held back to the end of the request, by a gate, a cooldown or
-    /// a request rate, is returned with what was read of its body meanwhile, at most 256 KiB; if that
-    /// is not all, the body ends with [`NotKept`](relent_http::NotKept).
-    ///
-    /// The version of the request is obeyed, its extensions are not sent.
-    ///
-    /// # Errors
-    /// [`Error::GaveUp`] when the last attempt brought no response.
-    pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
-        let client = self.clone();
-        let exchange = match Outgoing::build(request.clone(), &self.0.http) {
-            Ok((built, body)) => Exchange::new(Ok(built), Plan::new(client, Some(body))),
-            Err(refused) => {
-                let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
-                let manner = manner.settled(request.headers());
-                Exchange::boxed(Call::new(client, manner, *refused).go_on(None))
-            }
-        };
-        exchange.await
-    }
-
     /// How a request to this address is retried, unless it says otherwise itself.
-    pub(crate) fn manner_of(
+    pub(crate) fn options_of(
         &self,
         method: &Method,
         uri: impl FnOnce() -> Option<Uri>,
-    ) -> Arc<Manner> {
-        let Made { manner, routes, .. } = &*self.0;
-        let mut manner = Arc::clone(manner);
+    ) -> Arc<CallOptions> {
+        let Made {
+            options, routes, ..
+        } = &*self.0;
+        let mut options = Arc::clone(options);
         if !routes.is_empty()
             && let Some(uri) = uri()
             && let Some((_, routed)) = routes.iter().find(|(route, _)| route.matches(method, &uri))
         {
-            let changed = Arc::make_mut(&mut manner);
+            let changed = Arc::make_mut(&mut options);
             changed.policy = routed.policy.clone();
             if let Some(own) = &routed.destinations {
                 changed.destinations = own.clone();
             }
         }
-        manner
+        options
     }
 
     /// The client without a pool, if one can be made.
@@ -427,9 +365,9 @@ impl Client {
         let make = || {
             let recipe = self.0.recipe.as_ref()?;
             let build = || built_once(&**recipe).pool_max_idle_per_host(0).build();
-            let (http, watched) = hops::built(build).ok()?;
+            let (http, watched) = redirects::built(build).ok()?;
             // A recipe may make another client each time.
-            (watched || !self.0.watched).then_some(http)
+            (watched || !self.0.options.watched).then_some(http)
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
         unpooled.unwrap_or(&self.0.http)
@@ -444,7 +382,7 @@ fn built_once(recipe: &Recipe) -> reqwest::ClientBuilder {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("policy", &self.0.manner.policy)
+            .field("policy", &self.0.options.policy)
             .finish_non_exhaustive()
     }
 }

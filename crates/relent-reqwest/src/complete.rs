@@ -1,8 +1,14 @@
 //! Whether the body of a response of reqwest is whole.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::time::Duration;
+
 use http::{Method, Response};
-use relent_http::attempt::{Complete, Proof};
+use relent_http::attempt::{Complete, Drain, Proof, patience};
 use reqwest::ResponseBuilderExt;
+
+use crate::failed::Last;
 
 /// What the body of this response has to prove; see [`Proof::needed`].
 #[inline]
@@ -38,7 +44,7 @@ fn with_proof(response: reqwest::Response, proof: Proof) -> reqwest::Response {
 }
 
 /// The head, from which a response can be made again, and the body.
-pub(crate) fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
+fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
     // It is not handed on with the rest of the head.
     let url = Response::builder().url(response.url().clone());
     let url = url.body(()).unwrap_or_default().into_parts().0.extensions;
@@ -47,12 +53,43 @@ pub(crate) fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body
     (Response::from_parts(head, ()), body)
 }
 
+/// The response again, with what was read of its body in place of the body.
+pub(crate) async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
+    let (head, body) = apart(response);
+    let mut drain = pin!(Drain::new(&head, body, tells_end));
+    let end = poll_fn(|context| drain.as_mut().poll_end(context));
+    let _ = tokio::time::timeout(time, end).await;
+    head.map(|()| reqwest::Body::wrap(drain.take())).into()
+}
+
+/// Waits, and drains a refused response, which may take longer; what there is to show is given back, with
+/// what was read. The next attempt must start within `room`.
+pub(crate) async fn drained_while(after: Duration, room: Option<Duration>, last: Last) -> Last {
+    let sleep = async {
+        // The timer of tokio makes even no wait take a millisecond.
+        if !after.is_zero() {
+            tokio::time::sleep(after).await;
+        }
+    };
+    match last {
+        Last::Refused(response) => {
+            let draining = drained(response, patience(after, room));
+            let ((), response) = tokio::join!(sleep, draining);
+            Last::Refused(response)
+        }
+        error => {
+            sleep.await;
+            error
+        }
+    }
+}
+
 /// Whether reqwest passes on what hyper tells. It does unless it was built to decode: the body that
 /// decodes, or would, does not (tower-http 0.6).
 ///
 /// Any crate of a program can have asked for that. It shows in whether the builder has the method to
 /// turn it on: if not, the one of the trait is called.
-pub(crate) fn tells_end() -> bool {
+fn tells_end() -> bool {
     use std::any::TypeId;
 
     /// Stands for a builder that has no such method.

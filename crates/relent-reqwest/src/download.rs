@@ -1,6 +1,7 @@
 //! Attempts that include reading the body, which resume where the last one was cut off.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,25 +10,26 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use relent::clock::TokioClock;
+use relent::driver::Leave;
 use relent::{Attempt, GaveUp, Summary};
-use relent_core::{Cause, Decision, Kind, Progress, StopReason};
+use relent_core::{Cause, Kind, Progress, StopReason};
+use relent_http::attempt::{Telling, has_content};
+use relent_http::{RequestFacts, grpc};
 use reqwest::{ResponseBuilderExt, Url};
 use tokio::time::Instant;
 
-use crate::attempt::{AttemptError, Broken, Failed, Last, Until};
+use crate::attempt::{Connection, Until};
 use crate::body::Body;
+use crate::call::{Attempts, Ended};
+use crate::call_options::{CallDriver, CallOptions, Rate};
 use crate::client::Client;
 use crate::complete::proof_of;
-use crate::hops::Watch;
-use crate::manner::{Manner, Rate};
-use crate::outgoing::Outgoing;
-use crate::resume::{Answer, Partial, Resumable, has_own_range};
-use crate::sending::{Connection, wait};
+use crate::failed::{AttemptError, Broken, Failed, Last};
+use crate::partial::{Answer, Partial, has_own_range};
+use crate::redirects::Watch;
+use crate::request_template::Template;
+use crate::resumable::Resumable;
 use crate::sink::Sink;
-use relent_http::RequestFacts;
-use relent_http::attempt::Telling;
-use relent_http::attempt::has_content;
-use relent_http::grpc;
 
 /// One download across its attempts; for a loop of your own around a
 /// [`Driver`](relent::driver::Driver). [`Client::download`] is that loop.
@@ -51,8 +53,8 @@ use relent_http::grpc;
 #[derive(Debug)]
 pub struct Download<'c> {
     client: &'c Client,
-    request: Outgoing,
-    manner: Arc<Manner>,
+    template: Template,
+    options: Arc<CallOptions>,
     /// Attempts that have begun.
     attempts: u32,
     partial: Option<Partial>,
@@ -76,19 +78,19 @@ impl<'c> Download<'c> {
     /// A download that has not begun.
     #[must_use]
     pub fn new(client: &'c Client, request: Request<Body>) -> Self {
-        let manner = client.manner_of(request.method(), || Some(request.uri().clone()));
-        let manner = manner.settled(request.headers());
-        let request = Outgoing::of(request, &client.0.http, client.0.body_cap);
-        Self::with(client, request, manner)
+        let options = client.options_of(request.method(), || Some(request.uri().clone()));
+        let options = options.for_request(request.headers());
+        let template = Template::of(request, &client.0.http, client.0.body_cap);
+        Self::with(client, template, options)
     }
 
-    pub(crate) fn with(client: &'c Client, request: Outgoing, manner: Arc<Manner>) -> Self {
+    pub(crate) fn with(client: &'c Client, template: Template, options: Arc<CallOptions>) -> Self {
         Self {
             client,
-            request,
-            telling: manner.telling(),
-            rate: manner.rate,
-            manner,
+            template,
+            telling: options.telling(),
+            rate: options.rate,
+            options,
             attempts: 0,
             partial: None,
             begun_body: false,
@@ -135,10 +137,10 @@ impl<'c> Download<'c> {
 
     fn beginning_with(mut self, partial: Partial) -> Self {
         let may = self
-            .request
-            .asked()
-            .is_some_and(|(method, _)| *method == Method::GET)
-            && !self.request.headers().is_some_and(has_own_range);
+            .template
+            .method()
+            .is_some_and(|method| *method == Method::GET)
+            && !self.template.headers().is_some_and(has_own_range);
         if may {
             self.progress = Progress::new(partial.received);
             self.begun_body = true;
@@ -167,7 +169,7 @@ impl<'c> Download<'c> {
     /// Whether the request may run twice.
     #[must_use]
     pub fn facts(&self) -> RequestFacts {
-        self.request.facts()
+        self.template.facts()
     }
 
     /// One attempt, which ends when the whole body is in `sink` or the `limit` is over.
@@ -205,12 +207,10 @@ impl<'c> Download<'c> {
             let mut failed = *failed;
             self.connection = Connection::after(&failed.failure);
             if matches!(failed.last, Last::Error(_)) {
-                self.manner.judge_failed(attempt, &mut failed);
+                self.options.judge_failed(attempt, &mut failed);
             }
-            let (watch, watched) = (&self.watch, self.client.0.watched);
-            let facts = || self.request.facts();
-            self.manner.note_hops(&mut failed, watch, watched, facts);
-            self.request.take_back(&mut failed);
+            let (template, watch) = (&self.template, &self.watch);
+            self.options.note_redirects(&mut failed, template, watch);
             if let Cause::Grpc(code) = failed.failure.cause {
                 // No body comes, and the status of HTTP would pass for success.
                 failed.last = Last::Error(AttemptError::Grpc(code));
@@ -221,7 +221,7 @@ impl<'c> Download<'c> {
                     failed.progressed = self.progress.reached(received, total);
                 }
                 None if !sink.can_start_over() => {
-                    failed.stop.get_or_insert(StopReason::NotReplayable);
+                    failed.unable = Some(StopReason::NotReplayable);
                 }
                 None => {}
             }
@@ -253,7 +253,7 @@ impl<'c> Download<'c> {
         let response = match outcome {
             Ok(response) => {
                 let judged = self
-                    .manner
+                    .options
                     .judge(self.begun.number.saturating_sub(1), Ok(response));
                 judged?
             }
@@ -267,7 +267,7 @@ impl<'c> Download<'c> {
                     Last::Error(_) => Err(failed),
                     Last::Refused(_) => {
                         let attempt = self.begun.number.saturating_sub(1);
-                        let judged = self.manner.judge(attempt, Err(failed));
+                        let judged = self.options.judge(attempt, Err(failed));
                         judged.map(|response| head_of(&response))
                     }
                 };
@@ -337,22 +337,24 @@ impl<'c> Download<'c> {
 
     /// Asks for the whole, or for the rest of what is there.
     async fn send(&mut self) -> (Asked, Result<reqwest::Response, Box<Failed>>) {
-        let (begun, telling, manner) = (&self.begun, &mut self.telling, &self.manner);
+        let (begun, telling, options) = (&self.begun, &mut self.telling, &self.options);
         let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
         let mut asked = Asked::default();
         let tell = |request: &mut reqwest::Request| {
-            manner.route(begun.number, request);
+            options.route(begun.number, request);
             asked.url = Some(request.url().clone());
             asked.rest = partial.is_some_and(|partial| partial.ask(request));
             telling.tell(begun, request.headers_mut());
         };
-        let (request, connection) = (&self.request, self.connection);
-        let (until, watch) = (self.until, &mut self.watch);
-        let attempt = self
-            .client
-            .attempt(request, connection, until, begun.number, watch, tell);
-        let outcome = attempt.await;
-        (asked, outcome)
+        let (template, number) = (&self.template, begun.number);
+        let built = self.client.build(template, self.connection, tell);
+        let attempt = self.client.start(template, self.connection, number, built);
+        let mut attempt = pin!(attempt);
+        let outcome = self.until.timeout(attempt.as_mut()).await.flatten();
+        let (span, watch) = attempt.parts();
+        let classified = self.options.classify(template, span, outcome);
+        self.watch = std::mem::take(watch);
+        (asked, classified)
     }
 
     /// Reads a response from its beginning, to a request for `asked`.
@@ -363,11 +365,8 @@ impl<'c> Download<'c> {
         sink: &mut S,
     ) -> Result<Response<()>, Box<Broken>> {
         let head = head_of(&response);
-        let method = self
-            .request
-            .asked()
-            .map_or(&Method::GET, |(method, _)| method);
-        let own_range = self.request.headers().is_some_and(has_own_range);
+        let method = self.template.method().unwrap_or(&Method::GET);
+        let own_range = self.template.headers().is_some_and(has_own_range);
         self.partial = None;
         if !sink.can_start_over() {
             let what = "this response begins anew, and a part of another has left";
@@ -420,13 +419,13 @@ impl<'c> Download<'c> {
     /// Whether a 304 answers a request without a condition. It says that what the caller has is current,
     /// which only a caller can have who asked under a condition (RFC 9110 §15.4.5).
     fn is_unasked_304(&self, status: StatusCode) -> bool {
-        let method = self.request.asked().map(|(method, _)| method);
+        let method = self.template.method();
         let conditional = |headers: &HeaderMap| {
             headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE)
         };
         status == StatusCode::NOT_MODIFIED
             && method != Some(&Method::HEAD)
-            && !self.request.headers().is_some_and(conditional)
+            && !self.template.headers().is_some_and(conditional)
     }
 
     /// Reads a response that goes on where `partial` ends, up to `end`.
@@ -460,10 +459,7 @@ impl<'c> Download<'c> {
         end: u64,
         sink: &mut S,
     ) -> Result<(), Box<Broken>> {
-        let method = self
-            .request
-            .asked()
-            .map_or(&Method::GET, |(method, _)| method);
+        let method = self.template.method().unwrap_or(&Method::GET);
         let mut proof = proof_of(Some(method), &response);
         let is_grpc = grpc::is_grpc(response.headers());
         let mut body = reqwest::Body::from(response);
@@ -484,7 +480,7 @@ impl<'c> Download<'c> {
                 Ok(bytes) => bytes,
                 Err(frame) if is_grpc => {
                     let trailers = frame.into_trailers().unwrap_or_default();
-                    let hints = &self.client.0.hints;
+                    let hints = &self.options.hints;
                     match grpc::classify_trailers(&trailers, SystemTime::now(), hints) {
                         Some(failure) => return Err(Broken::grpc(failure)),
                         None => continue,
@@ -639,52 +635,32 @@ impl Client {
         request: Request<Body>,
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
-        let manner = self.manner_of(request.method(), || Some(request.uri().clone()));
-        let manner = manner.settled(request.headers());
-        let request = Outgoing::of(request, &self.0.http, self.0.body_cap);
-        self.receive(request, manner, sink).await
+        let options = self.options_of(request.method(), || Some(request.uri().clone()));
+        let options = options.for_request(request.headers());
+        let template = Template::of(request, &self.0.http, self.0.body_cap);
+        self.receive(template, options, sink).await
     }
 
     pub(crate) async fn receive<S: Sink>(
         &self,
-        request: Outgoing,
-        manner: Arc<Manner>,
+        template: Template,
+        options: Arc<CallOptions>,
         sink: &mut S,
     ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
-        let mut download = Download::with(self, request, manner.clone());
-        let mut driver = manner.driver(download.request.url());
-        driver.set_repeatable(manner.may_repeat(download.facts()));
-        let mut last = None;
-        let (last, stop) = loop {
-            let entered = driver.entered().await;
-            let earlier: Option<Box<Last>> = last.take();
-            let leave = match entered {
-                Ok(leave) => leave,
-                Err(stop) => break (earlier.map(|last| *last), stop),
-            };
-            drop(earlier);
-            let begun = driver.on_attempt(leave);
-            let attempted = download.attempt_as(begun, sink).await;
-            let watch = &download.watch;
-            let mut failed = match attempted {
-                Ok(head) => {
-                    let followed = watch.followed();
-                    // A redirect that was not followed is an answer of the one that was asked.
-                    if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
-                        manner.tell_elsewhere(&mut driver, followed.url(), Some(followed.at), None);
-                    }
-                    driver.on_success_with(Cause::Status(head.status().as_u16()));
-                    return Ok((head, driver.summary(None)));
-                }
-                Err(failed) => failed,
-            };
-            manner.tell_failed(&mut driver, &mut failed, watch);
-            match manner.decide(&mut driver, &failed) {
-                Decision::Retry { after } => {
-                    last = Some(Box::new(wait(after, driver.room(), failed.last).await));
-                }
-                Decision::Stop(stop) => break (Some(failed.last), stop),
-            }
+        let mut receiving = Receiving {
+            driver: options.driver(template.url()),
+            download: Download::with(self, template, options),
+            sink,
+        };
+        let ended = receiving.go_on(None).await;
+        let Receiving {
+            mut download,
+            mut driver,
+            sink,
+        } = receiving;
+        let Ended { last, stop } = match ended {
+            Ok(head) => return Ok((head, driver.summary(None))),
+            Err(ended) => ended,
         };
         let error = match last {
             Some(Last::Refused(response)) => match download.finish(response, sink).await {
@@ -695,5 +671,51 @@ impl Client {
             None => None,
         };
         Err(GaveUp::new(error, driver.summary(Some(stop))))
+    }
+}
+
+/// A download on its way into a sink.
+struct Receiving<'c, 's, S> {
+    download: Download<'c>,
+    driver: CallDriver,
+    sink: &'s mut S,
+}
+
+impl<S: Sink> Attempts for Receiving<'_, '_, S> {
+    type Success = Response<()>;
+
+    fn options(&self) -> Arc<CallOptions> {
+        self.download.options.clone()
+    }
+
+    fn driver(&mut self) -> &mut CallDriver {
+        &mut self.driver
+    }
+
+    fn facts(&self) -> RequestFacts {
+        self.download.facts()
+    }
+
+    /// It knows itself which connection it is to take.
+    async fn attempt(&mut self, _: Connection, leave: Leave) -> Result<Response<()>, Box<Failed>> {
+        let (driver, download) = (&mut self.driver, &mut self.download);
+        let begun = driver.on_attempt(leave);
+        let attempted = download.attempt_as(begun, self.sink).await;
+        let (options, watch) = (&download.options, &download.watch);
+        match attempted {
+            Ok(head) => {
+                let followed = watch.followed();
+                // A redirect that was not followed is an answer of the one that was asked.
+                if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
+                    options.tell_elsewhere(driver, followed.url(), Some(followed.at), None);
+                }
+                driver.on_success_with(Cause::Status(head.status().as_u16()));
+                Ok(head)
+            }
+            Err(mut failed) => {
+                options.tell_failed(driver, &mut failed, watch);
+                Err(Box::new(failed))
+            }
+        }
     }
 }

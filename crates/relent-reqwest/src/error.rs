@@ -6,7 +6,7 @@ use std::fmt;
 use http::StatusCode;
 use relent::{GaveUp, Summary};
 
-use crate::attempt::{AttemptError, root};
+use crate::failed::{AttemptError, root};
 
 /// Why a request brought nothing that can be used.
 ///
@@ -120,6 +120,8 @@ pub(crate) fn within<'e>(
             AttemptError::Transport(error) => Some(error),
             AttemptError::Body(error) | AttemptError::Sink(error) => Some(error),
             AttemptError::Truncated(error) => Some(error),
+            #[cfg(feature = "middleware")]
+            AttemptError::Middleware(error) => Some(&**error),
             AttemptError::Timeout(_)
             | AttemptError::Slow { .. }
             | AttemptError::Grpc(_)

@@ -38,42 +38,45 @@
 
 mod attempt;
 mod body;
+mod call;
+mod call_options;
+mod classify;
 mod client;
 mod complete;
 pub mod dns;
 mod download;
 mod error;
-mod exchange;
+mod failed;
 #[doc = include_str!("../docs/fetch_retry.md")]
 pub mod fetch_retry {}
-mod hops;
-mod manner;
 #[cfg(feature = "middleware")]
 mod middleware;
 pub mod network;
-mod outgoing;
+mod partial;
+mod plan;
 mod race;
+mod redirects;
 mod request;
+mod request_template;
 mod response;
-mod resume;
+mod resumable;
 mod route;
 mod secret;
-mod sending;
 mod sink;
 mod streamed;
-mod whole;
+mod whole_body;
 
-pub use attempt::{AttemptError, Failed, Last};
 pub use body::Body;
 pub use client::{Client, recipe};
 pub use download::Download;
 pub use error::Error;
-pub use hops::watched;
+pub use failed::{AttemptError, Failed, Last};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
+pub use redirects::watched;
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;
 pub use response::Response;
-pub use resume::{NotResumable, Resumable};
+pub use resumable::{NotResumable, Resumable};
 pub use route::{InvalidRoute, Route};
 pub use sink::{Sink, ToWriter};

@@ -1,31 +1,27 @@
 //! Retries as a middleware of reqwest-middleware, for a stack that is there already.
 
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use http::Extensions;
+use relent::clock::TokioClock;
+use relent::driver::Leave;
 use relent::{Destination, GaveUp, Summary};
-use relent_core::{Cause, Decision, Failure, Kind, Pattern, Policy, Repeatable, StopReason};
+use relent_core::{Pattern, Policy, Repeatable, StopReason};
+use relent_http::attempt::{AttemptSpan, CrossLayer, DestinationSource, Telling, in_view_of_below};
+use relent_http::{HintOptions, NotReplayable, Replay, RequestFacts};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use crate::attempt::{AttemptError, Until};
+use crate::attempt::{Attempt, Connection, Until};
+use crate::body::Body;
+use crate::call::{Attempts, Ended};
+use crate::call_options::{CallDriver, CallOptions};
 use crate::complete::checked_by_length;
-use crate::hops::Watch;
-use crate::manner::{Manner, cause};
-use crate::network;
-use crate::outgoing::Head;
-use crate::sending::{sleep, wait_draining};
-use crate::streamed::Streamed;
-use relent_http::HintOptions;
-use relent_http::Replay;
-use relent_http::RequestFacts;
-use relent_http::attempt::CrossLayer;
-use relent_http::attempt::DestinationSource;
-use relent_http::attempt::cannot_fail;
-use relent_http::field::content_length;
-use relent_http::{classify, classify_listed};
+use crate::failed::{AttemptError, Broken, Failed, Last};
+use crate::request_template::Template;
 
 /// Runs what follows it in a stack of reqwest-middleware as often as a policy allows, by design
 /// rules 1–8.
@@ -71,10 +67,7 @@ use relent_http::{classify, classify_listed};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RetryMiddleware {
-    manner: Arc<Manner>,
-    hints: HintOptions,
-    /// Whether all below makes one call for one, or lets redirects be seen.
-    watched: bool,
+    options: Arc<CallOptions>,
 }
 
 impl RetryMiddleware {
@@ -82,14 +75,12 @@ impl RetryMiddleware {
     #[must_use]
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         Self {
-            manner: Arc::new(Manner::new(policy.into())),
-            hints: HintOptions::default(),
-            watched: false,
+            options: Arc::new(CallOptions::new(policy.into())),
         }
     }
 
-    fn manner(&mut self) -> &mut Manner {
-        Arc::make_mut(&mut self.manner)
+    fn options(&mut self) -> &mut CallOptions {
+        Arc::make_mut(&mut self.options)
     }
 
     /// Says that each attempt makes one call, or lets it be seen if it makes more: the redirect policy of
@@ -101,15 +92,15 @@ impl RetryMiddleware {
     /// a request that is not repeatable is never sent again, whatever the answer. Repeatable requests are
     /// retried as ever.
     #[must_use]
-    pub const fn redirects_are_watched(mut self) -> Self {
-        self.watched = true;
+    pub fn redirects_are_watched(mut self) -> Self {
+        self.options().watched = true;
         self
     }
 
     /// Takes all that it calls for this one destination, in place of one for each origin.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.manner().destinations = DestinationSource::One(destination);
+        self.options().destinations = DestinationSource::One(destination);
         self
     }
 
@@ -117,21 +108,22 @@ impl RetryMiddleware {
     /// lists.
     #[must_use]
     pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
-        self.manner().retry_on(failures.into_iter().map(Into::into));
+        self.options()
+            .retry_on(failures.into_iter().map(Into::into));
         self
     }
 
     /// What the destination means by headers that do not say it themselves.
     #[must_use]
-    pub const fn hints(mut self, options: HintOptions) -> Self {
-        self.hints = options;
+    pub fn hints(mut self, options: HintOptions) -> Self {
+        self.options().hints = options;
         self
     }
 
     /// Keeps a trace of every attempt in the [`Summary`].
     #[must_use]
     pub fn traced(mut self) -> Self {
-        self.manner().traced = true;
+        self.options().traced = true;
         self
     }
 
@@ -139,7 +131,7 @@ impl RetryMiddleware {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.manner().named = relent_http::attempt::Named::new(name);
+        self.options().named = relent_http::attempt::Named::new(name);
         self
     }
 
@@ -152,146 +144,70 @@ impl RetryMiddleware {
     /// has no more time than that for all its attempts together.
     #[must_use]
     pub fn cross_layer(mut self) -> Self {
-        self.manner().cross = Some(CrossLayer::new());
+        self.options().cross = Some(CrossLayer::new());
         self
     }
+}
 
-    /// One attempt; an error is how it failed, and what there is to show of it.
+/// A request over its attempts.
+struct Handled<'a, 'n> {
+    options: Arc<CallOptions>,
+    template: Template,
+    driver: CallDriver,
+    telling: Telling<TokioClock>,
+    /// What the first attempt sends.
+    first: Option<Request>,
+    /// As the caller gave them.
+    given: Extensions,
+    extensions: &'a mut Extensions,
+    next: Next<'n>,
+}
+
+impl Attempts for Handled<'_, '_> {
+    type Success = Response;
+
+    fn options(&self) -> Arc<CallOptions> {
+        self.options.clone()
+    }
+
+    fn driver(&mut self) -> &mut CallDriver {
+        &mut self.driver
+    }
+
+    fn facts(&self) -> RequestFacts {
+        self.template.facts()
+    }
+
+    /// Nothing tells the middleware below to take a fresh connection.
     async fn attempt(
-        &self,
-        until: Until,
-        policy: &Policy,
-        request: Request,
-        extensions: &mut Extensions,
-        next: Next<'_>,
-        watch: &mut Watch,
-    ) -> std::result::Result<Response, (Failure, Outcome)> {
-        let facts = RequestFacts::of(request.method(), request.headers());
-        let method = request.method().clone();
-        let running = watch.around(next.run(request, extensions));
-        let outcome = until.timeout(running).await;
-        match outcome.map_err(|cut| (cut.failure, Outcome::Cut(cut.error)))? {
-            Ok(response) => {
-                let (status, headers) = (response.status(), response.headers());
-                if cannot_fail(status, headers) && !policy.makes_failure_of(status.as_u16()) {
-                    return Ok(checked_by_length(&method, response));
-                }
-                let now = SystemTime::now();
-                let failure = classify(status, headers, facts, now, &self.hints)
-                    .or_else(|| classify_listed(policy, status, headers, now, &self.hints));
-                match failure {
-                    None => Ok(checked_by_length(&method, response)),
-                    Some(failure) => Err((failure, Outcome::Refused(response))),
-                }
-            }
-            Err(error) => Err((failure_of(&error), Outcome::Error(error))),
+        &mut self,
+        _: Connection,
+        leave: Leave,
+    ) -> std::result::Result<Response, Box<Failed>> {
+        let begun = self.driver.on_attempt(leave);
+        let until = Until::after(begun.limit);
+        let Some(mut request) = self.first.take().or_else(|| self.template.again()) else {
+            let error = AttemptError::Body(io::Error::other(NotReplayable));
+            return Err(Broken::local(StopReason::NotReplayable, error).into());
+        };
+        *request.body_mut() = self.template.open().await?;
+        self.telling.tell(&begun, request.headers_mut());
+        self.extensions.clone_from(&self.given);
+        let (next, extensions) = (self.next.clone(), &mut *self.extensions);
+        // Spans are the work of another middleware.
+        let span = AttemptSpan::of(|| None, begun.number);
+        let (mut outcome, watch) = {
+            let mut attempt = pin!(Attempt::start(span, || next.run(request, extensions)));
+            let outcome = until.timeout(attempt.as_mut()).await.flatten();
+            (outcome, std::mem::take(attempt.parts().1))
+        };
+        if let Err(broken) = &mut outcome {
+            // Another of these below leaves its account here, also of an error.
+            broken.failure = in_view_of_below(broken.failure, self.extensions);
         }
-    }
-}
-
-/// What the next attempt is made of.
-enum Again {
-    Head(Head),
-    Whole(Box<Request>),
-    /// With a body that is kept while it goes out.
-    Streamed(Head, Streamed),
-}
-
-impl Again {
-    /// `stream` is the body if it is kept while it goes out, from the first attempt on.
-    fn of(request: &mut Request, stream: &mut Option<Streamed>) -> Self {
-        if stream.is_none() && request.body().is_some() {
-            if let Some(whole) = request.try_clone() {
-                return Self::Whole(Box::new(whole));
-            }
-            let length = content_length(request.headers());
-            let body = request.body_mut().take();
-            *stream = body.map(|body| Streamed::new(body, Replay::CAP, length));
-            *request.body_mut() = stream.as_ref().and_then(|stream| stream.open().ok());
-        }
-        match stream {
-            Some(stream) => Self::Streamed(Head::of(request), stream.clone()),
-            None => Self::Head(Head::of(request)),
-        }
-    }
-
-    /// Whether the attempt that has failed leaves a body for another.
-    fn is_left(&self, answered: bool) -> bool {
-        match self {
-            Self::Streamed(_, stream) => stream.take_back(answered),
-            _ => true,
-        }
-    }
-
-    /// `None` if the body cannot be sent again after all.
-    fn request(self) -> Option<Request> {
-        match self {
-            Self::Head(head) => Some(head.request()),
-            Self::Whole(request) => Some(*request),
-            Self::Streamed(head, stream) => {
-                let mut request = head.request();
-                *request.body_mut() = Some(stream.open().ok()?);
-                Some(request)
-            }
-        }
-    }
-}
-
-fn failure_of(error: &Error) -> Failure {
-    match error {
-        Error::Reqwest(error) => network::classify(error),
-        Error::Middleware(error) => {
-            if let Some(gave_up) = error.downcast_ref::<GaveUp<AttemptError>>() {
-                // Retried once already, at another layer (design rule 8).
-                return Failure::permanent().cause(match gave_up.reason() {
-                    StopReason::Deadline => Cause::Timeout,
-                    _ => Cause::Error,
-                });
-            }
-            let reqwest = error.chain().find_map(|source| source.downcast_ref());
-            reqwest.map_or(Failure::ambiguous(), network::classify)
-        }
-    }
-}
-
-/// What a failed attempt leaves behind.
-enum Outcome {
-    Refused(Response),
-    Error(Error),
-    /// The policy cut the attempt off.
-    Cut(AttemptError),
-}
-
-impl Outcome {
-    /// The response, or the error of reqwest.
-    fn parts(&self) -> (Option<&Response>, Option<&reqwest::Error>) {
-        match self {
-            Self::Refused(response) => (Some(response), None),
-            Self::Error(Error::Reqwest(error)) => (None, Some(error)),
-            Self::Error(Error::Middleware(_)) | Self::Cut(_) => (None, None),
-        }
-    }
-
-    /// Waits for the next attempt, and drains what is left of this one meanwhile.
-    async fn wait(self, after: Duration, room: Option<Duration>) -> Self {
-        if let Self::Refused(response) = self {
-            return Self::Refused(wait_draining(after, room, response).await);
-        }
-        sleep(after).await;
-        self
-    }
-
-    /// As the caller gets it if no attempt follows.
-    fn into_result(self, summary: Summary, extensions: &mut Extensions) -> Result<Response> {
-        extensions.insert(summary.clone());
-        match self {
-            Self::Refused(mut response) => {
-                response.extensions_mut().insert(summary);
-                Ok(response)
-            }
-            Self::Error(error) => Err(error),
-            Self::Cut(error) => Err(Error::middleware(GaveUp::new(Some(error), summary))),
-        }
+        let (options, driver) = (&self.options, &mut self.driver);
+        let mut span = AttemptSpan::of(|| None, begun.number);
+        options.conclude(driver, &self.template, &mut span, &watch, outcome)
     }
 }
 
@@ -303,87 +219,59 @@ impl Middleware for RetryMiddleware {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let mut manner = self.manner.clone();
+        let mut options = self.options.clone();
         if let Some(policy) = extensions.get::<Arc<Policy>>() {
-            Arc::make_mut(&mut manner).policy = policy.clone();
+            Arc::make_mut(&mut options).policy = policy.clone();
         }
         if let Some(said) = extensions.get::<Repeatable>() {
-            Arc::make_mut(&mut manner).repeatable = *said;
+            Arc::make_mut(&mut options).repeatable = *said;
         }
-        let manner = manner.settled(request.headers());
-        let mut telling = manner.telling();
-        let facts = RequestFacts::of(request.method(), request.headers());
-        let mut driver = manner.driver(Some(request.url()));
-        driver.set_repeatable(manner.may_repeat(facts));
-        let given = extensions.clone();
-        let mut last = None;
-        let mut stream = None;
-        loop {
-            let entered = driver.entered().await;
-            let earlier: Option<Box<Outcome>> = last.take();
-            let leave = match entered {
-                Ok(leave) => leave,
-                Err(stop) => {
-                    let summary = driver.summary(Some(stop));
-                    return match earlier {
-                        Some(last) => last.into_result(summary, extensions),
-                        None => Err(Error::middleware(GaveUp::<AttemptError>::new(
-                            None, summary,
-                        ))),
-                    };
-                }
-            };
-            drop(earlier);
-            let begun = driver.on_attempt(leave);
-            let until = Until::after(begun.limit);
-            let again = Again::of(&mut request, &mut stream);
-            telling.tell(&begun, request.headers_mut());
-            extensions.clone_from(&given);
-            let mut watch = Watch::default();
-            let policy = &manner.policy;
-            let attempt =
-                self.attempt(until, policy, request, extensions, next.clone(), &mut watch);
-            let (mut failure, outcome) = match attempt.await {
-                Ok(mut response) => {
-                    if let Some(followed) = watch.followed() {
-                        let (url, since) = (response.url(), Some(followed.at));
-                        manner.tell_elsewhere(&mut driver, url, since, None);
-                    }
-                    driver.on_success_with(cause(response.status()));
-                    let summary = driver.summary(None);
-                    extensions.insert(summary.clone());
-                    response.extensions_mut().insert(summary);
-                    return Ok(response);
-                }
-                Err(failed) => failed,
-            };
-            manner.note_hop(&mut failure, &watch, self.watched, || facts);
-            if let Some(followed) = watch.followed() {
-                let (response, error) = outcome.parts();
-                if let Some(url) = followed.by(response, error) {
-                    let since = Some(followed.at);
-                    manner.tell_elsewhere(&mut driver, url, since, Some(&mut failure));
-                }
+        let options = options.for_request(request.headers());
+        let body = request
+            .body_mut()
+            .take()
+            .map_or_else(Body::empty, Body::from);
+        let mut given = extensions.clone();
+        given.remove::<Summary>();
+        let mut handled = Handled {
+            driver: options.driver(Some(request.url())),
+            telling: options.telling(),
+            options,
+            template: Template::new(&mut request, body, Replay::CAP),
+            first: Some(request),
+            given,
+            extensions,
+            next,
+        };
+        let ended = handled.go_on(None).await;
+        let Handled {
+            template,
+            mut driver,
+            extensions,
+            ..
+        } = handled;
+        let (last, summary) = match ended {
+            Ok(response) => {
+                let response = match template.method() {
+                    Some(method) => checked_by_length(method, response),
+                    None => response,
+                };
+                (Some(Last::Refused(response)), driver.summary(None))
             }
-            let helped = !matches!(failure.kind, Kind::Permanent | Kind::Overloaded);
-            let answered = matches!(outcome, Outcome::Refused(_));
-            let stop = if helped && !again.is_left(answered) {
-                driver.on_stop(&failure, StopReason::NotReplayable)
-            } else {
-                match driver.on_failure(&failure) {
-                    Decision::Stop(stop) => stop,
-                    Decision::Retry { after } => match again.request() {
-                        Some(next) => {
-                            let waited = outcome.wait(after, driver.room());
-                            last = Some(Box::new(waited.await));
-                            request = next;
-                            continue;
-                        }
-                        None => driver.on_declined(&failure, StopReason::NotReplayable),
-                    },
-                }
-            };
-            return outcome.into_result(driver.summary(Some(stop)), extensions);
+            Err(Ended { last, stop }) => (last, driver.summary(Some(stop))),
+        };
+        extensions.insert(summary.clone());
+        match last {
+            Some(Last::Refused(mut response)) => {
+                response.extensions_mut().insert(summary);
+                Ok(response)
+            }
+            Some(Last::Error(AttemptError::Transport(error))) => Err(Error::Reqwest(error)),
+            Some(Last::Error(AttemptError::Middleware(error))) => Err(Error::Middleware(error)),
+            Some(Last::Error(error)) => Err(Error::middleware(GaveUp::new(Some(error), summary))),
+            None => Err(Error::middleware(GaveUp::<AttemptError>::new(
+                None, summary,
+            ))),
         }
     }
 }

@@ -8,59 +8,53 @@ use pin_project_lite::pin_project;
 use relent::driver::Leave;
 use relent::race::{RaceEvent, Racer, Running};
 use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
+use relent_http::attempt::in_view_of_others;
 
-use crate::attempt::{Broken, Failed};
-use crate::client::Client;
-use crate::complete::checked;
-use crate::exchange::Call;
-use crate::hops::Watch;
-use crate::manner::cause;
-use crate::outgoing::Outgoing;
+use crate::attempt::{Attempt, Connection, Outcome};
+use crate::call::{Call, answer};
+use crate::call_options::{CallOptions, cause};
+use crate::failed::{Broken, Failed};
+use crate::redirects::Watch;
+use crate::request_template::Template;
 use crate::response::Response;
-use crate::sending::{Connection, span_of};
-use relent_http::attempt::AttemptSpan;
-use relent_http::attempt::is_gone;
 
 pin_project! {
-    /// One of the attempts, which is judged when it is over.
-    struct Sending<'c, F> {
+    /// One of the attempts, which is classified when it is over.
+    struct Contender<'c, F> {
         #[pin]
-        sending: F,
-        client: &'c Client,
-        request: &'c Outgoing,
-        span: AttemptSpan,
-        watch: Watch,
+        attempt: Attempt<F>,
+        options: &'c CallOptions,
+        template: &'c Template,
     }
 }
 
 /// What it came to, and the redirects that it followed.
-type Outcome = (Result<reqwest::Response, Box<Failed>>, Watch);
+type Came = (Result<reqwest::Response, Box<Failed>>, Watch);
 
-impl<F> Future for Sending<'_, F>
-where
-    F: Future<Output = Result<reqwest::Response, Box<Broken>>>,
-{
-    type Output = Outcome;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+impl<F> Contender<'_, F> {
+    fn came_to(self: Pin<&mut Self>, outcome: Outcome) -> Came {
         let this = self.project();
-        let entered = this.span.enter();
-        let polled = this.watch.poll(|| this.sending.poll(context));
-        drop(entered);
-        let sent = ready!(polled);
-        let judged = this.client.judge(this.request, this.span, sent);
-        Poll::Ready((judged, std::mem::take(this.watch)))
+        let (span, watch) = this.attempt.parts();
+        let classified = this.options.classify(this.template, span, outcome);
+        (classified, std::mem::take(watch))
+    }
+
+    /// It has reached its limit.
+    fn cut_off(self: Pin<&mut Self>, racer: &Racer) -> Came {
+        let given = racer.attempt().limit.unwrap_or_default();
+        self.came_to(Err(Broken::timeout(given)))
     }
 }
 
-impl<F> Sending<'_, F> {
-    /// It has reached its limit.
-    fn cut_off(self: Pin<&mut Self>, racer: &Racer) -> Outcome {
-        let given = racer.attempt().limit.unwrap_or_default();
-        let this = self.project();
-        let late = Err(Broken::timeout(given));
-        let judged = this.client.judge(this.request, this.span, late);
-        (judged, std::mem::take(this.watch))
+impl<F> Future for Contender<'_, F>
+where
+    F: Future<Output = Outcome>,
+{
+    type Output = Came;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Came> {
+        let outcome = ready!(self.as_mut().project().attempt.poll(context));
+        Poll::Ready(self.came_to(outcome))
     }
 }
 
@@ -74,26 +68,23 @@ impl Call {
     ) -> Result<Response, Box<Failed>> {
         let Self {
             client,
-            manner,
-            request,
+            options,
+            template,
             driver,
             telling,
         } = self;
-        let (client, request) = (&*client, &*request);
+        let (client, options, template) = (&*client, &**options, &*template);
         let mut start = |racer: &Racer| {
             let begun = racer.attempt();
             let tell = |request: &mut reqwest::Request| {
-                manner.route(begun.number, request);
+                options.route(begun.number, request);
                 telling.tell(&begun, request.headers_mut());
             };
-            let built = client.built(request, connection, tell);
-            let span = span_of(&built, begun.number);
-            Sending {
-                sending: client.transmit(request, connection, built),
-                client,
-                request,
-                span,
-                watch: Watch::default(),
+            let built = client.build(template, connection, tell);
+            Contender {
+                attempt: client.start(template, connection, begun.number, built),
+                options,
+                template,
             }
         };
         let mut running = Running::new();
@@ -107,32 +98,24 @@ impl Call {
                         running.join(driver, &mut start);
                         continue;
                     }
-                    RaceEvent::Ended(racer, outcome) => (racer, outcome),
-                    RaceEvent::CutOff(racer, mut sending) => {
-                        let outcome = sending.as_mut().cut_off(&racer);
-                        (racer, outcome)
+                    RaceEvent::Ended(racer, came) => (racer, came),
+                    RaceEvent::CutOff(racer, mut contender) => {
+                        let came = contender.as_mut().cut_off(&racer);
+                        (racer, came)
                     }
                 };
             let before = racer.attempt().number.saturating_sub(1);
-            let mut failed = match manner.judge(before, outcome) {
+            let mut failed = match options.judge(before, outcome) {
                 Ok(response) => {
-                    if let Some(followed) = watch.followed() {
-                        let (url, since) = (response.url(), Some(followed.at));
-                        manner.tell_elsewhere(driver, url, since, None);
-                    }
-                    let seen = Some(cause(response.status()));
-                    running.won(driver, hedge, &racer, seen);
-                    let method = request.asked().map(|(method, _)| method);
-                    let response = checked(method, response);
-                    return Ok(Response::new(response, driver.summary(None)));
+                    options.tell_answered(driver, response.url(), &watch);
+                    running.won(driver, hedge, &racer, Some(cause(response.status())));
+                    return Ok(answer(driver, template, response));
                 }
                 Err(failed) => failed,
             };
-            let facts = || request.facts();
-            manner.note_hops(&mut failed, &watch, client.0.watched, facts);
-            manner.tell_failed(driver, &mut failed, &watch);
+            options.heed_redirects(driver, &mut failed, template, &watch);
             if !running.is_empty() {
-                stand_beside(&mut failed, request);
+                stand_beside(&mut failed, template);
             }
             let told = Failure {
                 // The caller says that no other helps.
@@ -162,13 +145,9 @@ impl Call {
 }
 
 /// What a failure means while another attempt runs.
-fn stand_beside(failed: &mut Failed, request: &Outgoing) {
-    if request
-        .asked()
-        .is_some_and(|(method, _)| is_gone(method, &failed.failure))
-    {
-        // The other may have deleted it.
-        failed.failure.as_if_done = true;
+fn stand_beside(failed: &mut Failed, template: &Template) {
+    if let Some(method) = template.method() {
+        failed.failure = in_view_of_others(failed.failure, method);
     }
     if failed.stop == Some(StopReason::NotReplayable) {
         // Its body could not be opened again: nothing was sent, and the other may yet succeed.

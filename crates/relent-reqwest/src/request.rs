@@ -5,21 +5,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response as Head, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response as Head, Version};
 use relent::Summary;
 use relent_core::{Hedge, Pattern, Policy};
+use relent_http::IdempotencyKey;
+use reqwest::IntoUrl;
 
-use crate::attempt::AttemptError;
 use crate::body::Body;
+use crate::call::CallFuture;
+use crate::call_options::{CallOptions, Rate};
 use crate::client::Client;
 use crate::error::Error;
-use crate::exchange::Exchange;
-use crate::manner::{Manner, Rate};
-use crate::outgoing::Outgoing;
+use crate::failed::AttemptError;
+use crate::plan::{Plan, wrong};
+use crate::request_template::Template;
 use crate::response::Response;
 use crate::sink::Sink;
-use crate::whole;
-use relent_http::IdempotencyKey;
+use crate::whole_body;
 
 /// A request in the making: reqwest's builder, and how this one is retried.
 ///
@@ -53,21 +55,46 @@ pub struct RequestBuilder {
     plan: Plan,
 }
 
-/// What reqwest's builder does not know of a request.
-pub(crate) struct Plan {
-    client: Client,
-    body: Option<Body>,
-    key: Option<IdempotencyKey>,
-    changes: Vec<Change>,
-    whole_body: bool,
-    wrong: Option<Box<dyn StdError + Send + Sync>>,
+impl Client {
+    /// A GET request.
+    pub fn get(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::GET, url)
+    }
+
+    /// A HEAD request.
+    pub fn head(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::HEAD, url)
+    }
+
+    /// A POST request, which is repeated only after an attempt that was not processed, unless it has
+    /// a [key](RequestBuilder::idempotency_key).
+    pub fn post(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::POST, url)
+    }
+
+    /// A PUT request.
+    pub fn put(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PUT, url)
+    }
+
+    /// A PATCH request; see [`post`](Self::post).
+    pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::PATCH, url)
+    }
+
+    /// A DELETE request.
+    pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder {
+        self.request(Method::DELETE, url)
+    }
+
+    /// A request by any method.
+    pub fn request(&self, method: Method, url: impl IntoUrl) -> RequestBuilder {
+        RequestBuilder::new(self.clone(), self.0.http.request(method, url))
+    }
 }
 
-/// A change of how the client retries, made when it is known where the request goes.
-type Change = Box<dyn FnOnce(&mut Manner) + Send>;
-
 impl RequestBuilder {
-    pub(crate) fn new(client: Client, http: reqwest::RequestBuilder) -> Self {
+    fn new(client: Client, http: reqwest::RequestBuilder) -> Self {
         let plan = Plan::new(client, None);
         Self { http, plan }
     }
@@ -164,7 +191,7 @@ impl RequestBuilder {
     /// Retries by this policy. The budget stays that of the destination.
     pub fn policy(self, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
-        self.change(|manner| manner.policy = policy)
+        self.change(|options| options.policy = policy)
     }
 
     /// Retries exactly these failures, statuses or [patterns](Pattern), in place of those that the
@@ -174,7 +201,7 @@ impl RequestBuilder {
     /// twice (design rule 1).
     pub fn retry_on<P: Into<Pattern>>(self, failures: impl IntoIterator<Item = P>) -> Self {
         let failures: Vec<Pattern> = failures.into_iter().map(Into::into).collect();
-        self.change(|manner| manner.retry_on(failures))
+        self.change(|options| options.retry_on(failures))
     }
 
     /// Retries when this says so, of the number of the attempt (from 0), its error, and its response
@@ -189,7 +216,7 @@ impl RequestBuilder {
         + Sync
         + 'static,
     ) -> Self {
-        self.change(|manner| manner.when = Some(Arc::new(when)))
+        self.change(|options| options.when = Some(Arc::new(when)))
     }
 
     /// Waits for as long as this says, in place of the policy's backoff; its arguments are those of
@@ -201,25 +228,25 @@ impl RequestBuilder {
         + Sync
         + 'static,
     ) -> Self {
-        self.change(|manner| manner.delay = Some(Arc::new(delay)))
+        self.change(|options| options.delay = Some(Arc::new(delay)))
     }
 
     /// Chooses where an attempt goes; see [`Client::reroute`].
     pub fn reroute(self, route: impl Fn(u32, &mut reqwest::Url) + Send + Sync + 'static) -> Self {
-        self.change(|manner| manner.reroute = Some(Arc::new(route)))
+        self.change(|options| options.reroute = Some(Arc::new(route)))
     }
 
     /// Hedged by this in place of the `[hedge]` of the policy; see [`Client`].
     pub fn hedge(self, hedge: impl Into<Arc<Hedge>>) -> Self {
         let hedge = hedge.into();
-        self.change(|manner| manner.hedge = Some(hedge))
+        self.change(|options| options.hedge = Some(hedge))
     }
 
     /// Not hedged.
     pub fn no_hedge(self) -> Self {
-        self.change(|manner| {
-            manner.hedge = None;
-            manner.change_policy(Policy::without_hedge);
+        self.change(|options| {
+            options.hedge = None;
+            options.change_policy(Policy::without_hedge);
         })
     }
 
@@ -227,7 +254,7 @@ impl RequestBuilder {
     /// policy assumes of all requests. With `true` you promise that a duplicate does no harm; `false` is
     /// for a GET that does something.
     pub fn repeatable(self, repeatable: bool) -> Self {
-        self.change(move |manner| manner.repeatable = repeatable.into())
+        self.change(move |options| options.repeatable = repeatable.into())
     }
 
     /// Names the request, so that it may run twice: with a [new key](IdempotencyKey::new), or one of
@@ -246,7 +273,7 @@ impl RequestBuilder {
 
     /// Attempts once.
     pub fn no_retry(self) -> Self {
-        self.change(|manner| manner.change_policy(Policy::without_retries))
+        self.change(|options| options.change_policy(Policy::without_retries))
     }
 
     /// Makes reading the body a part of each attempt: a response that is cut short is retried, and
@@ -261,10 +288,10 @@ impl RequestBuilder {
     /// [`whole_body`](Self::whole_body)) when fewer than `bytes` of it arrive `within` this time; see
     /// [`Download::min_rate`](crate::Download::min_rate). No limit unless said otherwise.
     pub fn min_rate(self, bytes: u64, within: Duration) -> Self {
-        self.change(move |manner| manner.rate = Some(Rate { bytes, within }))
+        self.change(move |options| options.rate = Some(Rate { bytes, within }))
     }
 
-    fn change(mut self, change: impl FnOnce(&mut Manner) + Send + 'static) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut CallOptions) + Send + 'static) -> Self {
         self.plan.changes.push(Box::new(change));
         self
     }
@@ -297,9 +324,12 @@ impl RequestBuilder {
     /// no response.
     pub fn send(self) -> impl Future<Output = Result<Response, Error>> + Send {
         if self.plan.whole_body {
-            return Exchange::boxed(whole::receive(self));
+            return CallFuture::boxed(async move {
+                let (client, options, template) = self.prepare()?;
+                whole_body::receive(&client, options, template).await
+            });
         }
-        Exchange::new(self.http.build(), self.plan)
+        CallFuture::new(self.http.build(), self.plan)
     }
 
     /// Attempts until the whole body is in `sink`, or the policy stops; see [`Client::download`].
@@ -308,65 +338,17 @@ impl RequestBuilder {
     /// [`Error::Request`] when nothing could be sent, [`Error::GaveUp`] when the last attempt brought
     /// no complete response.
     pub async fn download<S: Sink>(self, sink: &mut S) -> Result<(Head<()>, Summary), Error> {
-        let (client, manner, request) = self.prepare()?;
-        Ok(client.receive(request, manner, sink).await?)
+        let (client, options, template) = self.prepare()?;
+        Ok(client.receive(template, options, sink).await?)
     }
 
     /// What its attempts are made of.
-    pub(crate) fn prepare(self) -> Result<(Client, Arc<Manner>, Outgoing), Error> {
+    pub(crate) fn prepare(self) -> Result<(Client, Arc<CallOptions>, Template), Error> {
         let mut built = self.http.build().map_err(wrong)?;
-        let (client, manner, body) = self.plan.settle(&mut built)?;
-        let outgoing = Outgoing::new(&mut built, body, client.0.body_cap);
-        Ok((client, manner, outgoing))
+        let (client, options, body) = self.plan.settle(&mut built)?;
+        let template = Template::new(&mut built, body, client.0.body_cap);
+        Ok((client, options, template))
     }
-}
-
-impl Plan {
-    /// A plan without anything of its own but the body, in place of one that reqwest has.
-    #[inline]
-    pub(crate) const fn new(client: Client, body: Option<Body>) -> Self {
-        Self {
-            client,
-            body,
-            key: None,
-            changes: Vec::new(),
-            whole_body: false,
-            wrong: None,
-        }
-    }
-
-    /// By whom and how the request is sent, and its body. The rest of it is made ready.
-    #[inline]
-    pub(crate) fn settle(
-        self,
-        built: &mut reqwest::Request,
-    ) -> Result<(Client, Arc<Manner>, Body), Error> {
-        if let Some(wrong) = self.wrong {
-            return Err(Error::Request(wrong));
-        }
-        let body = match (self.body, built.body_mut().take()) {
-            (Some(body), _) => body,
-            (None, Some(body)) => body.into(),
-            (None, None) => Body::empty(),
-        };
-        if let Some(key) = self.key {
-            key.attach(self.client.0.key_form, built.headers_mut());
-        }
-        let uri = || built.url().as_str().parse().ok();
-        let mut manner = self.client.manner_of(built.method(), uri);
-        if !self.changes.is_empty() {
-            let manner = Arc::make_mut(&mut manner);
-            for change in self.changes {
-                change(manner);
-            }
-        }
-        Ok((self.client, manner.settled(built.headers()), body))
-    }
-}
-
-/// What reqwest could not build.
-pub(crate) fn wrong(error: reqwest::Error) -> Error {
-    Error::Request(crate::secret::redacted(error).into())
 }
 
 /// Without the request, which reqwest shows with its header fields.

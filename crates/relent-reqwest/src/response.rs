@@ -7,12 +7,11 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::{Extensions, HeaderMap, StatusCode, Version};
 use relent::Summary;
-
+use relent_http::attempt::Names;
 use reqwest::Url;
 
 use crate::error::Error;
 use crate::secret::{Shown, redacted};
-use relent_http::attempt::Names;
 
 /// The last response to a request, and the account of the attempts.
 ///
@@ -161,10 +160,14 @@ impl Response {
         &self.http
     }
 
-    /// The same, without the account of the attempts.
+    /// The same, with the account of the attempts in its extensions: there
+    /// [`mark_response`](relent_http::mark_response) finds it, and a layer above, which does not repeat
+    /// what was given up here (design rule 8).
     #[must_use]
     pub fn into_inner(self) -> reqwest::Response {
-        self.http
+        let Self { mut http, summary } = self;
+        http.extensions_mut().insert(summary);
+        http
     }
 
     /// Both parts.

@@ -9,7 +9,7 @@ use http::Response;
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
-use crate::resume::Resumable;
+use crate::resumable::Resumable;
 
 /// Where the body of a response goes.
 ///

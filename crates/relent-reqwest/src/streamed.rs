@@ -2,12 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
 
-use http_body::Body;
-use relent_http::{Reopen, Replay, ReplayBody};
+use relent_http::{ByType, Replay, ReplayBody};
 
 /// A stream of reqwest's, which can be read once, and what was kept of it meanwhile, for more attempts.
 #[derive(Clone)]
@@ -22,7 +19,7 @@ struct Kept {
 impl Streamed {
     /// Keeps up to `cap` bytes. `length` is what a header says of it, if one does.
     pub(crate) fn new(body: reqwest::Body, cap: usize, length: Option<u64>) -> Self {
-        let (mut replay, first) = Replay::new(body, &Known, cap);
+        let (mut replay, first) = Replay::new(body, &ByType, cap);
         if let Some(length) = length {
             replay.announce(length);
         }
@@ -37,7 +34,7 @@ impl Streamed {
     pub(crate) fn open(&self) -> io::Result<reqwest::Body> {
         self.with(|kept| match kept.first.take() {
             Some(first) => Ok(first),
-            None => kept.replay.again(&Known).map_err(io::Error::other),
+            None => kept.replay.again(&ByType).map_err(io::Error::other),
         })
         .map(reqwest::Body::wrap)
     }
@@ -50,23 +47,6 @@ impl Streamed {
 
     fn with<T>(&self, with: impl FnOnce(&mut Kept) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Knows the content of a body that holds bytes.
-struct Known;
-
-impl Reopen<reqwest::Body> for Known {
-    /// The bytes are to be had, uncopied, only by reading them.
-    fn reopen(&self, body: &mut reqwest::Body) -> Option<reqwest::Body> {
-        body.as_bytes()?;
-        let mut context = Context::from_waker(Waker::noop());
-        let content = match Pin::new(&mut *body).poll_frame(&mut context) {
-            Poll::Ready(Some(Ok(frame))) => frame.into_data().ok()?,
-            _ => return None,
-        };
-        *body = reqwest::Body::from(content.clone());
-        Some(reqwest::Body::from(content))
     }
 }
 

@@ -4,7 +4,7 @@ use http::{Response, Uri};
 use relent::clock::Clock;
 use relent_core::{Failure, Hop};
 
-use super::future::Outcome;
+use super::outcome::Outcome;
 use super::{CallDriver, Config};
 
 /// In the extensions of a response: the address that answered, where that may be another than the one

@@ -1,37 +1,29 @@
 //! The future of a call, written by hand: no box, and no allocation before it waits.
 
-use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
+use relent::Attempt;
 use relent::clock::{Clock, Sleeper};
 use relent::driver::Leave;
 use relent::timer::Timer;
-use relent::{Attempt, GaveUp, Summary};
-#[cfg(feature = "grpc")]
-use relent_core::Network;
-use relent_core::{Cause, Failure, Hedge, Instant, Kind, Policy, Repeatable};
+use relent_core::{Cause, Failure, Hedge, Instant, Repeatable};
 use tower_service::Service;
 
-use super::body::ResponseBody;
-use super::head::Head;
-use super::last::Last;
-use super::race::{Ended, Racing};
+use super::last_outcome::LastOutcome;
+use super::outcome::{Ended, Outcome, Output, answer, is_fine, judge, of_error};
+use super::race::Racing;
 use super::readiness::Reserve;
-use super::{CallDriver, ClassifyError, Config, MapBody, ServiceError};
-use crate::classify::cannot_fail;
-use crate::cross_layer::Telling;
-
-use crate::network;
-use crate::observe::AttemptSpan;
+use super::{CallDriver, Config, MapBody, ServiceError};
+use crate::attempt::{AttemptSpan, RequestTemplate, Telling};
 use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, Reopen, Replay};
+use crate::replay::{BoxError, Reopen, Replay, ReplayBody};
 
 pin_project! {
     /// The future of a [`Retry`](super::Retry). Dropping it at any point leaves the budget
@@ -46,38 +38,41 @@ pin_project! {
         pub(super) config: Arc<Config<K, M, N>>,
         pub(super) service: S,
         // What the next attempt sends; `None` if there is none.
-        pub(super) head: Option<Head>,
+        pub(super) template: Option<RequestTemplate>,
         pub(super) replay: Replay<B>,
         // `None` while they have not been read from the head, since only failures need them.
         pub(super) facts: Option<RequestFacts>,
         pub(super) driver: CallDriver<K>,
         // One timer for waits and limits, made when it is first needed and reused.
         pub(super) timer: Timer<K>,
-        pub(super) extras: Option<Box<Extras<M::Body, R, K>>>,
+        pub(super) extras: Option<Box<Extras<B, R, K>>>,
         #[pin]
         pub(super) state: State<S::Future, B, R, K>,
     }
 }
 
 /// What few calls have, out of the way of those that do not.
-pub(super) struct Extras<T, R, K: Clock> {
+pub(super) struct Extras<B, R, K: Clock> {
     /// What the attempts tell the server.
     pub(super) telling: Telling<K>,
     /// What joins attempts that take long.
     pub(super) hedge: Option<Arc<Hedge>>,
-    /// The request of the first attempt, while it may not start.
-    pub(super) first: Option<Request<T>>,
+    /// There is no attempt but the first.
+    pub(super) once: bool,
+    /// The body of the first attempt, while it may not start.
+    pub(super) first: Option<ReplayBody<B>>,
     /// The next attempt should have a new connection.
     pub(super) fresh: bool,
     /// What the last attempt has left, until the next one starts.
-    pub(super) last: Option<Last<R>>,
+    pub(super) last: Option<LastOutcome<R>>,
 }
 
-impl<T, R, K: Clock> Default for Extras<T, R, K> {
+impl<B, R, K: Clock> Default for Extras<B, R, K> {
     fn default() -> Self {
         Self {
             telling: Telling::NOTHING,
             hedge: None,
+            once: false,
             first: None,
             fresh: false,
             last: None,
@@ -135,29 +130,6 @@ pin_project! {
     }
 }
 
-impl<F, B, R, K: Sleeper> State<F, B, R, K> {
-    /// An attempt that is sent now.
-    pub(super) fn running<S, T>(
-        service: &mut S,
-        request: Request<T>,
-        number: u32,
-        limit: Limit,
-    ) -> Self
-    where
-        S: Service<Request<T>, Future = F>,
-    {
-        let span = span_of(&request, number);
-        let entered = span.enter();
-        let attempt = service.call(request);
-        drop(entered);
-        Self::Running {
-            attempt,
-            limit,
-            span,
-        }
-    }
-}
-
 /// What a call does next.
 pub(super) enum Next<R> {
     /// What its state says, which has changed.
@@ -182,23 +154,6 @@ impl<R> Next<R> {
     }
 }
 
-/// How an attempt ended.
-pub(super) enum Outcome<R> {
-    Response(Response<R>),
-    Error(ServiceError),
-}
-
-impl<R> Outcome<R> {
-    pub(super) const fn response(&self) -> Option<&Response<R>> {
-        match self {
-            Self::Response(response) => Some(response),
-            Self::Error(_) => None,
-        }
-    }
-}
-
-pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
-
 /// An attempt starts.
 #[inline]
 pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>, leave: Leave) -> (Attempt, Limit) {
@@ -208,12 +163,6 @@ pub(super) fn begin<K: Clock>(driver: &mut CallDriver<K>, leave: Leave) -> (Atte
         _ => Limit::Never,
     };
     (attempt, limit)
-}
-
-/// The span of the attempt that sends this.
-#[inline]
-pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
-    AttemptSpan::start(request.method(), request.uri(), request.headers(), attempt)
 }
 
 /// Ready when a running attempt is to be cut off, with the time that it was given.
@@ -236,107 +185,17 @@ fn poll_limit<K: Sleeper>(
     timer.poll(context).map(|()| given)
 }
 
-/// What the layer for gRPC has found out.
-#[inline]
-fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
-    #[cfg(feature = "grpc")]
-    if let Some(super::grpc::Verdict(failure)) = response.extensions().get() {
-        return Some(*failure);
-    }
-    #[cfg(not(feature = "grpc"))]
-    let _ = response;
-    None
-}
-
 /// What is known of the request, read when it is first needed.
 pub(super) fn known<K: Clock>(
     facts: &mut Option<RequestFacts>,
-    head: Option<&Head>,
+    template: Option<&RequestTemplate>,
     driver: &mut CallDriver<K>,
 ) -> RequestFacts {
     *facts.get_or_insert_with(|| {
-        let facts = head.map_or_else(RequestFacts::default, Head::facts);
+        let facts = template.map_or_else(RequestFacts::default, RequestTemplate::facts);
         driver.set_repeatable(Repeatable::known(facts.repeatable));
         facts
     })
-}
-
-/// Whether a response is no failure by this policy, whatever is known of its request.
-#[inline]
-fn is_fine<R>(response: &Response<R>, policy: &Policy) -> bool {
-    cannot_fail(response.status(), response.headers())
-        && !policy.makes_failure_of(response.status().as_u16())
-        && verdict(response).is_none()
-}
-
-/// The failure that a response is, if it is one.
-#[inline]
-pub(super) fn judge<R, K: Clock, M, N>(
-    response: &Response<R>,
-    facts: RequestFacts,
-    config: &Config<K, M, N>,
-    driver: &CallDriver<K>,
-) -> Option<Failure> {
-    let (status, headers) = (response.status(), response.headers());
-    if is_fine(response, driver.policy()) {
-        return None;
-    }
-    let now = driver.clock().wall();
-    let mut failure = match verdict(response) {
-        Some(verdict) => verdict?,
-        None => crate::classify(status, headers, facts, now, &config.hints).or_else(|| {
-            crate::classify_listed(driver.policy(), status, headers, now, &config.hints)
-        })?,
-    };
-    let given_up_below = response
-        .extensions()
-        .get::<Summary>()
-        .is_some_and(|summary| summary.reason.is_some());
-    if given_up_below && failure.kind != Kind::Permanent {
-        failure.kind = Kind::Overloaded;
-    }
-    Some(failure)
-}
-
-/// The error of an attempt, and the failure that it is.
-pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, Failure) {
-    if network::chain(&*error).any(<dyn Error>::is::<GaveUp<ServiceError>>) {
-        return (error, Failure::overloaded());
-    }
-    #[cfg(feature = "grpc")]
-    let error = match error.downcast::<super::grpc::AfterHead>() {
-        Ok(after) => {
-            let mut failure = classify(&*after.0);
-            if failure.kind == Kind::NotProcessed {
-                failure = Failure::network(Network::Reset);
-            }
-            return (after.0, failure);
-        }
-        Err(error) => error,
-    };
-    let failure = classify(&*error);
-    (error, failure)
-}
-
-/// What a call that has succeeded ends with.
-#[inline]
-pub(super) fn answer<R, K: Clock>(
-    driver: &mut CallDriver<K>,
-    traced: bool,
-    method: Option<&Method>,
-    response: Response<R>,
-) -> Response<ResponseBody<R>> {
-    let response = ResponseBody::under(method, response);
-    if driver.attempts() > 1 || traced {
-        return with(driver.summary(None), response);
-    }
-    response
-}
-
-#[cold]
-pub(super) fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
-    response.extensions_mut().insert(summary);
-    response
 }
 
 impl<S, B, R, K, M, N> Future for ResponseFuture<S, B, R, K, M, N>
@@ -368,10 +227,10 @@ where
                     drop(entered);
                     match polled {
                         Poll::Ready(Ok(response)) => {
-                            let failure = if is_fine(&response, this.driver.policy()) {
+                            let failure = if is_fine(&response, this.config, this.driver.policy()) {
                                 None
                             } else {
-                                let facts = known(this.facts, this.head.as_ref(), this.driver);
+                                let facts = known(this.facts, this.template.as_ref(), this.driver);
                                 judge(&response, facts, this.config, this.driver)
                             };
                             match failure {
@@ -381,7 +240,8 @@ where
                                     this.driver.on_success_with(Cause::Status(status));
                                     this.state.set(State::Done);
                                     let traced = this.config.traced;
-                                    let method = this.head.as_ref().map(Head::method);
+                                    let method =
+                                        this.template.as_ref().map(RequestTemplate::method);
                                     let response = answer(this.driver, traced, method, response);
                                     return Poll::Ready(Ok(response));
                                 }

@@ -28,12 +28,6 @@ impl AttemptSpan {
     #[must_use]
     pub fn enter(&self) -> impl Sized {}
 
-    /// The attempt itself.
-    #[inline]
-    pub fn around<F: Future>(&self, attempt: F) -> F {
-        attempt
-    }
-
     /// Nothing is told.
     #[inline]
     pub fn answered(&mut self, _: StatusCode, _: Option<&Failure>) {}

@@ -54,11 +54,6 @@ impl AttemptSpan {
         self.span.enter()
     }
 
-    /// Runs the whole of the attempt.
-    pub fn around<F: Future>(&self, attempt: F) -> impl Future<Output = F::Output> {
-        tracing::Instrument::instrument(attempt, self.span.clone())
-    }
-
     /// It was answered, which may be a failure.
     #[inline]
     pub fn answered(&mut self, status: StatusCode, failure: Option<&Failure>) {

@@ -9,14 +9,16 @@ use http::{Method, Request};
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use proptest::prelude::*;
+use relent::clock::TokioClock;
 use relent::destination::{Budget, Hedge};
+use relent::driver::Driver;
 use relent::policy::{BudgetConfig, HedgeConfig};
-use relent::{Attempt, Destination, StopReason};
+use relent::{Attempt, Destination, Failure, Hint, StopReason};
 use relent_http::{Override, RetryLayer};
 use tower::{Layer, ServiceExt};
 
 use super::mock::{Answer, Mock, status};
-use super::{ending, get, policy, post, request};
+use super::{SECOND, ending, get, policy, post, request};
 
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -60,6 +62,29 @@ async fn a_slow_request_is_joined_by_another_and_the_loser_is_dropped() {
     let attempt = arrived[1].extensions.get::<Attempt>();
     assert_eq!(attempt.map(|attempt| attempt.number), Some(2));
     assert_eq!(there.budget().unwrap().balance(), 2.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_held_back_is_hedged_from_its_start() {
+    let (mock, there) = (Mock::new([Answer::Hang, late(5, 200)]), there());
+    let policy = policy().build().unwrap();
+    let mut other = Driver::builder(&policy, TokioClock)
+        .destination(&there)
+        .start();
+    let leave = other.enter(None).leave().unwrap();
+    other.on_attempt(leave);
+    other.on_failure(&Failure::throttled().hint(Hint::after(SECOND)));
+    let layer = hedged().destination(there.clone());
+    let begin = tokio::time::Instant::now();
+    let result = layer.layer(mock.clone()).oneshot(get()).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+    assert!(begin.elapsed() >= SECOND + MILLI * 55);
+    let arrived = mock.arrived();
+    let numbers = arrived.iter().map(|arrived| {
+        let attempt = arrived.extensions.get::<Attempt>();
+        attempt.map(|attempt| attempt.number)
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [Some(1), Some(2)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -356,8 +356,22 @@ async fn an_outer_layer_does_not_retry_what_an_inner_one_gave_up() {
         let mock = Mock::new([answer]);
         let result = outer.layer(inner.layer(mock.clone())).oneshot(get()).await;
         assert_eq!(mock.calls(), 4);
-        assert_eq!(ending(&result).2, Some(StopReason::Overloaded));
+        // As the mark of the inner layer would say it to another process.
+        assert_eq!(ending(&result).2, Some(StopReason::DoNotRetry));
     }
+}
+
+#[tokio::test]
+async fn what_an_inner_layer_could_not_send_again_is_for_the_outer_one() {
+    let (inner, _) = layer(policy());
+    let (outer, _) = layer(policy());
+    let mock = Mock::new([status(503), status(200)]);
+    // To the inner layer the body is a stream, and longer than what it keeps.
+    let put = Request::put("http://service/path").body(Full::<Bytes>::from("content"));
+    let service = outer.layer(inner.body_cap(1).layer(mock.clone()));
+    let result = service.oneshot(put.unwrap()).await;
+    assert_eq!(ending(&result), (Some(200), 2, None));
+    assert_eq!(mock.arrived()[1].body, "content");
 }
 
 fn small_budget() -> Arc<Destination> {

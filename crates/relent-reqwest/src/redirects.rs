@@ -19,8 +19,6 @@
 //!   acted. Nothing proves it, so it is not assumed.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use relent::clock::{Clock, TokioClock};
@@ -158,14 +156,6 @@ impl Watch {
         if let Some(followed) = LATEST.take() {
             self.0 = Some(followed);
         }
-    }
-
-    /// Polls the whole of the attempt.
-    pub(crate) fn around<F>(&mut self, mut attempt: F) -> impl Future<Output = F::Output>
-    where
-        F: Future + Unpin,
-    {
-        poll_fn(move |context| self.poll(|| Pin::new(&mut attempt).poll(context)))
     }
 
     /// Lets the error of an attempt name the address that was asked last. reqwest names the first, which

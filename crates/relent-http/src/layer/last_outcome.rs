@@ -9,20 +9,20 @@ use relent::{GaveUp, Summary};
 
 use super::body::ResponseBody;
 use super::error::{ReadinessError, ServiceError};
-use super::future::{Outcome, Output, with};
+use super::outcome::{Outcome, Output, with};
 use crate::complete::tells_end;
 use crate::drain::Drain;
 use crate::replay::BoxError;
 
 /// The last real outcome: if the attempt that is to follow is held back to the end of the call, this
 /// is what the call ends with.
-pub(super) enum Last<R> {
+pub(super) enum LastOutcome<R> {
     Error(ServiceError),
     /// The head of a response, and its body, which is drained.
     Refused(Response<()>, Pin<Box<Drain<R>>>),
 }
 
-impl<R> Last<R>
+impl<R> LastOutcome<R>
 where
     R: Body,
     R::Error: Into<BoxError>,

@@ -4,21 +4,20 @@ use std::fmt;
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderValue, Method, Request, Version};
-use relent_core::{Kind, StopReason};
+use http::{HeaderMap, HeaderValue, Method, Request};
+use relent_core::StopReason;
+use relent_http::RequestFacts;
+use relent_http::attempt::RequestTemplate;
+use relent_http::field::content_length;
 use reqwest::Url;
 
-use crate::attempt::{AttemptError, Broken, Failed};
 use crate::body::Body;
-use crate::secret::Shown;
-use relent_http::RequestFacts;
-use relent_http::attempt::Names;
-use relent_http::field::content_length;
+use crate::failed::{AttemptError, Broken};
 
 /// What the attempts of a request send.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
-    head: Result<Head, Refused>,
+pub(crate) struct Template {
+    head: Result<RequestTemplate<Url, Option<Duration>>, Refused>,
     body: Body,
 }
 
@@ -35,7 +34,7 @@ impl fmt::Debug for Refused {
     }
 }
 
-impl Outgoing {
+impl Template {
     /// What was built, which is without its body. Of one that streams up to `cap` bytes are kept.
     #[inline]
     pub(crate) fn new(built: &mut reqwest::Request, body: Body, cap: usize) -> Self {
@@ -51,7 +50,7 @@ impl Outgoing {
             field.or_insert_with(|| HeaderValue::from(length));
         }
         Self {
-            head: Ok(Head::of(built)),
+            head: Ok(head_of(built)),
             body: body.kept(cap, || content_length(built.headers())),
         }
     }
@@ -89,38 +88,33 @@ impl Outgoing {
         }
     }
 
-    /// What is sent where; `None` if reqwest will refuse the address.
-    pub(crate) fn asked(&self) -> Option<(&Method, &Url)> {
-        let head = self.head.as_ref().ok()?;
-        Some((&head.method, &head.url))
+    /// By which method; `None` if reqwest will refuse the address.
+    pub(crate) fn method(&self) -> Option<&Method> {
+        self.head.as_ref().ok().map(RequestTemplate::method)
     }
 
     /// The fields that are sent, if there are any.
     pub(crate) fn headers(&self) -> Option<&HeaderMap> {
-        let rest = self.head.as_ref().ok()?.rest.as_ref()?;
-        Some(&rest.headers)
+        let (headers, _) = self.head.as_ref().ok()?.rest()?;
+        Some(headers)
     }
 
     /// Where it goes; `None` if reqwest will refuse the address.
     pub(crate) fn url(&self) -> Option<&Url> {
-        self.asked().map(|(_, url)| url)
+        self.head.as_ref().ok().map(RequestTemplate::address)
     }
 
-    /// Looked up when it is needed: most requests do not fail.
+    /// What classification needs to know of it.
     pub(crate) fn facts(&self) -> RequestFacts {
-        match (&self.head, self.headers()) {
-            (Ok(head), Some(headers)) => RequestFacts::of(&head.method, headers),
-            (Ok(head), None) => RequestFacts::of(&head.method, &HeaderMap::new()),
-            (Err(refused), _) => refused.facts,
+        match &self.head {
+            Ok(head) => head.facts(),
+            Err(refused) => refused.facts,
         }
     }
 
-    /// Takes the body back from an attempt that has failed thus, for another.
-    pub(crate) fn take_back(&self, failed: &mut Failed) {
-        let helped = !matches!(failed.failure.kind, Kind::Permanent | Kind::Overloaded);
-        if helped && !self.body.take_back(failed.last.status().is_some()) {
-            failed.stop.get_or_insert(StopReason::NotReplayable);
-        }
+    /// The body that all attempts send.
+    pub(crate) const fn body(&self) -> &Body {
+        &self.body
     }
 
     /// Whether there is a body for another attempt, however long it is.
@@ -137,9 +131,15 @@ impl Outgoing {
     /// The request of an attempt, without the body.
     pub(crate) fn request(&self, http: &reqwest::Client) -> Result<reqwest::Request, Box<Broken>> {
         match &self.head {
-            Ok(head) => Ok(head.request()),
+            Ok(head) => Ok(request_of(head)),
             Err(refused) => Ok(http.get(&refused.address).build()?),
         }
+    }
+
+    /// The same without asking reqwest about an address.
+    #[cfg(feature = "middleware")]
+    pub(crate) fn again(&self) -> Option<reqwest::Request> {
+        self.head.as_ref().ok().map(request_of)
     }
 
     /// The body, if it need not be waited for.
@@ -149,65 +149,25 @@ impl Outgoing {
     }
 }
 
-/// No more of a request without a body than has to be kept to make it again.
-pub(crate) struct Head {
-    method: Method,
-    url: Url,
-    version: Version,
-    /// Apart, since moving it costs more than many a request that has none.
-    rest: Option<Box<Rest>>,
+/// What is kept of a request that reqwest has built.
+#[inline]
+fn head_of(built: &reqwest::Request) -> RequestTemplate<Url, Option<Duration>> {
+    let timeout = built.timeout().copied();
+    let timeout = timeout.is_some().then_some(&timeout);
+    let (method, url) = (built.method(), built.url().clone());
+    RequestTemplate::new(method, built.version(), url, built.headers(), timeout)
 }
 
-#[derive(Clone)]
-struct Rest {
-    headers: HeaderMap,
-    timeout: Option<Duration>,
-}
-
-/// Without credentials.
-impl fmt::Debug for Head {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rest = self.rest.as_deref();
-        f.debug_struct("Head")
-            .field("method", &self.method)
-            .field("url", &Shown(&self.url))
-            .field("version", &self.version)
-            .field("headers", &rest.map(|rest| Names(&rest.headers)))
-            .field("timeout", &rest.and_then(|rest| rest.timeout))
-            .finish()
-    }
-}
-
-impl Head {
-    #[inline]
-    pub(crate) fn of(request: &reqwest::Request) -> Self {
-        let none = request.headers().is_empty() && request.timeout().is_none();
-        let rest = || {
-            Box::new(Rest {
-                headers: request.headers().clone(),
-                timeout: request.timeout().copied(),
-            })
-        };
-        Self {
-            method: request.method().clone(),
-            url: request.url().clone(),
-            version: request.version(),
-            rest: (!none).then(rest),
+/// A request with this head. What is as in a new one is not touched: reqwest makes a map for a timeout that
+/// is not there.
+fn request_of(head: &RequestTemplate<Url, Option<Duration>>) -> reqwest::Request {
+    let mut request = reqwest::Request::new(head.method().clone(), head.address().clone());
+    *request.version_mut() = head.version();
+    if let Some((headers, timeout)) = head.rest() {
+        *request.headers_mut() = headers.clone();
+        if timeout.is_some() {
+            *request.timeout_mut() = *timeout;
         }
     }
-
-    /// A request with this head. What is as in a new one is not touched: reqwest makes a map for a
-    /// timeout that is not there.
-    pub(crate) fn request(&self) -> reqwest::Request {
-        let mut request = reqwest::Request::new(self.method.clone(), self.url.clone());
-        *request.version_mut() = self.version;
-        if let Some(rest) = &self.rest {
-            let Rest { headers, timeout } = (**rest).clone();
-            *request.headers_mut() = headers;
-            if timeout.is_some() {
-                *request.timeout_mut() = timeout;
-            }
-        }
-        request
-    }
+    request
 }

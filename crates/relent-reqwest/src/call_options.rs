@@ -12,17 +12,15 @@ use relent::random::SessionRandom;
 use relent_core::{
     Cause, Decision, Failure, Hedge, Hop, Instant, Kind, Pattern, Policy, Repeatable, StopReason,
 };
+use relent_http::attempt::{AttemptSpan, CrossLayer, DestinationSource, Judge, Named, Telling};
+use relent_http::grpc::is_grpc;
+use relent_http::{HintOptions, RequestFacts};
 use reqwest::Url;
 
-use crate::attempt::{AttemptError, Failed, Last};
-use crate::hops::Watch;
-use crate::outgoing::Outgoing;
-use relent_http::HintOptions;
-use relent_http::RequestFacts;
-use relent_http::attempt::DestinationSource;
-use relent_http::attempt::Named;
-use relent_http::attempt::{CrossLayer, Telling};
-use relent_http::classify_listed;
+use crate::attempt::Outcome;
+use crate::failed::{AttemptError, Failed, Last};
+use crate::redirects::Watch;
+use crate::request_template::Template;
 
 /// Whether an attempt is to be repeated.
 type When = dyn Fn(u32, Option<&AttemptError>, Option<&reqwest::Response>) -> bool + Send + Sync;
@@ -45,7 +43,7 @@ pub(crate) type CallDriver =
     Driver<'static, TokioClock, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
 #[derive(Clone)]
-pub(crate) struct Manner {
+pub(crate) struct CallOptions {
     pub(crate) policy: Arc<Policy>,
     pub(crate) destinations: DestinationSource,
     /// In place of what the policy says.
@@ -61,9 +59,12 @@ pub(crate) struct Manner {
     pub(crate) named: Named,
     /// What is told to the server, if anything.
     pub(crate) cross: Option<CrossLayer>,
+    pub(crate) hints: HintOptions,
+    /// Whether the redirects that an attempt follows are seen, and it makes no other calls.
+    pub(crate) watched: bool,
 }
 
-impl Manner {
+impl CallOptions {
     pub(crate) fn new(policy: Arc<Policy>) -> Self {
         Self {
             destinations: DestinationSource::by_origin(&policy),
@@ -77,6 +78,8 @@ impl Manner {
             traced: false,
             named: Named::default(),
             cross: None,
+            hints: HintOptions::default(),
+            watched: false,
         }
     }
 
@@ -111,36 +114,37 @@ impl Manner {
         }
     }
 
-    /// What an attempt that failed says about the whole of it, and whom it names: the failure is that of
-    /// its last request. `watched` says whether all redirects are seen. Where they are not, nothing proves that what is not
-    /// repeatable was sent once.
+    /// An attempt failed, which may have followed redirects: what that says about the whole of it, and
+    /// whom it names. The destination that redirects led to is told.
     #[cold]
-    pub(crate) fn note_hops(
+    pub(crate) fn heed_redirects(
         &self,
+        driver: &mut CallDriver,
         failed: &mut Failed,
+        template: &Template,
         watch: &Watch,
-        watched: bool,
-        facts: impl FnOnce() -> RequestFacts,
     ) {
-        self.note_hop(&mut failed.failure, watch, watched, facts);
+        self.note_redirects(failed, template, watch);
+        self.tell_failed(driver, failed, watch);
+    }
+
+    /// The first half of it. The failure is that of the last request. Where not all redirects are seen,
+    /// nothing proves that what is not repeatable was sent once.
+    #[cold]
+    pub(crate) fn note_redirects(&self, failed: &mut Failed, template: &Template, watch: &Watch) {
+        let proven = || {
+            self.watched
+                || self
+                    .may_repeat(template.facts())
+                    .is_allowed_by(&self.policy)
+        };
+        if watch.followed().is_some() || !proven() {
+            failed.failure.hop = Hop::Here;
+        }
         if let Last::Error(AttemptError::Transport(error)) = &mut failed.last {
             watch.name_asked(error);
         }
-    }
-
-    /// The same of the failure alone, without its error.
-    #[cold]
-    pub(crate) fn note_hop(
-        &self,
-        failure: &mut Failure,
-        watch: &Watch,
-        watched: bool,
-        facts: impl FnOnce() -> RequestFacts,
-    ) {
-        let proven = || watched || self.may_repeat(facts()).is_allowed_by(&self.policy);
-        if watch.followed().is_some() || !proven() {
-            failure.hop = Hop::Here;
-        }
+        failed.body = Some(template.body().clone());
     }
 
     /// Tells the destination that redirects led to how the attempt failed there. Where redirects are not
@@ -159,6 +163,15 @@ impl Manner {
         };
         if let Some(url) = url {
             self.tell_elsewhere(driver, url, since, Some(&mut failed.failure));
+        }
+    }
+
+    /// An attempt was answered from this address, which redirects may have led to: tells the destination
+    /// there.
+    #[inline]
+    pub(crate) fn tell_answered(&self, driver: &mut CallDriver, url: &Url, watch: &Watch) {
+        if let Some(followed) = watch.followed() {
+            self.tell_elsewhere(driver, url, Some(followed.at), None);
         }
     }
 
@@ -193,7 +206,7 @@ impl Manner {
 
     /// Whether this request is hedged.
     #[inline]
-    pub(crate) fn hedges(&self, request: &Outgoing) -> bool {
+    pub(crate) fn hedges(&self, request: &Template) -> bool {
         (self.hedge.is_some() || self.policy.hedge().is_some())
             && self.may_repeat(request.facts()).is_allowed_by(&self.policy)
             && self.policy.max_retries() != Some(0)
@@ -201,7 +214,7 @@ impl Manner {
     }
 
     /// By what this request is hedged, if it is.
-    pub(crate) fn hedge_for(&self, driver: &CallDriver, request: &Outgoing) -> Option<Arc<Hedge>> {
+    pub(crate) fn hedge_for(&self, driver: &CallDriver, request: &Template) -> Option<Arc<Hedge>> {
         if !self.hedges(request) {
             return None;
         }
@@ -210,49 +223,98 @@ impl Manner {
         self.hedge.clone().or_else(of_policy)
     }
 
-    /// Whether a response that is no failure by its status may be one by the caller's own judgement, or
-    /// by the lists of the policy.
+    /// What an attempt has come to, which its span and the destinations are told.
     #[inline]
-    pub(crate) fn judges(&self, status: StatusCode) -> bool {
-        self.when.is_some() || self.policy.makes_failure_of(status.as_u16())
+    pub(crate) fn conclude(
+        &self,
+        driver: &mut CallDriver,
+        template: &Template,
+        span: &mut AttemptSpan,
+        watch: &Watch,
+        outcome: Outcome,
+    ) -> Result<reqwest::Response, Box<Failed>> {
+        let number = driver.attempts().saturating_sub(1);
+        match self.judge(number, self.classify(template, span, outcome)) {
+            Ok(response) => {
+                self.tell_answered(driver, response.url(), watch);
+                driver.on_success_with(cause(response.status()));
+                Ok(response)
+            }
+            Err(mut failed) => {
+                self.heed_redirects(driver, &mut failed, template, watch);
+                Err(failed)
+            }
+        }
     }
 
-    /// The caller's own judgement of a response, which goes before that of the status, else that of
-    /// the lists of the policy. `attempt` counts from 0.
+    /// What HTTP and the lists of the policy say of an attempt, which its span is told.
+    #[inline]
+    pub(crate) fn classify(
+        &self,
+        template: &Template,
+        span: &mut AttemptSpan,
+        outcome: Outcome,
+    ) -> Result<reqwest::Response, Box<Failed>> {
+        let judge = Judge {
+            policy: &self.policy,
+            hints: &self.hints,
+        };
+        match outcome {
+            Ok(response) if judge.is_fine(response.status(), response.headers()) => {
+                span.answered(response.status(), None);
+                Ok(response)
+            }
+            outcome => self.classify_failed(judge, template, span, outcome),
+        }
+    }
+
+    #[cold]
+    fn classify_failed(
+        &self,
+        judge: Judge<'_>,
+        template: &Template,
+        span: &mut AttemptSpan,
+        outcome: Outcome,
+    ) -> Result<reqwest::Response, Box<Failed>> {
+        match outcome {
+            Ok(response) => {
+                let (status, headers) = (response.status(), response.headers());
+                let (facts, now) = (template.facts(), SystemTime::now());
+                let failure = judge.failure(status, headers, response.extensions(), facts, now);
+                // The lists of the policy are out of the way of the caller's own judgement.
+                let only_listed = status.as_u16() < 400 && !is_grpc(headers);
+                let failure = failure.filter(|_| !only_listed || self.when.is_none());
+                span.answered(status, failure.as_ref());
+                match failure {
+                    None => Ok(response),
+                    Some(failure) => Err(Failed::new(failure, Last::Refused(response))),
+                }
+            }
+            Err(broken) => {
+                span.failed(&broken.failure);
+                Err(broken.into())
+            }
+        }
+    }
+
+    /// The caller's own judgement, which goes before that of the status. `attempt` counts from 0.
     #[inline]
     pub(crate) fn judge(
         &self,
         attempt: u32,
-        outcome: Result<reqwest::Response, Box<Failed>>,
+        classified: Result<reqwest::Response, Box<Failed>>,
     ) -> Result<reqwest::Response, Box<Failed>> {
-        let Some(when) = &self.when else {
-            return match outcome {
-                Ok(response) if self.judges(response.status()) => self.judge_listed(response),
-                outcome => outcome,
-            };
-        };
-        match outcome {
-            Ok(response) if when(attempt, None, Some(&response)) => {
+        match (&self.when, classified) {
+            (None, classified) => classified,
+            (Some(when), Ok(response)) if when(attempt, None, Some(&response)) => {
                 let failure = Failure::ambiguous().cause(cause(response.status()));
-                let last = Last::Refused(response);
-                Err(Failed::new(failure, last))
+                Err(Failed::new(failure, Last::Refused(response)))
             }
-            Err(mut failed) => {
+            (Some(_), Ok(response)) => Ok(response),
+            (Some(_), Err(mut failed)) => {
                 self.judge_failed(attempt, &mut failed);
                 Err(failed)
             }
-            success => success,
-        }
-    }
-
-    /// A response whose status the policy lists.
-    #[cold]
-    fn judge_listed(&self, response: reqwest::Response) -> Result<reqwest::Response, Box<Failed>> {
-        let (status, headers) = (response.status(), response.headers());
-        let (now, options) = (SystemTime::now(), HintOptions::default());
-        match classify_listed(&self.policy, status, headers, now, &options) {
-            None => Ok(response),
-            Some(failure) => Err(Failed::new(failure, Last::Refused(response))),
         }
     }
 
@@ -275,11 +337,8 @@ impl Manner {
         match &self.delay {
             Some(delay) if failed.stop.is_none() => {
                 let (error, response) = failed.last.parts();
-                if failed.progressed {
-                    driver.on_progress();
-                }
                 let own = delay(driver.attempts().saturating_sub(1), error, response);
-                driver.on_failure_with(&failed.failure, Some(own))
+                failed.decide_by(driver, own)
             }
             _ => failed.decide(driver),
         }
@@ -293,14 +352,14 @@ impl Manner {
     /// For a request with these headers: under the deadline that it brings along, and with every list
     /// of the policy out of the way of the caller's own judgement.
     #[inline]
-    pub(crate) fn settled(self: Arc<Self>, headers: &HeaderMap) -> Arc<Self> {
+    pub(crate) fn for_request(self: Arc<Self>, headers: &HeaderMap) -> Arc<Self> {
         if self.cross.is_none() && self.when.is_none() {
             return self;
         }
-        self.settled_by(headers)
+        self.for_request_with(headers)
     }
 
-    fn settled_by(mut self: Arc<Self>, headers: &HeaderMap) -> Arc<Self> {
+    fn for_request_with(mut self: Arc<Self>, headers: &HeaderMap) -> Arc<Self> {
         let cross = self.cross.as_ref();
         if let Some(sooner) = cross.and_then(|_| CrossLayer::policy(&self.policy, headers)) {
             Arc::make_mut(&mut self).policy = sooner;
@@ -325,9 +384,9 @@ fn origin(url: &Url) -> &str {
     url.as_str().get(..end).unwrap_or_default()
 }
 
-impl fmt::Debug for Manner {
+impl fmt::Debug for CallOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manner")
+        f.debug_struct("CallOptions")
             .field("policy", &self.policy)
             .finish_non_exhaustive()
     }

@@ -11,25 +11,25 @@ use relent::timer::Timer;
 use relent_core::{Failure, Repeatable};
 use tower_service::Service;
 
-use super::future::{Extras, Limit, ResponseFuture, State, begin, span_of};
-use super::head::Head;
-use super::race::Racing;
+use super::future::{Extras, Limit, ResponseFuture, State, begin};
+use super::outcome::span_of;
 use super::readiness::{Reserve, let_go};
 use super::{CallDriver, Config, MapBody, Override};
+use crate::attempt::RequestTemplate;
 use crate::repeatable::RequestFacts;
 use crate::replay::{BoxError, Reopen};
 
 /// How a call begins.
-struct Opening<T, R, K: Clock> {
+struct Opening<B, R, K: Clock> {
     driver: CallDriver<K>,
     /// What is known of the request, if something has to be.
     facts: Option<RequestFacts>,
     /// There is no retry.
     once: bool,
-    extras: Option<Box<Extras<T, R, K>>>,
+    extras: Option<Box<Extras<B, R, K>>>,
 }
 
-impl<T, R, K: Clock> Opening<T, R, K> {
+impl<B, R, K: Clock> Opening<B, R, K> {
     #[inline]
     fn is_hedged(&self) -> bool {
         matches!(&self.extras, Some(extras) if extras.hedge.is_some())
@@ -68,8 +68,6 @@ where
         } else {
             Self::open(config, &mut request)
         };
-        let head = (!opening.once).then(|| Head::of(&request));
-        config.route(&mut request, 1);
         let at_once = match opening.is_hedged() {
             true => None,
             false => opening.driver.begin_untimed(),
@@ -78,11 +76,11 @@ where
             Some(number) => (Attempt::unlimited(number), Limit::Never),
             None => match opening.driver.enter(None) {
                 Next::Start(leave) if !opening.is_hedged() => begin(&mut opening.driver, leave),
-                next => {
-                    return Self::start_apart(service, config, request, head, opening, next);
-                }
+                next => return Self::start_apart(service, config, request, opening, next),
             },
         };
+        let template = (!opening.once).then(|| RequestTemplate::of(&request));
+        config.route(&mut request, 1);
         let span = span_of(&request, 1);
         if let Some(extras) = &mut opening.extras {
             extras.telling.tell(&first, request.headers_mut());
@@ -102,7 +100,7 @@ where
             },
             config: config.clone(),
             service: service.clone(),
-            head,
+            template,
             replay,
             facts: opening.facts,
             driver: opening.driver,
@@ -111,56 +109,38 @@ where
         }
     }
 
-    /// The same for a call that is hedged, or that the destination wants to wait.
+    /// The same for a call that is hedged, or that the destination wants to wait: as any later attempt.
     #[inline(never)]
     fn start_apart(
         service: &mut S,
         config: &Arc<Config<K, M, N>>,
         request: Request<B>,
-        head: Option<Head>,
-        opening: Opening<M::Body, R, K>,
+        opening: Opening<B, R, K>,
         next: Next,
     ) -> Self {
-        let Opening {
-            mut driver,
-            facts,
-            once,
-            extras,
-        } = opening;
-        let mut extras = extras.unwrap_or_default();
+        let template = RequestTemplate::of(&request);
         let (parts, body) = request.into_parts();
-        let (replay, body) = config.replay(&parts.headers, body, once);
-        let sent = body.progressed();
-        let mut request = Request::from_parts(parts, config.map.map_body(body));
-        let state = match (&extras.hedge, next) {
-            (Some(hedge), Next::Start(leave)) => {
-                let span = span_of(&request, 1);
-                let telling = &mut extras.telling;
-                let send = |attempt| {
-                    telling.tell(&attempt, request.headers_mut());
-                    service.call(request)
-                };
-                State::Racing {
-                    racing: Racing::first(hedge.clone(), &mut driver, leave, sent, span, send),
-                }
-            }
-            // What waited is not hedged.
-            _ => {
-                extras.first = Some(request);
-                // Others may have it while this one waits.
-                let_go(service);
-                State::Reserving {
-                    reserve: Reserve::Leave,
-                    failure: Failure::not_processed(),
-                }
+        let (replay, body) = config.replay(&parts.headers, body, opening.once);
+        let mut driver = opening.driver;
+        let mut extras = opening.extras.unwrap_or_default();
+        extras.once = opening.once;
+        let state = if let Next::Start(leave) = next {
+            extras.start(service, config, &mut driver, leave, &template, body)
+        } else {
+            extras.first = Some(body);
+            // Others may have it while this one waits.
+            let_go(service);
+            State::Reserving {
+                reserve: Reserve::Leave,
+                failure: Failure::not_processed(),
             }
         };
         Self {
             config: config.clone(),
             service: service.clone(),
-            head,
+            template: Some(template),
             replay,
-            facts,
+            facts: opening.facts,
             driver,
             timer: Timer::new(),
             extras: Some(extras),
@@ -170,7 +150,7 @@ where
 
     /// How a call begins that may be more than attempts by the layer's policy.
     #[inline(never)]
-    fn open(config: &Config<K, M, N>, request: &mut Request<B>) -> Opening<M::Body, R, K> {
+    fn open(config: &Config<K, M, N>, request: &mut Request<B>) -> Opening<B, R, K> {
         let mut overrides: Option<Override> = request.extensions_mut().remove();
         config.obey_deadline(request, &mut overrides);
         let overrides = overrides.unwrap_or_default();

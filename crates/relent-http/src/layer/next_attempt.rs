@@ -9,20 +9,21 @@ use http::{Request, Response};
 use http_body::Body;
 use relent::GaveUp;
 use relent::clock::Sleeper;
+use relent::driver::Leave;
 use relent_core::{Cause, Decision, Failure, Hop, StopReason};
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::future::{
-    Next, Outcome, Output, ResponseFuture, Set, State, StateProjection, answer, begin, known, with,
-};
-use super::head::Head;
-use super::last::Last;
-use super::race::{Call, Ended, Racing};
+use super::future::{Extras, Next, ResponseFuture, Set, State, StateProjection, begin, known};
+use super::last_outcome::LastOutcome;
+use super::outcome::{Ended, Outcome, Output, answer, with};
+use super::race::Racing;
 use super::readiness::{Reserve, Unable, let_go};
-use super::{Config, MapBody, ReadinessError, ServiceError};
+use super::sender::Sender;
+use super::{CallDriver, Config, MapBody, ReadinessError, ServiceError};
+use crate::attempt::{RequestTemplate, patience};
+use crate::observe;
 use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
-use crate::{drain, observe};
 
 impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
 where
@@ -76,22 +77,24 @@ where
             let config = &**this.config;
             config.heed_calls(this.driver, &outcome, &mut failure);
         }
-        known(this.facts, this.head.as_ref(), this.driver);
+        let template = this.template.as_ref();
+        known(this.facts, template, this.driver);
         let answered = matches!(outcome, Outcome::Response(_));
-        let (head, replay) = (this.head.as_ref(), &mut *this.replay);
-        let unable = || match head {
-            None => Some(StopReason::RetriesExhausted),
-            Some(_) => {
-                let kept = replay.take_back(answered);
-                kept.err().map(|_| StopReason::NotReplayable)
+        let once = template.is_none() || this.extras.as_ref().is_some_and(|extras| extras.once);
+        let replay = &mut *this.replay;
+        let unable = || {
+            if once {
+                return Some(StopReason::RetriesExhausted);
             }
+            let kept = replay.take_back(answered);
+            kept.err().map(|_| StopReason::NotReplayable)
         };
         match this.driver.on_failure_unless(&failure, unable) {
             Decision::Stop(stop) => {
                 let summary = this.driver.summary(Some(stop));
                 Next::Over(match outcome {
                     Outcome::Response(response) => {
-                        let method = head.map(Head::method);
+                        let method = template.map(RequestTemplate::method);
                         Ok(with(summary, ResponseBody::under(method, response)))
                     }
                     Outcome::Error(error) => Err(GaveUp::new(Some(error), summary)),
@@ -100,9 +103,9 @@ where
             Decision::Retry { after } => {
                 let extras = this.extras.get_or_insert_default();
                 extras.fresh = busy || failure.cause == Cause::Status(421);
-                let last = extras.last.insert(Last::of(outcome));
+                let last = extras.last.insert(LastOutcome::of(outcome));
                 let patience = if last.is_draining() {
-                    drain::patience(after, this.driver.room())
+                    patience(after, this.driver.room())
                 } else {
                     Duration::ZERO
                 };
@@ -125,24 +128,24 @@ where
     /// Until one of several attempts has succeeded, or all have failed.
     fn poll_race(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Next<R>> {
         let this = self.project();
-        let (StateProjection::Racing { racing }, Some(head)) =
-            (this.state.project(), this.head.as_ref())
+        let (StateProjection::Racing { racing }, Some(template)) =
+            (this.state.project(), this.template.as_ref())
         else {
             return Poll::Pending;
         };
         let extras = this.extras.get_or_insert_default();
-        let call = Call {
+        let sender = Sender {
             service: this.service,
-            head,
+            template,
             config: this.config,
             fresh: extras.fresh,
             telling: &mut extras.telling,
         };
-        let facts = known(this.facts, Some(head), this.driver);
-        let finish = racing.poll_finish(this.driver, call, this.replay, facts, context);
+        let facts = known(this.facts, Some(template), this.driver);
+        let finish = racing.poll_finish(this.driver, sender, this.replay, facts, context);
         Poll::Ready(match ready!(finish) {
             Ok(response) => {
-                let (traced, method) = (this.config.traced, Some(head.method()));
+                let (traced, method) = (this.config.traced, Some(template.method()));
                 Next::Over(Ok(answer(this.driver, traced, method, response)))
             }
             Err((ended, failure)) => Next::Failed(ended, failure),
@@ -210,38 +213,16 @@ where
         let reserved = reserve.poll::<S, _, _>(this.driver, this.service, this.timer, context);
         let (own, stop) = match ready!(reserved) {
             Ok(leave) => {
-                if let Some(mut request) = extras.first.take() {
-                    let (attempt, limit) = begin(this.driver, leave);
-                    // It has waited: there is less time than its caller has said.
-                    request.extensions_mut().insert(attempt);
-                    extras.telling.tell(&attempt, request.headers_mut());
-                    let running = State::running(this.service, request, 1, limit);
-                    this.state.set(running);
-                    return Poll::Ready(Next::Changed);
-                }
-                match again(this.head.as_ref(), this.replay, this.config) {
-                    Ok((head, body)) => {
+                let first = extras.first.take();
+                let template = this.template.as_ref();
+                match next_body(first, template, this.replay, this.config) {
+                    Ok((template, body)) => {
                         // The next outcome takes its place.
                         extras.last = None;
-                        let (config, fresh) = (&**this.config, extras.fresh);
-                        let state = if let Some(hedge) = extras.hedge.clone() {
-                            let call = Call {
-                                service: this.service,
-                                head,
-                                config,
-                                fresh,
-                                telling: &mut extras.telling,
-                            };
-                            let racing = Racing::again(hedge, this.driver, leave, call, body);
-                            State::Racing { racing }
-                        } else {
-                            let body = config.map.map_body(body);
-                            let (attempt, limit) = begin(this.driver, leave);
-                            let mut request = head.attempt(body, attempt, fresh, config);
-                            extras.telling.tell(&attempt, request.headers_mut());
-                            State::running(this.service, request, attempt.number, limit)
-                        };
-                        this.state.set(state);
+                        let (service, config) = (&mut *this.service, &**this.config);
+                        let next =
+                            extras.start(service, config, this.driver, leave, template, body);
+                        this.state.set(next);
                         return Poll::Ready(Next::Changed);
                     }
                     Err(error) => {
@@ -276,17 +257,60 @@ where
     }
 }
 
-/// What an attempt after the first sends.
-fn again<'h, B, K, M, N>(
-    head: Option<&'h Head>,
+impl<B, R, K> Extras<B, R, K>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+    K: Sleeper + Clone,
+{
+    /// An attempt starts, with what may join it. The service is ready.
+    pub(super) fn start<S, M, N>(
+        &mut self,
+        service: &mut S,
+        config: &Config<K, M, N>,
+        driver: &mut CallDriver<K>,
+        leave: Leave,
+        template: &RequestTemplate,
+        body: ReplayBody<B>,
+    ) -> State<S::Future, B, R, K>
+    where
+        S: Service<Request<M::Body>, Response = Response<R>>,
+        M: MapBody<B>,
+    {
+        let mut sender = Sender {
+            service,
+            template,
+            config,
+            fresh: self.fresh,
+            telling: &mut self.telling,
+        };
+        if let Some(hedge) = self.hedge.clone() {
+            let racing = Racing::begin(hedge, driver, leave, sender, body);
+            return State::Racing { racing };
+        }
+        let (attempt, limit) = begin(driver, leave);
+        let (attempt, span) = sender.send(body, attempt);
+        State::Running {
+            attempt,
+            limit,
+            span,
+        }
+    }
+}
+
+/// The body of the next attempt, and the rest of it.
+fn next_body<'t, B, K, M, N>(
+    first: Option<ReplayBody<B>>,
+    template: Option<&'t RequestTemplate>,
     replay: &mut Replay<B>,
     config: &Config<K, M, N>,
-) -> Result<(&'h Head, ReplayBody<B>), NotReplayable>
+) -> Result<(&'t RequestTemplate, ReplayBody<B>), NotReplayable>
 where
     B: Body,
     B::Error: Into<BoxError>,
     N: Reopen<B>,
 {
-    let head = head.ok_or(NotReplayable)?;
-    Ok((head, replay.again(&config.reopen)?))
+    let template = template.ok_or(NotReplayable)?;
+    let body = first.map_or_else(|| replay.again(&config.reopen), Ok)?;
+    Ok((template, body))
 }

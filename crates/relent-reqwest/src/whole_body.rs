@@ -1,14 +1,17 @@
 //! A response whose body has been read before it is handed out.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response as Head;
 
+use crate::call_options::CallOptions;
+use crate::client::Client;
 use crate::error::Error;
-use crate::request::RequestBuilder;
+use crate::request_template::Template;
 use crate::response::Response;
-use crate::resume::Resumable;
+use crate::resumable::Resumable;
 use crate::sink::Sink;
 
 /// A body in memory, under the head with which it began.
@@ -35,10 +38,14 @@ impl Sink for Whole {
     }
 }
 
-pub(crate) async fn receive(request: RequestBuilder) -> Result<Response, Error> {
-    let (client, manner, request) = request.prepare()?;
+/// Attempts until all of it is in memory.
+pub(crate) async fn receive(
+    client: &Client,
+    options: Arc<CallOptions>,
+    template: Template,
+) -> Result<Response, Error> {
     let mut whole = Whole::default();
-    let (_, summary) = client.receive(request, manner, &mut whole).await?;
+    let (_, summary) = client.receive(template, options, &mut whole).await?;
     // Of a response that came in parts, the first head is the one that speaks of the whole.
     let response = whole.head.map(|()| whole.body);
     Ok(Response::new(response.into(), summary))

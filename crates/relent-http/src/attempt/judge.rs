@@ -1,0 +1,82 @@
+//! What an attempt has come to.
+
+use std::time::SystemTime;
+
+use http::{Extensions, HeaderMap, Method, StatusCode};
+use relent::Summary;
+use relent_core::{Cause, Failure, Policy};
+
+use crate::classify::{cannot_fail, classify, classify_listed};
+use crate::hint::HintOptions;
+use crate::mark::given_up;
+use crate::repeatable::RequestFacts;
+
+/// Judges the responses of attempts, by what HTTP says, by the lists of a policy, and in view of what was
+/// given up below.
+///
+/// ```
+/// use std::time::SystemTime;
+/// use http::{Extensions, HeaderMap, StatusCode};
+/// use relent_core::Policy;
+/// use relent_http::attempt::Judge;
+/// use relent_http::{HintOptions, RequestFacts};
+///
+/// let judge = Judge { policy: Policy::STANDARD, hints: &HintOptions::default() };
+/// let headers = HeaderMap::new();
+/// assert!(judge.is_fine(StatusCode::OK, &headers));
+/// let (facts, now) = (RequestFacts::default(), SystemTime::now());
+/// let status = StatusCode::BAD_GATEWAY;
+/// assert!(judge.failure(status, &headers, &Extensions::new(), facts, now).is_some());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<'a> {
+    /// The policy of the request.
+    pub policy: &'a Policy,
+    /// What the destination means by headers that do not say it themselves.
+    pub hints: &'a HintOptions,
+}
+
+impl Judge<'_> {
+    /// Whether a response is no failure whatever is known of its request: most are, and need no clock.
+    #[inline]
+    #[must_use]
+    pub fn is_fine(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+        cannot_fail(status, headers) && !self.policy.makes_failure_of(status.as_u16())
+    }
+
+    /// The failure that a response with this head is; `None` if it is none. `now` is the local time.
+    #[must_use]
+    pub fn failure(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+        facts: RequestFacts,
+        now: SystemTime,
+    ) -> Option<Failure> {
+        let failure = classify(status, headers, facts, now, self.hints)
+            .or_else(|| classify_listed(self.policy, status, headers, now, self.hints))?;
+        Some(in_view_of_below(failure, extensions))
+    }
+}
+
+/// The failure of a response that another layer of this process has given up, by the [`Summary`] in its
+/// extensions: nobody above repeats what was repeated below (design rule 8).
+#[must_use]
+pub fn in_view_of_below(failure: Failure, extensions: &Extensions) -> Failure {
+    let reason = extensions
+        .get::<Summary>()
+        .and_then(|summary| summary.reason);
+    match reason {
+        Some(reason) => given_up(failure, reason),
+        None => failure,
+    }
+}
+
+/// The failure of an attempt beside which another runs. What a `DELETE` finds gone the other may have
+/// deleted.
+#[must_use]
+pub fn in_view_of_others(failure: Failure, method: &Method) -> Failure {
+    let gone = *method == Method::DELETE && matches!(failure.cause, Cause::Status(404 | 410));
+    failure.as_if_done(failure.as_if_done || gone)
+}

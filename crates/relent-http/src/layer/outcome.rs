@@ -1,0 +1,156 @@
+//! What an attempt has come to, and what a call ends with.
+
+use std::error::Error;
+
+use http::{Method, Request, Response};
+use relent::clock::Clock;
+use relent::{GaveUp, Summary};
+use relent_core::{Failure, Policy};
+#[cfg(feature = "grpc")]
+use relent_core::{Kind, Network};
+
+use super::body::ResponseBody;
+use super::error::ServiceError;
+use super::{CallDriver, ClassifyError, Config};
+use crate::attempt::{AttemptSpan, Judge, in_view_of_below};
+use crate::mark::given_up;
+use crate::network;
+use crate::repeatable::RequestFacts;
+use crate::replay::BoxError;
+
+/// How an attempt ended.
+pub(super) enum Outcome<R> {
+    Response(Response<R>),
+    Error(ServiceError),
+}
+
+impl<R> Outcome<R> {
+    pub(super) const fn response(&self) -> Option<&Response<R>> {
+        match self {
+            Self::Response(response) => Some(response),
+            Self::Error(_) => None,
+        }
+    }
+}
+
+pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
+
+/// A failed attempt: its outcome, and whether its connection is still busy with the request.
+pub(super) struct Ended<R> {
+    pub(super) outcome: Outcome<R>,
+    pub(super) busy: bool,
+}
+
+impl<R> Ended<R> {
+    pub(super) fn error(error: ServiceError, span: Option<AttemptSpan>, failure: &Failure) -> Self {
+        if let Some(mut span) = span {
+            span.failed(failure);
+        }
+        Self {
+            outcome: Outcome::Error(error),
+            busy: false,
+        }
+    }
+}
+
+/// The span of the attempt that sends this.
+#[inline]
+pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
+    AttemptSpan::start(request.method(), request.uri(), request.headers(), attempt)
+}
+
+/// What the layer for gRPC has found out.
+#[inline]
+fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
+    #[cfg(feature = "grpc")]
+    if let Some(super::grpc::Verdict(failure)) = response.extensions().get() {
+        return Some(*failure);
+    }
+    #[cfg(not(feature = "grpc"))]
+    let _ = response;
+    None
+}
+
+/// Who judges what a call comes to.
+#[inline]
+fn judge_of<'a, K: Clock, M, N>(config: &'a Config<K, M, N>, policy: &'a Policy) -> Judge<'a> {
+    let hints = &config.hints;
+    Judge { policy, hints }
+}
+
+/// Whether a response is no failure by this policy, whatever is known of its request.
+#[inline]
+pub(super) fn is_fine<R, K: Clock, M, N>(
+    response: &Response<R>,
+    config: &Config<K, M, N>,
+    policy: &Policy,
+) -> bool {
+    let judge = judge_of(config, policy);
+    judge.is_fine(response.status(), response.headers()) && verdict(response).is_none()
+}
+
+/// The failure that a response is, if it is one.
+#[inline]
+pub(super) fn judge<R, K: Clock, M, N>(
+    response: &Response<R>,
+    facts: RequestFacts,
+    config: &Config<K, M, N>,
+    driver: &CallDriver<K>,
+) -> Option<Failure> {
+    if is_fine(response, config, driver.policy()) {
+        return None;
+    }
+    let (headers, extensions) = (response.headers(), response.extensions());
+    if let Some(verdict) = verdict(response) {
+        return Some(in_view_of_below(verdict?, extensions));
+    }
+    let (judge, now) = (judge_of(config, driver.policy()), driver.clock().wall());
+    judge.failure(response.status(), headers, extensions, facts, now)
+}
+
+/// The error of an attempt, and the failure that it is.
+pub(super) fn of_error(error: BoxError, classify: ClassifyError) -> (BoxError, Failure) {
+    #[cfg(feature = "grpc")]
+    let error = match error.downcast::<super::grpc::AfterHead>() {
+        Ok(after) => {
+            let mut failure = classified(&*after.0, classify);
+            if failure.kind == Kind::NotProcessed {
+                failure = Failure::network(Network::Reset);
+            }
+            return (after.0, failure);
+        }
+        Err(error) => error,
+    };
+    let failure = classified(&*error, classify);
+    (error, failure)
+}
+
+/// Whoever classifies it: what was given up below is not repeated above.
+fn classified(error: &(dyn Error + 'static), classify: ClassifyError) -> Failure {
+    let failure = classify(error);
+    match network::given_up(error) {
+        Some(reason) => given_up(failure, reason),
+        None => failure,
+    }
+}
+
+/// What a call that has succeeded ends with.
+#[inline]
+pub(super) fn answer<R, K: Clock>(
+    driver: &mut CallDriver<K>,
+    traced: bool,
+    method: Option<&Method>,
+    response: Response<R>,
+) -> Response<ResponseBody<R>> {
+    let response = ResponseBody::under(method, response);
+    if driver.attempts() > 1 || traced {
+        return with(driver.summary(None), response);
+    }
+    response
+}
+
+#[cold]
+pub(super) fn with<R>(summary: Summary, mut response: Response<R>) -> Response<R> {
+    response.extensions_mut().insert(summary);
+    response
+}

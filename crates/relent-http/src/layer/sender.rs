@@ -1,0 +1,63 @@
+//! How an attempt is sent that is not the first of a call, or was held back before.
+
+use http::Request;
+use http_body::Body;
+use relent::Attempt;
+use relent::clock::Clock;
+use relent::race::Racer;
+use tower_service::Service;
+
+use super::outcome::span_of;
+use super::race::Sent;
+use super::{Config, FreshConnection, MapBody};
+use crate::attempt::{AttemptSpan, RequestTemplate, Telling};
+use crate::replay::{BoxError, ReplayBody};
+
+/// What such an attempt is made of, beside its body. The service is ready when it is sent.
+pub(super) struct Sender<'a, S, K: Clock, M, N> {
+    pub(super) service: &'a mut S,
+    pub(super) template: &'a RequestTemplate,
+    pub(super) config: &'a Config<K, M, N>,
+    pub(super) fresh: bool,
+    pub(super) telling: &'a mut Telling<K>,
+}
+
+impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
+    /// Sends it with this body.
+    pub(super) fn send<B>(
+        &mut self,
+        body: ReplayBody<B>,
+        attempt: Attempt,
+    ) -> (S::Future, AttemptSpan)
+    where
+        S: Service<Request<M::Body>>,
+        M: MapBody<B>,
+    {
+        let body = self.config.map.map_body(body);
+        let mut request = self.template.request(body);
+        if self.fresh {
+            request.extensions_mut().insert(FreshConnection);
+        }
+        request.extensions_mut().insert(attempt);
+        self.config.route(&mut request, attempt.number);
+        self.telling.tell(&attempt, request.headers_mut());
+        let span = span_of(&request, attempt.number);
+        let entered = span.enter();
+        let call = self.service.call(request);
+        drop(entered);
+        (call, span)
+    }
+
+    /// The same for an attempt that others may join.
+    pub(super) fn race<B>(&mut self, body: ReplayBody<B>, racer: &Racer) -> Sent<S::Future, B>
+    where
+        S: Service<Request<M::Body>>,
+        M: MapBody<B>,
+        B: Body,
+        B::Error: Into<BoxError>,
+    {
+        let sent = body.progressed();
+        let (call, span) = self.send(body, racer.attempt());
+        Sent::new(call, sent, span)
+    }
+}

@@ -1,0 +1,383 @@
+//! A request over its attempts, until the head of a response: all that send one have this loop.
+
+use std::future::{Future, poll_fn, ready};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::Request;
+use pin_project_lite::pin_project;
+use relent::GaveUp;
+use relent::clock::TokioClock;
+use relent::driver::{Leave, Next};
+use relent_core::{Decision, Stop};
+use relent_http::RequestFacts;
+use relent_http::attempt::{AttemptSpan, Telling};
+use tokio::time::Sleep;
+use tower_service::Service;
+
+use crate::attempt::{Attempt, Connection, Sent, Until, seen};
+use crate::body::Body;
+use crate::call_options::{CallDriver, CallOptions};
+use crate::client::Client;
+use crate::complete::{checked, drained_while};
+use crate::error::Error;
+use crate::failed::{Failed, Last};
+use crate::plan::{Plan, wrong};
+use crate::request_template::Template;
+use crate::response::Response;
+
+/// Who makes the attempts of a call. What is decided between them, who is waited for, and what remains
+/// in the end is the same for all.
+pub(crate) trait Attempts {
+    /// What an attempt has brought.
+    type Success;
+
+    fn options(&self) -> Arc<CallOptions>;
+
+    fn driver(&mut self) -> &mut CallDriver;
+
+    /// What is known of the request.
+    fn facts(&self) -> RequestFacts;
+
+    /// One attempt, or several at once, by leave of the destination.
+    async fn attempt(
+        &mut self,
+        connection: Connection,
+        leave: Leave,
+    ) -> Result<Self::Success, Box<Failed>>;
+
+    /// All attempts, or those after the first, which has failed thus.
+    async fn go_on(&mut self, mut failed: Option<Box<Failed>>) -> Result<Self::Success, Ended> {
+        let options = self.options();
+        let repeatable = options.may_repeat(self.facts());
+        self.driver().set_repeatable(repeatable);
+        loop {
+            let mut connection = Connection::Pooled;
+            let mut last = None;
+            if let Some(failed) = failed {
+                let driver = self.driver();
+                let after = match options.decide(driver, &failed) {
+                    Decision::Retry { after } => after,
+                    Decision::Stop(stop) => {
+                        let last = Some(failed.last);
+                        return Err(Ended { last, stop });
+                    }
+                };
+                connection = Connection::after(&failed.failure);
+                let room = driver.room();
+                last = Some(Box::new(drained_while(after, room, failed.last).await));
+            }
+            let leave = match self.driver().entered().await {
+                Ok(leave) => leave,
+                Err(stop) => {
+                    let last = last.map(|last: Box<Last>| *last);
+                    return Err(Ended { last, stop });
+                }
+            };
+            drop(last);
+            failed = match self.attempt(connection, leave).await {
+                Ok(success) => return Ok(success),
+                Err(failed) => Some(failed),
+            };
+        }
+    }
+}
+
+/// How a call ended without a success: with its last real outcome, if there is one.
+pub(crate) struct Ended {
+    pub(crate) last: Option<Last>,
+    pub(crate) stop: Stop,
+}
+
+type Ending = Result<Response, Error>;
+
+pin_project! {
+    /// The future of a request. It is no larger than its first attempt needs, since it is moved with
+    /// all that it has, and most requests have no other.
+    pub(crate) struct CallFuture {
+        // Before `call`, so that the attempt is dropped first.
+        first: Option<First>,
+        // Of the first attempt, if it has a limit.
+        #[pin]
+        timer: Option<Sleep>,
+        // What the first attempt sends, which uses it up.
+        built: Option<reqwest::Request>,
+        // Until it is over, or goes on in the box.
+        call: Option<Call>,
+        rest: Option<Pin<Box<dyn Future<Output = Ending> + Send>>>,
+    }
+}
+
+/// The first attempt, where nothing had to be waited for before it.
+struct First {
+    attempt: Attempt<Sent>,
+    until: Until,
+}
+
+/// What the attempts of a request have in common.
+pub(crate) struct Call {
+    pub(crate) client: Client,
+    pub(crate) options: Arc<CallOptions>,
+    pub(crate) template: Template,
+    pub(crate) driver: CallDriver,
+    pub(crate) telling: Telling<TokioClock>,
+}
+
+impl CallFuture {
+    /// What reqwest has built, by this plan.
+    #[inline]
+    pub(crate) fn new(built: reqwest::Result<reqwest::Request>, plan: Plan) -> Self {
+        let mut built = match built {
+            Ok(built) => built,
+            Err(error) => return Self::boxed(ready(Err(wrong(error)))),
+        };
+        let (client, options, body) = match plan.settle(&mut built) {
+            Ok(settled) => settled,
+            Err(error) => return Self::boxed(ready(Err(error))),
+        };
+        let cap = client.0.body_cap;
+        Self {
+            call: Some(Call {
+                driver: options.driver(Some(built.url())),
+                telling: options.telling(),
+                client,
+                options,
+                template: Template::new(&mut built, body, cap),
+            }),
+            built: Some(built),
+            first: None,
+            timer: None,
+            rest: None,
+        }
+    }
+
+    /// Something else that ends like a call.
+    pub(crate) fn boxed(rest: impl Future<Output = Ending> + Send + 'static) -> Self {
+        Self {
+            call: None,
+            built: None,
+            first: None,
+            timer: None,
+            rest: Some(Box::pin(rest)),
+        }
+    }
+}
+
+impl Future for CallFuture {
+    type Output = Ending;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ending> {
+        let mut this = self.project();
+        if let Some(call) = this.call {
+            if this.built.is_some() {
+                *this.first = call.start_at_once(this.built);
+                *this.built = None;
+                if let Some(end) = this.first.as_ref().and_then(|first| first.until.timer()) {
+                    this.timer.set(Some(end));
+                }
+            }
+            let failed = match this.first {
+                None => None,
+                Some(first) => {
+                    let mut attempt = Pin::new(&mut first.attempt);
+                    let polled =
+                        attempt
+                            .as_mut()
+                            .poll_until(first.until, this.timer.as_mut(), context);
+                    let outcome = ready!(polled);
+                    let Call {
+                        options,
+                        template,
+                        driver,
+                        ..
+                    } = call;
+                    let (span, watch) = attempt.parts();
+                    match options.conclude(driver, template, span, watch, outcome) {
+                        Ok(response) => {
+                            let response = answer(driver, template, response);
+                            *this.first = None;
+                            *this.call = None;
+                            return Poll::Ready(Ok(response));
+                        }
+                        Err(failed) => Some(failed),
+                    }
+                }
+            };
+            *this.first = None;
+            this.timer.set(None);
+            *this.rest = this.call.take().map(|call| call.into_rest(failed));
+        }
+        match this.rest {
+            Some(rest) => rest.as_mut().poll(context),
+            // Polled again by mistake.
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Call {
+    #[inline]
+    fn new(client: Client, options: Arc<CallOptions>, template: Template) -> Self {
+        Self {
+            driver: options.driver(template.url()),
+            telling: options.telling(),
+            client,
+            options,
+            template,
+        }
+    }
+
+    /// The first attempt starts, unless something has to be waited for before it, or others may join.
+    /// What it sends is what reqwest has built.
+    #[inline]
+    fn start_at_once(&mut self, built: &mut Option<reqwest::Request>) -> Option<First> {
+        if self.options.hedges(&self.template) {
+            return None;
+        }
+        let body = self.template.body_at_hand()?;
+        let Next::Start(leave) = self.driver.enter(None) else {
+            return None;
+        };
+        let body = body.open_now().ok()?;
+        let begun = self.driver.on_attempt(leave);
+        let until = Until::after(begun.limit);
+        let request = built.as_mut()?;
+        if body.is_some() {
+            *request.body_mut() = body;
+        }
+        self.options.route(begun.number, request);
+        self.telling.tell(&begun, request.headers_mut());
+        let span = AttemptSpan::of(|| seen(request), begun.number);
+        let mut http = &self.client.0.http;
+        let request = built.take()?;
+        Some(First {
+            attempt: Attempt::start(span, || http.call(request)),
+            until,
+        })
+    }
+
+    #[cold]
+    fn into_rest(
+        mut self,
+        failed: Option<Box<Failed>>,
+    ) -> Pin<Box<dyn Future<Output = Ending> + Send>> {
+        Box::pin(async move {
+            match self.go_on(failed).await {
+                Ok(response) => Ok(response),
+                Err(Ended { last, stop }) => {
+                    let summary = self.driver.summary(Some(stop));
+                    match last {
+                        Some(Last::Refused(response)) => {
+                            Ok(Response::new(checked(None, response), summary))
+                        }
+                        Some(Last::Error(error)) => Err(GaveUp::new(Some(error), summary).into()),
+                        None => Err(GaveUp::new(None, summary).into()),
+                    }
+                }
+            }
+        })
+    }
+
+    /// One attempt.
+    async fn send(
+        &mut self,
+        connection: Connection,
+        leave: Leave,
+    ) -> Result<Response, Box<Failed>> {
+        let begun = self.driver.on_attempt(leave);
+        let Self {
+            client,
+            options,
+            template,
+            driver,
+            telling,
+        } = self;
+        let until = Until::after(begun.limit);
+        let tell = |request: &mut reqwest::Request| {
+            options.route(begun.number, request);
+            telling.tell(&begun, request.headers_mut());
+        };
+        let built = client.build(template, connection, tell);
+        let mut attempt = pin!(client.start(template, connection, begun.number, built));
+        let mut timer = pin!(until.timer());
+        let poll =
+            |context: &mut Context<'_>| attempt.as_mut().poll_until(until, timer.as_mut(), context);
+        let outcome = poll_fn(poll).await;
+        let (span, watch) = attempt.parts();
+        let response = options.conclude(driver, template, span, watch, outcome)?;
+        Ok(answer(driver, template, response))
+    }
+}
+
+/// What the caller gets.
+#[inline]
+pub(crate) fn answer(
+    driver: &mut CallDriver,
+    template: &Template,
+    response: reqwest::Response,
+) -> Response {
+    Response::new(checked(template.method(), response), driver.summary(None))
+}
+
+impl Attempts for Call {
+    type Success = Response;
+
+    fn options(&self) -> Arc<CallOptions> {
+        self.options.clone()
+    }
+
+    fn driver(&mut self) -> &mut CallDriver {
+        &mut self.driver
+    }
+
+    fn facts(&self) -> RequestFacts {
+        self.template.facts()
+    }
+
+    async fn attempt(
+        &mut self,
+        connection: Connection,
+        leave: Leave,
+    ) -> Result<Response, Box<Failed>> {
+        match self.options.hedge_for(&self.driver, &self.template) {
+            // Apart, since few requests have one.
+            Some(hedge) => Box::pin(self.race(&hedge, connection, leave)).await,
+            None => self.send(connection, leave).await,
+        }
+    }
+}
+
+impl Client {
+    /// Sends a request that is there already; [`get`](Self::get) and the others make one.
+    ///
+    /// Attempts until the head of a response has arrived that is no failure, or the policy stops.
+    /// The last real outcome is returned as it is: if the last attempt was answered, its response is
+    /// `Ok`, be it a 200 or a 503. [`Summary::reason`](relent::Summary::reason) is `None` only for a
+    /// success. The body is yours to read, under no limit; for an attempt that includes the body,
+    /// use [`RequestBuilder::whole_body`](crate::RequestBuilder::whole_body) or
+    /// [`download`](Self::download).
+    ///
+    /// A refused response whose retry is held back to the end of the request, by a gate, a cooldown or
+    /// a request rate, is returned with what was read of its body meanwhile, at most 256 KiB; if that
+    /// is not all, the body ends with [`NotKept`](relent_http::NotKept).
+    ///
+    /// The version of the request is obeyed, its extensions are not sent.
+    ///
+    /// # Errors
+    /// [`Error::GaveUp`] when the last attempt brought no response.
+    pub async fn send(&self, request: &Request<Body>) -> Result<Response, Error> {
+        let client = self.clone();
+        let sent = match Template::build(request.clone(), &self.0.http) {
+            Ok((built, body)) => CallFuture::new(Ok(built), Plan::new(client, Some(body))),
+            Err(refused) => {
+                let options = self.options_of(request.method(), || Some(request.uri().clone()));
+                let options = options.for_request(request.headers());
+                let call = Call::new(client, options, *refused);
+                CallFuture::boxed(call.into_rest(None))
+            }
+        };
+        sent.await
+    }
+}

@@ -1,0 +1,92 @@
+//! From an error of reqwest to a [`Failure`]. They say how far the attempt got.
+
+#[cfg(feature = "middleware")]
+use std::error::Error;
+use std::time::UNIX_EPOCH;
+
+use dns_lookup::LookupError;
+use http::HeaderMap;
+use relent_core::{Cause, Failure, Network};
+use relent_http::network::{chain, while_connecting, while_receiving, while_sending};
+use relent_http::{HintOptions, RequestFacts};
+
+/// Classifies an error of reqwest by the types and codes in its chain of sources, never by its text.
+///
+/// | error | kind | cause |
+/// |---|---|---|
+/// | the request cannot be built | permanent | [`Network::BadRequest`] |
+/// | too many redirects | permanent | [`Cause::Error`] |
+/// | look-up failed just now | not processed | [`Network::Dns`] |
+/// | name not found | not processed | [`Network::NameNotFound`], which a session retries once |
+/// | no connection in time | not processed | [`Cause::Timeout`] |
+/// | refused, unreachable, or a proxy's tunnel failed | not processed | [`Network::Connect`] |
+/// | TLS handshake cut or failed | not processed | [`Network::Handshake`] |
+/// | a certificate of either side rejected | permanent | [`Network::Certificate`] |
+/// | HTTP/2 `REFUSED_STREAM`, `GOAWAY` below this stream | not processed | [`Network::RefusedStream`], [`Network::GoAway`] |
+/// | a kept connection closed before it took the request | not processed | [`Network::Reset`] |
+/// | no answer in time | ambiguous | [`Cause::Timeout`] |
+/// | broken before the response began, or reset | ambiguous | [`Network::Reset`] |
+/// | response ended early | ambiguous | [`Network::Truncated`] |
+/// | anything else, such as a response that is no HTTP | ambiguous | [`Network::Other`] |
+///
+/// An error tells of the last request only. After a redirect that reqwest has followed, an earlier request
+/// may have taken effect, whatever the kind of the error: a [`Client`](crate::Client) sees to that itself,
+/// and a loop of your own says so by [`Failure::hop`].
+///
+/// Look-ups can be told apart only with [`dns::Resolver`](crate::dns::Resolver); with another
+/// resolver, every failed look-up is "name not found".
+///
+/// ```
+/// use relent_core::{Cause, Network};
+/// use relent_reqwest::network;
+///
+/// let error = reqwest::Client::new().get("no URL").build().unwrap_err();
+/// assert_eq!(network::classify(&error).cause, Cause::Network(Network::BadRequest));
+/// ```
+#[must_use]
+pub fn classify(error: &reqwest::Error) -> Failure {
+    if error.is_builder() {
+        return Failure::network(Network::BadRequest);
+    }
+    if error.is_redirect() {
+        return Failure::permanent();
+    }
+    if let Some(status) = error.status() {
+        // From `error_for_status`: the headers are gone, and with them any hint.
+        let (facts, options) = (RequestFacts::default(), HintOptions::default());
+        let failure = relent_http::classify(status, &HeaderMap::new(), facts, UNIX_EPOCH, &options);
+        return failure.unwrap_or(Failure::network(Network::Other));
+    }
+    if error.is_dns() {
+        let lookup = chain(error).find_map(|source| source.downcast_ref::<LookupError>());
+        return Failure::network(lookup.map_or(Network::NameNotFound, crate::dns::network));
+    }
+    if error.is_connect() {
+        if error.is_timeout() {
+            return Failure::not_processed().cause(Cause::Timeout);
+        }
+        return Failure::network(
+            chain(error)
+                .find_map(while_connecting)
+                .unwrap_or(Network::Connect),
+        );
+    }
+    if error.is_timeout() {
+        return Failure::ambiguous().cause(Cause::Timeout);
+    }
+    let unknown = Failure::network(Network::Other);
+    if error.is_body() || error.is_decode() {
+        return chain(error)
+            .find_map(while_receiving)
+            .map_or(unknown, Failure::network);
+    }
+    chain(error).find_map(while_sending).unwrap_or(unknown)
+}
+
+/// The error of another middleware, which may have taken effect whatever failed in it, unless it is what
+/// reqwest said.
+#[cfg(feature = "middleware")]
+pub(crate) fn classify_foreign(error: &(dyn Error + 'static)) -> Failure {
+    let reqwest = chain(error).find_map(|source| source.downcast_ref());
+    reqwest.map_or(Failure::ambiguous(), classify)
+}

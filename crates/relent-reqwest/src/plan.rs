@@ -1,0 +1,73 @@
+//! What is known of a request beside what reqwest builds.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use relent_http::IdempotencyKey;
+
+use crate::body::Body;
+use crate::call_options::CallOptions;
+use crate::client::Client;
+use crate::error::Error;
+use crate::secret::redacted;
+
+/// What reqwest's builder does not know of a request.
+pub(crate) struct Plan {
+    pub(crate) client: Client,
+    pub(crate) body: Option<Body>,
+    pub(crate) key: Option<IdempotencyKey>,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) whole_body: bool,
+    pub(crate) wrong: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// A change of how the client retries, made when it is known where the request goes.
+type Change = Box<dyn FnOnce(&mut CallOptions) + Send>;
+
+impl Plan {
+    /// A plan without anything of its own but the body, in place of one that reqwest has.
+    #[inline]
+    pub(crate) const fn new(client: Client, body: Option<Body>) -> Self {
+        Self {
+            client,
+            body,
+            key: None,
+            changes: Vec::new(),
+            whole_body: false,
+            wrong: None,
+        }
+    }
+
+    /// By whom and how the request is sent, and its body. The rest of it is made ready.
+    #[inline]
+    pub(crate) fn settle(
+        self,
+        built: &mut reqwest::Request,
+    ) -> Result<(Client, Arc<CallOptions>, Body), Error> {
+        if let Some(wrong) = self.wrong {
+            return Err(Error::Request(wrong));
+        }
+        let body = match (self.body, built.body_mut().take()) {
+            (Some(body), _) => body,
+            (None, Some(body)) => body.into(),
+            (None, None) => Body::empty(),
+        };
+        if let Some(key) = self.key {
+            key.attach(self.client.0.key_form, built.headers_mut());
+        }
+        let uri = || built.url().as_str().parse().ok();
+        let mut options = self.client.options_of(built.method(), uri);
+        if !self.changes.is_empty() {
+            let options = Arc::make_mut(&mut options);
+            for change in self.changes {
+                change(options);
+            }
+        }
+        Ok((self.client, options.for_request(built.headers()), body))
+    }
+}
+
+/// What reqwest could not build.
+pub(crate) fn wrong(error: reqwest::Error) -> Error {
+    Error::Request(redacted(error).into())
+}
