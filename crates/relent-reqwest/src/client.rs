@@ -228,7 +228,7 @@ impl Client {
     }
 
     /// The most bytes that are kept of a body that streams, so that it can be sent again: 64 KiB unless
-    /// said otherwise. What is longer goes out all the same, once. See [`Body`].
+    /// said otherwise. What is longer goes out all the same, once. See [`Body`](crate::Body).
     #[must_use]
     pub fn body_cap(mut self, bytes: usize) -> Self {
         self.made().body_cap = bytes;
