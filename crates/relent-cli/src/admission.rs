@@ -2,11 +2,10 @@
 
 use relent::Policy;
 use relent::clock::TokioClock;
-use relent::destination::Holding;
-use relent::driver::{Driver, Leave, Next, Stop, Target};
+use relent::driver::{Driver, Leave, Stop, Target};
 use relent::random::Random;
 
-use crate::live::Live;
+use crate::live::{Countdown, Live};
 
 /// Says that nothing is hedged, if the policy would.
 pub(crate) fn say_what_does_not_apply(policy: &Policy, live: Live, why: &str) {
@@ -23,26 +22,10 @@ pub(crate) async fn admitted<R: Random, D: Target>(
     driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
     live: Live,
 ) -> Result<Leave, Stop> {
-    let mut told = None;
-    loop {
-        // There is one caller, so nobody changes what it is told.
-        match driver.enter(None) {
-            Next::Start(leave) => return Ok(leave),
-            Next::Stop(stop) => return Err(stop),
-            Next::Wait { after, by, .. } => {
-                // Where each wait is a line, one is enough.
-                let again = told.replace(by) == Some(by);
-                live.held(name(by), after, again).await;
-            }
-        }
-    }
-}
-
-const fn name(by: Holding) -> &'static str {
-    match by {
-        Holding::Cooldown => "the cooldown",
-        Holding::RequestRate => "the request rate",
-        Holding::Gate => "the gate",
-        _ => by.name(),
+    let countdown = Countdown::new(live);
+    tokio::select! {
+        biased;
+        entered = driver.entered_telling(|by, wait| countdown.held(by, wait)) => entered,
+        never = countdown.draw() => match never {},
     }
 }

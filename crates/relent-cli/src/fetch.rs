@@ -15,24 +15,26 @@ mod verbose;
 mod words;
 mod write_out;
 
+use std::future::pending;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use http::Response;
 use http::header::{CONTENT_TYPE, HOST};
+use http::{Request, Response, StatusCode};
 use nix::sys::signal::Signal;
 use relent::clock::TokioClock;
-use relent::driver::{Decision, Driver, Stop, Target};
-use relent::failure::{Cause, Repeatable};
-use relent::random::Random;
+use relent::destination::Holding;
+use relent::driver::Driver;
+use relent::failure::Cause;
 use relent::trace::TraceJson;
-use relent::{Destination, Failure, Policy, StopReason};
-use relent_reqwest::{AttemptError, Client, Download, Failed, Last};
+use relent::{Attempt, Failure, Policy, Summary};
+use relent_reqwest::{AttemptError, Body, Client, Download, DownloadHook, Failed, Last};
 use relent_reqwest::{recipe, watched};
+use tokio::time::{Instant, sleep_until};
 
-use crate::admission::{admitted, say_what_does_not_apply};
+use crate::admission::say_what_does_not_apply;
 use crate::console::{complain, print};
-use crate::live::{Live, Waiting};
+use crate::live::{Countdown, Live, Waiting};
 use crate::quit::Quit;
 use crate::signals::{Signals, outlive_file_limit};
 use crate::trace_out::TraceOut;
@@ -41,6 +43,7 @@ pub(crate) use curl::instead;
 use ending::Ending;
 use hop::Hops;
 use output::{Output, UNWRITABLE};
+use progress::Shown;
 use proxies::Proxies;
 use request::Start;
 use trust::Trust;
@@ -49,6 +52,9 @@ use write_out::Seen;
 
 /// The least of a body that is to come in each `--idle-timeout`, in bytes.
 const LEAST: u64 = 1 << 10;
+/// How long the body of a last response that says failure may take when all other time is over, so that a
+/// reader that reads nothing holds up nobody.
+const LAST_BODY: Duration = Duration::from_secs(1);
 
 /// Fetches until there is a complete response or the policy stops, and returns the exit status.
 ///
@@ -85,7 +91,11 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     };
     let own_host = prepared.request.headers().contains_key(HOST);
     let client = client(&args, &way.proxies, trust, own_host, policy.clone())?;
-    let download = begin(&client, prepared.request.clone(), args.idle_timeout);
+    let download = Download::new(&client, prepared.request.clone());
+    let mut download = download.min_rate(LEAST, args.idle_timeout);
+    if args.repeatable {
+        download = download.repeatable(true);
+    }
     let download = match args.continues() {
         true => output.take_up(download).map_err(|error| Quit {
             status: UNWRITABLE,
@@ -101,47 +111,53 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     };
     let why = "an attempt goes on with the body, and two bodies cannot go into one output";
     say_what_does_not_apply(&policy, live, why);
-    // One caller, for which the whole policy holds.
-    let there = Destination::new(policy.clone());
-    let mut driver = Driver::builder(&policy, TokioClock)
-        .repeatable(Repeatable::known(args.repeatable))
-        .random(args.options.random())
-        .traced()
-        .destination(&there)
-        .start();
-    let mut seen = Seen {
-        url: way.url.to_string(),
-        ..Seen::default()
+    let countdown = Countdown::new(live);
+    let mut fetch = Fetch {
+        args: &args,
+        way: &way,
+        countdown: &countdown,
+        bar: output.bar(),
+        hops: Hops::new(args.location && own_host, prepared.request.clone()),
+        seen: Seen {
+            url: way.url.to_string(),
+            ..Seen::default()
+        },
+        failed: None,
     };
-    let (mut ending, stop) = match download {
+    output.follows = fetch.hops.by_hand();
+    let (mut ending, summary) = match download {
         Some(download) => {
-            let mut fetch = Fetch {
-                args: &args,
-                client: &client,
-                download,
-                output: &mut output,
-                signals,
-                live,
-                hops: Hops::new(args.location && own_host, prepared.request.clone()),
-                way: &way,
-                seen: &mut seen,
+            let end = policy
+                .deadline()
+                .and_then(|limit| Instant::now().checked_add(limit));
+            let received = tokio::select! {
+                biased;
+                received = fetch.receive(download, &mut output, &mut signals) => received,
+                never = countdown.draw() => match never {},
             };
-            fetch.output.follows = fetch.hops.by_hand();
-            fetch.attempts(&mut driver).await
+            let summary = received.summary.clone();
+            (
+                fetch.end(received, &mut output, &mut signals, end).await,
+                summary,
+            )
         }
         // All of it was there already.
-        None => match output.finish().await {
-            Ok(()) => (Ending::Complete, None),
-            Err(error) => (Ending::Unwritable(error), None),
-        },
+        None => {
+            let mut nothing = Driver::builder(&policy, TokioClock).traced().start();
+            let ending = match output.finish().await {
+                Ok(()) => Ending::Complete,
+                Err(error) => Ending::Unwritable(error),
+            };
+            (ending, nothing.summary(None))
+        }
     };
+    let mut seen = fetch.seen;
     if args.location
         && seen.is_redirect
         && matches!(ending, Ending::Complete | Ending::Redirect(..))
     {
         ending = Ending::NotFollowed;
     }
-    let summary = driver.summary(stop);
     ending.say(live, &summary, &prepared, &mut output);
     let status = ending.status(summary.reason, output.is_file());
     if let Some(trace) = trace {
@@ -199,193 +215,172 @@ fn client(
             None => recipe,
         }
     };
+    let options = args.options.clone();
     Client::made_by(recipe, policy)
+        .map(|client| client.traced().random(move || options.random()))
         .map_err(|error| Quit::failed(format!("cannot start: {}", AttemptError::Transport(error))))
 }
 
-fn begin(
-    client: &Client,
-    request: http::Request<relent_reqwest::Body>,
-    idle_timeout: Duration,
-) -> Download<'_> {
-    Download::new(client, request).min_rate(LEAST, idle_timeout)
-}
-
-/// A download with all that takes part in it.
+/// What is shown of a download to a person, and what is known of it in the end.
 struct Fetch<'c> {
     args: &'c FetchArgs,
-    client: &'c Client,
-    download: Download<'c>,
-    output: &'c mut Output,
-    signals: Signals,
-    live: Live,
-    hops: Hops,
     way: &'c Way,
-    seen: &'c mut Seen,
+    countdown: &'c Countdown,
+    bar: Shown,
+    hops: Hops,
+    seen: Seen,
+    /// How the last attempt failed, in words too.
+    failed: Option<(String, Failure)>,
 }
 
-impl Fetch<'_> {
-    /// Attempts until there is nothing more to attempt; and why.
-    async fn attempts<R: Random, D: Target>(
-        &mut self,
-        driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
-    ) -> (Ending, Option<Stop>) {
-        // The attempt before, if there was one.
-        let mut last = None;
-        loop {
-            let entered = tokio::select! {
-                biased;
-                signal = self.signals.cancelled() => Err(signal),
-                entered = admitted(driver, self.live) => Ok(entered),
-            };
-            let attempt = match entered {
-                Ok(Ok(leave)) => driver.on_attempt(leave),
-                Ok(Err(stop)) => return (self.held_back(last).await, Some(stop)),
-                Err(signal) => return (Ending::Cancelled(signal), Some(driver.on_cancel())),
-            };
-            if self.args.verbose {
-                verbose::asking(self.hops.request(), attempt.number);
-            }
-            let result = tokio::select! {
-                biased;
-                signal = self.signals.cancelled() => Err(signal),
-                result = whole(
-                    &mut self.download,
-                    &mut self.hops,
-                    self.client,
-                    self.args,
-                    attempt.limit,
-                    self.output,
-                ) => Ok(result),
-            };
-            self.output.pause();
-            let failed = match result {
-                Err(signal) => return cancelled_attempt(driver, signal),
-                Ok(Ok(head)) => {
-                    driver.on_success_with(Cause::Status(head.status().as_u16()));
-                    self.see(&head);
-                    let redirect = head.status().is_redirection() && head.status() != 304;
-                    let redirect = redirect
-                        && (self.output.is_file() || output::is_redirect(&head))
-                        && !self.args.head;
-                    return match redirect {
-                        true => {
-                            let leads = output::is_redirect(&head);
-                            (Ending::Redirect(head.status(), leads), None)
-                        }
-                        false => (Ending::Complete, None),
-                    };
-                }
-                Ok(Err(failed)) => failed,
-            };
-            if let Last::Refused(response) = &failed.last {
-                if self.args.verbose {
-                    verbose::answered(response.version(), response.status(), response.headers());
-                }
-                self.seen.answered(
-                    response.status().as_u16(),
-                    response.url(),
-                    response.headers().get(CONTENT_TYPE),
-                );
-            }
-            let known = self.args.repeatable || self.download.facts().repeatable;
-            driver.set_repeatable(Repeatable::known(known));
-            let after = match failed.decide(driver) {
-                Decision::Retry { after } => after,
-                Decision::Stop(stop) => {
-                    let outcome = self.way.outcome(&failed);
-                    let ending = self.last(outcome, &failed.failure, failed.last).await;
-                    return (ending, Some(stop));
-                }
-            };
-            let waiting = Waiting {
-                attempt: attempt.number,
-                outcome: self.way.outcome(&failed),
-                hint: failed.failure.hint,
-                wait: after,
-            };
-            let failure = failed.failure;
-            let wait = async {
-                let ((), outcome) = tokio::join!(self.live.wait(&waiting), failed.drain());
-                last = Some((waiting.outcome.clone(), failure, outcome));
-            };
-            if let Some(signal) = self.signals.cancelling(wait).await {
-                return (Ending::Cancelled(signal), Some(driver.on_cancel()));
-            }
+impl DownloadHook for Fetch<'_> {
+    fn before_attempt(&mut self, attempt: Attempt) {
+        self.countdown.clear();
+        if self.args.verbose {
+            verbose::asking(self.hops.request(), attempt.number);
         }
     }
 
-    /// Takes note of the response that is the result.
-    fn see(&mut self, head: &Response<()>) {
+    fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
+        self.bar.clear();
+        if let Last::Refused(response) = &failed.last {
+            if self.args.verbose {
+                verbose::answered(response.version(), response.status(), response.headers());
+            }
+            self.seen.answered(
+                response.status().as_u16(),
+                response.url(),
+                response.headers().get(CONTENT_TYPE),
+            );
+        }
+        let outcome = self.way.outcome(failed);
+        if let Some(wait) = wait {
+            self.countdown.wait(Waiting {
+                attempt,
+                outcome: outcome.clone(),
+                hint: failed.failure.hint,
+                wait,
+            });
+        }
+        self.failed = Some((outcome, failed.failure));
+    }
+
+    fn held_back(&mut self, by: Holding, wait: Duration) {
+        self.countdown.held(by, wait);
+    }
+
+    fn follow(&mut self, head: &Response<()>) -> Option<Request<Body>> {
+        let next = self.hops.next(head)?;
+        if self.args.verbose {
+            verbose::answered(head.version(), head.status(), head.headers());
+            verbose::going_on(&next);
+        }
+        Some(next)
+    }
+}
+
+/// What has come of a download, and the signal that has ended it.
+struct Received<'c> {
+    result: Result<Response<()>, Option<Last>>,
+    summary: Summary,
+    download: Download<'c>,
+    signal: Option<Signal>,
+}
+
+impl Fetch<'_> {
+    /// Attempts until there is nothing more to attempt, or a signal asks for the end.
+    async fn receive<'d>(
+        &mut self,
+        download: Download<'d>,
+        output: &mut Output,
+        signals: &mut Signals,
+    ) -> Received<'d> {
+        let mut cancelled_by = None;
+        let cancelled = async {
+            let signal = *cancelled_by.insert(signals.cancelled().await);
+            Failure::ambiguous().cause(Cause::Signal(signal as i32))
+        };
+        let received = download.run(output, self, cancelled).await;
+        self.countdown.clear();
+        self.bar.clear();
+        Received {
+            result: received.result,
+            summary: received.summary,
+            download: received.download,
+            signal: cancelled_by,
+        }
+    }
+
+    /// What is left to do: a response that says failure is printed all the same, until `end`.
+    async fn end(
+        &mut self,
+        received: Received<'_>,
+        output: &mut Output,
+        signals: &mut Signals,
+        end: Option<Instant>,
+    ) -> Ending {
+        let Received {
+            result,
+            mut download,
+            signal,
+            ..
+        } = received;
+        if let Some(signal) = signal {
+            return Ending::Cancelled(signal);
+        }
+        let last = match result {
+            Ok(head) => return self.complete(&head, output),
+            Err(last) => last,
+        };
+        let (Some((outcome, failure)), Some(last)) = (self.failed.take(), last) else {
+            return Ending::HeldBack;
+        };
+        let response = match last {
+            Last::Refused(response) => response,
+            Last::Error(error) => {
+                return Ending::failed(&failure, self.way.has_proxy(), outcome, error);
+            }
+        };
+        output.refuse();
+        let end = end.map(|end| end.max(Instant::now() + LAST_BODY));
+        let ending = tokio::select! {
+            biased;
+            signal = signals.cancelled() => Ending::Cancelled(signal),
+            printed = download.finish(response, output) => Ending::Refused {
+                outcome,
+                printed: printed.map(drop),
+            },
+            () = until(end) => Ending::Refused {
+                outcome,
+                printed: Err(AttemptError::Timeout(LAST_BODY)),
+            },
+        };
+        self.bar.clear();
+        ending
+    }
+
+    /// The response that is the result.
+    fn complete(&mut self, head: &Response<()>, output: &Output) -> Ending {
         if self.args.verbose {
             verbose::answered(head.version(), head.status(), head.headers());
         }
         let url = hop::url_of(head);
         let kind = head.headers().get(CONTENT_TYPE);
         self.seen.answered(head.status().as_u16(), &url, kind);
-        self.seen.is_redirect = output::is_redirect(head);
-    }
-
-    /// The next attempt was held back for as long as it may wait.
-    async fn held_back(&mut self, last: Option<(String, Failure, Last)>) -> Ending {
-        match last {
-            Some((outcome, failure, last)) => self.last(outcome, &failure, last).await,
-            None => Ending::HeldBack,
+        let leads = output::is_redirect(head);
+        self.seen.is_redirect = leads;
+        let redirect = head.status().is_redirection() && head.status() != StatusCode::NOT_MODIFIED;
+        match redirect && (output.is_file() || leads) && !self.args.head {
+            true => Ending::Redirect(head.status(), leads),
+            false => Ending::Complete,
         }
-    }
-
-    /// What is left to do with the last attempt: a response that says failure is printed all the
-    /// same.
-    async fn last(&mut self, outcome: String, failure: &Failure, last: Last) -> Ending {
-        let response = match last {
-            Last::Refused(response) => response,
-            Last::Error(error) => {
-                return Ending::failed(failure, self.way.has_proxy(), outcome, error);
-            }
-        };
-        self.output.refuse();
-        let ending = tokio::select! {
-            biased;
-            signal = self.signals.cancelled() => Ending::Cancelled(signal),
-            printed = self.download.finish(response, self.output) => Ending::Refused {
-                outcome,
-                printed: printed.map(drop),
-            },
-        };
-        self.output.pause();
-        ending
     }
 }
 
-/// One attempt, over all the redirects that are followed here and not by the client.
-async fn whole<'c>(
-    download: &mut Download<'c>,
-    hops: &mut Hops,
-    client: &'c Client,
-    args: &FetchArgs,
-    limit: Option<Duration>,
-    output: &mut Output,
-) -> Result<Response<()>, Failed> {
-    let (began, mut left) = (Instant::now(), limit);
-    loop {
-        let head = download.attempt(left, output).await?;
-        let Some(next) = hops.next(&head) else {
-            return Ok(head);
-        };
-        if args.verbose {
-            verbose::answered(head.version(), head.status(), head.headers());
-            verbose::going_on(&next);
-        }
-        *download = begin(client, next, args.idle_timeout);
-        left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+/// Returns then; never without it.
+async fn until(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
+        None => pending().await,
     }
-}
-
-fn cancelled_attempt<R: Random, D: Target>(
-    driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
-    signal: Signal,
-) -> (Ending, Option<Stop>) {
-    let failure = Failure::ambiguous().cause(Cause::Signal(signal as i32));
-    let stop = driver.on_stop(&failure, StopReason::Cancelled);
-    (Ending::Cancelled(signal), Some(stop))
 }

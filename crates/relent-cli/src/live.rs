@@ -1,13 +1,18 @@
 //! What a person sees while relent waits: which attempt failed, why, and how long until the next.
 
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
 use anstyle::Style;
 use nix::unistd::{getpgrp, tcgetpgrp};
+use relent::destination::Holding;
 use relent::trace::rfc3339;
 use relent::{Hint, StopReason, Summary};
 use terminal_size::{Width, terminal_size_of};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::console::say;
@@ -59,35 +64,12 @@ impl Live {
 
     /// Waits, and says so. Can be dropped at any time: the line is erased.
     pub(crate) async fn wait(&self, waiting: &Waiting) {
-        self.count_down(waiting.wait, false, |left| waiting.line(left))
-            .await;
-    }
-
-    /// Waits because the attempt that is due is held back, and says so, in a log only if not `again`.
-    pub(crate) async fn held(&self, by: &str, wait: Duration, again: bool) {
-        let line = |left| format!("held back by {by} of the policy; next in {}", human(left));
-        self.count_down(wait, again, line).await;
-    }
-
-    async fn count_down(&self, wait: Duration, again: bool, text: impl Fn(Duration) -> String) {
-        if self.quiet || !shows_countdown() {
-            if !again {
-                self.say(|| text(wait));
-            }
-            return sleep(wait).await;
-        }
-        if wait.is_zero() {
-            return;
-        }
-        let began = Instant::now();
-        let line = Line;
-        loop {
-            let left = wait.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                return;
-            }
-            line.draw(&text(tenths(left)));
-            sleep(left.min(TICK)).await;
+        let countdown = Countdown::new(*self);
+        countdown.wait(waiting.clone());
+        tokio::select! {
+            biased;
+            () = sleep(waiting.wait) => {}
+            never = countdown.draw() => match never {},
         }
     }
 
@@ -177,6 +159,108 @@ pub(crate) fn shows_countdown() -> bool {
     stderr.is_terminal()
         && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
         && tcgetpgrp(&stderr) == Ok(getpgrp())
+}
+
+/// Tells a person how long a wait still takes, beside the loop that waits.
+#[derive(Debug)]
+pub(crate) struct Countdown {
+    live: Live,
+    shown: RefCell<Option<Shown>>,
+    changed: Notify,
+    /// What the next attempt was held back by when that was last told.
+    held: Cell<Option<Holding>>,
+}
+
+/// A wait that is being counted down.
+struct Shown {
+    until: Instant,
+    text: Box<dyn Fn(Duration) -> String>,
+    line: Line,
+}
+
+impl Countdown {
+    /// Nothing to count down as yet.
+    pub(crate) fn new(live: Live) -> Self {
+        Self {
+            live,
+            shown: RefCell::default(),
+            changed: Notify::new(),
+            held: Cell::default(),
+        }
+    }
+
+    /// A wait begins.
+    pub(crate) fn wait(&self, waiting: Waiting) {
+        let wait = waiting.wait;
+        self.show(wait, false, move |left| waiting.line(left));
+    }
+
+    /// The attempt that is due is held back. A log is told once.
+    pub(crate) fn held(&self, by: Holding, wait: Duration) {
+        let again = self.held.replace(Some(by)) == Some(by);
+        let name = match by {
+            Holding::Cooldown => "the cooldown",
+            Holding::RequestRate => "the request rate",
+            Holding::Gate => "the gate",
+            _ => by.name(),
+        };
+        let text =
+            move |left| format!("held back by {name} of the policy; next in {}", human(left));
+        self.show(wait, again, text);
+    }
+
+    /// Nothing is waited for any more: the line is erased.
+    pub(crate) fn clear(&self) {
+        self.shown.take();
+        self.held.take();
+    }
+
+    fn show(&self, wait: Duration, again: bool, text: impl Fn(Duration) -> String + 'static) {
+        if !self.live.is_watched() {
+            if !again {
+                self.live.say(|| text(wait));
+            }
+            return;
+        }
+        let until = Instant::now().checked_add(wait);
+        *self.shown.borrow_mut() = until.filter(|_| !wait.is_zero()).map(|until| Shown {
+            until,
+            text: Box::new(text),
+            line: Line,
+        });
+        self.changed.notify_one();
+    }
+
+    /// Moves the line as time passes. Can be dropped at any time.
+    pub(crate) async fn draw(&self) -> Infallible {
+        loop {
+            let moves = self.shown.borrow().as_ref().is_some_and(Shown::draw);
+            tokio::select! {
+                () = sleep(TICK), if moves => {}
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+}
+
+impl Shown {
+    /// Whether there is anything left to count down.
+    fn draw(&self) -> bool {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        self.line.draw(&(self.text)(tenths(left)));
+        true
+    }
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shown")
+            .field("until", &self.until)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A line that is redrawn, and erased in the end.

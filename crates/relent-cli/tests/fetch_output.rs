@@ -361,6 +361,28 @@ fn a_signal_is_heard_while_the_reader_is_slow() {
 }
 
 #[test]
+fn rule_6_a_reader_that_never_reads_does_not_outlast_the_deadline() {
+    // More than a pipe holds. The second is the body of a failure, which is printed in the end.
+    let long = pattern(5, 1 << 20);
+    for (status, options, exit) in [
+        (200, &["--stream", "--deadline", "500ms"][..], 28),
+        (200, &["--deadline", "500ms"], 28),
+        (404, &["--deadline", "500ms"], 22),
+    ] {
+        let server = Server::script([Step::Answer(response(status, &[], &long))]);
+        let mut child = background(&[options, &["-s", &server.url("/")]].concat());
+        let unread = child.stdout.take().unwrap();
+        let mut ended = None;
+        until(|| {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert_eq!(ended.unwrap().code(), Some(exit), "{status} {options:?}");
+        drop(unread);
+    }
+}
+
+#[test]
 fn special_files_are_written_to_and_not_replaced() {
     let server = Server::script([Step::Answer(response(200, &[], "body"))]);
     for name in ["/dev/null", "/dev/stdout"] {

@@ -47,6 +47,16 @@ pub(crate) trait Attempts {
         leave: Leave,
     ) -> Result<Self::Success, Box<Failed>>;
 
+    /// What was decided about an attempt that failed.
+    fn on_decision(&mut self, failed: &Failed, decision: &Decision) {
+        let _ = (failed, decision);
+    }
+
+    /// Waits for leave of the destination.
+    async fn entered(&mut self) -> Result<Leave, Stop> {
+        self.driver().entered().await
+    }
+
     /// All attempts, or those after the first, which has failed thus.
     async fn go_on(&mut self, mut failed: Option<Box<Failed>>) -> Result<Self::Success, Ended> {
         let options = self.options();
@@ -56,8 +66,9 @@ pub(crate) trait Attempts {
             let mut connection = Connection::Pooled;
             let mut last = None;
             if let Some(failed) = failed {
-                let driver = self.driver();
-                let after = match options.decide(driver, &failed) {
+                let decision = options.decide(self.driver(), &failed);
+                self.on_decision(&failed, &decision);
+                let after = match decision {
                     Decision::Retry { after } => after,
                     Decision::Stop(stop) => {
                         let last = Some(failed.last);
@@ -65,10 +76,10 @@ pub(crate) trait Attempts {
                     }
                 };
                 connection = Connection::after(&failed.failure);
-                let room = driver.room();
+                let room = self.driver().room();
                 last = Some(Box::new(drained_while(after, room, failed.last).await));
             }
-            let leave = match self.driver().entered().await {
+            let leave = match self.entered().await {
                 Ok(leave) => leave,
                 Err(stop) => {
                     let last = last.map(|last: Box<Last>| *last);

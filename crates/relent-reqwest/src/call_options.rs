@@ -31,6 +31,9 @@ type Delay =
 /// Where an attempt goes.
 type Reroute = dyn Fn(u32, &mut reqwest::Url) + Send + Sync;
 
+/// What each call draws from.
+type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
+
 /// So many bytes within so much time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
@@ -56,6 +59,8 @@ pub(crate) struct CallOptions {
     /// The least that is to arrive of a body that is read in the attempt.
     pub(crate) rate: Option<Rate>,
     pub(crate) traced: bool,
+    /// In place of a stream that is seeded by the operating system.
+    pub(crate) random: Option<Arc<NewRandom>>,
     pub(crate) named: Named,
     /// What is told to the server, if anything.
     pub(crate) cross: Option<CrossLayer>,
@@ -76,6 +81,7 @@ impl CallOptions {
             repeatable: Repeatable::Unknown,
             rate: None,
             traced: false,
+            random: None,
             named: Named::default(),
             cross: None,
             hints: HintOptions::default(),
@@ -102,6 +108,9 @@ impl CallOptions {
         let mut driver = driver.repeatable(Repeatable::Unknown);
         if self.traced {
             driver = driver.traced();
+        }
+        if let Some(random) = &self.random {
+            driver = driver.random(random());
         }
         self.named.name(driver).start()
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, Uri};
+use relent::random::SessionRandom;
 use relent::{Destination, Destinations};
 use relent_core::{Pattern, Policy};
 use relent_http::attempt::{CrossLayer, DestinationSource};
@@ -194,6 +195,14 @@ impl Client {
     #[must_use]
     pub fn traced(mut self) -> Self {
         self.options().traced = true;
+        self
+    }
+
+    /// Draws each call's randomness from a stream made by this; by default they are seeded by the
+    /// operating system.
+    #[must_use]
+    pub fn random(mut self, make: impl Fn() -> SessionRandom + Send + Sync + 'static) -> Self {
+        self.options().random = Some(Arc::new(make));
         self
     }
 

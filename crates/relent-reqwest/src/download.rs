@@ -9,9 +9,8 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MODIFIED_SINC
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use relent::Attempt;
 use relent::clock::TokioClock;
-use relent::driver::Leave;
-use relent::{Attempt, GaveUp, Summary};
 use relent_core::{Cause, Kind, Progress, StopReason};
 use relent_http::attempt::{Telling, has_content};
 use relent_http::{RequestFacts, grpc};
@@ -20,19 +19,20 @@ use tokio::time::Instant;
 
 use crate::attempt::{Connection, Until};
 use crate::body::Body;
-use crate::call::{Attempts, Ended};
 use crate::call_options::{CallDriver, CallOptions, Rate};
 use crate::client::Client;
 use crate::complete::proof_of;
 use crate::failed::{AttemptError, Broken, Failed, Last};
 use crate::partial::{Answer, Partial, has_own_range};
+use crate::receiving::DownloadHook;
 use crate::redirects::Watch;
 use crate::request_template::Template;
 use crate::resumable::Resumable;
 use crate::sink::Sink;
 
 /// One download across its attempts; for a loop of your own around a
-/// [`Driver`](relent::driver::Driver). [`Client::download`] is that loop.
+/// [`Driver`](relent::driver::Driver). [`run`](Self::run) is that loop, and [`Client::download`] a shorter
+/// way to it.
 ///
 /// ```no_run
 /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -66,6 +66,8 @@ pub struct Download<'c> {
     in_sink: bool,
     connection: Connection,
     until: Until,
+    /// Where the call ends, whatever the sink is at.
+    deadline: Until,
     rate: Option<Rate>,
     telling: Telling<TokioClock>,
     /// The running attempt.
@@ -98,6 +100,7 @@ impl<'c> Download<'c> {
             in_sink: false,
             connection: Connection::Pooled,
             until: Until::after(None),
+            deadline: Until::after(None),
             begun: Attempt {
                 number: 1,
                 remaining: None,
@@ -166,6 +169,36 @@ impl<'c> Download<'c> {
         self
     }
 
+    /// Says whether the request may run twice, whatever its method and header say; see
+    /// [`RequestBuilder::repeatable`](crate::RequestBuilder::repeatable).
+    #[must_use]
+    pub fn repeatable(mut self, repeatable: bool) -> Self {
+        Arc::make_mut(&mut self.options).repeatable = repeatable.into();
+        self
+    }
+
+    /// A driver for its attempts.
+    pub(crate) fn driver(&self) -> CallDriver {
+        self.options.driver(self.template.url())
+    }
+
+    pub(crate) fn options(&self) -> Arc<CallOptions> {
+        self.options.clone()
+    }
+
+    /// The redirects that the last attempt has followed.
+    pub(crate) const fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Goes on with another request, to which the response to the one before has led.
+    fn go_to(&mut self, next: Request<Body>) {
+        self.template = Template::of(next, &self.client.0.http, self.client.0.body_cap);
+        self.partial = None;
+        self.begun_body = false;
+        self.progress = Progress::default();
+    }
+
     /// Whether the request may run twice.
     #[must_use]
     pub fn facts(&self) -> RequestFacts {
@@ -189,20 +222,30 @@ impl<'c> Download<'c> {
             remaining: None,
             limit,
         };
-        self.attempt_as(begun, sink).await
+        self.attempt_as(begun, sink, &mut ()).await
     }
 
-    async fn attempt_as<S: Sink>(
+    pub(crate) async fn attempt_as<S: Sink, H: DownloadHook>(
         &mut self,
         begun: Attempt,
         sink: &mut S,
+        hook: &mut H,
     ) -> Result<Response<()>, Failed> {
         self.until = Until::after(begun.limit);
+        self.deadline = Until::after(begun.remaining);
         self.begun = begun;
         self.watch = Watch::default();
         let attempt = self.attempts;
         self.attempts = attempt.saturating_add(1);
-        let result = self.run(sink).await;
+        let result = loop {
+            match self.receive(sink).await {
+                Ok(head) => match hook.follow(&head) {
+                    Some(next) => self.go_to(next),
+                    None => break Ok(head),
+                },
+                Err(failed) => break Err(failed),
+            }
+        };
         result.map_err(|failed| {
             let mut failed = *failed;
             self.connection = Connection::after(&failed.failure);
@@ -244,7 +287,7 @@ impl<'c> Download<'c> {
         read.map_err(|broken| broken.error)
     }
 
-    async fn run<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Box<Failed>> {
+    async fn receive<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Box<Failed>> {
         if self.in_sink {
             self.partial = None;
         }
@@ -397,7 +440,7 @@ impl<'c> Download<'c> {
                 return Err(Broken::not_the_rest(what));
             }
             self.in_sink = true;
-            sink.no_content(&head).await.map_err(refused_by_sink)?;
+            in_time(self.deadline, sink.no_content(&head)).await?;
             self.in_sink = false;
             return Ok(head);
         }
@@ -407,8 +450,7 @@ impl<'c> Download<'c> {
         };
         self.in_sink = true;
         self.begun_body = true;
-        let started = sink.start(&head, resumable.as_ref()).await;
-        started.map_err(refused_by_sink)?;
+        in_time(self.deadline, sink.start(&head, resumable.as_ref())).await?;
         self.in_sink = false;
         self.partial = resumable.map(|of| Partial::begun(of, asked));
         self.read(response, u64::MAX, sink).await?;
@@ -438,10 +480,8 @@ impl<'c> Download<'c> {
     ) -> Result<(), Box<Broken>> {
         if let Some(partial) = &self.partial {
             self.in_sink = true;
-            let resumed = sink
-                .resume(head, partial.received, partial.resumable())
-                .await;
-            resumed.map_err(refused_by_sink)?;
+            let resumed = sink.resume(head, partial.received, partial.resumable());
+            in_time(self.deadline, resumed).await?;
             self.in_sink = false;
         }
         self.read(response, end, sink).await?;
@@ -497,7 +537,7 @@ impl<'c> Download<'c> {
                 return Err(Broken::not_the_rest("the rest is longer than its range"));
             }
             self.in_sink = true;
-            sink.write(bytes).await.map_err(refused_by_sink)?;
+            in_time(self.deadline, sink.write(bytes)).await?;
             self.in_sink = false;
             if let Some(partial) = &mut self.partial {
                 partial.received += length;
@@ -508,7 +548,7 @@ impl<'c> Download<'c> {
     /// Everything is in the sink.
     async fn complete<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Broken>> {
         self.in_sink = true;
-        sink.complete().await.map_err(refused_by_sink)?;
+        in_time(self.deadline, sink.complete()).await?;
         self.in_sink = false;
         Ok(())
     }
@@ -587,135 +627,12 @@ fn of_the_whole(mut head: Response<()>, length: u64) -> Response<()> {
     head
 }
 
-fn refused_by_sink(error: io::Error) -> Box<Broken> {
-    Broken::local(StopReason::Permanent, AttemptError::Sink(error))
-}
-
-impl Client {
-    /// Attempts until the whole body is in `sink`, or the policy stops.
-    ///
-    /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with
-    /// a strong validator ([`Resumable`]), the next attempt asks for the rest with `Range` and
-    /// `If-Range`, of the URL that the redirects had led to. Otherwise, and whenever the answer is not
-    /// provably the rest of the same representation from the same URL, it begins anew: bytes of two
-    /// representations are never mixed.
-    ///
-    /// A download that advances is not given up: after an attempt that went on with what was there, by
-    /// as much as [`Progress`] asks for, the count of retries and the backoff begin anew. The deadline
-    /// and `max_elapsed` of the policy hold.
-    ///
-    /// An end of the body can be told from a cut with a `Content-Length`, with chunks and in HTTP/2.
-    /// A body of HTTP/1 that has neither ends when the connection closes, and nothing tells whether
-    /// it is whole (RFC 9112 §8): it is taken to be. So is one of HTTP/2 without `Content-Length` if
-    /// reqwest was built with one of the features that decode bodies, which hide the end of the stream.
-    ///
-    /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
-    /// its body is in the sink. A success without a representation, such as a 304, is `Ok` and leaves
-    /// the sink alone ([`Sink::no_content`]); a 304 to a request without a condition is none, and after a
-    /// body that was cut short neither is a 204. A 206 is `Ok` only as the
-    /// answer to a `Range` of the request's own: a body that came in parts is returned as the 200 that it
-    /// is a whole of. A gRPC call that failed is an error.
-    ///
-    /// # Errors
-    /// When the last attempt brought no complete response.
-    ///
-    /// ```no_run
-    /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use relent_reqwest::Body;
-    ///
-    /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
-    /// let mut large = Vec::new();
-    /// let (head, summary) = client.download(request, &mut large).await?;
-    /// println!("{}: {} bytes in {} attempts", head.status(), large.len(), summary.attempts);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn download<S: Sink>(
-        &self,
-        request: Request<Body>,
-        sink: &mut S,
-    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
-        let options = self.options_of(request.method(), || Some(request.uri().clone()));
-        let options = options.for_request(request.headers());
-        let template = Template::of(request, &self.0.http, self.0.body_cap);
-        self.receive(template, options, sink).await
-    }
-
-    pub(crate) async fn receive<S: Sink>(
-        &self,
-        template: Template,
-        options: Arc<CallOptions>,
-        sink: &mut S,
-    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
-        let mut receiving = Receiving {
-            driver: options.driver(template.url()),
-            download: Download::with(self, template, options),
-            sink,
-        };
-        let ended = receiving.go_on(None).await;
-        let Receiving {
-            mut download,
-            mut driver,
-            sink,
-        } = receiving;
-        let Ended { last, stop } = match ended {
-            Ok(head) => return Ok((head, driver.summary(None))),
-            Err(ended) => ended,
-        };
-        let error = match last {
-            Some(Last::Refused(response)) => match download.finish(response, sink).await {
-                Ok(head) => return Ok((head, driver.summary(Some(stop)))),
-                Err(error) => Some(error),
-            },
-            Some(Last::Error(error)) => Some(error),
-            None => None,
-        };
-        Err(GaveUp::new(error, driver.summary(Some(stop))))
-    }
-}
-
-/// A download on its way into a sink.
-struct Receiving<'c, 's, S> {
-    download: Download<'c>,
-    driver: CallDriver,
-    sink: &'s mut S,
-}
-
-impl<S: Sink> Attempts for Receiving<'_, '_, S> {
-    type Success = Response<()>;
-
-    fn options(&self) -> Arc<CallOptions> {
-        self.download.options.clone()
-    }
-
-    fn driver(&mut self) -> &mut CallDriver {
-        &mut self.driver
-    }
-
-    fn facts(&self) -> RequestFacts {
-        self.download.facts()
-    }
-
-    /// It knows itself which connection it is to take.
-    async fn attempt(&mut self, _: Connection, leave: Leave) -> Result<Response<()>, Box<Failed>> {
-        let (driver, download) = (&mut self.driver, &mut self.download);
-        let begun = driver.on_attempt(leave);
-        let attempted = download.attempt_as(begun, self.sink).await;
-        let (options, watch) = (&download.options, &download.watch);
-        match attempted {
-            Ok(head) => {
-                let followed = watch.followed();
-                // A redirect that was not followed is an answer of the one that was asked.
-                if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
-                    options.tell_elsewhere(driver, followed.url(), Some(followed.at), None);
-                }
-                driver.on_success_with(Cause::Status(head.status().as_u16()));
-                Ok(head)
-            }
-            Err(mut failed) => {
-                options.tell_failed(driver, &mut failed, watch);
-                Err(Box::new(failed))
-            }
-        }
-    }
+/// What the sink is asked to do. It ends at the deadline of the call at the latest: no attempt follows
+/// that would have to know how far it came.
+async fn in_time(
+    deadline: Until,
+    done: impl Future<Output = io::Result<()>>,
+) -> Result<(), Box<Broken>> {
+    let done = deadline.timeout(done).await?;
+    done.map_err(|error| Broken::local(StopReason::Permanent, AttemptError::Sink(error)))
 }

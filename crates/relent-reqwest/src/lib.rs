@@ -23,6 +23,7 @@
 //! | have the whole body in memory, resumed where it was cut off | [`RequestBuilder::whole_body`] |
 //! | write a body of any size somewhere | [`RequestBuilder::download`] into a [`Sink`] |
 //! | go on with a download of another process | [`Download::resume`] |
+//! | hear of the attempts of a download, and cancel it | [`Download::run`] |
 //! | write the loop yourself | [`Download`] with a [`Driver`](relent::driver::Driver) |
 //! | retry in a stack of reqwest-middleware | `RetryMiddleware`, with the feature `middleware` |
 //! | retry the calls of another client | `relent_http::RetryLayer` |
@@ -55,6 +56,7 @@ pub mod network;
 mod partial;
 mod plan;
 mod race;
+mod receiving;
 mod redirects;
 mod request;
 mod request_template;
@@ -73,6 +75,7 @@ pub use error::Error;
 pub use failed::{AttemptError, Failed, Last};
 #[cfg(feature = "middleware")]
 pub use middleware::RetryMiddleware;
+pub use receiving::{DownloadHook, Received};
 pub use redirects::watched;
 pub use relent_http::{HintOptions, IdempotencyKey, InvalidKey, KeyForm};
 pub use request::RequestBuilder;

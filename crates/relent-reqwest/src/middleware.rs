@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use http::Extensions;
 use relent::clock::TokioClock;
 use relent::driver::Leave;
+use relent::random::SessionRandom;
 use relent::{Destination, GaveUp, Summary};
 use relent_core::{Pattern, Policy, Repeatable, StopReason};
 use relent_http::attempt::{AttemptSpan, CrossLayer, DestinationSource, Telling, in_view_of_below};
@@ -124,6 +125,14 @@ impl RetryMiddleware {
     #[must_use]
     pub fn traced(mut self) -> Self {
         self.options().traced = true;
+        self
+    }
+
+    /// Draws each call's randomness from a stream made by this; by default they are seeded by the
+    /// operating system.
+    #[must_use]
+    pub fn random(mut self, make: impl Fn() -> SessionRandom + Send + Sync + 'static) -> Self {
+        self.options().random = Some(Arc::new(make));
         self
     }
 

@@ -21,8 +21,9 @@ use crate::resumable::Resumable;
 /// A response without a representation, such as a 304, has nothing to start: the sink hears
 /// [`no_content`](Self::no_content) and nothing else of it.
 ///
-/// A call is never cut off by an attempt timeout. A call that is dropped with its attempt leaves it
-/// open what the sink has got; the next attempt begins anew then.
+/// A call is never cut off by an attempt timeout, but by the deadline of the policy, after which there
+/// is no other attempt. A call that is dropped with its attempt leaves it open what the sink has got;
+/// the next attempt begins anew then.
 pub trait Sink {
     /// A response begins. If it is `resumable` and is cut short, the rest will be asked for, and only
     /// when that fails begins it anew. What names it can be stored before any byte, to go on in another

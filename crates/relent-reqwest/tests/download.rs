@@ -675,3 +675,37 @@ async fn what_has_gone_to_a_writer_is_not_written_again() {
         assert!(whole.starts_with(&arrived));
     }
 }
+
+/// A sink that takes nothing, and says when it is asked to.
+struct Stuck(Option<std::sync::mpsc::Sender<()>>);
+
+impl Sink for Stuck {
+    async fn start(&mut self, _: &Response<()>, _: Option<&Resumable>) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn write(&mut self, _: Bytes) -> io::Result<()> {
+        self.0 = None;
+        pending().await
+    }
+}
+
+/// An attempt timeout does not tear a write, since the next attempt would have to know how far it came.
+#[tokio::test]
+async fn rule_6_the_deadline_ends_a_sink_that_takes_nothing() {
+    let hour = Duration::from_secs(3600);
+    let server = Server::script([Step::Answer(response(200, &[], "body"))]);
+    let client = client(quick().attempt_timeout(hour / 2).deadline(hour));
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    // Paused time does not go on by itself while a thread is blocked: until the sink is at work.
+    let (stuck, at_work) = std::sync::mpsc::channel::<()>();
+    let blocked = tokio::task::spawn_blocking(move || at_work.recv());
+    let mut sink = Stuck(Some(stuck));
+    let ended = client.download(get(&server.url("/")), &mut sink).await;
+    let gave_up = ended.unwrap_err();
+    let _ = blocked.await;
+    assert_eq!(gave_up.reason(), StopReason::Deadline);
+    assert_eq!(gave_up.attempts(), 1);
+    assert_eq!(begun.elapsed().as_secs(), hour.as_secs());
+}

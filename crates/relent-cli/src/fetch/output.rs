@@ -13,7 +13,7 @@ use reqwest::Url;
 
 use super::args::FetchArgs;
 use super::part::{Earlier, Of, Part, Side};
-use super::progress::Progress;
+use super::progress::{Progress, Shown};
 use crate::destination::Found;
 use crate::quit::Quit;
 use crate::spool::{self, Spool};
@@ -269,9 +269,9 @@ impl Output {
         }
     }
 
-    /// The attempt is over: nothing moves any more.
-    pub(crate) fn pause(&mut self) {
-        self.progress.pause();
+    /// The bar that shows how far it has come, for whoever knows when nothing moves any more.
+    pub(crate) fn bar(&self) -> Shown {
+        self.progress.bar()
     }
 
     async fn let_go(&mut self) -> io::Result<()> {

@@ -24,11 +24,28 @@ const APART: Duration = Duration::from_millis(100);
 pub(crate) struct Progress {
     /// Since when it has been possible to show it; `None` if it never is.
     since: Option<Instant>,
-    bar: Option<ProgressBar>,
+    bar: Shown,
     /// Bytes of the whole that are there, also from earlier calls.
     position: u64,
     total: Option<u64>,
     rate: Arc<Mutex<Rate>>,
+}
+
+/// The bar, if there is one now: whoever has a share in it can take it away.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown(Arc<Mutex<Option<ProgressBar>>>);
+
+impl Shown {
+    /// Takes the bar away until more arrives.
+    pub(crate) fn clear(&self) {
+        if let Some(bar) = self.bar().take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn bar(&self) -> std::sync::MutexGuard<'_, Option<ProgressBar>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How fast bytes arrive: those that have arrived since the attempt began to receive, and no others.
@@ -72,7 +89,7 @@ impl Progress {
         let shown = !quiet && !mixed && shows_countdown();
         Self {
             since: shown.then(Instant::now),
-            bar: None,
+            bar: Shown::default(),
             position: 0,
             total: None,
             rate: Arc::default(),
@@ -86,7 +103,7 @@ impl Progress {
 
     /// A response goes on behind the first `position` bytes.
     pub(crate) fn resume(&mut self, position: u64, total: Option<u64>) {
-        self.pause();
+        self.bar.clear();
         self.position = position;
         self.total = total;
         self.rate().begin(Instant::now(), position);
@@ -102,21 +119,14 @@ impl Progress {
             return;
         }
         let (position, total) = (self.position, self.total);
-        let bar = match &self.bar {
-            Some(bar) => bar,
-            None => {
-                let bar = bar(position, total, &self.rate);
-                self.bar.insert(bar)
-            }
-        };
+        let mut shown = self.bar.bar();
+        let bar = shown.get_or_insert_with(|| bar(position, total, &self.rate));
         bar.set_position(position);
     }
 
-    /// Takes the bar away until more arrives.
-    pub(crate) fn pause(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+    /// The bar that it shows.
+    pub(crate) fn bar(&self) -> Shown {
+        self.bar.clone()
     }
 
     fn rate(&self) -> std::sync::MutexGuard<'_, Rate> {

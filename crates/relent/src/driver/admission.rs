@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
-use relent_core::{Attempt, Instant, Leave, Next, Policy, Random, Stop, StopReason};
+use relent_core::{Attempt, Holding, Instant, Leave, Next, Policy, Random, Stop, StopReason};
 
 use super::{Driver, Target};
 use crate::clock::{Clock, Sleeper};
@@ -80,11 +81,25 @@ where
     where
         K: Sleeper,
     {
+        self.poll_enter_telling(context, timer, |_, _| {})
+    }
+
+    #[inline]
+    fn poll_enter_telling(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: &mut Timer<K>,
+        mut held: impl FnMut(Holding, Duration),
+    ) -> Poll<Result<Leave, Stop>>
+    where
+        K: Sleeper,
+    {
         loop {
             match self.enter(Some(context.waker())) {
                 Next::Start(leave) => return Poll::Ready(Ok(leave)),
                 Next::Stop(stop) => return Poll::Ready(Err(stop)),
-                Next::Wait { after, .. } => {
+                Next::Wait { after, by, .. } => {
+                    held(by, after);
                     timer.set(&self.environment.clock, after);
                     ready!(timer.poll(context));
                 }
@@ -119,8 +134,50 @@ where
     where
         K: Sleeper,
     {
+        self.entered_telling(|_, _| {}).await
+    }
+
+    /// The same, and tells what holds the attempt back, and for how long at most before the destination
+    /// is asked again: for a person who waits. It tells so each time that it has asked.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use relent::{Destination, Policy};
+    /// use relent::clock::TokioClock;
+    /// use relent::driver::Driver;
+    /// use relent::policy::RequestRateConfig;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), relent::policy::PolicyError> {
+    /// let rate = RequestRateConfig { burst: Some(1), ..RequestRateConfig::new(0.5) };
+    /// let policy = Policy::STANDARD.clone().into_builder().request_rate(rate).build()?;
+    /// let there = Destination::new(&policy);
+    /// for waits in [0, 1] {
+    ///     let mut told = Vec::new();
+    ///     let mut driver = Driver::builder(&policy, TokioClock).destination(&there).start();
+    ///     if let Ok(leave) = driver.entered_telling(|by, wait| told.push((by.name(), wait))).await {
+    ///         driver.on_attempt(leave);
+    ///         driver.on_success();
+    ///     }
+    ///     assert_eq!(told, vec![("request_rate", Duration::from_secs(2)); waits]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the call is to give up.
+    #[inline]
+    pub async fn entered_telling(
+        &mut self,
+        mut held: impl FnMut(Holding, Duration),
+    ) -> Result<Leave, Stop>
+    where
+        K: Sleeper,
+    {
         let mut timer = Timer::new();
-        std::future::poll_fn(|context| self.poll_enter(context, &mut timer)).await
+        std::future::poll_fn(|context| self.poll_enter_telling(context, &mut timer, &mut held))
+            .await
     }
 
     /// Whether a loop whose attempts come one after the other without a wait is to let other tasks run

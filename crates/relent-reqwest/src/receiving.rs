@@ -1,0 +1,291 @@
+//! A download over its attempts.
+
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::{Request, Response};
+use relent::destination::Holding;
+use relent::driver::Leave;
+use relent::{Attempt, GaveUp, Summary};
+use relent_core::{Cause, Decision, Failure, Stop, StopReason};
+use relent_http::RequestFacts;
+
+use crate::attempt::Connection;
+use crate::body::Body;
+use crate::call::{Attempts, Ended};
+use crate::call_options::{CallDriver, CallOptions};
+use crate::client::Client;
+use crate::download::Download;
+use crate::failed::{AttemptError, Failed, Last};
+use crate::request_template::Template;
+use crate::sink::Sink;
+
+/// Hears what happens to a download that [runs](Download::run): for whoever shows it to a person. `()`
+/// hears nothing.
+pub trait DownloadHook {
+    /// An attempt starts.
+    fn before_attempt(&mut self, attempt: Attempt) {
+        let _ = attempt;
+    }
+
+    /// The attempt of this number has failed. The next starts after `wait`, unless it is held back then;
+    /// `None` says that there is no other.
+    fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
+        let _ = (attempt, failed, wait);
+    }
+
+    /// The attempt that is due is held back, for so long at most before the destination is asked again.
+    fn held_back(&mut self, by: Holding, wait: Duration) {
+        let _ = (by, wait);
+    }
+
+    /// The request to which a complete response leads, as a part of the same attempt: for redirects that
+    /// the client does not follow. It takes the place of the one before, also for the attempts that
+    /// follow.
+    fn follow(&mut self, head: &Response<()>) -> Option<Request<Body>> {
+        let _ = head;
+        None
+    }
+}
+
+impl DownloadHook for () {}
+
+/// What has come of a download that [ran](Download::run).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Received<'c> {
+    /// The head of the response whose body is in the sink, or what the last attempt has left behind:
+    /// nothing if there was none, or the caller cancelled. The body of a refused response is for
+    /// [`Download::finish`].
+    pub result: Result<Response<()>, Option<Last>>,
+    /// The account of it.
+    pub summary: Summary,
+    /// The download as the last attempt has left it.
+    pub download: Download<'c>,
+}
+
+impl<'c> Download<'c> {
+    /// Attempts until the whole body is in `sink`, or the policy of the client stops, or `cancelled` is
+    /// ready: with what is to be told of the attempt that it cuts off, if one runs.
+    /// [`Client::download`] is this for those who have nobody to tell.
+    ///
+    /// ```no_run
+    /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use relent::Failure;
+    /// use relent_reqwest::{Body, Download, DownloadHook, Failed};
+    ///
+    /// struct Log;
+    ///
+    /// impl DownloadHook for Log {
+    ///     fn after_failure(&mut self, attempt: u32, failed: &Failed, wait: Option<Duration>) {
+    ///         eprintln!("attempt {attempt}: {}, next in {wait:?}", failed.failure.cause);
+    ///     }
+    /// }
+    ///
+    /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
+    /// let interrupted = async {
+    ///     let _ = tokio::signal::ctrl_c().await;
+    ///     Failure::ambiguous()
+    /// };
+    /// let mut large = Vec::new();
+    /// let download = Download::new(&client, request);
+    /// let received = download.run(&mut large, &mut Log, interrupted).await;
+    /// println!("{} attempts", received.summary.attempts);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<S: Sink, H: DownloadHook>(
+        self,
+        sink: &mut S,
+        hook: &mut H,
+        cancelled: impl Future<Output = Failure>,
+    ) -> Received<'c> {
+        let mut receiving = Receiving {
+            driver: self.driver(),
+            download: self,
+            sink,
+            hook,
+            attempting: false,
+        };
+        let ended = {
+            let mut cancelled = pin!(cancelled);
+            let mut attempts = pin!(receiving.go_on(None));
+            poll_fn(|context| {
+                if let Poll::Ready(failure) = cancelled.as_mut().poll(context) {
+                    return Poll::Ready(Err(failure));
+                }
+                attempts.as_mut().poll(context).map(Ok)
+            })
+            .await
+        };
+        let Receiving {
+            download,
+            mut driver,
+            attempting,
+            ..
+        } = receiving;
+        let (result, stop) = match ended {
+            Ok(Ok(head)) => (Ok(head), None),
+            Ok(Err(Ended { last, stop })) => (Err(last), Some(stop)),
+            Err(failure) if attempting => {
+                let stop = driver.on_stop(&failure, StopReason::Cancelled);
+                (Err(None), Some(stop))
+            }
+            Err(_) => (Err(None), Some(driver.on_cancel())),
+        };
+        Received {
+            result,
+            summary: driver.summary(stop),
+            download,
+        }
+    }
+}
+
+impl Client {
+    /// Attempts until the whole body is in `sink`, or the policy stops.
+    ///
+    /// A body that is cut short is a failed attempt. If its response was a plain 200 to a GET with
+    /// a strong validator ([`Resumable`](crate::Resumable)), the next attempt asks for the rest with `Range` and
+    /// `If-Range`, of the URL that the redirects had led to. Otherwise, and whenever the answer is not
+    /// provably the rest of the same representation from the same URL, it begins anew: bytes of two
+    /// representations are never mixed.
+    ///
+    /// A download that advances is not given up: after an attempt that went on with what was there, by
+    /// as much as [`Progress`](relent_core::Progress) asks for, the count of retries and the backoff begin anew. The deadline
+    /// and `max_elapsed` of the policy hold.
+    ///
+    /// An end of the body can be told from a cut with a `Content-Length`, with chunks and in HTTP/2.
+    /// A body of HTTP/1 that has neither ends when the connection closes, and nothing tells whether
+    /// it is whole (RFC 9112 §8): it is taken to be. So is one of HTTP/2 without `Content-Length` if
+    /// reqwest was built with one of the features that decode bodies, which hide the end of the stream.
+    ///
+    /// As with [`send`](Self::send), a last response with a status that says failure is `Ok`, and
+    /// its body is in the sink. A success without a representation, such as a 304, is `Ok` and leaves
+    /// the sink alone ([`Sink::no_content`]); a 304 to a request without a condition is none, and after a
+    /// body that was cut short neither is a 204. A 206 is `Ok` only as the
+    /// answer to a `Range` of the request's own: a body that came in parts is returned as the 200 that it
+    /// is a whole of. A gRPC call that failed is an error.
+    ///
+    /// # Errors
+    /// When the last attempt brought no complete response.
+    ///
+    /// ```no_run
+    /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use relent_reqwest::Body;
+    ///
+    /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
+    /// let mut large = Vec::new();
+    /// let (head, summary) = client.download(request, &mut large).await?;
+    /// println!("{}: {} bytes in {} attempts", head.status(), large.len(), summary.attempts);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn download<S: Sink>(
+        &self,
+        request: Request<Body>,
+        sink: &mut S,
+    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
+        let options = self.options_of(request.method(), || Some(request.uri().clone()));
+        let options = options.for_request(request.headers());
+        let template = Template::of(request, &self.0.http, self.0.body_cap);
+        self.receive(template, options, sink).await
+    }
+
+    pub(crate) async fn receive<S: Sink>(
+        &self,
+        template: Template,
+        options: Arc<CallOptions>,
+        sink: &mut S,
+    ) -> Result<(Response<()>, Summary), GaveUp<AttemptError>> {
+        let download = Download::with(self, template, options);
+        let Received {
+            result,
+            summary,
+            mut download,
+        } = download.run(sink, &mut (), pending()).await;
+        let error = match result {
+            Ok(head) => return Ok((head, summary)),
+            Err(Some(Last::Refused(response))) => match download.finish(response, sink).await {
+                Ok(head) => return Ok((head, summary)),
+                Err(error) => Some(error),
+            },
+            Err(Some(Last::Error(error))) => Some(error),
+            Err(None) => None,
+        };
+        Err(GaveUp::new(error, summary))
+    }
+}
+
+/// A download on its way into a sink.
+struct Receiving<'c, 'r, S, H> {
+    download: Download<'c>,
+    driver: CallDriver,
+    sink: &'r mut S,
+    hook: &'r mut H,
+    /// Whether an attempt runs.
+    attempting: bool,
+}
+
+impl<S: Sink, H: DownloadHook> Attempts for Receiving<'_, '_, S, H> {
+    type Success = Response<()>;
+
+    fn options(&self) -> Arc<CallOptions> {
+        self.download.options()
+    }
+
+    fn driver(&mut self) -> &mut CallDriver {
+        &mut self.driver
+    }
+
+    fn facts(&self) -> RequestFacts {
+        self.download.facts()
+    }
+
+    fn on_decision(&mut self, failed: &Failed, decision: &Decision) {
+        let wait = match decision {
+            Decision::Retry { after } => Some(*after),
+            Decision::Stop(_) => None,
+        };
+        self.hook
+            .after_failure(self.driver.attempts(), failed, wait);
+    }
+
+    async fn entered(&mut self) -> Result<Leave, Stop> {
+        let (driver, hook) = (&mut self.driver, &mut self.hook);
+        driver
+            .entered_telling(|by, wait| hook.held_back(by, wait))
+            .await
+    }
+
+    /// It knows itself which connection it is to take.
+    async fn attempt(&mut self, _: Connection, leave: Leave) -> Result<Response<()>, Box<Failed>> {
+        let begun = self.driver.on_attempt(leave);
+        self.hook.before_attempt(begun);
+        self.attempting = true;
+        let attempted = self.download.attempt_as(begun, self.sink, self.hook).await;
+        self.attempting = false;
+        let options = self.download.options();
+        let (driver, watch) = (&mut self.driver, self.download.watch());
+        // It may be another request by now.
+        driver.set_repeatable(options.may_repeat(self.download.facts()));
+        match attempted {
+            Ok(head) => {
+                let followed = watch.followed();
+                // A redirect that was not followed is an answer of the one that was asked.
+                if let Some(followed) = followed.filter(|_| !head.status().is_redirection()) {
+                    options.tell_elsewhere(driver, followed.url(), Some(followed.at), None);
+                }
+                driver.on_success_with(Cause::Status(head.status().as_u16()));
+                Ok(head)
+            }
+            Err(mut failed) => {
+                options.tell_failed(driver, &mut failed, watch);
+                Err(Box::new(failed))
+            }
+        }
+    }
+}
