@@ -360,8 +360,7 @@ impl Failure {
     }
 
     /// A write was refused because somebody else has written since the read, so nothing has taken
-    /// effect: repeated whatever the lists of the policy say, out of the budget like any retry. The
-    /// destination is well.
+    /// effect: repeated whatever the lists of the policy say, and free of charge. The destination is well.
     #[must_use]
     pub const fn conflict() -> Self {
         Self::new(Kind::NotProcessed)

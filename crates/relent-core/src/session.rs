@@ -433,10 +433,12 @@ impl Session {
         self.taken = Taken::NOTHING;
         if let Some(budget) = budget {
             // Exempt are tickets, which the server has set aside, attempts that a live connection
-            // provably never saw, once, and looks at what is not ready, which repeat nothing.
+            // provably never saw, once, and what a destination answers that is well: looks at what is
+            // not ready, which repeat nothing, and conflicts, each of which comes of a write that took
+            // effect. A key that many write is not to take the retries of those who write others.
             let unsent = once == Some(UNSENT) && failure.is_of_one_call();
             let exempt = unsent
-                || failure.cause == Cause::Pending
+                || failure.cause.is_answer()
                 || failure.hint.audience != Audience::Shared && hint.is_some();
             if !exempt {
                 match budget.withdraw(now, Charge::of(kind, failure.cause)) {

@@ -896,6 +896,19 @@ fn rule_7_tickets_and_unsent_attempts_are_exempt() {
     );
 }
 
+/// A key that many write takes no retries from those who write others.
+#[test]
+fn rule_7_a_conflict_is_exempt() {
+    let policy = doubling().max_retries(9).build().unwrap();
+    let budget = one_token();
+    let mut run = Run::new(&policy).budget(&budget);
+    for _ in 0..9 {
+        run.wait(Failure::conflict());
+    }
+    assert_eq!(budget.balance(), 1.0);
+    assert_eq!(run.stop(Failure::conflict()), StopReason::RetriesExhausted);
+}
+
 // Rule 10: nothing looked at that is not needed.
 
 #[test]

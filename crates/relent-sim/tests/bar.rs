@@ -81,6 +81,16 @@ fn failures_that_do_not_depend_on_load_are_hidden() {
     assert!(amplification(&half) <= 2.05, "{}", amplification(&half));
 }
 
+/// However many of them share a process, and so a budget and a gate.
+#[test]
+fn writers_of_one_row_come_through() {
+    for processes in ["1", "20", "100"] {
+        let runs = runs("herd", &[("clients.processes", processes)]);
+        assert!(goodput(&runs) >= 0.988, "{processes}: {}", goodput(&runs));
+        assert!(amplification(&runs) <= 5.5, "{}", amplification(&runs));
+    }
+}
+
 /// Without retries it takes 35 s, and an oracle 7.
 #[test]
 fn a_stall_is_over_soon_and_never_later_than_without_retries() {

@@ -34,6 +34,9 @@ impl<T, E> Written<T, E> {
 /// The write must be conditional on what was read (`If-Match`, `WHERE version = …`): that is what
 /// makes the repetition safe.
 ///
+/// A conflict costs nothing from a budget and is no sign against the destination. What paces those who write
+/// the same is the backoff: where a write takes long, begin with several times as long.
+///
 /// Two of them never run at once: the `[hedge]` of the policy does not apply.
 ///
 /// # Errors
