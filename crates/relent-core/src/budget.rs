@@ -143,15 +143,51 @@ impl Budget {
             refund_on_success: AtomicBool::new(false),
             charge_failures: AtomicBool::new(false),
         };
-        budget.apply(config);
+        budget.set(config);
         budget
     }
 
-    /// Goes by this from now on. What is in it stays, up to the new capacity; what a gate has said
-    /// holds until it says something else.
-    pub(crate) fn apply(&self, config: &BudgetConfig) {
+    /// In place of a budget that there may be one day: nothing fits in.
+    pub(crate) fn none() -> Self {
+        Self::from_checked(&BudgetConfig {
+            ratio: 0.0,
+            success: 0.0,
+            per_second: 0.0,
+            reserve: 0.0,
+            capacity: 0.0,
+            floor: 0.0,
+            ..BudgetConfig::DEFAULT
+        })
+    }
+
+    /// Goes by this from now on. What is in it stays, up to the new capacity, and is the reserve if nothing
+    /// fitted in before; what time has earned so far counts at the old rate. What a gate has said holds
+    /// until it says something else.
+    pub(crate) fn apply(&self, now: Instant, config: &BudgetConfig) {
+        if self.per_second.load(Ordering::Relaxed) != per_second(config) {
+            let earned_until = self.refilled.load(Ordering::Relaxed);
+            if earned_until != NEVER {
+                self.refill_since(earned_until, now.as_nanos());
+                self.refilled.fetch_max(now.as_nanos(), Ordering::Relaxed);
+            }
+        }
+        let is_first = self.capacity.load(Ordering::Relaxed) == 0;
+        self.set(config);
+        let (reserve, capacity) = (milli(config.reserve), milli(config.capacity));
+        update(&self.balance.0, |balance| match is_first {
+            true => Some(reserve),
+            false => (balance > capacity).then_some(capacity),
+        });
+    }
+
+    /// No failure is charged while its destination has no budget. What was taken can be given back.
+    pub(crate) fn suspend(&self) {
+        self.charge_failures.store(false, Ordering::Relaxed);
+    }
+
+    fn set(&self, config: &BudgetConfig) {
         let set = |cell: &AtomicU64, to: u64| cell.store(to, Ordering::Relaxed);
-        let per_second = (config.per_second * 1e9 + 0.5) as u64;
+        let per_second = per_second(config);
         set(&self.ratio, milli(config.ratio));
         set(&self.least_ratio, milli(config.ratio));
         set(&self.success, milli(config.success));
@@ -168,10 +204,6 @@ impl Budget {
         self.charge_failures
             .store(config.charge_failures, Ordering::Relaxed);
         self.waive(self.unpaid.load(Ordering::Relaxed) & WAIVED != 0);
-        let capacity = milli(config.capacity);
-        update(&self.balance.0, |balance| {
-            (balance > capacity).then_some(capacity)
-        });
     }
 
     /// A logical request goes out for the first time: deposits the ratio.
@@ -331,6 +363,11 @@ impl fmt::Debug for Budget {
             )
             .finish_non_exhaustive()
     }
+}
+
+/// Thousand millionths of a token.
+fn per_second(config: &BudgetConfig) -> u64 {
+    (config.per_second * 1e9 + 0.5) as u64
 }
 
 /// Thousandths of a token.

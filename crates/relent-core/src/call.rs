@@ -381,6 +381,12 @@ fn budget<E: Environment>(environment: &E) -> Option<&Budget> {
     environment.destination().and_then(Destination::budget)
 }
 
+/// The same to give back to: what was taken goes back even if a reload has taken the budget away.
+#[inline]
+fn repaid<E: Environment>(environment: &E) -> Option<&Budget> {
+    environment.destination().map(Destination::repaid_budget)
+}
+
 /// A stop that keeps the time that the server named.
 fn stop_after(now: Instant, failure: &Failure, reason: StopReason) -> Stop {
     let retry_at = failure.hint.delay().map(|delay| now.saturating_add(delay));

@@ -5,7 +5,7 @@ use core::fmt;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
-use crate::budget::{Budget, BudgetConfig};
+use crate::budget::Budget;
 use crate::cooldown::Cooldown;
 use crate::failure::{Failure, Hop};
 use crate::gate::Ended;
@@ -107,7 +107,7 @@ impl<A> Destination<A> {
     /// its access by `share`.
     pub fn new(policy: &Policy, outbound: Outbound, share: impl FnOnce(Outbound) -> A) -> Self {
         Self {
-            budget: Budget::from_checked(policy.budget().unwrap_or(&BudgetConfig::DEFAULT)),
+            budget: policy.new_budget().unwrap_or_else(Budget::none),
             budgeted: AtomicBool::new(policy.budget().is_some()),
             hedge: policy.new_hedge(),
             cooldown: Cooldown::new(),
@@ -156,6 +156,12 @@ impl<A> Destination<A> {
             .then_some(&self.budget)
     }
 
+    /// The budget, to be given back what was taken from it, even if the policy has none any more.
+    #[inline]
+    pub(crate) const fn repaid_budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// When an attempt there is joined by another, and what is remembered for it.
     #[must_use]
     pub const fn hedge(&self) -> Option<&Hedge> {
@@ -196,19 +202,30 @@ impl<A> Destination<A> {
 
 impl<A: Access> Destination<A> {
     /// Goes by this policy from now on: its budget, gate, request rate and throttle keep what they have
-    /// learnt, and whoever waits, waits by the new rules. The hedge stays as it is.
-    pub fn set_policy(&self, now: Instant, policy: &Policy) {
-        if let Some(config) = policy.budget() {
-            self.budget.apply(config);
-        }
-        self.budgeted
-            .store(policy.budget().is_some(), Ordering::Relaxed);
-        let longest = nanos(policy.max_hint());
-        self.longest.store(longest, Ordering::Relaxed);
+    /// learnt, and whoever waits, waits by the new rules. See [`Outbound::set_policy`]. A budget that the
+    /// policy takes away is kept for one that comes later. The hedge stays as it is.
+    ///
+    /// It is one turn, so that of two policies at once one is in force with all that it has. `in_force` is
+    /// called in the same turn, for what a driver keeps beside.
+    pub fn set_policy(&self, now: Instant, policy: &Policy, in_force: impl FnOnce()) {
         self.access.turn(|outbound, random| {
+            match policy.budget() {
+                Some(config) => self.budget.apply(now, config),
+                None => self.budget.suspend(),
+            }
+            self.budgeted
+                .store(policy.budget().is_some(), Ordering::Relaxed);
+            self.longest
+                .store(nanos(policy.max_hint()), Ordering::Relaxed);
             outbound.set_policy(now, policy, &self.cooldown, random);
+            match outbound.gate() {
+                Some(_) => outbound.teach(now, &self.budget),
+                // It has nothing to say any more.
+                None => self.budget.waive(false),
+            }
             self.quiet.store(outbound.is_quiet(), Ordering::Relaxed);
             self.paced.store(outbound.is_paced(), Ordering::Relaxed);
+            in_force();
         });
     }
 

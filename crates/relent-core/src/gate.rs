@@ -367,9 +367,15 @@ impl Gate {
         self.parked.remove(caller);
     }
 
-    /// Probes like this from now on.
-    pub(crate) const fn apply(&mut self, config: &GateConfig) {
+    /// Probes like this from now on: the probe that is planned comes no later than the new times say.
+    pub(crate) fn apply(&mut self, now: Instant, config: &GateConfig) {
         self.config = *config;
+        let demand = self.demand.usual(now);
+        match &mut self.state {
+            State::Open => {}
+            State::Limited(limit) => limit.spread_within(now, config.patience / 2, demand),
+            State::Closed(closed) => closed.apply(now, config, demand),
+        }
     }
 
     /// An attempt is over.

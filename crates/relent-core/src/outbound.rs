@@ -133,8 +133,8 @@ impl Holding {
 #[derive(Default, Debug)]
 pub struct Outbound {
     gate: Option<Gate>,
-    /// Nobody is parked for longer; zero without a gate.
-    patience: Duration,
+    /// Tells the probes of one gate from those of another that was there before.
+    gates: u16,
     rate: Option<RequestRate>,
     throttle: Option<Throttle>,
     line: Line,
@@ -149,7 +149,7 @@ impl Outbound {
     pub fn new(policy: &Policy) -> Self {
         Self {
             gate: policy.new_gate(),
-            patience: policy.gate().map_or(Duration::ZERO, |gate| gate.patience),
+            gates: 0,
             rate: policy.new_request_rate(),
             throttle: policy.new_throttle(),
             line: Line::default(),
@@ -165,9 +165,12 @@ impl Outbound {
         self
     }
 
-    /// Goes by this policy from now on. What is kept goes on with what it has learnt; whoever waits, waits
-    /// by the new rules. While retries are off the gate and the throttle are left as they are: they have no
-    /// say about new requests, and those who wait there go on as they were promised.
+    /// Goes by this policy from now on. What is kept goes on with what it has learnt. A cooldown that runs
+    /// is cut to the new longest hint. Whoever waits is woken, to wait by the new rules, and is told so if it
+    /// would wait for too long by them.
+    ///
+    /// While retries are off the gate and the throttle are left as they are, even if this policy has none:
+    /// they have no say about new requests, and those who wait there go on as they were promised.
     pub fn set_policy(
         &mut self,
         now: Instant,
@@ -176,20 +179,51 @@ impl Outbound {
         random: &mut impl Random,
     ) {
         match (&mut self.gate, policy.gate()) {
-            (Some(gate), Some(config)) => gate.apply(config),
+            (Some(gate), Some(config)) => gate.apply(now, config),
+            (Some(_), None) if policy.is_off() => {}
             (Some(_), None) => self.remove_gate(),
             (None, _) => self.gate = policy.new_gate(),
         }
-        self.patience = policy.gate().map_or(Duration::ZERO, |gate| gate.patience);
         match (&mut self.rate, policy.request_rate()) {
             (Some(rate), Some(config)) => rate.apply(now, config),
             (rate, _) => *rate = policy.new_request_rate(),
         }
         match (&mut self.throttle, policy.throttle()) {
             (Some(throttle), Some(config)) => throttle.apply(config),
+            (Some(_), None) if policy.is_off() => {}
             (throttle, _) => *throttle = policy.new_throttle(),
         }
+        if cooldown.shorten(now, policy.max_hint()) {
+            self.line.hold_shorter(|asking| {
+                let room = asking.last_start.saturating_since(now);
+                now.saturating_add(cooldown.wait_behind(now, room, asking.spread, random))
+            });
+        }
+        self.turn_away_late(now);
         self.changed(now, cooldown, random);
+        self.line.wake_all();
+    }
+
+    /// Whose slot the request rate puts off too far is told so when it asks.
+    fn turn_away_late(&mut self, now: Instant) {
+        let mut ahead = 0;
+        for id in self.line.all_queued() {
+            let Some(asking) = self.line.asking(id) else {
+                continue;
+            };
+            match self.too_late(now, ahead, &asking) {
+                Some(_) => self.line.pass_over(&asking),
+                None => ahead += 1,
+            }
+        }
+    }
+
+    /// When a caller that lets so many others go first would have its slot, if that is too late for it.
+    fn too_late(&mut self, now: Instant, ahead: u64, asking: &Asking) -> Option<Instant> {
+        // A rate that was cut comes back: nobody is turned away for what may be over soon.
+        let (slot, at_best) = self.rate.as_mut()?.slot_behind(now, ahead);
+        let is_late = at_best > asking.last_start || slot.saturating_since(now) > asking.longest;
+        is_late.then_some(slot)
     }
 
     /// Those whom it has parked queue up.
@@ -201,6 +235,7 @@ impl Outbound {
             gate.forget(&caller(&asking));
             self.line.queue(&asking);
         }
+        self.gates = self.gates.wrapping_add(1);
     }
 
     /// Whether nobody has to ask before an attempt, nor tell how it ended, while no cooldown runs.
@@ -362,9 +397,7 @@ impl Outbound {
         if let Some(rate) = &mut self.rate {
             let ahead = self.line.queued() as u64;
             if ahead > 0 || rate.next_slot(now) > now {
-                // A rate that was cut comes back: nobody is turned away for what may be over soon.
-                let (slot, at_best) = rate.slot_behind(now, ahead);
-                if at_best > asking.last_start || slot.saturating_since(now) > asking.longest {
+                if let Some(slot) = self.too_late(now, ahead, asking) {
                     return Some(later(slot));
                 }
                 self.line.queue(asking);
@@ -495,7 +528,7 @@ impl Outbound {
         {
             throttle.on_accept(now);
         }
-        let (_, pass) = permit.into_parts();
+        let (_, pass) = permit.into_parts(self.gates);
         if let (Some(gate), Some(pass)) = (&mut self.gate, pass) {
             gate.on_end(now, pass, ended, random);
         }
@@ -594,7 +627,11 @@ impl Outbound {
         while let Some((_, id)) = self.line.first_held().filter(|(until, _)| *until <= now)
             && let Some(asking) = self.line.asking(id)
         {
-            self.line.queue(&asking);
+            // It has not been asked yet whether its slot comes in time.
+            match self.too_late(now, self.line.queued() as u64, &asking) {
+                Some(_) => self.line.pass_over(&asking),
+                None => self.line.queue(&asking),
+            }
         }
         let cooling = cooldown.is_running(now);
         loop {
@@ -660,11 +697,11 @@ impl Outbound {
     /// Takes a slot, which is free.
     fn permit(&mut self, now: Instant, pass: Option<Pass>) -> Permit {
         let paced = self.rate.as_mut().is_some_and(|rate| rate.take(now));
-        Permit::new(now, paced, pass)
+        Permit::new(now, paced, pass, self.gates)
     }
 
     fn give_back(&mut self, now: Instant, permit: Permit, random: &mut impl Random) {
-        let (slot, pass) = permit.into_parts();
+        let (slot, pass) = permit.into_parts(self.gates);
         if let (Some(rate), Some(slot)) = (&mut self.rate, slot) {
             rate.give_back(slot);
         }
@@ -683,7 +720,8 @@ impl Outbound {
 
     /// Until when the gate may park it.
     fn until(&self, asking: &Asking) -> Instant {
-        let patience = asking.since.saturating_add(self.patience);
+        let patience = self.gate.as_ref().map(|gate| gate.config().patience);
+        let patience = asking.since.saturating_add(patience.unwrap_or_default());
         asking.last_start.min(patience)
     }
 }

@@ -165,16 +165,30 @@ impl RequestRate {
         rate
     }
 
-    /// Goes by this from now on. It keeps what it has learnt if it goes on adapting, and the next slot
-    /// is no more than one step of the new rate away.
+    /// Goes by this from now on. It keeps what it has learnt if it goes on adapting. What is left of the
+    /// burst is left, as far as the new burst has room for it, and comes back at the new rate.
     pub(crate) fn apply(&mut self, now: Instant, config: &RequestRateConfig) {
+        if self.config == *config {
+            return;
+        }
+        self.adapt(now);
         let old = core::mem::replace(self, Self::from_checked(config));
         if self.cubic.is_some() && old.cubic.is_some() {
             self.cubic = old.cubic;
             self.adapt(now);
         }
-        let empty = now.as_nanos().saturating_add(self.ahead);
-        self.due = old.due.min(empty.saturating_add(self.interval));
+        if old.interval == 0 || self.interval == 0 {
+            return;
+        }
+        let slots = |ahead: u64, interval: u64| ahead as f64 / interval as f64 + 1.0;
+        let burst = slots(self.ahead, self.interval);
+        let used = old.due.saturating_sub(now.as_nanos()) as f64 / old.interval as f64;
+        let left = (slots(old.ahead, old.interval) - used).clamp(0.0, burst);
+        let used = libm::ceil((burst - left) * self.interval as f64) as u64;
+        self.due = now.as_nanos().saturating_add(used);
+        // The last that was taken can be given back, for as much as it is worth now.
+        let (taken, moved) = old.last;
+        self.last = (taken, if moved == 0 { 0 } else { self.interval });
     }
 
     /// What it was made of.

@@ -330,6 +330,8 @@ impl Session {
         match &policy.fast_path {
             Some(fast_path) if budget.is_none() && self.is_simple(policy, failure) => {
                 self.rule = NO_RULE;
+                // The retry before may have been paid for, out of a budget that a reload has taken away.
+                self.taken = Taken::NOTHING;
                 self.perhaps_done |= matches!(failure.kind, Kind::Ambiguous);
                 let retry = self.attempts.saturating_sub(self.base);
                 let Some(wait) = fast_path.wait(retry, self.step, random) else {

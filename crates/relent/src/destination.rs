@@ -156,8 +156,13 @@ impl Destination {
     }
 
     /// Goes by this policy from now on, without a new start: the calls that it [makes](Self::retry) later,
-    /// and its budget, gate, request rate and throttle, which keep what they have learnt. Whoever waits
-    /// goes on waiting, by the new rules. A call that has begun keeps the policy that it began with.
+    /// and its budget, gate, request rate and throttle, which keep what they have learnt. They are those of
+    /// the policy, also in place of what [`with_budget`](Self::with_budget) or
+    /// [`with_request_rate`](Self::with_request_rate) gave.
+    ///
+    /// A call that has begun keeps the policy that it began with. If it waits here, it goes on waiting by the
+    /// new rules: it goes as soon as they let it, and gives up as soon as it would wait for too long by them.
+    /// A cooldown that runs is cut to the new [`max_hint`](Policy::max_hint).
     ///
     /// With a policy whose [retries are off](Policy::is_off) calls make one attempt, and none is parked
     /// (design rule 14). `clock` is that of the calls: [`StdClock`](crate::clock::StdClock), or tokio's.
@@ -173,9 +178,11 @@ impl Destination {
     /// ```
     pub fn set_policy(&self, policy: impl Into<Arc<Policy>>, clock: &impl Clock) {
         let (policy, now) = (policy.into(), clock.now());
-        // In this order, so that a call never finds less than its policy has.
-        self.core.set_policy(now, &policy);
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+        let mut before = Arc::clone(&policy);
+        self.core.set_policy(now, &policy, || {
+            let mut own = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut *own, &mut before);
+        });
     }
 
     /// Draws from this stream where the callers are spread, for tests and repeatable runs.

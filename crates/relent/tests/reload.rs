@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::future::Future;
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use relent::clock::TokioClock;
+use relent::clock::{BlockingSleeper, Clock, Sleeper, TokioClock};
 use relent::policy::{BudgetConfig, GateConfig, HedgeConfig, PolicyBuilder, RequestRateConfig};
 use relent::{Backoff, Destination, Failure, Jitter, Policy, StopReason, VirtualClock};
 use tokio::task::JoinHandle;
@@ -255,4 +257,135 @@ async fn a_throttle_is_switched_on_and_off() {
     assert!(refused().await > 100);
     there.set_policy(build(policy().max_retries(0)), &TokioClock);
     assert_eq!(refused().await, 0);
+}
+
+/// Whatever of the caller's own code runs, it may replace the policy.
+#[test]
+fn a_policy_may_be_replaced_from_every_callback() {
+    struct Reloads<'a>(&'a VirtualClock, &'a Destination);
+    impl Clock for Reloads<'_> {
+        fn now(&self) -> relent::clock::Instant {
+            self.1.set_policy(gated(), self.0);
+            self.0.now()
+        }
+    }
+    impl BlockingSleeper for Reloads<'_> {
+        fn block(&self, duration: Duration) -> bool {
+            self.1.set_policy(build(policy()), self.0);
+            self.0.block(duration)
+        }
+    }
+    let (clock, there) = (VirtualClock::new(), Destination::new(gated()));
+    let attempts = Cell::new(0);
+    let call = there.blocking(|| {
+        there.set_policy(gated().without_retries(), &clock);
+        attempts.set(attempts.get() + 1);
+        if attempts.get() < 4 {
+            Err("down")
+        } else {
+            Ok(())
+        }
+    });
+    let call = call.classify(|_: &&str| {
+        there.set_policy(build(policy()), &clock);
+        Failure::ambiguous()
+    });
+    let call = call.notify(|_| there.set_policy(gated(), &clock));
+    assert!(call.clock(Reloads(&clock, &there)).run().is_ok());
+    assert_eq!(attempts.get(), 4);
+}
+
+#[test]
+fn a_policy_may_be_replaced_by_a_waker_and_by_one_that_is_dropped() {
+    struct Reloads(Arc<Destination>);
+    impl Wake for Reloads {
+        fn wake(self: Arc<Self>) {
+            self.0.set_policy(gated(), &Asleep);
+        }
+    }
+    impl Drop for Reloads {
+        fn drop(&mut self) {
+            self.0.set_policy(build(policy()), &Asleep);
+        }
+    }
+    let rate = RequestRateConfig {
+        burst: Some(1),
+        ..RequestRateConfig::new(0.1)
+    };
+    let there = Arc::new(Destination::new(build(policy().request_rate(rate))));
+    let call = || async {
+        let call = there.retry(|| async { Ok::<_, &str>(()) });
+        call.clock(Asleep).await.is_ok()
+    };
+    let (mut first, mut second) = (Box::pin(call()), Box::pin(call()));
+    let mut ignored = Context::from_waker(Waker::noop());
+    assert_eq!(first.as_mut().poll(&mut ignored), Poll::Ready(true));
+    let waker = Waker::from(Arc::new(Reloads(there.clone())));
+    let waits = second.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(waits.is_pending() && there.queued() == 1);
+    drop(waker);
+    // Wakes it, and what it does is the last word.
+    there.set_policy(build(policy()), &Asleep);
+    assert_eq!(second.as_mut().poll(&mut ignored), Poll::Ready(true));
+    assert_eq!((there.queued(), there.parked()), (0, 0));
+}
+
+#[test]
+fn of_two_policies_at_once_one_is_in_force_with_all_that_it_has() {
+    let rate = RequestRateConfig::new(1e6);
+    let full = policy().budget(BudgetConfig::DEFAULT).request_rate(rate);
+    let full = Arc::new(build(full.gate(GateConfig::DEFAULT)));
+    let bare = Arc::new(build(policy()));
+    let (there, clock) = (Destination::new(bare.clone()), VirtualClock::new());
+    for _ in 0..2000 {
+        let start = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for policy in [&full, &bare] {
+                scope.spawn(|| {
+                    start.wait();
+                    there.set_policy(Arc::clone(policy), &clock);
+                });
+            }
+        });
+        let in_force = there.policy();
+        assert_eq!(there.budget().is_some(), in_force.budget().is_some());
+        // A rate and a gate have to be asked, which reads the clock.
+        let reads = Counts(&clock, Cell::new(0));
+        let call = there.blocking(|| Ok::<_, &str>(())).clock(&reads);
+        call.run().unwrap();
+        assert_eq!(reads.1.get() > 0, in_force.gate().is_some());
+    }
+}
+
+/// Time stands still, and no timer comes.
+struct Asleep;
+
+impl Clock for Asleep {
+    fn now(&self) -> relent::clock::Instant {
+        relent::clock::Instant::ORIGIN
+    }
+}
+
+impl Sleeper for Asleep {
+    type Sleep = std::future::Pending<()>;
+
+    fn sleep(&self, _: Duration) -> Self::Sleep {
+        std::future::pending()
+    }
+}
+
+/// Counts how often the clock is read.
+struct Counts<'a>(&'a VirtualClock, Cell<u32>);
+
+impl Clock for Counts<'_> {
+    fn now(&self) -> relent::clock::Instant {
+        self.1.set(self.1.get() + 1);
+        self.0.now()
+    }
+}
+
+impl BlockingSleeper for Counts<'_> {
+    fn block(&self, duration: Duration) -> bool {
+        self.0.block(duration)
+    }
 }

@@ -312,6 +312,32 @@ fn tower_overdraw_race() {
     assert_eq!(granted, 1000);
 }
 
+#[test]
+fn what_time_has_earned_before_a_reload_counts_at_the_old_rate() {
+    let with = |per_second| BudgetConfig {
+        ratio: 0.0,
+        per_second,
+        ..BudgetConfig::DEFAULT
+    };
+    let budget = Budget::new(&with(0.01)).unwrap();
+    assert_eq!(drain(&budget, at(100)), 10);
+    // Ninety-nine hundredths of a token were earned, and ten more each second from now on.
+    budget.apply(at(199), &with(10.0));
+    assert_eq!(budget.balance(), 0.99);
+    assert_eq!(drain(&budget, at(200)), 10);
+    // Time in which nothing was earned earns nothing later.
+    budget.apply(at(200), &with(0.0));
+    budget.apply(at(10_000), &with(0.1));
+    assert_eq!(drain(&budget, at(10_000)), 0);
+    assert_eq!(drain(&budget, at(10_010)), 1);
+    // The same once more changes nothing, however often it is said.
+    for tenth in 0..1000 {
+        let now = at(10_010).saturating_add(Duration::from_millis(tenth * 10));
+        budget.apply(now, &with(0.1));
+    }
+    assert_eq!(drain(&budget, at(10_020)), 1);
+}
+
 proptest! {
     /// Time deposits what it is to, however often somebody looks.
     #[test]

@@ -3,7 +3,7 @@
 use core::mem;
 use core::time::Duration;
 
-use super::{Attempt, Call, Environment, NOT_YET, budget};
+use super::{Attempt, Call, Environment, NOT_YET, budget, repaid};
 use crate::decision::{Stop, StopReason};
 use crate::destination::{Access, Destination};
 use crate::failure::Failure;
@@ -233,17 +233,15 @@ impl<L: Place> Call<'_, L> {
         environment: &E,
         destination: &Destination<E::Access>,
     ) -> bool {
-        let unasked = matches!(
-            self.place.get(),
-            None | Some(Entered {
-                stage: Stage::Unasked,
-                ..
-            })
-        );
         // Off is no retries, and nothing that comes with them; the request rate holds for first
         // attempts too.
-        !(environment.policy().is_off() && !destination.is_paced()
-            || unasked && destination.is_quiet())
+        let is_off = || environment.policy().is_off() && !destination.is_paced();
+        match self.place.get().map(|entered| &entered.stage) {
+            None | Some(Stage::Unasked) => !(is_off() || destination.is_quiet()),
+            // It has a place or a permit there, whatever a reload has changed since.
+            Some(Stage::Waiting(..) | Stage::Permitted(_)) => true,
+            Some(Stage::Outside | Stage::Stopped(..)) => !is_off(),
+        }
     }
 
     #[inline]
@@ -595,7 +593,7 @@ impl<L: Place> Call<'_, L> {
     #[inline(never)]
     fn leave_now<E: Environment<Place = L>>(&mut self, environment: &E) {
         self.end_stage(environment, Ended::Unknown);
-        self.session.on_cancel(budget(environment));
+        self.session.on_cancel(repaid(environment));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a call does for attempts that run at once.
 
-use super::{Attempt, Call, Environment, Leave, NOT_YET, Place, budget};
+use super::{Attempt, Call, Environment, Leave, NOT_YET, Place, budget, repaid};
 use crate::budget::Taken;
 use crate::decision::{Decision, Stop, StopReason};
 use crate::failure::{Cause, Failure};
@@ -78,7 +78,7 @@ impl<L: Place> Call<'_, L> {
             && let Some(destination) = environment.destination()
             && !destination.try_hedge(now)
         {
-            self.session.call_off_hedge(shared);
+            self.session.call_off_hedge(repaid(environment));
             granted = false;
         }
         if !granted && let Some(race) = self.race() {
@@ -110,7 +110,7 @@ impl<L: Place> Call<'_, L> {
     /// The hedge that was granted cannot be sent yet. It is given back, and asked for again by
     /// [`grant_hedge`](Self::grant_hedge) when it can.
     pub fn put_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        self.session.call_off_hedge(budget(environment));
+        self.session.call_off_hedge(repaid(environment));
     }
 
     /// The hedge that was granted cannot be sent. It is given back, and no other joins.
@@ -118,7 +118,7 @@ impl<L: Place> Call<'_, L> {
         if let Some(race) = self.race() {
             race.close();
         }
-        self.session.call_off_hedge(budget(environment));
+        self.session.call_off_hedge(repaid(environment));
     }
 
     /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
@@ -133,6 +133,7 @@ impl<L: Place> Call<'_, L> {
         let now = self.now(environment);
         let shared = budget(environment);
         let race = self.extras.as_mut().and_then(|extras| extras.race.take());
+        self.session.call_off_hedge(repaid(environment));
         if let Some(mut race) = race {
             race.on_success(hedge, &mut self.session, now, racer.taken, shared);
         }
@@ -158,7 +159,8 @@ impl<L: Place> Call<'_, L> {
                 latest: true,
             };
         };
-        let (policy, shared) = (environment.policy(), budget(environment));
+        // A budget that a reload has taken away charges nothing.
+        let (policy, shared) = (environment.policy(), repaid(environment));
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, shared);
         // The session hears of the one that decides, and counts it unless that was done when it came.
         if !matches!(raced, Raced::Over { latest: true, .. }) {

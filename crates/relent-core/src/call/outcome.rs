@@ -1,6 +1,6 @@
 //! What a call makes of how an attempt ended.
 
-use super::{Call, Environment, Place, budget, stop_after};
+use super::{Call, Environment, Place, budget, repaid, stop_after};
 use crate::decision::{Decision, Stop, StopReason};
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
@@ -162,7 +162,7 @@ impl<L: Place> Call<'_, L> {
     pub fn progressed<E: Environment<Place = L>>(&mut self, environment: &mut E) {
         let now = self.now(environment);
         self.answered(environment);
-        self.session.on_progress(now, budget(environment));
+        self.session.on_progress(now, repaid(environment));
     }
 
     /// An attempt of this call was redirected to another destination, and began there at this instant:
@@ -219,7 +219,7 @@ impl<L: Place> Call<'_, L> {
         stop: Stop,
     ) {
         self.end_stage(environment, Ended::Unknown);
-        self.session.on_cancel(budget(environment));
+        self.session.on_cancel(repaid(environment));
         environment.on_stop(self.session.attempts(), failure, stop.reason);
         if let Some(budget) = budget(environment) {
             environment.on_budget(budget);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 mod model;
+mod reload;
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};

@@ -74,6 +74,18 @@ impl Closed {
         self.plan(now, demand, false, random);
     }
 
+    /// Goes by this from now on.
+    pub(super) fn apply(&mut self, now: Instant, config: &GateConfig, demand: f64) {
+        let most = nanos(config.max_probe);
+        self.wait = self.wait.min(most);
+        let latest = |requests: f64| {
+            let wait = most.max(usual_time(requests, demand));
+            Instant::from_nanos(now.as_nanos().saturating_add(wait).saturating_add(wait / 4))
+        };
+        self.due = self.due.min(latest(1.0));
+        self.parked_due = self.parked_due.min(latest(EXPECTED));
+    }
+
     fn plan(
         &mut self,
         now: Instant,
@@ -81,7 +93,7 @@ impl Closed {
         overloaded: bool,
         random: &mut (impl Random + ?Sized),
     ) {
-        let requests = |count: f64| ((count / demand.max(1e-9)).min(LONGEST) * SECOND) as u64;
+        let requests = |count| usual_time(count, demand);
         // An attempt that is left to wait in a queue costs as much as one that is answered.
         let (fresh, parked) = if overloaded {
             (requests(1.0), requests(EXPECTED))
@@ -134,4 +146,9 @@ impl Closed {
         self.probing
             .map(|went| Instant::from_nanos(went.as_nanos().saturating_add(patience)))
     }
+}
+
+/// In how many nanoseconds so many requests usually come, at most.
+fn usual_time(requests: f64, demand: f64) -> u64 {
+    ((requests / demand.max(1e-9)).min(LONGEST) * SECOND) as u64
 }

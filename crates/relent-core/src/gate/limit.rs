@@ -79,6 +79,14 @@ impl Limit {
         self.until = after(now, over);
     }
 
+    /// Those that are spread go no more than `longest` apart from now on.
+    pub(super) fn spread_within(&mut self, now: Instant, longest: Duration, demand: f64) {
+        if self.spread > 0.0 {
+            self.spread = self.spread.max(1.0 / longest.as_secs_f64());
+            self.next = self.next.min(after(now, 1.0 / self.pace(demand)));
+        }
+    }
+
     /// When the parked requests of such a process are to be [spread](Self::spread) although nothing was
     /// seen that opens the way: nothing has spoken against it for this long. `None` if they are already.
     pub(super) fn untroubled(&self, quiet: Duration) -> Option<Instant> {

@@ -176,6 +176,24 @@ impl Line {
         self.held.first().copied()
     }
 
+    pub(super) fn all_queued(&self) -> Vec<u64> {
+        self.queue.values().copied().collect()
+    }
+
+    /// Those whom the cooldown holds are held no longer than this.
+    pub(super) fn hold_shorter(&mut self, mut until: impl FnMut(&Asking) -> Instant) {
+        for (before, id) in self.held.clone() {
+            if let Some(asking) = self.asking(id) {
+                self.hold(&asking, until(&asking).min(before));
+            }
+        }
+    }
+
+    /// All who wait look again.
+    pub(super) fn wake_all(&mut self) {
+        self.woken.extend(self.waiters.keys());
+    }
+
     pub(super) fn first_queued(&self) -> Option<u64> {
         self.queue.values().next().copied()
     }

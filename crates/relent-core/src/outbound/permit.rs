@@ -12,6 +12,8 @@ pub struct Permit {
     /// How many nanoseconds before that its slot of the request rate was taken; [`NO_SLOT`] if it has
     /// none that can be given back. So a permit has 16 bytes.
     slot_age: u32,
+    /// Which gate it is of.
+    gates: u16,
     gate: AtGate,
     begun: bool,
 }
@@ -27,10 +29,11 @@ enum AtGate {
 }
 
 impl Permit {
-    pub(super) fn new(now: Instant, paced: bool, pass: Option<Pass>) -> Self {
+    pub(super) fn new(now: Instant, paced: bool, pass: Option<Pass>, gates: u16) -> Self {
         Self {
             started: now,
             slot_age: if paced { 0 } else { NO_SLOT },
+            gates,
             gate: match pass {
                 None => AtGate::Unknown,
                 Some(pass) if pass.is_probe() => AtGate::Probe,
@@ -45,6 +48,7 @@ impl Permit {
         Self {
             started,
             slot_age: NO_SLOT,
+            gates: 0,
             gate: AtGate::Attempt,
             begun: true,
         }
@@ -88,11 +92,13 @@ impl Permit {
         (self.slot_age != NO_SLOT).then_some(Instant::from_nanos(slot))
     }
 
-    /// What there is to give back: the slot, and what the gate gave.
-    pub(super) fn into_parts(self) -> (Option<Instant>, Option<Pass>) {
+    /// What there is to give back: the slot, and what the gate gave. To any other gate than the one that
+    /// gave it, it is an attempt like any other.
+    pub(super) fn into_parts(self, gates: u16) -> (Option<Instant>, Option<Pass>) {
+        let probe = self.is_probe() && self.gates == gates;
         let pass = match self.gate {
             AtGate::Unknown => None,
-            AtGate::Attempt | AtGate::Probe => Some(Pass::new(self.started, self.is_probe())),
+            AtGate::Attempt | AtGate::Probe => Some(Pass::new(self.started, probe)),
         };
         (self.slot(), pass)
     }

@@ -1,6 +1,7 @@
 //! The rules of those who wait, one by one; all of them together are a [model](model).
 
 mod model;
+mod reload;
 
 use alloc::vec::Vec;
 use core::time::Duration;

@@ -1,11 +1,13 @@
 //! The protocol of a call, as a model: random calls at one destination, with late timers, a clock that
-//! jumps both ways, and callers that go away at any point.
+//! jumps both ways, callers that go away at any point, and a policy that is replaced meanwhile.
 
 use alloc::collections::BTreeMap;
+use alloc::vec;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::budget::Taken;
 
 /// What a call is about to do.
 enum State {
@@ -37,6 +39,8 @@ enum Step {
     Progress(usize),
     Cancel(usize),
     Leave(usize),
+    /// Those who come from now on go by this policy, and so does the destination.
+    Reload(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -51,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Progress),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => any::<usize>().prop_map(Step::Leave),
+        1 => any::<usize>().prop_map(Step::Reload),
     ]
 }
 
@@ -97,7 +102,8 @@ impl Caller<'_> {
     }
 }
 
-fn run(policy: &Policy, steps: &[Step], exact: bool) {
+fn run(policies: &[Policy], steps: &[Step], exact: bool) {
+    let mut policy = &policies[0];
     let (there, clock) = (there(policy), Hand::default());
     clock.advance(SECOND * 100_000);
     let start = there.budget().map(Budget::balance);
@@ -136,13 +142,18 @@ fn run(policy: &Policy, steps: &[Step], exact: bool) {
                 clock.nanos.set(nanos);
                 None
             }
+            Step::Reload(which) => {
+                policy = &policies[which % policies.len()];
+                there.set_policy(Instant::from_nanos(clock.nanos.get()), policy, || ());
+                None
+            }
         };
         let Some(key) = who else { continue };
         let caller = callers.get_mut(&key).unwrap();
         let Caller { call, at, .. } = caller;
         match (step, &caller.state) {
             (Step::Next(_), State::Between) => {
-                let last_start = call.session.last_start(policy);
+                let last_start = call.session.last_start(at.0.policy);
                 match call.next(at, None) {
                     Next::Start(leave) => {
                         let now = Instant::from_nanos(clock.nanos.get());
@@ -153,9 +164,7 @@ fn run(policy: &Policy, steps: &[Step], exact: bool) {
                         if let (Some(ends), Some(limit)) = (ends, attempt.limit) {
                             assert_eq!(ends, now.saturating_add(limit));
                         }
-                        if attempt.number > 1 {
-                            caller.paid = 1;
-                        }
+                        caller.paid = u32::from(call.session.taken() != Taken::NOTHING);
                         caller.state = State::Running;
                     }
                     Next::Wait { until, after, .. } => {
@@ -221,10 +230,23 @@ fn run(policy: &Policy, steps: &[Step], exact: bool) {
     let outbound = there.access().0.borrow();
     assert_eq!((outbound.waiting(), outbound.parked()), (0, 0));
     drop(outbound);
+    there.set_policy(Instant::from_nanos(clock.nanos.get()), &policies[0], || ());
     if let (true, Some(budget), Some(start)) = (exact, there.budget(), start) {
         let left = start - f64::from(spent);
         assert!((budget.balance() - left).abs() < 1e-6, "{left} {budget:?}");
     }
+}
+
+/// With a deadline, a request rate, a gate, a budget; and whether retries are off.
+fn rules() -> impl Strategy<Value = (bool, Option<f64>, bool, bool, bool)> {
+    let rate = proptest::option::of(0.5..5.0_f64);
+    (
+        any::<bool>(),
+        rate,
+        any::<bool>(),
+        any::<bool>(),
+        proptest::bool::weighted(0.2),
+    )
 }
 
 fn still() -> BudgetConfig {
@@ -240,24 +262,30 @@ proptest! {
     #[test]
     fn a_call_starts_in_time_stops_once_and_leaves_nothing_behind(
         steps in proptest::collection::vec(step(), 1..120),
-        deadline: bool,
-        rate in proptest::option::of(0.5..5.0_f64),
-        gate: bool,
+        rules in proptest::collection::vec(rules(), 1..4),
+        gates: bool,
     ) {
-        let mut policy = policy().max_retries(6).budget(still());
-        if deadline {
-            policy = policy.deadline(20 * SECOND).attempt_timeout(3 * SECOND);
-        }
-        if let Some(rate) = rate {
-            policy = policy.request_rate(RequestRateConfig {
-                burst: Some(1),
-                ..RequestRateConfig::new(rate)
-            });
-        }
-        if gate {
-            policy = policy.gate(crate::gate::GateConfig::DEFAULT);
-        }
-        // While a gate paces retries they cost nothing.
-        run(&policy.build().unwrap(), &steps, !gate);
+        let policies: Vec<_> = (0..).zip(rules).map(|(index, (deadline, rate, gate, budget, off))| {
+            let mut policy = policy().max_retries(6);
+            if budget || index == 0 {
+                policy = policy.budget(still());
+            }
+            if deadline {
+                policy = policy.deadline(20 * SECOND).attempt_timeout(3 * SECOND);
+            }
+            if let Some(rate) = rate {
+                policy = policy.request_rate(RequestRateConfig {
+                    burst: Some(1),
+                    ..RequestRateConfig::new(rate)
+                });
+            }
+            if gate && gates {
+                policy = policy.gate(crate::gate::GateConfig::DEFAULT);
+            }
+            let policy = policy.build().unwrap();
+            if off { policy.without_retries() } else { policy }
+        }).collect();
+        // While a gate paces retries they cost nothing, and what it widens is deposited.
+        run(&policies, &steps, !gates);
     }
 }

@@ -1,5 +1,5 @@
 //! The protocol of those who ask, as a model: random callers that come, wait, fall asleep, go away and
-//! fail, under every combination of gate, request rate and cooldown.
+//! fail, under every combination of gate, request rate and cooldown, and while these are replaced.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -7,6 +7,7 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::super::*;
+use super::rate;
 use crate::backoff::Backoff;
 use crate::gate::GateConfig;
 use crate::hint::Hint;
@@ -80,6 +81,39 @@ enum Step {
     /// The machine stands still: time passes, and nobody looks.
     Suspend(u64),
     Become(Service),
+    Reload(Rules),
+}
+
+/// What a policy says about a destination.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    gate: Option<GateConfig>,
+    /// Attempts per second, and at once.
+    rate: Option<(f64, u32)>,
+    max_hint: Duration,
+    off: bool,
+}
+
+impl Rules {
+    fn rate(&self) -> Option<RequestRateConfig> {
+        self.rate.map(|(limit, burst)| rate(limit, burst))
+    }
+
+    fn policy(&self) -> Policy {
+        let mut policy = Policy::builder(Backoff::None).max_hint(self.max_hint);
+        if let Some(gate) = self.gate {
+            policy = policy.gate(gate);
+        }
+        if let Some(rate) = self.rate() {
+            policy = policy.request_rate(rate);
+        }
+        let policy = policy.build().unwrap();
+        if self.off {
+            policy.without_retries()
+        } else {
+            policy
+        }
+    }
 }
 
 struct World {
@@ -90,22 +124,41 @@ struct World {
     clients: Vec<Client>,
     service: Service,
     starts: Vec<Instant>,
+    /// Since when which rules hold.
+    rules: Vec<(Instant, Rules)>,
     /// Since when nothing holds anybody back.
     clear_since: Option<Instant>,
 }
 
 impl World {
-    fn new(policy: &Policy, seed: u64) -> Self {
+    fn new(rules: Rules, seed: u64) -> Self {
         Self {
-            outbound: Outbound::new(policy),
+            outbound: Outbound::new(&rules.policy()),
             cooldown: Cooldown::new(),
             random: Mix(seed),
             now: at(1000),
             clients: Vec::new(),
             service: Service::Up,
             starts: Vec::new(),
+            rules: Vec::from([(at(0), rules)]),
             clear_since: None,
         }
+    }
+
+    fn max_hint(&self) -> Duration {
+        self.rules.last().unwrap().1.max_hint
+    }
+
+    fn reload(&mut self, rules: Rules) {
+        self.rules.push((self.now, rules));
+        self.outbound
+            .set_policy(self.now, &rules.policy(), &self.cooldown, &mut self.random);
+        let most = self.max_hint();
+        assert!(
+            self.cooldown.left(self.now) <= most,
+            "longer than the longest hint"
+        );
+        self.wake();
     }
 
     fn arrive(&mut self, limit: Option<u64>, retries: u32, paced_only: bool) {
@@ -134,6 +187,7 @@ impl World {
     }
 
     fn ask(&mut self, index: usize) {
+        let longest = self.now.saturating_add(2 * self.max_hint());
         let client = &mut self.clients[index];
         let asking = client.asking;
         let (outbound, random) = (&mut self.outbound, &mut self.random);
@@ -157,8 +211,14 @@ impl World {
                     ends: later_by(self.now, took * MILLI),
                 };
             }
-            Answer::Wait(until, _) => {
+            Answer::Wait(until, by) => {
                 assert!(until > self.now, "asks again at once");
+                if by == Holding::Cooldown {
+                    assert!(
+                        until <= longest.max(later_by(self.now, 1)),
+                        "held for too long"
+                    );
+                }
                 assert!(until < Instant::MAX, "waits for ever");
                 if !matches!(client.state, State::Waiting { .. }) {
                     client.joined = self.now;
@@ -204,8 +264,8 @@ impl World {
         let ended = match &failure {
             None => Ended::Answered,
             Some(failure) => {
-                self.cooldown
-                    .on_failure(self.now, failure, Duration::from_secs(300));
+                let most = self.rules.last().unwrap().1.max_hint;
+                self.cooldown.on_failure(self.now, failure, most);
                 let started = permit.started();
                 self.outbound.on_failure(self.now, started, failure)
             }
@@ -276,6 +336,19 @@ impl World {
         }
         self.now = until;
         self.nobody_waits_for_nothing();
+        self.nobody_is_parked_for_too_long();
+    }
+
+    /// Nobody who is awake is parked for longer than the gate of now says.
+    fn nobody_is_parked_for_too_long(&self) {
+        let patience = self.outbound.gate().map(|gate| gate.config().patience);
+        for client in &self.clients {
+            let waits = matches!(client.state, State::Waiting { .. }) && !client.asleep;
+            if waits && self.outbound.holding(client.asking.id) == Some(Holding::Gate) {
+                let until = client.asking.since.saturating_add(patience.unwrap());
+                assert!(self.now <= until, "parked for longer than the patience");
+            }
+        }
     }
 
     /// Nobody who is awake is held back for long when nothing holds it back.
@@ -334,14 +407,15 @@ impl World {
                 self.clear_since = None;
             }
             Step::Become(service) => self.service = service,
+            Step::Reload(rules) => self.reload(rules),
         }
     }
 
     /// The service is well for so long that everybody who is awake is served or has given up; the
     /// others go away. Nothing is left of anybody.
-    fn close(mut self, rate: Option<RequestRateConfig>) {
+    fn close(mut self) {
         self.service = Service::Up;
-        self.advance(1500 * SECOND);
+        self.advance(2000 * SECOND);
         for index in 0..self.clients.len() {
             let client = &self.clients[index];
             let done = matches!(client.state, State::Done);
@@ -351,34 +425,64 @@ impl World {
         assert_eq!(self.outbound.waiting(), 0);
         assert_eq!((self.outbound.parked(), self.outbound.queued()), (0, 0));
         assert_eq!(self.outbound.due(), None);
-        if let Some(rate) = rate {
-            held_to(&rate, &self.starts);
-        }
+        held_to(&self.rules, &self.starts);
     }
 }
 
-/// In no stretch of time more went than the rate allows, but for offers that were taken late.
-fn held_to(rate: &RequestRateConfig, starts: &[Instant]) {
-    let (limit, burst) = (rate.limit.unwrap(), f64::from(rate.burst.unwrap()));
+/// In no stretch of time more went than the rates of that time allow, but for offers that were taken late.
+fn held_to(rules: &[(Instant, Rules)], starts: &[Instant]) {
     for (first, from) in starts.iter().enumerate() {
+        let from = from.as_nanos().saturating_sub(OFFER);
+        let of_then = rules.partition_point(|(since, _)| since.as_nanos() <= from) - 1;
+        let Some((_, burst)) = rules[of_then].1.rate else {
+            continue;
+        };
         for (last, to) in starts.iter().enumerate().skip(first) {
-            let seconds = (to.nanos_since(*from) + OFFER) as f64 / 1e9;
-            let most = burst + limit * seconds + 1e-6;
+            let mut most = f64::from(burst) + 1e-6;
+            let mut is_held = true;
+            for (index, (since, rules_then)) in rules.iter().enumerate().skip(of_then) {
+                let until = rules
+                    .get(index + 1)
+                    .map_or(u64::MAX, |next| next.0.as_nanos());
+                let span = until
+                    .min(to.as_nanos())
+                    .saturating_sub(since.as_nanos().max(from));
+                match rules_then.rate {
+                    _ if since > to => break,
+                    Some((limit, _)) => most += limit * span as f64 / 1e9,
+                    None => is_held = false,
+                }
+            }
             let went = (last - first + 1) as f64;
-            assert!(went <= most, "{went} of {most} in {seconds} s");
+            assert!(
+                !is_held || went <= most,
+                "{went} of {most} from {from} to {to:?}"
+            );
         }
     }
 }
 
-fn policy(gate: bool, rate: Option<RequestRateConfig>) -> Policy {
-    let mut policy = Policy::builder(Backoff::None);
-    if gate {
-        policy = policy.gate(GateConfig::DEFAULT);
-    }
-    if let Some(rate) = rate {
-        policy = policy.request_rate(rate);
-    }
-    policy.build().unwrap()
+fn rules() -> impl Strategy<Value = Rules> {
+    let gate =
+        (1..2000_u64, 1..2000_u64, 0..300_u64).prop_map(|(first, most, patience)| GateConfig {
+            first_probe: Duration::from_millis(first),
+            max_probe: Duration::from_millis(first + most * most),
+            patience: Duration::from_secs(patience),
+        });
+    let gate = prop_oneof![Just(GateConfig::DEFAULT), gate];
+    let hint = prop_oneof![Just(300_000_u64), 0..6000_u64];
+    (
+        proptest::option::of(gate),
+        proptest::option::of((0.5..50.0_f64, 1..5_u32)),
+        hint,
+        proptest::bool::weighted(0.2),
+    )
+        .prop_map(|(gate, rate, hint, off)| Rules {
+            gate,
+            rate,
+            max_hint: Duration::from_millis(hint),
+            off,
+        })
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -399,6 +503,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0..3000_u64).prop_map(Step::Advance),
         1 => (0..20_000_u64).prop_map(Step::Suspend),
         2 => service.prop_map(Step::Become),
+        1 => rules().prop_map(Step::Reload),
     ];
     proptest::collection::vec(step, 1..80)
 }
@@ -407,18 +512,13 @@ proptest! {
     #[test]
     fn nobody_is_lost_or_overtaken_by_what_it_did_not_ask(
         steps in steps(),
-        gate: bool,
-        rate in proptest::option::of((0.5..50.0_f64, 1..5_u32)),
+        rules in rules(),
         seed: u64,
     ) {
-        let rate = rate.map(|(limit, burst)| RequestRateConfig {
-            burst: Some(burst),
-            ..RequestRateConfig::new(limit)
-        });
-        let mut world = World::new(&policy(gate, rate), seed);
+        let mut world = World::new(rules, seed);
         for step in steps {
             world.step(step);
         }
-        world.close(rate);
+        world.close();
     }
 }

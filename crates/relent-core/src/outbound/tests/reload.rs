@@ -1,0 +1,261 @@
+//! A policy that is replaced while callers wait and attempts run.
+
+use super::*;
+use crate::policy::PolicyBuilder;
+
+fn gate() -> GateConfig {
+    GateConfig::DEFAULT
+}
+
+fn policy() -> PolicyBuilder {
+    Policy::builder(Backoff::None)
+}
+
+impl There {
+    fn reload(&mut self, now: Instant, policy: PolicyBuilder) {
+        self.go_by(now, &policy.build().unwrap());
+    }
+
+    fn go_by(&mut self, now: Instant, policy: &Policy) {
+        self.outbound
+            .set_policy(now, policy, &self.cooldown, &mut self.random);
+    }
+
+    /// How many of a crowd start now.
+    fn start_all(&mut self, now: Instant) -> u32 {
+        let mut started = 0;
+        loop {
+            let caller = self.caller(now);
+            match self.ask(now, &caller) {
+                Answer::Start(_permit) => started += 1,
+                _ => {
+                    self.leave(now, caller.id);
+                    return started;
+                }
+            }
+        }
+    }
+
+    /// Whether it is to look again.
+    fn is_woken(&mut self, caller: &Asking) -> bool {
+        self.outbound.take_woken().contains(&caller.id)
+    }
+}
+
+#[test]
+fn a_rate_that_is_lowered_lets_nobody_go_at_once_for_what_was_used_up() {
+    let mut there = There::paced(10.0, 10);
+    assert_eq!(there.start_all(at(1000)), 10);
+    there.reload(at(1000), policy().request_rate(rate(1.0, 10)));
+    assert_eq!(there.start_all(at(1000)), 0);
+    assert_eq!(there.start_all(at(2000)), 1);
+    // To and fro makes no slots.
+    for _ in 0..100 {
+        there.reload(at(2000), policy().request_rate(rate(10.0, 10)));
+        there.reload(at(2000), policy().request_rate(rate(1.0, 10)));
+    }
+    assert_eq!(there.start_all(at(2000)), 0);
+}
+
+#[test]
+fn what_is_left_of_a_burst_is_left_under_another_rate() {
+    let mut there = There::paced(10.0, 10);
+    let caller = there.caller(at(1000));
+    for _ in 0..3 {
+        let _permit = starts(there.ask(at(1000), &caller));
+    }
+    // Seven are left, of which the smaller bucket holds two.
+    there.reload(at(1000), policy().request_rate(rate(100.0, 2)));
+    assert_eq!(there.start_all(at(1000)), 2);
+    // None is left, and a larger bucket does not begin full.
+    there.reload(at(1000), policy().request_rate(rate(100.0, 50)));
+    assert_eq!(there.start_all(at(1000)), 0);
+    assert_eq!(there.start_all(at(1010)), 1);
+}
+
+#[test]
+fn a_slot_from_before_a_reload_can_be_given_back() {
+    for (limit, burst) in [(1.0, 1), (10.0, 1), (0.1, 1), (10.0, 5)] {
+        let mut there = There::paced(1.0, 1);
+        let caller = there.caller(at(1000));
+        let permit = starts(there.ask(at(1000), &caller));
+        there.reload(at(1100), policy().request_rate(rate(limit, burst)));
+        there
+            .outbound
+            .cancel(at(1200), permit, &there.cooldown, &mut there.random);
+        assert!(there.start_all(at(1200)) >= 1, "{limit} {burst}");
+        there.reload(at(1200), policy().request_rate(rate(limit, 1)));
+        assert_eq!(there.start_all(at(1200)), 0, "{limit} {burst}");
+    }
+}
+
+#[test]
+fn whose_slot_the_new_rate_puts_off_too_far_is_told_so() {
+    let mut there = There::paced(100.0, 1);
+    assert_eq!(there.start_all(at(1000)), 1);
+    let waiting: Vec<_> = (0..50).map(|_| there.waits(at(1000)).0).collect();
+    there.reload(at(1000), policy().request_rate(rate(0.1, 1)));
+    let woken = there.outbound.take_woken();
+    for (index, caller) in waiting.iter().enumerate() {
+        assert!(woken.contains(&caller.id));
+        // The longest wait that they accept is 300 s, which is 30 slots.
+        match there.again(at(1000), caller) {
+            Answer::Wait(..) => assert!(index < 30, "{index}"),
+            Answer::Stop(stop) => {
+                assert!(index >= 30, "{index}");
+                assert_eq!(stop.reason, StopReason::RetryLater);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(there.outbound.queued(), 30);
+}
+
+#[test]
+fn whose_slot_after_a_cooldown_is_too_far_is_told_so() {
+    let mut there = There::paced(1.0, 1);
+    there.cool(at(1000), 5000);
+    let held: Vec<_> = (0..400).map(|_| there.waits(at(1000))).collect();
+    let (mut started, mut queued) = (0, 0);
+    for (caller, until) in held {
+        match there.again(until, &caller) {
+            Answer::Start(_permit) => started += 1,
+            Answer::Wait(..) => queued += 1,
+            Answer::Stop(stop) => assert_eq!(stop.reason, StopReason::RetryLater),
+            Answer::TooLate => panic!("no limit"),
+        }
+    }
+    assert_eq!(started, 1);
+    assert_eq!((queued, there.outbound.queued()), (300, 300));
+}
+
+#[test]
+fn a_shorter_patience_reaches_those_who_are_parked() {
+    let (mut there, now) = There::closed();
+    let (caller, until) = there.waits(now);
+    assert!(until > now);
+    let shorter = GateConfig {
+        patience: Duration::from_millis(100),
+        ..gate()
+    };
+    there.reload(now, policy().gate(shorter));
+    assert!(there.is_woken(&caller));
+    let until = waits(there.again(now, &caller));
+    assert!(until <= later_by(now, 100 * MILLI), "{until:?}");
+    let stop = stops(there.again(until, &caller));
+    assert_eq!(stop.reason, StopReason::Gate);
+    assert_eq!(there.outbound.waiting(), 0);
+}
+
+#[test]
+fn a_probe_that_was_far_away_comes_as_soon_as_the_new_rules_say() {
+    let slow = GateConfig {
+        first_probe: Duration::from_secs(600),
+        max_probe: Duration::from_secs(600),
+        ..gate()
+    };
+    let mut there = There::new(true, None);
+    there.reload(at(0), policy().gate(slow));
+    let now = there.close();
+    let (parked, _) = there.waits(now);
+    there.reload(now, policy().gate(gate()));
+    let fresh = there.caller(later_by(now, 7000 * MILLI));
+    let answer = there.ask(later_by(now, 7000 * MILLI), &fresh);
+    // One or the other is the probe by now: five seconds, and a quarter.
+    let probe = match answer {
+        Answer::Start(permit) => permit,
+        _ => starts(there.again(later_by(now, 7000 * MILLI), &parked)),
+    };
+    assert!(probe.is_probe());
+}
+
+#[test]
+fn a_probe_of_a_gate_that_is_gone_is_none_of_the_next_gate() {
+    let (mut there, now) = There::closed();
+    let first = later_by(now, 5000 * MILLI);
+    let caller = there.caller(first);
+    let old = starts(there.ask(first, &caller));
+    assert!(old.is_probe());
+    there.reload(first, policy());
+    there.reload(first, policy().gate(gate()));
+    let closed = there.close();
+    let second = later_by(closed, 5000 * MILLI);
+    let caller = there.caller(second);
+    let own = starts(there.ask(second, &caller));
+    assert!(own.is_probe());
+    // Nothing is learned from it, and the probe that is out stays the only one.
+    there.ended(second, old, Ended::Unknown);
+    there.waits(second);
+    there.ended(second, own, Ended::Answered);
+    assert!(!there.outbound.gate().unwrap().is_closed());
+}
+
+#[test]
+fn rule_14_retries_that_are_turned_off_let_no_crowd_through_a_closed_gate() {
+    let (mut there, now) = There::closed();
+    let waiting: Vec<_> = (0..100).map(|_| there.waits(now)).collect();
+    // The name `off` is a policy that has no gate.
+    there.go_by(now, &policy().build().unwrap().without_retries());
+    assert!(there.outbound.gate().is_some_and(Gate::is_closed));
+    assert_eq!(there.outbound.parked(), 100);
+    for (caller, _) in &waiting {
+        waits(there.again(now, caller));
+    }
+    // Who comes now is not parked.
+    let new = Asking {
+        paced_only: true,
+        ..there.caller(now)
+    };
+    let _permit = starts(there.ask(now, &new));
+}
+
+#[test]
+fn a_shorter_longest_hint_ends_a_cooldown_that_runs() {
+    let mut there = There::new(false, None);
+    there.cool(at(1000), 300_000);
+    let waiting: Vec<_> = (0..10).map(|_| there.waits(at(1000))).collect();
+    assert!(waiting.iter().all(|(_, until)| *until >= at(301_000)));
+    there.reload(at(2000), policy().max_hint(Duration::from_secs(10)));
+    assert_eq!(there.cooldown.left(at(2000)), Duration::from_secs(10));
+    let woken = there.outbound.take_woken();
+    for (caller, _) in &waiting {
+        assert!(woken.contains(&caller.id));
+        let until = waits(there.again(at(2000), caller));
+        // The spread behind it is a share of the shorter time.
+        assert!(until >= at(12_000) && until <= at(22_000), "{until:?}");
+    }
+    for (caller, _) in &waiting {
+        let _permit = starts(there.again(at(22_000), caller));
+    }
+    // A longer one lengthens nothing.
+    there.cool(at(30_000), 5000);
+    there.reload(at(30_000), policy());
+    assert_eq!(there.cooldown.left(at(30_000)), Duration::from_secs(5));
+}
+
+#[test]
+fn a_spread_behind_a_cooldown_is_shortened_with_it() {
+    let mut there = There::new(false, None);
+    there.cool(at(0), 300_000);
+    let (caller, until) = there.waits(at(0));
+    assert_eq!(until, at(450_000));
+    there.reload(at(301_000), policy().max_hint(Duration::from_secs(2)));
+    let until = waits(there.again(at(301_000), &caller));
+    assert!(until <= at(303_000), "{until:?}");
+}
+
+#[test]
+fn who_is_parked_goes_when_the_gate_is_taken_away_and_who_comes_is_asked_by_a_new_one() {
+    let (mut there, now) = There::closed();
+    let waiting: Vec<_> = (0..20).map(|_| there.waits(now).0).collect();
+    there.reload(now, policy().request_rate(rate(1000.0, 5)));
+    assert_eq!((there.outbound.parked(), there.outbound.queued()), (0, 15));
+    there.reload(now, policy().gate(gate()));
+    // The new gate is open: it knows nothing of the destination yet.
+    let woken = there.outbound.take_woken();
+    for caller in &waiting {
+        assert!(woken.contains(&caller.id));
+        let _permit = starts(there.again(now, caller));
+    }
+    assert_eq!(there.outbound.waiting(), 0);
+}
