@@ -100,6 +100,41 @@ where
             Reading::Streamed(stream) => lock(stream).is_whole(),
         }
     }
+
+    /// Its attempt is over. One that streams is beaten, or has been read to its end.
+    pub(crate) fn over(self) -> Sending {
+        Sending(match self.0 {
+            Reading::Known(progress, turn) => Some((progress, turn)),
+            Reading::Whole | Reading::Streamed(_) => None,
+        })
+    }
+}
+
+/// The body of an attempt that is over, which its connection may still send. Dropping this fails the body,
+/// so that the connection lets go of it.
+#[cfg(feature = "tower")]
+pub(crate) struct Sending(Option<(Arc<Progress>, u32)>);
+
+#[cfg(feature = "tower")]
+impl Sending {
+    /// There is no such body, or [`Replay::take_back`] sees to it.
+    pub(crate) const NOTHING: Self = Self(None);
+
+    /// The response of the attempt is handed up, and the server may read on.
+    pub(crate) fn goes_on(mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(feature = "tower")]
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some((progress, turn)) = self.0.take()
+            && progress.turn.load(Ordering::Acquire) == turn
+        {
+            progress.next_turn();
+        }
+    }
 }
 
 /// How far the attempts of known content are.

@@ -784,3 +784,18 @@ async fn a_call_whose_time_has_run_out_is_not_sent() {
         assert_eq!(server.calls(), 0);
     }
 }
+
+/// gRFC A6 has none on a first attempt.
+#[tokio::test]
+async fn the_number_of_previous_attempts_speaks_of_one_hop() {
+    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable()), say("done")]).await;
+    let (mut client, _) = client(channel);
+    let mut request = hello();
+    let forwarded = "3".parse().unwrap();
+    let metadata = request.metadata_mut();
+    metadata.insert("grpc-previous-rpc-attempts", forwarded);
+    unary(&mut client, GET, request).await.unwrap();
+    let seen = server.seen();
+    let told = |call: usize| seen[call].header("grpc-previous-rpc-attempts");
+    assert_eq!((told(0), told(1)), (None, Some("1")));
+}

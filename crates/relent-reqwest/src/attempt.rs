@@ -12,6 +12,7 @@ use relent_http::attempt::AttemptSpan;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower_service::Service;
 
+use crate::body::Opened;
 use crate::client::Client;
 use crate::failed::Broken;
 use crate::redirects::Watch;
@@ -167,15 +168,15 @@ impl Client {
     /// The attempt of this number starts, which sends this and the body.
     pub(crate) fn start(
         &self,
-        template: &Template,
         connection: Connection,
         number: u32,
         built: Built,
+        body: impl Future<Output = Result<Opened, Box<Broken>>>,
     ) -> Attempt<impl Future<Output = Outcome>> {
         let http = self.http(connection);
         let span = AttemptSpan::of(|| seen(built.as_ref().ok()?), number);
         Attempt::start(span, || async move {
-            let body = template.open().await?;
+            let body = body.await?;
             Ok(send(http, built?, body).await?)
         })
     }
@@ -195,11 +196,7 @@ pub(crate) fn seen(built: &reqwest::Request) -> Option<(&Method, Uri)> {
 }
 
 /// Sends a request with this body. Not in a future, which would keep room for the request.
-fn send(
-    mut http: &reqwest::Client,
-    mut request: reqwest::Request,
-    body: Option<reqwest::Body>,
-) -> Sent {
+fn send(mut http: &reqwest::Client, mut request: reqwest::Request, body: Opened) -> Sent {
     *request.body_mut() = body;
     http.call(request)
 }

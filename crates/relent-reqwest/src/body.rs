@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http_body::Body as _;
 use relent_http::attempt::{Turns, UnchangedFile};
 
+use crate::failed::Broken;
 use crate::streamed::Streamed;
 
 /// The body of a request: bytes, a file that is opened anew for every attempt, or a stream that is
@@ -37,6 +38,9 @@ enum Source {
     /// The same in a request, where it is kept while it goes out.
     Streamed(Streamed),
 }
+
+/// What an attempt sends: `None` is no body.
+pub(crate) type Opened = Option<reqwest::Body>;
 
 impl Default for Source {
     fn default() -> Self {
@@ -129,22 +133,35 @@ impl Body {
         }
     }
 
+    /// The same for one of several attempts that run at once, each of which ends by itself.
+    pub(crate) fn beside(&self) -> Self {
+        Self(self.0.clone(), self.1.as_ref().map(|_| Turns::default()))
+    }
+
+    /// The attempt is over, and no other is to follow it: its connection lets go of the body.
+    pub(crate) fn let_go(&self) {
+        if let Some(turns) = &self.1 {
+            turns.next();
+        }
+    }
+
     /// Whether an attempt that has failed leaves a body for another. `answered`: the server has sent
     /// a response. To be asked once for each attempt.
     pub(crate) fn take_back(&self, answered: bool) -> bool {
         match &self.0 {
             Source::Streamed(stream) => stream.take_back(answered),
             _ => {
-                if let Some(turns) = &self.1 {
-                    turns.next();
-                }
+                self.let_go();
                 self.can_be_sent_again()
             }
         }
     }
 
     /// The body for one attempt, or `None` for an empty one, which needs no framing.
-    pub(crate) async fn open(&self) -> io::Result<Option<reqwest::Body>> {
+    ///
+    /// # Errors
+    /// When it cannot be read again.
+    pub(crate) async fn open(&self) -> io::Result<Opened> {
         match &self.0 {
             // Apart, since every request would be as large, and is moved.
             Source::File(file) if file.len() > 0 => {
@@ -155,6 +172,17 @@ impl Body {
         }
     }
 
+    /// What an attempt sends that may have it opened already.
+    ///
+    /// # Errors
+    /// When it cannot be read again.
+    pub(crate) async fn opened(&self, opened: Option<Opened>) -> Result<Opened, Box<Broken>> {
+        match opened {
+            Some(opened) => Ok(opened),
+            None => self.open().await.map_err(Broken::unopened),
+        }
+    }
+
     /// Whether it need not be waited for.
     pub(crate) const fn is_at_hand(&self) -> bool {
         !matches!(self.0, Source::File(_))
@@ -162,7 +190,7 @@ impl Body {
 
     /// The same as [`open`](Self::open) for one that need not be waited for.
     #[inline]
-    pub(crate) fn open_now(&self) -> io::Result<Option<reqwest::Body>> {
+    pub(crate) fn open_now(&self) -> io::Result<Opened> {
         Ok(match &self.0 {
             Source::Bytes(bytes) if bytes.is_empty() => None,
             Source::Bytes(bytes) => Some(bytes.clone().into()),

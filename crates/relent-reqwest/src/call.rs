@@ -1,28 +1,29 @@
 //! A request over its attempts, until the head of a response: all that send one have this loop.
 
 use std::future::{Future, poll_fn, ready};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::Request;
 use pin_project_lite::pin_project;
 use relent::GaveUp;
 use relent::clock::TokioClock;
 use relent::driver::{Leave, Next};
-use relent_core::{Decision, Stop};
-use relent_http::RequestFacts;
+use relent_core::{Decision, Failure, Stop, StopReason};
 use relent_http::attempt::{AttemptSpan, Telling};
 use tokio::time::Sleep;
 use tower_service::Service;
 
 use crate::attempt::{Attempt, Connection, Sent, Until, seen};
-use crate::body::Body;
+use crate::body::{Body, Opened};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::complete::{checked, drained_while};
 use crate::error::Error;
-use crate::failed::{Failed, Last};
+use crate::failed::{AttemptError, Failed, Last};
 use crate::plan::{Plan, wrong};
 use crate::request_template::Template;
 use crate::response::Response;
@@ -37,14 +38,15 @@ pub(crate) trait Attempts {
 
     fn driver(&mut self) -> &mut CallDriver;
 
-    /// What is known of the request.
-    fn facts(&self) -> RequestFacts;
+    /// What all attempts send.
+    fn template(&self) -> &Template;
 
-    /// One attempt, or several at once, by leave of the destination.
+    /// One attempt, or several at once, by leave of the destination. `body` is what the first of them sends.
     async fn attempt(
         &mut self,
         connection: Connection,
         leave: Leave,
+        body: Opened,
     ) -> Result<Self::Success, Box<Failed>>;
 
     /// What was decided about an attempt that failed.
@@ -57,14 +59,34 @@ pub(crate) trait Attempts {
         self.driver().entered().await
     }
 
+    /// Leave for the next attempt, with the body that it sends.
+    async fn admitted(&mut self) -> Result<(Leave, Opened), Unable> {
+        let mut leave = self.entered().await.map_err(Unable::HeldBack)?;
+        loop {
+            let body = self.template().body().clone();
+            if body.is_at_hand() {
+                return Ok((leave, body.open_now().map_err(Unable::Unopened)?));
+            }
+            let room = self.driver().room();
+            // The last instant at which it may start is in time.
+            let late = room.map(|room| room.saturating_add(Duration::from_nanos(1)));
+            let opened = Until::after(late).timeout(body.open()).await;
+            // It takes time to open a file, so it is asked again.
+            leave = self.entered().await.map_err(Unable::HeldBack)?;
+            if let Ok(opened) = opened {
+                return Ok((leave, opened.map_err(Unable::Unopened)?));
+            }
+        }
+    }
+
     /// All attempts, or those after the first, which has failed thus.
     async fn go_on(&mut self, mut failed: Option<Box<Failed>>) -> Result<Self::Success, Ended> {
         let options = self.options();
-        let repeatable = options.may_repeat(self.facts());
+        let repeatable = options.may_repeat(self.template().facts());
         self.driver().set_repeatable(repeatable);
         loop {
             let mut connection = Connection::Pooled;
-            let mut last = None;
+            let (mut last, mut failure) = (None, Failure::not_processed());
             if let Some(failed) = failed {
                 let decision = options.decide(self.driver(), &failed);
                 self.on_decision(&failed, &decision);
@@ -75,24 +97,40 @@ pub(crate) trait Attempts {
                         return Err(Ended { last, stop });
                     }
                 };
-                connection = Connection::after(&failed.failure);
+                (connection, failure) = (Connection::after(&failed.failure), failed.failure);
                 let room = self.driver().room();
                 last = Some(Box::new(drained_while(after, room, failed.last).await));
             }
-            let leave = match self.entered().await {
-                Ok(leave) => leave,
-                Err(stop) => {
+            let (leave, body) = match self.admitted().await {
+                Ok(admitted) => admitted,
+                Err(Unable::HeldBack(stop)) => {
                     let last = last.map(|last: Box<Last>| *last);
+                    return Err(Ended { last, stop });
+                }
+                // Nothing goes out, so this is no attempt.
+                Err(Unable::Unopened(error)) => {
+                    let stop = self
+                        .driver()
+                        .on_declined(&failure, StopReason::NotReplayable);
+                    let last = Some(Last::Error(AttemptError::Body(error)));
                     return Err(Ended { last, stop });
                 }
             };
             drop(last);
-            failed = match self.attempt(connection, leave).await {
+            failed = match self.attempt(connection, leave, body).await {
                 Ok(success) => return Ok(success),
                 Err(failed) => Some(failed),
             };
         }
     }
+}
+
+/// Why an attempt cannot start.
+pub(crate) enum Unable {
+    /// The destination held it back for as long as it may wait.
+    HeldBack(Stop),
+    /// Its body cannot be read again.
+    Unopened(io::Error),
 }
 
 /// How a call ended without a success: with its last real outcome, if there is one.
@@ -296,6 +334,7 @@ impl Call {
         &mut self,
         connection: Connection,
         leave: Leave,
+        body: Opened,
     ) -> Result<Response, Box<Failed>> {
         let begun = self.driver.on_attempt(leave);
         let Self {
@@ -311,7 +350,8 @@ impl Call {
             telling.tell(&begun, request.headers_mut());
         };
         let built = client.build(template, connection, tell);
-        let mut attempt = pin!(client.start(template, connection, begun.number, built));
+        let body = ready(Ok(body));
+        let mut attempt = pin!(client.start(connection, begun.number, built, body));
         let mut timer = pin!(until.timer());
         let poll =
             |context: &mut Context<'_>| attempt.as_mut().poll_until(until, timer.as_mut(), context);
@@ -343,19 +383,20 @@ impl Attempts for Call {
         &mut self.driver
     }
 
-    fn facts(&self) -> RequestFacts {
-        self.template.facts()
+    fn template(&self) -> &Template {
+        &self.template
     }
 
     async fn attempt(
         &mut self,
         connection: Connection,
         leave: Leave,
+        body: Opened,
     ) -> Result<Response, Box<Failed>> {
         match self.options.hedge_for(&self.driver, &self.template) {
             // Apart, since few requests have one.
-            Some(hedge) => Box::pin(self.race(&hedge, connection, leave)).await,
-            None => self.send(connection, leave).await,
+            Some(hedge) => Box::pin(self.race(&hedge, connection, leave, body)).await,
+            None => self.send(connection, leave, body).await,
         }
     }
 }

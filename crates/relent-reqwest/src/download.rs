@@ -18,7 +18,7 @@ use reqwest::{ResponseBuilderExt, Url};
 use tokio::time::Instant;
 
 use crate::attempt::{Connection, Until};
-use crate::body::Body;
+use crate::body::{Body, Opened};
 use crate::call_options::{CallDriver, CallOptions, Rate};
 use crate::client::Client;
 use crate::complete::proof_of;
@@ -182,6 +182,10 @@ impl<'c> Download<'c> {
         self.options.driver(self.template.url())
     }
 
+    pub(crate) const fn template(&self) -> &Template {
+        &self.template
+    }
+
     pub(crate) fn options(&self) -> Arc<CallOptions> {
         self.options.clone()
     }
@@ -222,12 +226,14 @@ impl<'c> Download<'c> {
             remaining: None,
             limit,
         };
-        self.attempt_as(begun, sink, &mut ()).await
+        self.attempt_as(begun, None, sink, &mut ()).await
     }
 
+    /// `opened` is what it sends, unless it has to be opened first.
     pub(crate) async fn attempt_as<S: Sink, H: DownloadHook>(
         &mut self,
         begun: Attempt,
+        mut opened: Option<Opened>,
         sink: &mut S,
         hook: &mut H,
     ) -> Result<Response<()>, Failed> {
@@ -238,7 +244,7 @@ impl<'c> Download<'c> {
         let attempt = self.attempts;
         self.attempts = attempt.saturating_add(1);
         let result = loop {
-            match self.receive(sink).await {
+            match self.receive(opened.take(), sink).await {
                 Ok(head) => match hook.follow(&head) {
                     Some(next) => self.go_to(next),
                     None => break Ok(head),
@@ -287,11 +293,15 @@ impl<'c> Download<'c> {
         read.map_err(|broken| broken.error)
     }
 
-    async fn receive<S: Sink>(&mut self, sink: &mut S) -> Result<Response<()>, Box<Failed>> {
+    async fn receive<S: Sink>(
+        &mut self,
+        opened: Option<Opened>,
+        sink: &mut S,
+    ) -> Result<Response<()>, Box<Failed>> {
         if self.in_sink {
             self.partial = None;
         }
-        let (asked, outcome) = self.send().await;
+        let (asked, outcome) = self.send(opened).await;
         let Asked { url, rest } = asked;
         let response = match outcome {
             Ok(response) => {
@@ -379,7 +389,10 @@ impl<'c> Download<'c> {
     }
 
     /// Asks for the whole, or for the rest of what is there.
-    async fn send(&mut self) -> (Asked, Result<reqwest::Response, Box<Failed>>) {
+    async fn send(
+        &mut self,
+        opened: Option<Opened>,
+    ) -> (Asked, Result<reqwest::Response, Box<Failed>>) {
         let (begun, telling, options) = (&self.begun, &mut self.telling, &self.options);
         let partial = self.partial.as_ref().filter(|partial| partial.received > 0);
         let mut asked = Asked::default();
@@ -391,7 +404,8 @@ impl<'c> Download<'c> {
         };
         let (template, number) = (&self.template, begun.number);
         let built = self.client.build(template, self.connection, tell);
-        let attempt = self.client.start(template, self.connection, number, built);
+        let body = template.body().opened(opened);
+        let attempt = self.client.start(self.connection, number, built, body);
         let mut attempt = pin!(attempt);
         let outcome = self.until.timeout(attempt.as_mut()).await.flatten();
         let (span, watch) = attempt.parts();

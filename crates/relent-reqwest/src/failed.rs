@@ -245,6 +245,11 @@ impl Broken {
         })
     }
 
+    /// A body that cannot be read again.
+    pub(crate) fn unopened(error: io::Error) -> Box<Self> {
+        Self::local(StopReason::NotReplayable, AttemptError::Body(error))
+    }
+
     /// A failure of this side, which no server can help.
     pub(crate) fn local(reason: StopReason, error: AttemptError) -> Box<Self> {
         Box::new(Self {

@@ -10,14 +10,14 @@ use relent::clock::TokioClock;
 use relent::driver::Leave;
 use relent::random::SessionRandom;
 use relent::{Destination, GaveUp, Summary};
-use relent_core::{Pattern, Policy, Repeatable, StopReason};
+use relent_core::{Pattern, Policy, Repeatable};
 use relent_http::attempt::{AttemptSpan, CrossLayer, DestinationSource, Telling, in_view_of_below};
-use relent_http::{HintOptions, NotReplayable, Replay, RequestFacts};
+use relent_http::{HintOptions, NotReplayable, Replay};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use crate::attempt::{Attempt, Connection, Until};
-use crate::body::Body;
+use crate::body::{Body, Opened};
 use crate::call::{Attempts, Ended};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::complete::checked_by_length;
@@ -183,8 +183,8 @@ impl Attempts for Handled<'_, '_> {
         &mut self.driver
     }
 
-    fn facts(&self) -> RequestFacts {
-        self.template.facts()
+    fn template(&self) -> &Template {
+        &self.template
     }
 
     /// Nothing tells the middleware below to take a fresh connection.
@@ -192,14 +192,14 @@ impl Attempts for Handled<'_, '_> {
         &mut self,
         _: Connection,
         leave: Leave,
+        body: Opened,
     ) -> std::result::Result<Response, Box<Failed>> {
         let begun = self.driver.on_attempt(leave);
         let until = Until::after(begun.limit);
         let Some(mut request) = self.first.take().or_else(|| self.template.again()) else {
-            let error = AttemptError::Body(io::Error::other(NotReplayable));
-            return Err(Broken::local(StopReason::NotReplayable, error).into());
+            return Err(Broken::unopened(io::Error::other(NotReplayable)).into());
         };
-        *request.body_mut() = self.template.open().await?;
+        *request.body_mut() = body;
         self.telling.tell(&begun, request.headers_mut());
         self.extensions.clone_from(&self.given);
         let (next, extensions) = (self.next.clone(), &mut *self.extensions);

@@ -11,6 +11,7 @@ use relent_core::{Failure, Hedge, Kind, Raced, StopReason};
 use relent_http::attempt::in_view_of_others;
 
 use crate::attempt::{Attempt, Connection, Outcome};
+use crate::body::{Body, Opened};
 use crate::call::{Call, answer};
 use crate::call_options::{CallOptions, cause};
 use crate::failed::{Broken, Failed};
@@ -25,18 +26,19 @@ pin_project! {
         attempt: Attempt<F>,
         options: &'c CallOptions,
         template: &'c Template,
+        body: Body,
     }
 }
 
-/// What it came to, and the redirects that it followed.
-type Came = (Result<reqwest::Response, Box<Failed>>, Watch);
+/// What it came to, the redirects that it followed, and its body.
+type Came = (Result<reqwest::Response, Box<Failed>>, Watch, Body);
 
 impl<F> Contender<'_, F> {
     fn came_to(self: Pin<&mut Self>, outcome: Outcome) -> Came {
         let this = self.project();
         let (span, watch) = this.attempt.parts();
         let classified = this.options.classify(this.template, span, outcome);
-        (classified, std::mem::take(watch))
+        (classified, std::mem::take(watch), std::mem::take(this.body))
     }
 
     /// It has reached its limit.
@@ -65,6 +67,7 @@ impl Call {
         hedge: &Hedge,
         connection: Connection,
         leave: Leave,
+        body: Opened,
     ) -> Result<Response, Box<Failed>> {
         let Self {
             client,
@@ -74,25 +77,33 @@ impl Call {
             telling,
         } = self;
         let (client, options, template) = (&*client, &**options, &*template);
+        let mut opened = Some(body);
         let mut start = |racer: &Racer| {
             let begun = racer.attempt();
+            let body = match opened {
+                Some(_) => template.body().clone(),
+                None => template.body().beside(),
+            };
+            let (opened, unopened) = (opened.take(), body.clone());
             let tell = |request: &mut reqwest::Request| {
                 options.route(begun.number, request);
                 telling.tell(&begun, request.headers_mut());
             };
             let built = client.build(template, connection, tell);
+            let sent = async move { unopened.opened(opened).await };
             Contender {
-                attempt: client.start(template, connection, begun.number, built),
+                attempt: client.start(connection, begun.number, built, sent),
                 options,
                 template,
+                body,
             }
         };
         let mut running = Running::new();
         running.begin(driver, hedge, leave, &mut start);
         // What belongs to the failure that decides, unless a plainer one comes.
-        let mut kept = None;
+        let mut kept: Option<Box<Failed>> = None;
         loop {
-            let (racer, (outcome, watch)) =
+            let (racer, (outcome, watch, body)) =
                 match poll_fn(|context| running.poll_next(driver, context)).await {
                     RaceEvent::Due => {
                         running.join(driver, &mut start);
@@ -107,6 +118,7 @@ impl Call {
             let before = racer.attempt().number.saturating_sub(1);
             let mut failed = match options.judge(before, outcome) {
                 Ok(response) => {
+                    let_go(kept);
                     options.tell_answered(driver, response.url(), &watch);
                     running.won(driver, hedge, &racer, Some(cause(response.status())));
                     return Ok(answer(driver, template, response));
@@ -114,6 +126,7 @@ impl Call {
                 Err(failed) => failed,
             };
             options.heed_redirects(driver, &mut failed, template, &watch);
+            failed.body = Some(body);
             if !running.is_empty() {
                 stand_beside(&mut failed, template);
             }
@@ -127,20 +140,30 @@ impl Call {
             };
             match running.failed(driver, hedge, &racer, &told) {
                 Raced::GoesOn { kept: keep } => {
-                    if keep {
-                        kept = Some(failed);
-                    }
+                    let not_kept = match keep {
+                        true => kept.replace(failed),
+                        false => Some(failed),
+                    };
+                    let_go(not_kept);
                 }
                 Raced::Over { failure, latest } => {
-                    let mut last = match kept.take() {
-                        Some(kept) if !latest => kept,
-                        _ => failed,
+                    let (mut last, other) = match kept.take() {
+                        Some(kept) if !latest => (kept, Some(failed)),
+                        kept => (failed, kept),
                     };
+                    let_go(other);
                     last.failure.hint = failure.hint;
                     return Err(last);
                 }
             }
         }
+    }
+}
+
+/// An attempt was refused that does not decide: its connection may still wait for more of the body.
+fn let_go(failed: Option<Box<Failed>>) {
+    if let Some(body) = failed.and_then(|failed| failed.body) {
+        body.let_go();
     }
 }
 

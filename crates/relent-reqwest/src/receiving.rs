@@ -11,10 +11,9 @@ use relent::destination::Holding;
 use relent::driver::Leave;
 use relent::{Attempt, GaveUp, Summary};
 use relent_core::{Cause, Decision, Failure, Stop, StopReason};
-use relent_http::RequestFacts;
 
 use crate::attempt::Connection;
-use crate::body::Body;
+use crate::body::{Body, Opened};
 use crate::call::{Attempts, Ended};
 use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
@@ -241,8 +240,8 @@ impl<S: Sink, H: DownloadHook> Attempts for Receiving<'_, '_, S, H> {
         &mut self.driver
     }
 
-    fn facts(&self) -> RequestFacts {
-        self.download.facts()
+    fn template(&self) -> &Template {
+        self.download.template()
     }
 
     fn on_decision(&mut self, failed: &Failed, decision: &Decision) {
@@ -262,11 +261,19 @@ impl<S: Sink, H: DownloadHook> Attempts for Receiving<'_, '_, S, H> {
     }
 
     /// It knows itself which connection it is to take.
-    async fn attempt(&mut self, _: Connection, leave: Leave) -> Result<Response<()>, Box<Failed>> {
+    async fn attempt(
+        &mut self,
+        _: Connection,
+        leave: Leave,
+        body: Opened,
+    ) -> Result<Response<()>, Box<Failed>> {
         let begun = self.driver.on_attempt(leave);
         self.hook.before_attempt(begun);
         self.attempting = true;
-        let attempted = self.download.attempt_as(begun, self.sink, self.hook).await;
+        let attempted = self
+            .download
+            .attempt_as(begun, Some(body), self.sink, self.hook)
+            .await;
         self.attempting = false;
         let options = self.download.options();
         let (driver, watch) = (&mut self.driver, self.download.watch());

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue, Method, Request};
-use relent_core::StopReason;
 use relent_http::RequestFacts;
 use relent_http::attempt::RequestTemplate;
 use relent_http::field::content_length;
 use reqwest::Url;
 
 use crate::body::Body;
-use crate::failed::{AttemptError, Broken};
+use crate::failed::Broken;
 
 /// What the attempts of a request send.
 #[derive(Debug)]
@@ -120,12 +119,6 @@ impl Template {
     /// Whether there is a body for another attempt, however long it is.
     pub(crate) const fn can_be_sent_again(&self) -> bool {
         self.body.can_be_sent_again()
-    }
-
-    /// The body for one attempt, or `None` for an empty one, which needs no framing.
-    pub(crate) async fn open(&self) -> Result<Option<reqwest::Body>, Box<Broken>> {
-        let opened = self.body.open().await;
-        opened.map_err(|error| Broken::local(StopReason::NotReplayable, AttemptError::Body(error)))
     }
 
     /// The request of an attempt, without the body.

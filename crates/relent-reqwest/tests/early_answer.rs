@@ -16,6 +16,7 @@ use http_body_util::StreamBody;
 use hyper_util::client::legacy::Client as Hyper;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use relent::policy::HedgeConfig;
 use relent::{Backoff, Policy, Summary};
 use relent_http::{Content, Override, RetryLayer};
 use relent_reqwest::{Body, Client, RetryMiddleware};
@@ -180,3 +181,91 @@ fn endless() -> impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible
 
 /// For reqwest, whose bodies are `Sync`.
 type SyncBody = http_body_util::combinators::BoxBody<Bytes, Infallible>;
+
+/// Of three attempts that run at once, refuses the first when the second is there, and when the third is there
+/// answers the others so. Reads no further, and does not close.
+async fn racing(others: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let accept = async || listener.accept().await.unwrap().0;
+        let first = accept().await;
+        let second = accept().await;
+        tokio::spawn(serve(first, EMPTY));
+        // It joins in the place of the first.
+        let third = accept().await;
+        tokio::spawn(serve(second, others));
+        if others == EMPTY {
+            tokio::spawn(serve(third, others));
+        } else {
+            std::future::pending::<()>().await;
+        }
+    });
+    address
+}
+
+const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+fn hedging() -> Policy {
+    let hedge = HedgeConfig {
+        max_hedges: 2,
+        ..HedgeConfig::after(Duration::from_millis(1))
+    };
+    let policy = Policy::builder(Backoff::None).max_retries(2).hedge(hedge);
+    policy.build().unwrap()
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_in_a_race_is_let_go_of_when_its_attempt_is_over() {
+    for (others, status) in [(FINE, 200), (EMPTY, 503)] {
+        let address = racing(others).await;
+        let body = Content::made_by(|| StreamBody::new(stalled()));
+        let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new()).build_http();
+        let request = Request::put(format!("http://{address}/"))
+            .body(body)
+            .unwrap();
+        let service = RetryLayer::new(hedging()).layer(client);
+        let response = service.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status);
+        at_most(1, address, &format!("layer, {status}")).await;
+
+        let address = racing(others).await;
+        let body = Body::made_by(|| reqwest::Body::wrap(SyncBody::new(StreamBody::new(stalled()))));
+        let put = Client::new(hedging())
+            .unwrap()
+            .put(format!("http://{address}/"));
+        let response = put.body(body).send().await.unwrap();
+        assert_eq!(response.status(), status);
+        at_most(1, address, &format!("client, {status}")).await;
+    }
+}
+
+/// A stream that is still being sent counts among those that the server allows at once.
+#[tokio::test]
+async fn a_stream_that_is_over_makes_room_for_the_next_attempt() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut one = h2::server::Builder::new();
+        let one = one.max_concurrent_streams(1).handshake::<_, Bytes>(socket);
+        let mut connection = one.await.unwrap();
+        let mut kept = Vec::new();
+        for status in [503, 503, 200] {
+            let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+            let head = http::Response::builder().status(status).body(()).unwrap();
+            respond.send_response(head, true).unwrap();
+            // Dropped, it would be reset.
+            kept.push(request);
+        }
+        std::future::poll_fn(|context| connection.poll_closed(context)).await
+    });
+    let body = Content::made_by(|| StreamBody::new(stalled()));
+    let client: Hyper<_, _> = Hyper::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let request = Request::put(&url).body(body).unwrap();
+    let sent = RetryLayer::new(policy()).layer(client).oneshot(request);
+    let response = tokio::time::timeout(Duration::from_secs(60), sent).await;
+    assert_eq!(response.expect("there is room").unwrap().status(), 200);
+}

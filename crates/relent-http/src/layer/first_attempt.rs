@@ -152,6 +152,8 @@ where
     #[inline(never)]
     fn open(config: &Config<K, M, N>, request: &mut Request<B>) -> Opening<B, R, K> {
         let mut overrides: Option<Override> = request.extensions_mut().remove();
+        // That of a layer around this one.
+        request.extensions_mut().remove::<Attempt>();
         config.obey_deadline(request, &mut overrides);
         let overrides = overrides.unwrap_or_default();
         let facts = RequestFacts::of(request.method(), request.headers());

@@ -23,7 +23,7 @@ use super::readiness::Reserve;
 use super::{CallDriver, Config, MapBody, ServiceError};
 use crate::attempt::{AttemptSpan, RequestTemplate, Telling};
 use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, Reopen, Replay, ReplayBody};
+use crate::replay::{BoxError, Reopen, Replay, ReplayBody, Sending};
 
 pin_project! {
     /// The future of a [`Retry`](super::Retry). Dropping it at any point leaves the budget
@@ -149,6 +149,7 @@ impl<R> Next<R> {
         let ended = Ended {
             outcome: Outcome::Error(error),
             busy: false,
+            sending: Sending::NOTHING,
         };
         Self::Failed(ended, failure)
     }
@@ -249,7 +250,12 @@ where
                                     span.answered(response.status(), Some(&failure));
                                     let outcome = Outcome::Response(response);
                                     let busy = !this.replay.is_whole();
-                                    Next::Failed(Ended { outcome, busy }, failure)
+                                    let ended = Ended {
+                                        outcome,
+                                        busy,
+                                        sending: Sending::NOTHING,
+                                    };
+                                    Next::Failed(ended, failure)
                                 }
                             }
                         }

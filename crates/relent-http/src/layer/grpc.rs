@@ -21,6 +21,7 @@ use crate::cross_layer::CrossLayer;
 use crate::deadline::within;
 use crate::destinations::DestinationSource;
 use crate::grpc::{Peeked, ServiceConfig, timeout};
+use crate::headers::GRPC_PREVIOUS_RPC_ATTEMPTS;
 use crate::replay::{BoxError, ByType, Reopen};
 
 pub use attempts::Attempts;
@@ -166,6 +167,8 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
     /// Says of a request what is known of its method, unless its caller has. Returns the deadline of
     /// the call.
     fn describe<B>(&self, request: &mut Request<B>) -> Option<Duration> {
+        // What a forwarded call has brought along speaks of another hop.
+        request.headers_mut().remove(GRPC_PREVIOUS_RPC_ATTEMPTS);
         let told = self.retry.config.cross.as_ref();
         let told = told.and_then(|_| CrossLayer::remaining(request.headers()));
         let timeout = timeout::read(request.headers())

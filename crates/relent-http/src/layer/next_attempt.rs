@@ -71,7 +71,11 @@ where
     /// An attempt, or a race of several, has failed.
     fn decide(self: Pin<&mut Self>, ended: Ended<R>, mut failure: Failure) -> Next<R> {
         let mut this = self.project();
-        let Ended { outcome, busy } = ended;
+        let Ended {
+            outcome,
+            busy,
+            sending,
+        } = ended;
         // A race has done so.
         if this.config.calls_twice && failure.hop == Hop::None {
             let config = &**this.config;
@@ -91,6 +95,7 @@ where
         };
         match this.driver.on_failure_unless(&failure, unable) {
             Decision::Stop(stop) => {
+                sending.goes_on();
                 let summary = this.driver.summary(Some(stop));
                 Next::Over(match outcome {
                     Outcome::Response(response) => {

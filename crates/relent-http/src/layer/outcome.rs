@@ -16,7 +16,7 @@ use crate::attempt::{AttemptSpan, Judge, in_view_of_below};
 use crate::mark::given_up;
 use crate::network;
 use crate::repeatable::RequestFacts;
-use crate::replay::BoxError;
+use crate::replay::{BoxError, Sending};
 
 /// How an attempt ended.
 pub(super) enum Outcome<R> {
@@ -35,10 +35,12 @@ impl<R> Outcome<R> {
 
 pub(super) type Output<R> = Result<Response<ResponseBody<R>>, GaveUp<ServiceError>>;
 
-/// A failed attempt: its outcome, and whether its connection is still busy with the request.
+/// A failed attempt: its outcome, whether its connection is still busy with the request, and the body
+/// that it may be busy with, if others ran beside it.
 pub(super) struct Ended<R> {
     pub(super) outcome: Outcome<R>,
     pub(super) busy: bool,
+    pub(super) sending: Sending,
 }
 
 impl<R> Ended<R> {
@@ -49,6 +51,7 @@ impl<R> Ended<R> {
         Self {
             outcome: Outcome::Error(error),
             busy: false,
+            sending: Sending::NOTHING,
         }
     }
 }

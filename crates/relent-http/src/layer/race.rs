@@ -20,22 +20,22 @@ use super::sender::Sender;
 use super::{CallDriver, MapBody, ServiceError};
 use crate::attempt::{AttemptSpan, in_view_of_others};
 use crate::repeatable::RequestFacts;
-use crate::replay::{BoxError, Progressed, Reopen, Replay, ReplayBody};
+use crate::replay::{BoxError, Progressed, Reopen, Replay, ReplayBody, Sending};
 
 pin_project! {
     /// One attempt, with what it has sent of its body.
     pub(super) struct Sent<F, B> {
         #[pin]
         call: F,
-        sent: Progressed<B>,
         // `None` when it is over.
+        sent: Option<Progressed<B>>,
         span: Option<AttemptSpan>,
     }
 }
 
 impl<F, B> Sent<F, B> {
-    pub(super) const fn new(call: F, sent: Progressed<B>, span: AttemptSpan) -> Self {
-        let span = Some(span);
+    pub(super) fn new(call: F, sent: Progressed<B>, span: AttemptSpan) -> Self {
+        let (sent, span) = (Some(sent), Some(span));
         Self { call, sent, span }
     }
 }
@@ -46,15 +46,15 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
-    /// With it, whether the whole body was sent.
-    type Output = (F::Output, bool, Option<AttemptSpan>);
+    /// With it, what was sent of the body.
+    type Output = (F::Output, Option<Progressed<B>>, Option<AttemptSpan>);
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let entered = this.span.as_ref().map(AttemptSpan::enter);
         let output = ready!(this.call.poll(context));
         drop(entered);
-        Poll::Ready((output, this.sent.is_whole(), this.span.take()))
+        Poll::Ready((output, this.sent.take(), this.span.take()))
     }
 }
 
@@ -152,7 +152,7 @@ where
                     }
                     continue;
                 }
-                RaceEvent::Ended(racer, (Ok(response), whole, mut span)) => {
+                RaceEvent::Ended(racer, (Ok(response), sent, mut span)) => {
                     let failure = judge(&response, facts, sender.config, driver);
                     if let Some(span) = &mut span {
                         span.answered(response.status(), failure.as_ref());
@@ -165,7 +165,8 @@ where
                     };
                     let ended = Ended {
                         outcome: Outcome::Response(response),
-                        busy: !whole,
+                        busy: sent.as_ref().is_some_and(|sent| !sent.is_whole()),
+                        sending: sent.map_or(Sending::NOTHING, Progressed::over),
                     };
                     (racer, ended, failure)
                 }

@@ -170,3 +170,23 @@ async fn retries_without_a_wait_let_other_tasks_run() {
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
 }
+
+/// The policy keeps a second for an attempt, and the caller has no more than half of one.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_shorter_than_the_room_of_an_attempt_bounds_it_all_the_same() {
+    let policy = policy().attempt_room(SECOND).max_elapsed(60 * SECOND);
+    let mock = Mock::new([Answer::Hang]);
+    let layer = RetryLayer::new(policy.build().unwrap()).cross_layer();
+    let mut request = get();
+    let fields = request.headers_mut();
+    fields.insert("relent-deadline-ms", "500".parse().unwrap());
+    let begin = tokio::time::Instant::now();
+    let call = layer.layer(mock.clone()).oneshot(request);
+    let result = tokio::time::timeout(60 * SECOND, call).await;
+    let gave_up = result.expect("it is cut off").unwrap_err();
+    assert_eq!(
+        (gave_up.attempts(), gave_up.reason()),
+        (1, StopReason::Deadline)
+    );
+    assert_eq!(begin.elapsed(), 500 * MILLIS);
+}
