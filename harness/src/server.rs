@@ -150,6 +150,7 @@ impl Desk {
                 Ok(answer) => answer,
                 Err(_) => ServiceAnswer::Failure {
                     do_not_retry: false,
+                    wait: None,
                 },
             },
         };
@@ -194,10 +195,13 @@ impl Desk {
         let mut response = Response::new(Empty::new());
         match answer {
             ServiceAnswer::Success => {}
-            ServiceAnswer::Failure { do_not_retry } => {
+            ServiceAnswer::Failure { do_not_retry, wait } => {
                 *response.status_mut() = self.status;
                 if do_not_retry {
                     Mark::Overloaded.set(response.headers_mut());
+                }
+                if let Some(wait) = wait {
+                    set_hint(response.headers_mut(), &self.hint(wait));
                 }
             }
             ServiceAnswer::Throttled(wait) => {

@@ -14,7 +14,8 @@ pub struct Request {
 
 /// The requests of a [run](crate::run) with this seed, in order, to make them somewhere else. `None`
 /// for clients that wait for their answers, and for stations of a medium: when they ask depends on
-/// what they hear. Not for a chain, whose other layers have processes too.
+/// what they hear. `None` also for requests of several classes, which a request does not tell. Not for a
+/// chain, whose other layers have processes too.
 ///
 /// ```
 /// use relent_sim::{requests, scenarios};
@@ -28,7 +29,11 @@ pub struct Request {
 #[must_use]
 pub fn requests(scenario: &Scenario, seed: u64) -> Option<Vec<Request>> {
     let arrivals = &scenario.clients.arrivals;
-    if let Arrivals::Closed { .. } | Arrivals::Saturated { .. } = arrivals {
+    let waits = matches!(
+        arrivals,
+        Arrivals::Closed { .. } | Arrivals::Saturated { .. }
+    );
+    if waits || !scenario.clients.classes.is_empty() {
         return None;
     }
     let mut stream = Stream::new(seed, ARRIVALS);
@@ -63,9 +68,10 @@ pub(crate) fn first(arrivals: &Arrivals, stream: &mut Stream) -> Vec<u64> {
         Arrivals::Closed { clients, .. } => (0..clients)
             .filter_map(|_| next(arrivals, 0, stream))
             .collect(),
-        Arrivals::Poisson { .. } | Arrivals::Bursts { .. } => {
-            next(arrivals, 0, stream).into_iter().collect()
-        }
+        Arrivals::Poisson { .. }
+        | Arrivals::Bursts { .. }
+        | Arrivals::Curve { .. }
+        | Arrivals::Wave { .. } => next(arrivals, 0, stream).into_iter().collect(),
         // Stations of a medium, which has a loop of its own.
         Arrivals::Saturated { .. } => Vec::new(),
     }
@@ -84,6 +90,7 @@ pub(crate) fn next(arrivals: &Arrivals, now: u64, stream: &mut Stream) -> Option
             rate,
             on,
             off,
+            idle: 0.0,
             lasts,
         } => {
             // On a clock that stands still between bursts they are a stream without a pause.
@@ -91,9 +98,71 @@ pub(crate) fn next(arrivals: &Arrivals, now: u64, stream: &mut Stream) -> Option
             let at = (bursts * on + into.min(on)).saturating_add(gap(rate));
             (at.saturating_add((at / on).saturating_mul(off)), lasts)
         }
+        Arrivals::Bursts { lasts, .. }
+        | Arrivals::Curve { lasts, .. }
+        | Arrivals::Wave { lasts, .. } => {
+            // Lewis and Shedler (1979): of a stream at the highest rate each is kept with the
+            // probability that its moment's rate has of that.
+            let highest = highest_rate(arrivals);
+            let mut at = now;
+            loop {
+                at = at.saturating_add(stream.exponential(rounded(1e9 / highest)));
+                if at >= lasts || stream.happens(rate_at(arrivals, at) / highest) {
+                    break;
+                }
+            }
+            (at, lasts)
+        }
         Arrivals::Herd { .. } | Arrivals::Saturated { .. } => return None,
     };
     (at < lasts).then_some(at)
+}
+
+/// Requests per second at a moment.
+fn rate_at(arrivals: &Arrivals, at: u64) -> f64 {
+    match arrivals {
+        Arrivals::Bursts {
+            rate,
+            on,
+            off,
+            idle,
+            ..
+        } => match at % (on + off) < *on {
+            true => *rate,
+            false => *idle,
+        },
+        Arrivals::Curve { points, .. } => {
+            let after = points.partition_point(|point| point.at <= at);
+            // The first is at 0.
+            let before = points[after.saturating_sub(1)];
+            let Some(next) = points.get(after) else {
+                return before.rate;
+            };
+            let share = (at - before.at) as f64 / (next.at - before.at) as f64;
+            before.rate + share * (next.rate - before.rate)
+        }
+        Arrivals::Wave {
+            rate,
+            swing,
+            period,
+            ..
+        } => {
+            let turns = (at % period) as f64 / *period as f64;
+            rate * (1.0 + swing * libm::sin(std::f64::consts::TAU * turns))
+        }
+        Arrivals::Poisson { rate, .. } => *rate,
+        Arrivals::Herd { .. } | Arrivals::Closed { .. } | Arrivals::Saturated { .. } => 0.0,
+    }
+}
+
+/// The highest of the rates.
+fn highest_rate(arrivals: &Arrivals) -> f64 {
+    match arrivals {
+        Arrivals::Wave { rate, swing, .. } => rate * (1.0 + swing),
+        Arrivals::Curve { points, .. } => points.iter().map(|point| point.rate).fold(0.0, f64::max),
+        Arrivals::Bursts { rate, .. } | Arrivals::Poisson { rate, .. } => *rate,
+        Arrivals::Herd { .. } | Arrivals::Closed { .. } | Arrivals::Saturated { .. } => 0.0,
+    }
 }
 
 /// The times of a backlog.
@@ -113,6 +182,7 @@ mod tests {
             rate: 100.0,
             on: 2 * SECOND,
             off: 3 * SECOND,
+            idle: 0.0,
             lasts: 1000 * SECOND,
         };
         let mut stream = Stream::new(1, 1);

@@ -2,6 +2,7 @@
 
 use relent_core::{Call, Entered, Racer};
 
+use crate::cluster::Target;
 use crate::slab::Key;
 use crate::stream::Stream;
 use crate::wait_header::WaitHeader;
@@ -13,24 +14,33 @@ pub(crate) enum Event {
     Request,
     /// A request of the backlog is made.
     Backlog,
-    /// An outage begins or ends; the index is that of the outage.
+    /// An outage begins or ends; the index is that of its span.
     Outage { index: u32, begins: bool },
+    /// Processes are restarted.
+    Restart(Processes),
     /// The wait of a call is over: it asks to make its next attempt, or its caller goes away.
     Ask(Key),
     /// A hedge is to join the attempts that run.
     Hedge(Key),
     /// An attempt reaches the layer below, which makes a call of it.
-    Call { parent: Key, layer: u8 },
+    Call { parent: Key, layer: u8, class: u8 },
     /// An attempt reaches the service.
-    Reach(Key),
+    Reach(Key, Target),
     /// The write of an attempt that has read this version reaches the service.
     Write(Key, u64),
     /// The service of an attempt ends.
-    Served(Key),
+    Served(Key, Target),
     /// An answer reaches the caller of an attempt.
     Answer(Key, Reply),
     /// An attempt has lasted as long as it may.
     Timeout(Key),
+}
+
+/// Processes by their numbers: from the first to before the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Processes {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
 }
 
 /// How an attempt ended.
@@ -39,6 +49,10 @@ pub(crate) enum Reply {
     Success,
     /// An error or a refusal: nobody knows whether it was processed.
     Failure,
+    /// A refusal that says after which time, in nanoseconds, everybody may come back.
+    Refused {
+        after: u64,
+    },
     /// Somebody else has written the row.
     Conflict,
     /// The job is not done.
@@ -62,6 +76,8 @@ pub(crate) struct Client {
     /// The destination, as its process and layer know it.
     pub(crate) destination: u32,
     pub(crate) layer: u8,
+    /// The class of its request.
+    pub(crate) class: u8,
 }
 
 /// No client, or no attempt.

@@ -10,7 +10,10 @@ use relent_core::{Access, Answer, Destination, Instant, Outbound, Policy, Random
 use crate::stream::Stream;
 
 /// The destination of each process, and of each layer in it.
-pub(crate) struct Destinations(Vec<Destination<OneThread>>);
+pub(crate) struct Destinations {
+    all: Vec<Destination<OneThread>>,
+    random: SharedStream,
+}
 
 /// How an outbound is reached: there is nobody to be locked out.
 pub(crate) struct OneThread(RefCell<Shared>);
@@ -27,20 +30,19 @@ struct Shared {
 impl Destinations {
     pub(crate) fn new(policy: &Policy, count: u32, random: Stream) -> Self {
         let random = SharedStream(Rc::new(RefCell::new(random)));
-        let shared = |outbound| {
-            OneThread(RefCell::new(Shared {
-                outbound,
-                random: random.clone(),
-                waiters: HashMap::default(),
-                woken: Vec::new(),
-            }))
-        };
-        let destination = |_| Destination::new(policy, Outbound::new(policy), shared);
-        Self((0..count).map(destination).collect())
+        Self {
+            all: (0..count).map(|_| fresh(policy, &random)).collect(),
+            random,
+        }
     }
 
     pub(crate) fn get(&self, number: u32) -> &Destination<OneThread> {
-        &self.0[number as usize]
+        &self.all[number as usize]
+    }
+
+    /// The destination forgets everything. There must be no call at it.
+    pub(crate) fn renew(&mut self, policy: &Policy, number: u32) {
+        self.all[number as usize] = fresh(policy, &self.random);
     }
 
     fn shared(&self, number: u32) -> RefMut<'_, Shared> {
@@ -60,6 +62,18 @@ impl Destinations {
     pub(crate) fn due(&self, number: u32) -> Option<Instant> {
         self.shared(number).outbound.due()
     }
+}
+
+/// A destination that knows nothing yet.
+fn fresh(policy: &Policy, random: &SharedStream) -> Destination<OneThread> {
+    Destination::new(policy, Outbound::new(policy), |outbound| {
+        OneThread(RefCell::new(Shared {
+            outbound,
+            random: random.clone(),
+            waiters: HashMap::default(),
+            woken: Vec::new(),
+        }))
+    })
 }
 
 impl Access for OneThread {

@@ -27,7 +27,9 @@
 //! repository, with reasons, sources and tests.
 
 mod arrivals;
+mod class;
 mod client;
+mod cluster;
 mod destinations;
 mod latency;
 mod limiter;
@@ -56,14 +58,14 @@ mod wait_header;
 mod world;
 
 pub use arrivals::{Request, requests};
-pub use metrics::{Layer, Metrics};
+pub use metrics::{ClassCount, Layer, Metrics};
 pub use observed::{Observed, Outcome};
 pub use recording::Recording;
 pub use run::{record, run, trace};
 pub use scenario::{
-    Access, Arrivals, Backlog, Chain, Clients, Effect, Model, Network, Outage, Scenario,
-    ScenarioError, Service, ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime,
-    WaitFormat,
+    Access, Arrivals, Backlog, Balancer, Chain, Class, Clients, DestinationOf, Effect, Model,
+    Network, Outage, QueueBound, Rate, Restart, Scenario, ScenarioError, Service, ServiceLimiter,
+    ServiceRetryAfter, ServiceShedder, ServiceTime, Span, WaitFormat,
 };
 pub use series::{Bin, Series};
 pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};

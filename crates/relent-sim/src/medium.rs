@@ -3,7 +3,10 @@
 //! Time goes by in slots while stations contend, and a slot is long enough for all to hear who
 //! sends. In each slot every station with a frame sends or not. Nobody: the slot is lost. One: it
 //! has the medium until its frame is sent, and everybody else waits. Several: they collide, which
-//! costs the slot, and each asks its session what to do.
+//! costs the slot or what the scenario says, and each asks its session what to do.
+//!
+//! Stations with a window count in slots in which nobody sends, and one more for each frame or collision
+//! ("Performance Analysis of the IEEE 802.11 Distributed Coordination Function", Bianchi, 2000).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,6 +23,9 @@ use crate::too_many_events::TooManyEvents;
 pub(crate) struct Cable {
     slot: u64,
     frame: u64,
+    /// Beside the frame.
+    overhead: u64,
+    collision: u64,
     access: Access,
     stations: u32,
     lasts: u64,
@@ -39,8 +45,10 @@ struct Medium<'a> {
     cable: Cable,
     stations: Vec<Station>,
     budgets: Vec<Budget>,
-    /// When each station sends next, if nobody else does then.
+    /// When each station sends next, if nobody else does then; with a window by their count of slots.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The count of slots of stations with a window.
+    count: u64,
     recorder: Recorder,
 }
 
@@ -53,12 +61,16 @@ impl Cable {
                     slot,
                     rate,
                     frame,
+                    overhead,
+                    collision,
                     access,
                 },
                 &Arrivals::Saturated { clients, lasts },
             ) => Some(Self {
                 slot,
                 frame: rounded(f64::from(frame) / rate * SECOND as f64).max(1),
+                overhead,
+                collision: collision.unwrap_or(slot),
                 access,
                 stations: clients,
                 lasts,
@@ -91,6 +103,7 @@ pub(crate) fn run_within(
             .filter_map(|_| policy.new_budget())
             .collect(),
         ready: BinaryHeap::new(),
+        count: 0,
         recorder,
     };
     for index in 0..cable.stations {
@@ -114,12 +127,12 @@ pub(crate) fn run_within(
         match senders.as_slice() {
             [] => now += cable.slot,
             &[only] => {
-                now += cable.frame;
+                now += cable.frame + cable.overhead;
                 sent += cable.frame;
                 medium.sent(now, only);
             }
             several => {
-                now += cable.slot;
+                now += cable.collision;
                 for &index in several {
                     medium.collided(now, index);
                 }
@@ -144,9 +157,12 @@ impl Medium<'_> {
         if let Some(budget) = budget(&self.budgets, index) {
             budget.on_request();
         }
-        if self.cable.access == Access::Policy {
-            self.ready.push(Reverse((at, index)));
-        }
+        let at = match self.cable.access {
+            Access::Policy => at,
+            Access::Window(window) => self.count + u64::from(station.random.below(window)),
+            Access::Share => return,
+        };
+        self.ready.push(Reverse((at, index)));
     }
 
     /// Who sends in the slot at `now`, or in the first after it in which a policy lets a station
@@ -164,13 +180,24 @@ impl Medium<'_> {
         }
         // Slots in which nobody sends need not be gone through one by one.
         let first = self.ready.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
-        let slots = first.saturating_sub(now).div_ceil(self.cable.slot);
+        let counts = matches!(self.cable.access, Access::Window(_));
+        let slots = match counts {
+            true => first.saturating_sub(self.count),
+            false => first.saturating_sub(now).div_ceil(self.cable.slot),
+        };
         let now = now.saturating_add(slots.saturating_mul(self.cable.slot));
+        let due = match counts {
+            true => first,
+            false => now,
+        };
         while let Some(Reverse((at, index))) = self.ready.peek().copied()
-            && at <= now
+            && at <= due
         {
             self.ready.pop();
             senders.push(index);
+        }
+        if counts {
+            self.count = first.saturating_add(1);
         }
         now
     }
@@ -205,6 +232,10 @@ impl Medium<'_> {
             Decision::Retry { after } => {
                 let at = Instant::from_nanos(now).saturating_add(after).as_nanos();
                 if at < deadline {
+                    let at = match self.cable.access {
+                        Access::Window(_) => self.count + (at - now) / self.cable.slot,
+                        Access::Policy | Access::Share => at,
+                    };
                     self.ready.push(Reverse((at, index)));
                     return;
                 }

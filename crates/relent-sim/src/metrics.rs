@@ -46,6 +46,8 @@ pub struct Metrics {
     pub efficiency: Option<f64>,
     /// What goes in and out of each layer of a chain, from the clients down.
     pub layers: Vec<Layer>,
+    /// What became of each class of requests, in the order of the scenario; empty without classes.
+    pub classes: Vec<ClassCount>,
     /// Attempts in the last ten seconds in which requests are made, over what the service could have
     /// served in them; 0 where requests are made for less than ten seconds.
     pub late_load: f64,
@@ -60,4 +62,13 @@ pub struct Layer {
     pub calls_in: u64,
     /// Attempts that it starts: calls of the layer below, or of the service.
     pub calls_out: u64,
+}
+
+/// What became of the requests of a class.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ClassCount {
+    /// Requests made.
+    pub requests: u64,
+    /// Of them, succeeded before their deadline.
+    pub successes: u64,
 }

@@ -1,9 +1,9 @@
 //! Collects what is measured of a run, and what happened when if that is to be kept.
 
 use crate::latency::Latencies;
-use crate::metrics::{Layer, Metrics};
+use crate::metrics::{ClassCount, Layer, Metrics};
 use crate::recording::Recording;
-use crate::scenario::{Arrivals, SECOND, Scenario};
+use crate::scenario::{Arrivals, Effect, SECOND, Scenario};
 use crate::tape::Tape;
 
 /// Seconds in a row that have to be good, and how good.
@@ -42,6 +42,7 @@ pub(crate) struct Recorder {
     /// Processes, or stations of a medium.
     parties: Vec<Party>,
     layers: Vec<Layer>,
+    classes: Vec<ClassCount>,
     /// The time of a medium that was of use, and all of it.
     medium: Option<(u64, u64)>,
     events: u64,
@@ -82,6 +83,7 @@ impl Recorder {
             drops: 0,
             parties: Vec::new(),
             layers: vec![Layer::default(); usize::from(scenario.chain.layers)],
+            classes: vec![ClassCount::default(); scenario.clients.classes.len()],
             medium: None,
             events: 0,
             backlog_until: scenario.outages_end().or(herd.then_some(0)),
@@ -184,6 +186,16 @@ impl Recorder {
         }
     }
 
+    /// A request of this class is made, or succeeds.
+    pub(crate) fn on_class(&mut self, class: u8, succeeds: bool) {
+        if let Some(class) = self.classes.get_mut(usize::from(class)) {
+            match succeeds {
+                true => class.successes += 1,
+                false => class.requests += 1,
+            }
+        }
+    }
+
     /// The run is over, after so many events.
     pub(crate) fn on_end(&mut self, events: u64) {
         self.events = events;
@@ -239,10 +251,11 @@ impl Recorder {
             requests: self.requests,
             successes: self.successes,
             give_ups: self.give_ups,
-            drops: (scenario.network.loss > 0.0).then_some(self.drops),
+            drops: loses(scenario).then_some(self.drops),
             fairness: self.fairness(),
             efficiency: self.medium.and_then(|(used, time)| per(used, time)),
             layers: self.layers.clone(),
+            classes: self.classes.clone(),
             late_load: f64::from(late) / (capacity * GOOD_SECONDS as f64),
             events: self.events,
         }
@@ -276,6 +289,12 @@ impl Recorder {
             .position(good)
             .map(|seconds| seconds as f64)
     }
+}
+
+/// Whether messages get lost.
+fn loses(scenario: &Scenario) -> bool {
+    let mut outages = scenario.outages.iter();
+    scenario.network.loss > 0.0 || outages.any(|outage| matches!(outage.effect, Effect::Loss(_)))
 }
 
 #[cfg(test)]

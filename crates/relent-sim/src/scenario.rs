@@ -3,6 +3,7 @@
 mod check;
 mod clients;
 mod error;
+mod outages;
 mod words;
 
 use std::time::Duration;
@@ -11,9 +12,10 @@ use relent_core::ShedderConfig;
 use serde::Deserialize;
 
 use clients::five_minutes;
-pub use clients::{Arrivals, Backlog, Clients};
+pub use clients::{Arrivals, Backlog, Class, Clients, DestinationOf, Rate, Restart};
 pub use error::ScenarioError;
-use words::{nanos, queue_bound, retry_after};
+pub use outages::{Effect, Outage, Span};
+use words::{nanos, queue_bound, retry_after, some_nanos};
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -48,7 +50,7 @@ pub struct Scenario {
     /// Who is called.
     #[serde(default)]
     pub service: Service,
-    /// What goes wrong with the service as a whole, in order.
+    /// What goes wrong with the service.
     #[serde(default)]
     pub outages: Vec<Outage>,
     /// The layers between the clients and the service.
@@ -78,16 +80,21 @@ pub struct Network {
 pub struct Service {
     /// What it does with an attempt that gets in.
     pub model: Model,
-    /// Services per second, of all workers together.
+    /// Services per second, of all nodes and workers together.
     pub capacity: f64,
-    /// Attempts that are served at the same time.
+    /// Nodes, each with workers and a queue of its own.
+    pub nodes: u16,
+    /// Which node gets an attempt.
+    pub balancer: Balancer,
+    /// Whether a client process keeps the node that it was given first.
+    pub sticky: bool,
+    /// Attempts that are served at the same time, by each node.
     pub workers: u32,
-    /// How service times vary; their mean is workers / capacity.
+    /// How service times vary; their mean is nodes · workers / capacity.
     pub time: ServiceTime,
-    /// Refuses when attempts are queued that take longer than this on average, at the capacity of the
-    /// moment; `None` never refuses.
+    /// When a node refuses; `None` for never.
     #[serde(deserialize_with = "queue_bound")]
-    pub queue: Option<u64>,
+    pub queue: Option<QueueBound>,
     /// Whether queued attempts of clients that went away are dropped unserved.
     pub cancellation: bool,
     /// What a refusal costs, as a share of one service; paid while the service is busy.
@@ -97,6 +104,9 @@ pub struct Service {
     pub failures: f64,
     /// The HTTP status of its errors and refusals.
     pub status: u16,
+    /// The time that a refusal names for everybody, in an outage or of a full queue; `None` for no time.
+    #[serde(deserialize_with = "some_nanos")]
+    pub retry_after: Option<u64>,
     /// A limiter in front.
     pub limiter: Option<ServiceLimiter>,
     /// A shedder behind it.
@@ -130,14 +140,43 @@ pub enum Model {
         rate: f64,
         /// Bits of a frame.
         frame: u32,
+        /// What the medium is taken for beside the frame by one that arrives: headers, acknowledgements.
+        #[serde(default, deserialize_with = "nanos")]
+        overhead: u64,
+        /// What a collision takes; the slot if absent.
+        #[serde(default, deserialize_with = "some_nanos")]
+        collision: Option<u64>,
         /// When a station sends.
         #[serde(default)]
         access: Access,
     },
 }
 
-/// When a station with a frame sends it, while nobody else does.
+/// Which node gets an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balancer {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// Any.
+    Random,
+    /// The one with the fewest attempts queued and served; of several the next in turn. A node that refuses
+    /// at once has the fewest.
+    LeastOutstanding,
+}
+
+/// How much a node queues before it refuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueBound {
+    /// As many attempts as take this time on average, at the capacity of the moment.
+    Time(u64),
+    /// So many attempts.
+    Attempts(u32),
+}
+
+/// When a station with a frame sends it, while nobody else does.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
     /// At once, and after a collision when the policy says.
@@ -146,6 +185,10 @@ pub enum Access {
     /// With probability 1/stations in each slot: the best that stations can do which do not know of
     /// each other's frames.
     Share,
+    /// As stations of a wireless network (IEEE 802.11 DCF): a new frame waits for a random number of idle
+    /// slots below this window, and after a collision for as many as fit into the policy's wait. While
+    /// somebody sends nobody counts on.
+    Window(u32),
 }
 
 /// How service times vary.
@@ -237,32 +280,6 @@ pub enum ServiceRetryAfter {
     Slots,
 }
 
-/// Something that goes wrong with the service as a whole.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Outage {
-    /// When it begins.
-    #[serde(deserialize_with = "nanos")]
-    pub at: u64,
-    /// How long it lasts.
-    #[serde(rename = "for", deserialize_with = "nanos")]
-    pub lasts: u64,
-    /// What happens.
-    pub effect: Effect,
-}
-
-/// What happens in an outage.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Effect {
-    /// Every attempt is refused at once, at no cost.
-    Blackout,
-    /// Attempts are queued, but no service begins.
-    Stall,
-    /// Services that begin take longer: this share of the capacity is left.
-    Brownout(f64),
-}
-
 /// Layers that each retry.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -288,6 +305,9 @@ impl Default for Service {
         Self {
             model: Model::Queue,
             capacity: 1000.0,
+            nodes: 1,
+            balancer: Balancer::RoundRobin,
+            sticky: false,
             workers: 1,
             time: ServiceTime::Exponential,
             queue: None,
@@ -295,6 +315,7 @@ impl Default for Service {
             reject_cost: 0.0,
             failures: 0.0,
             status: 503,
+            retry_after: None,
             limiter: None,
             shedder: None,
         }
@@ -385,6 +406,8 @@ impl Scenario {
             Arrivals::Poisson { lasts, .. }
             | Arrivals::Closed { lasts, .. }
             | Arrivals::Bursts { lasts, .. }
+            | Arrivals::Curve { lasts, .. }
+            | Arrivals::Wave { lasts, .. }
             | Arrivals::Saturated { lasts, .. } => lasts,
             Arrivals::Herd { .. } => 0,
         }
@@ -395,14 +418,8 @@ impl Scenario {
     pub fn capacity(&self) -> f64 {
         match self.service.model {
             Model::Medium { rate, frame, .. } => rate / f64::from(frame),
-            _ => self.service.capacity,
+            _ => self.service.capacity / self.clients.mean_cost(),
         }
-    }
-
-    /// When the last outage is over; `None` without one.
-    #[must_use]
-    pub fn outages_end(&self) -> Option<u64> {
-        self.outages.last().map(|outage| outage.at + outage.lasts)
     }
 }
 

@@ -1,11 +1,13 @@
-//! The model of a service: a queue and its workers, in good and in bad times.
+//! The model of a node of a service: a queue and its workers, in good and in bad times.
 
 use std::collections::VecDeque;
 
 use relent_core::{Advice, Arrival, Instant, Intake, Limiter, Rejected, Shed, Shedder};
 
 use crate::limiter::Hinted;
-use crate::scenario::{Effect, SECOND, Service, ServiceRetryAfter, ServiceTime};
+use crate::scenario::{
+    Effect, QueueBound, SECOND, Scenario, Service, ServiceRetryAfter, ServiceTime,
+};
 use crate::slab::Key;
 use crate::stream::{Stream, rounded};
 
@@ -20,22 +22,48 @@ pub(crate) enum Refused {
     Shed(Advice),
 }
 
-/// The state of the service.
+/// What outages do to the attempts of one class at this node.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Condition {
+    /// Whether they are refused.
+    down: bool,
+    /// The share of the capacity that is left.
+    share: f64,
+    /// The probability of an error after the service.
+    failures: f64,
+    /// The probability that a message is lost.
+    loss: f64,
+}
+
+/// Requests of one class: of what is served.
 #[derive(Debug)]
-pub(crate) struct Server {
-    queue: VecDeque<Key>,
-    /// The most that may be queued at full capacity.
-    most: usize,
-    workers: u32,
-    busy: u32,
+struct Kind {
     /// The mean service time in nanoseconds.
     mean: u64,
     time: ServiceTime,
+    now: Condition,
+}
+
+/// The state of a node.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// What is queued, with its class.
+    queue: VecDeque<(Key, u8)>,
+    /// The most that may be queued.
+    most: usize,
+    /// Whether that is a time, of which less fits in at less than full capacity.
+    most_is_time: bool,
+    workers: u32,
+    busy: u32,
+    kinds: Vec<Kind>,
     /// What one refusal costs, in nanoseconds of service.
     reject_cost: u64,
     /// Refusals not yet paid for: the next service pays.
     debt: u64,
-    outage: Option<Effect>,
+    /// Whether no service begins.
+    stalled: bool,
+    /// The share of the capacity that is left for all classes.
+    share: f64,
     intake: Intake,
     /// What refusals of the limiter say about time.
     says: ServiceRetryAfter,
@@ -43,23 +71,49 @@ pub(crate) struct Server {
     pub(crate) version: u64,
     times: Stream,
     luck: Stream,
+    losses: Stream,
     failures: f64,
 }
 
 impl Server {
-    pub(crate) fn new(config: &Service, times: Stream, luck: Stream) -> Self {
-        let mean = f64::from(config.workers) * SECOND as f64 / config.capacity;
-        let most = |nanos: u64| (nanos as f64 / SECOND as f64 * config.capacity) as usize;
+    /// A node of the service, with the streams of its service times, of its errors and of its losses.
+    pub(crate) fn new(scenario: &Scenario, [times, luck, losses]: [Stream; 3]) -> Self {
+        let config = &scenario.service;
+        let nodes = f64::from(config.nodes);
+        let mean = nodes * f64::from(config.workers) * SECOND as f64 / config.capacity;
+        let per_second = scenario.capacity() / nodes;
+        let most = |nanos: u64| (nanos as f64 / SECOND as f64 * per_second) as usize;
+        let well = Condition {
+            down: false,
+            share: 1.0,
+            failures: config.failures,
+            loss: 0.0,
+        };
+        let kind = |cost: f64, time: Option<ServiceTime>| Kind {
+            mean: rounded(mean * cost),
+            time: time.unwrap_or(config.time),
+            now: well,
+        };
+        let classes = scenario.clients.classes.iter();
+        let mut kinds: Vec<Kind> = classes.map(|class| kind(class.cost, class.time)).collect();
+        if kinds.is_empty() {
+            kinds.push(kind(1.0, None));
+        }
         Self {
             queue: VecDeque::new(),
-            most: config.queue.map_or(usize::MAX, most),
+            most: match config.queue {
+                None => usize::MAX,
+                Some(QueueBound::Time(nanos)) => most(nanos),
+                Some(QueueBound::Attempts(attempts)) => attempts as usize,
+            },
+            most_is_time: matches!(config.queue, Some(QueueBound::Time(_))),
             workers: config.workers,
             busy: 0,
-            mean: rounded(mean),
-            time: config.time,
+            kinds,
             reject_cost: rounded(mean * config.reject_cost),
             debt: 0,
-            outage: None,
+            stalled: false,
+            share: 1.0,
             intake: intake(config),
             says: config
                 .limiter
@@ -67,16 +121,66 @@ impl Server {
             version: 0,
             times,
             luck,
+            losses,
             failures: config.failures,
         }
     }
 
-    pub(crate) fn set_outage(&mut self, effect: Option<Effect>) {
-        self.outage = effect;
+    /// What happens at this node from now on: effects, each with the class that it concerns, or all.
+    pub(crate) fn set_effects(&mut self, effects: impl Iterator<Item = (Effect, Option<u8>)>) {
+        self.stalled = false;
+        self.share = 1.0;
+        for kind in &mut self.kinds {
+            kind.now = Condition {
+                down: false,
+                share: 1.0,
+                failures: self.failures,
+                loss: 0.0,
+            };
+        }
+        for (effect, class) in effects {
+            match (effect, class) {
+                (Effect::Stall, _) => self.stalled = true,
+                (Effect::Brownout(share), None) => self.share *= share,
+                _ => {}
+            }
+            let concerned = |index: usize| class.is_none_or(|class| usize::from(class) == index);
+            let kinds = self.kinds.iter_mut().enumerate();
+            for (_, kind) in kinds.filter(|(index, _)| concerned(*index)) {
+                let now = &mut kind.now;
+                match effect {
+                    Effect::Blackout | Effect::Restart => now.down = true,
+                    Effect::Brownout(share) => now.share *= share,
+                    Effect::Failures(more) => now.failures = either(now.failures, more),
+                    Effect::Loss(more) => now.loss = either(now.loss, more),
+                    Effect::Stall => {}
+                }
+            }
+        }
     }
 
-    pub(crate) fn is_blacked_out(&self) -> bool {
-        self.outage == Some(Effect::Blackout)
+    fn kind(&self, class: u8) -> &Kind {
+        &self.kinds[usize::from(class)]
+    }
+
+    pub(crate) fn is_blacked_out(&self, class: u8) -> bool {
+        self.kind(class).now.down
+    }
+
+    /// Whether an attempt of the class that comes here, or the answer to one, is lost.
+    pub(crate) fn loses(&mut self, class: u8) -> bool {
+        let loss = self.kind(class).now.loss;
+        loss > 0.0 && self.losses.happens(loss)
+    }
+
+    /// Attempts that are queued or served.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.queue.len() + self.busy as usize
+    }
+
+    /// Takes all that is queued.
+    pub(crate) fn take_queue(&mut self) -> Vec<Key> {
+        self.queue.drain(..).map(|(attempt, _)| attempt).collect()
     }
 
     /// Whether an attempt that arrives comes as far as the queue: the attempt of this number, by the
@@ -86,8 +190,9 @@ impl Server {
         now: u64,
         attempt: u32,
         key: Option<u64>,
+        class: u8,
     ) -> Result<(), Refused> {
-        if self.is_blacked_out() {
+        if self.is_blacked_out(class) {
             return Err(Refused::Down);
         }
         let queued = self.queued();
@@ -116,17 +221,17 @@ impl Server {
     }
 
     /// Queues the attempt; false if it is refused.
-    pub(crate) fn enter(&mut self, attempt: Key) -> bool {
-        // The bound is a time: at half the speed, half as many take it.
-        let most = match self.outage {
-            Some(Effect::Brownout(share)) => (self.most as f64 * share) as usize,
-            _ => self.most,
+    pub(crate) fn enter(&mut self, attempt: Key, class: u8) -> bool {
+        // Of a bound that is a time: at half the speed, half as many take it.
+        let most = match self.most_is_time && self.share < 1.0 {
+            true => (self.most as f64 * self.share) as usize,
+            false => self.most,
         };
         if self.queue.len() >= most && self.busy >= self.workers {
             self.pay_refusal();
             return false;
         }
-        self.queue.push_back(attempt);
+        self.queue.push_back((attempt, class));
         true
     }
 
@@ -137,42 +242,53 @@ impl Server {
         }
     }
 
-    /// Begins the next service if there is one and a worker is free; returns how long it takes.
+    /// Begins the next service if there is one and a worker is free; returns its class and how long it takes.
     /// What `is_wanted` denies is dropped.
-    pub(crate) fn begin(&mut self, mut is_wanted: impl FnMut(Key) -> bool) -> Option<(Key, u64)> {
-        if self.busy >= self.workers || self.outage == Some(Effect::Stall) {
+    pub(crate) fn begin(
+        &mut self,
+        mut is_wanted: impl FnMut(Key) -> bool,
+    ) -> Option<(Key, u8, u64)> {
+        if self.busy >= self.workers || self.stalled {
             return None;
         }
-        let attempt = loop {
-            let attempt = self.queue.pop_front()?;
+        let (attempt, class) = loop {
+            let (attempt, class) = self.queue.pop_front()?;
             if is_wanted(attempt) {
-                break attempt;
+                break (attempt, class);
             }
         };
         self.busy += 1;
-        let time = match self.time {
-            ServiceTime::Exponential => self.times.exponential(self.mean),
-            ServiceTime::Constant => self.mean,
+        let &Kind { mean, time, now } = self.kind(class);
+        let time = match time {
+            ServiceTime::Exponential => self.times.exponential(mean),
+            ServiceTime::Constant => mean,
             // The mean of a lognormal is its median · exp(σ²/2).
             ServiceTime::Lognormal(sigma) => {
-                let median = self.mean as f64 * libm::exp(-sigma * sigma / 2.0);
+                let median = mean as f64 * libm::exp(-sigma * sigma / 2.0);
                 self.times.lognormal(rounded(median), sigma)
             }
         };
-        let time = match self.outage {
-            Some(Effect::Brownout(share)) => rounded(time as f64 / share),
-            _ => time,
+        let time = match now.share < 1.0 {
+            true => rounded(time as f64 / now.share),
+            false => time,
         };
-        Some((attempt, time.saturating_add(std::mem::take(&mut self.debt))))
+        let time = time.saturating_add(std::mem::take(&mut self.debt));
+        Some((attempt, class, time))
     }
 
-    /// A service is over; whether it succeeded.
-    pub(crate) fn end(&mut self, now: u64) -> bool {
+    /// A service of the class is over; whether it succeeded.
+    pub(crate) fn end(&mut self, now: u64, class: u8) -> bool {
         self.busy -= 1;
         let queued = self.queued();
         self.intake.on_done(Instant::from_nanos(now), queued);
-        !self.luck.happens(self.failures)
+        let failures = self.kind(class).now.failures;
+        !self.luck.happens(failures)
     }
+}
+
+/// The probability of one of two events that do not depend on each other.
+fn either(one: f64, other: f64) -> f64 {
+    1.0 - (1.0 - one) * (1.0 - other)
 }
 
 /// The limiter and the shedder of a service, which were checked when the scenario was read.

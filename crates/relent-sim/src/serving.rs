@@ -5,11 +5,11 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use relent_core::Advice;
 
+use crate::cluster::Cluster;
 use crate::limiter::Hinted;
-use crate::scenario::{Effect, Scenario};
-use crate::server::{Refused, Server};
+use crate::scenario::{Effect, Scenario, Span};
+use crate::server::Refused;
 use crate::slab::Key;
-use crate::stream::{LUCK, SERVICE, Stream};
 
 /// An attempt that arrives at a [`Serving`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +31,8 @@ pub enum ServiceAnswer {
     Failure {
         /// Whether the caller is told not to retry.
         do_not_retry: bool,
+        /// What a refusal says about time.
+        wait: Option<Wait>,
     },
     /// Refused by the limiter.
     Throttled(Option<Wait>),
@@ -72,11 +74,14 @@ pub struct Wait {
 /// ```
 #[derive(Debug)]
 pub struct Serving {
-    server: Server,
+    cluster: Cluster,
     /// What is still to begin or end, in order.
-    outages: VecDeque<(u64, Option<Effect>)>,
-    /// Services that run: when each ends, and whose it is.
-    running: BinaryHeap<Reverse<(u64, u32)>>,
+    outages: VecDeque<(u64, Span, bool)>,
+    effects: Vec<Effect>,
+    /// What a refusal says about time.
+    retry_after: Option<Wait>,
+    /// Services that run: when each ends, whose it is, and at which node.
+    running: BinaryHeap<Reverse<(u64, u32, u16)>>,
     answers: VecDeque<(u32, ServiceAnswer)>,
     executions: u64,
 }
@@ -86,16 +91,23 @@ impl Serving {
     /// long as attempts arrive in the same order.
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
-        let stream = |index| Stream::new(seed, index);
-        let outages = scenario.outages.iter();
+        let mut outages: Vec<_> = scenario
+            .spans()
+            .flat_map(|span| [(span.at, span, true), (span.end, span, false)])
+            .collect();
+        outages.sort_by_key(|(at, ..)| *at);
         Self {
-            server: Server::new(&scenario.service, stream(SERVICE), stream(LUCK)),
-            outages: outages
-                .flat_map(|outage| {
-                    let ends = outage.at + outage.lasts;
-                    [(outage.at, Some(outage.effect)), (ends, None)]
-                })
+            cluster: Cluster::new(scenario, seed),
+            outages: outages.into(),
+            effects: scenario
+                .outages
+                .iter()
+                .map(|outage| outage.effect)
                 .collect(),
+            retry_after: scenario.service.retry_after.map(|nanos| Wait {
+                nanos,
+                ticket: false,
+            }),
             running: BinaryHeap::new(),
             answers: VecDeque::new(),
             executions: 0,
@@ -103,53 +115,82 @@ impl Serving {
     }
 
     /// An attempt arrives: its answer, if it has one at once. `None`: it is queued, and
-    /// [`answers`](Self::answers) has its answer later.
+    /// [`answers`](Self::answers) has its answer later; or it is lost, and has none.
     pub fn arrive(&mut self, now: u64, attempt: ArrivingAttempt) -> Option<ServiceAnswer> {
         self.advance(now);
         let ArrivingAttempt { id, number, key } = attempt;
-        if let Err(refused) = self.server.judge(now, number, key) {
-            return Some(match refused {
-                Refused::Throttled(hinted) => ServiceAnswer::Throttled(wait(hinted)),
-                Refused::Shed(advice) => failure(advice == Advice::DoNotRetry),
-                Refused::Down => failure(false),
-            });
+        let node = self.cluster.choose();
+        let server = self.cluster.node(node);
+        if server.loses(CLASS) {
+            return None;
         }
-        if !self.server.enter(Key {
-            index: id,
-            stamp: 0,
-        }) {
-            return Some(failure(false));
+        let refused = match server.judge(now, number, key, CLASS) {
+            Ok(()) => {
+                let attempt = Key {
+                    index: id,
+                    stamp: 0,
+                };
+                if server.enter(attempt, CLASS) {
+                    self.begin(now, node);
+                    return None;
+                }
+                Refused::Down
+            }
+            Err(refused) => refused,
+        };
+        if self.cluster.node(node).loses(CLASS) {
+            return None;
         }
-        self.begin(now);
-        None
+        Some(match refused {
+            Refused::Throttled(hinted) => ServiceAnswer::Throttled(wait(hinted)),
+            Refused::Shed(advice) => ServiceAnswer::Failure {
+                do_not_retry: advice == Advice::DoNotRetry,
+                wait: None,
+            },
+            Refused::Down => ServiceAnswer::Failure {
+                do_not_retry: false,
+                wait: self.retry_after,
+            },
+        })
     }
 
     /// Lets everything happen that is to happen until `now`.
     pub fn advance(&mut self, now: u64) {
         while let Some(at) = self.next().filter(|at| *at <= now) {
-            let outage = self.outages.front().filter(|(begins, _)| *begins == at);
-            if let Some((_, effect)) = outage.copied() {
+            let outage = self.outages.front().filter(|(begins, ..)| *begins == at);
+            if let Some((_, span, begins)) = outage.copied() {
                 self.outages.pop_front();
-                self.server.set_outage(effect);
-            } else if let Some(Reverse((_, id))) = self.running.pop() {
-                let answer = match self.server.end(at) {
+                if begins && self.effects.get(span.outage) == Some(&Effect::Restart) {
+                    for attempt in self.cluster.take_queues(span) {
+                        self.answers.push_back((attempt.index, FAILED));
+                    }
+                }
+                self.cluster.set_outage(span, begins);
+                for node in 0..self.cluster.nodes() {
+                    self.begin(at, node);
+                }
+            } else if let Some(Reverse((_, id, node))) = self.running.pop() {
+                let server = self.cluster.node(node);
+                let answer = match server.end(at, CLASS) {
                     true => {
                         self.executions += 1;
                         ServiceAnswer::Success
                     }
-                    false => failure(false),
+                    false => FAILED,
                 };
-                self.answers.push_back((id, answer));
+                if !server.loses(CLASS) {
+                    self.answers.push_back((id, answer));
+                }
+                self.begin(at, node);
             }
-            self.begin(at);
         }
     }
 
     /// When something happens next, if nobody arrives before.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
-        let outage = self.outages.front().map(|(at, _)| *at);
-        let service = self.running.peek().map(|Reverse((at, _))| *at);
+        let outage = self.outages.front().map(|(at, ..)| *at);
+        let service = self.running.peek().map(|Reverse((at, ..))| *at);
         outage.into_iter().chain(service).min()
     }
 
@@ -164,18 +205,22 @@ impl Serving {
         self.executions
     }
 
-    /// Lets free workers begin.
-    fn begin(&mut self, now: u64) {
-        while let Some((attempt, time)) = self.server.begin(|_| true) {
+    /// Lets free workers of the node begin.
+    fn begin(&mut self, now: u64, node: u16) {
+        while let Some((attempt, _, time)) = self.cluster.node(node).begin(|_| true) {
             self.running
-                .push(Reverse((now.saturating_add(time), attempt.index)));
+                .push(Reverse((now.saturating_add(time), attempt.index, node)));
         }
     }
 }
 
-const fn failure(do_not_retry: bool) -> ServiceAnswer {
-    ServiceAnswer::Failure { do_not_retry }
-}
+/// The class of all attempts: from outside they are alike.
+const CLASS: u8 = 0;
+
+const FAILED: ServiceAnswer = ServiceAnswer::Failure {
+    do_not_retry: false,
+    wait: None,
+};
 
 fn wait(hinted: Hinted) -> Option<Wait> {
     match hinted {

@@ -86,6 +86,17 @@ impl<T> Slab<T> {
         self.stamps.get(key.index as usize) == Some(&key.stamp)
     }
 
+    /// The numbers of all values.
+    pub(crate) fn taken(&self) -> Vec<u32> {
+        let mut free = vec![false; self.values.len()];
+        for index in &self.free {
+            free[*index as usize] = true;
+        }
+        let all = (0..).zip(free);
+        all.filter_map(|(index, free)| (!free).then_some(index))
+            .collect()
+    }
+
     /// The value of this key, unless it is gone.
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         self.has(key).then(|| &self[key.index])

@@ -27,6 +27,11 @@ pub(crate) const JOBS: u64 = 6;
 pub(crate) const LOSS: u64 = 7;
 pub(crate) const BACKLOG: u64 = 8;
 pub(crate) const DESTINATIONS: u64 = 9;
+pub(crate) const CLASSES: u64 = 10;
+pub(crate) const BALANCER: u64 = 11;
+pub(crate) const WAYS_LOST: u64 = 12;
+/// The streams of every node but the first.
+pub(crate) const NODES: u64 = 1 << 30;
 /// One for each process.
 pub(crate) const CLOCKS: u64 = 1 << 31;
 pub(crate) const SESSIONS: u64 = 1 << 32;

@@ -3,6 +3,7 @@
 //! What clients do about it is in [`calls`].
 
 mod calls;
+mod restarts;
 
 use std::hint::black_box;
 
@@ -10,14 +11,15 @@ use relent_core::{Advice, Policy};
 
 use crate::arrivals;
 use crate::client::{Attempt, Client, Event, Reply};
+use crate::cluster::{Cluster, Target};
 use crate::destinations::Destinations;
 use crate::network::Network;
 use crate::queue::Queue;
 use crate::recorder::Recorder;
-use crate::scenario::{Arrivals, Model, Scenario, WaitFormat};
-use crate::server::{Refused, Server};
+use crate::scenario::{Arrivals, DestinationOf, Effect, Model, Scenario, Span, WaitFormat};
+use crate::server::Refused;
 use crate::slab::{Key, Slab};
-use crate::stream::{ARRIVALS, BACKLOG, DESTINATIONS, JOBS, LUCK, POPULATION, SERVICE, Stream};
+use crate::stream::{ARRIVALS, BACKLOG, CLASSES, DESTINATIONS, JOBS, POPULATION, Stream};
 use crate::too_many_events::TooManyEvents;
 use crate::wait_header::WaitHeader;
 
@@ -49,7 +51,8 @@ struct World<'a> {
     seed: u64,
     queue: Queue<Event>,
     network: Network,
-    server: Server,
+    cluster: Cluster,
+    spans: Vec<Span>,
     clients: Slab<Client>,
     attempts: Slab<Attempt>,
     destinations: Destinations,
@@ -61,19 +64,23 @@ struct World<'a> {
     arrivals: Stream,
     population: Stream,
     jobs: Stream,
+    classes: Stream,
 }
 
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario, policy: &'a Policy, seed: u64, recorder: Recorder) -> Self {
         let stream = |index| Stream::new(seed, index);
-        let destinations = scenario.clients.processes * u32::from(scenario.chain.layers);
+        let destinations = scenario.clients.processes
+            * u32::from(scenario.chain.layers)
+            * u32::from(places(scenario));
         Self {
             scenario,
             policy,
             seed,
             queue: Queue::new(),
             network: Network::new(&scenario.network, seed),
-            server: Server::new(&scenario.service, stream(SERVICE), stream(LUCK)),
+            cluster: Cluster::new(scenario, seed),
+            spans: scenario.spans().collect(),
             clients: Slab::new(),
             attempts: Slab::new(),
             destinations: Destinations::new(policy, destinations, stream(DESTINATIONS)),
@@ -83,15 +90,21 @@ impl<'a> World<'a> {
             arrivals: stream(ARRIVALS),
             population: stream(POPULATION),
             jobs: stream(JOBS),
+            classes: stream(CLASSES),
         }
     }
 
     /// Puts the first events into the queue.
     fn open(&mut self) {
-        for (index, outage) in (0..).zip(&self.scenario.outages) {
+        for (index, span) in (0..).zip(&self.spans) {
             let begins = |begins| Event::Outage { index, begins };
-            self.queue.push(outage.at, begins(true));
-            self.queue.push(outage.at + outage.lasts, begins(false));
+            self.queue.push(span.at, begins(true));
+            self.queue.push(span.end, begins(false));
+        }
+        for restart in &self.scenario.clients.restarts {
+            for (at, part) in restarts::parts(*restart, self.scenario.clients.processes) {
+                self.queue.push(at, Event::Restart(part));
+            }
         }
         for at in arrivals::first(&self.scenario.clients.arrivals, &mut self.arrivals) {
             self.queue.push(at, Event::Request);
@@ -139,7 +152,7 @@ impl<'a> World<'a> {
                 }
                 wanted
             }
-            Event::Reach(key) | Event::Answer(key, _) => {
+            Event::Reach(key, _) | Event::Answer(key, _) => {
                 look(key);
                 true
             }
@@ -155,35 +168,26 @@ impl<'a> World<'a> {
                 if !matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
                     self.next_request(now);
                 }
-                self.make(now, 0, Key::NONE);
+                self.make(now);
             }
-            Event::Backlog => self.make(now, 0, Key::NONE),
-            Event::Outage { index, begins } => {
-                let outage = self.scenario.outages.get(index as usize);
-                let effect = outage.filter(|_| begins).map(|outage| outage.effect);
-                self.server.set_outage(effect);
-                self.serve(now);
-            }
-            Event::Call { parent, layer } => {
+            Event::Backlog => self.make(now),
+            Event::Outage { index, begins } => self.on_outage(now, index, begins),
+            Event::Restart(processes) => self.restart(now, processes),
+            Event::Call {
+                parent,
+                layer,
+                class,
+            } => {
                 // Who has gone away has said so where that is heard.
                 if !self.scenario.service.cancellation || self.attempts.has(parent) {
-                    self.make(now, layer, parent);
+                    self.make_of(now, layer, parent, class);
                 }
             }
             Event::Ask(client) if self.clients.has(client) => self.on_time(now, client.index),
             Event::Hedge(client) if self.clients.has(client) => self.on_hedge(now, client.index),
-            Event::Reach(attempt) => self.reach(now, attempt),
+            Event::Reach(attempt, target) => self.reach(now, attempt, target),
             Event::Write(attempt, version) => self.write(now, attempt, version),
-            Event::Served(attempt) => {
-                let succeeded = self.server.end(now);
-                if succeeded {
-                    self.recorder.on_execution();
-                    self.answer(now, attempt, Reply::Success);
-                } else {
-                    self.answer(now, attempt, Reply::Failure);
-                }
-                self.serve(now);
-            }
+            Event::Served(attempt, target) => self.on_served(now, attempt, target),
             Event::Answer(attempt, reply) if self.attempts.has(attempt) => {
                 self.on_answer(now, attempt, reply);
             }
@@ -192,19 +196,77 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends an attempt to the layer below, or to the service.
-    fn send(&mut self, now: u64, attempt: Key, layer: u8) {
+    /// An outage begins or is over.
+    fn on_outage(&mut self, now: u64, index: u32, begins: bool) {
+        let span = self.spans[index as usize];
+        let effect = self.scenario.outages[span.outage].effect;
+        if begins && effect == Effect::Restart {
+            for attempt in self.cluster.take_queues(span) {
+                self.answer(now, attempt, Reply::Failure);
+            }
+        }
+        self.cluster.set_outage(span, begins);
+        for node in 0..self.cluster.nodes() {
+            self.serve(now, node);
+        }
+    }
+
+    /// The service of an attempt is over.
+    fn on_served(&mut self, now: u64, attempt: Key, target: Target) {
+        let server = self.cluster.node(target.node);
+        let reply = match server.end(now, target.class) {
+            true => Reply::Success,
+            false => Reply::Failure,
+        };
+        if matches!(reply, Reply::Success) {
+            self.recorder.on_execution();
+        }
+        self.answer_from(now, attempt, target, reply);
+        self.serve(now, target.node);
+    }
+
+    /// Sends an attempt of the client to the layer below, or to the service.
+    fn send(&mut self, now: u64, attempt: Key, index: u32) {
         if self.loses() {
             return;
         }
+        let Client { layer, class, .. } = self.clients[index];
         let layer = layer + 1;
         let event = if layer < self.scenario.chain.layers {
-            let parent = attempt;
-            Event::Call { parent, layer }
+            Event::Call {
+                parent: attempt,
+                layer,
+                class,
+            }
         } else {
-            Event::Reach(attempt)
+            let node = self.node_of(index);
+            Event::Reach(attempt, Target { node, class })
         };
         self.after_a_way(now, event);
+    }
+
+    /// Where an attempt of the client goes, as far as that is known when it is sent.
+    fn node_of(&mut self, index: u32) -> u16 {
+        match self.scenario.clients.destination {
+            // The remainder is below the number of nodes.
+            DestinationOf::Node => {
+                (self.clients[index].destination % u32::from(self.cluster.nodes())) as u16
+            }
+            DestinationOf::Service if self.cluster.is_sticky() => {
+                let process = self.process(index);
+                self.cluster.node_of(process)
+            }
+            DestinationOf::Service => Target::ANY,
+        }
+    }
+
+    /// Sends an answer back from a node.
+    fn answer_from(&mut self, now: u64, attempt: Key, target: Target, reply: Reply) {
+        if self.cluster.node(target.node).loses(target.class) {
+            self.recorder.on_drop();
+        } else {
+            self.answer(now, attempt, reply);
+        }
     }
 
     /// Sends an answer back.
@@ -228,15 +290,25 @@ impl<'a> World<'a> {
     }
 
     /// An attempt reaches the service.
-    fn reach(&mut self, now: u64, attempt: Key) {
+    fn reach(&mut self, now: u64, attempt: Key, target: Target) {
+        let class = target.class;
+        let node = match target.node {
+            Target::ANY => self.cluster.choose(),
+            node => node,
+        };
+        let target = Target { node, class };
         if self.scenario.service.model == Model::Row {
             // It reads; that it attempts to write is seen when it does. What it reads comes back to
             // it, and what it writes goes there again.
             if !self.loses() && !self.loses() {
                 let way = self.network.way() + self.network.way();
-                let write = Event::Write(attempt, self.server.version);
+                let write = Event::Write(attempt, self.cluster.node(node).version);
                 self.queue.push(now.saturating_add(way), write);
             }
+            return;
+        }
+        if self.cluster.node(node).loses(class) {
+            self.recorder.on_drop();
             return;
         }
         self.recorder.on_attempt(now);
@@ -251,25 +323,33 @@ impl<'a> World<'a> {
         let key = client.map(|client| u64::from(client.number));
         let done = caller.and_then(|attempt| self.done.get(attempt.client as usize));
         let done = done.is_some_and(|done| now >= *done);
-        if let Err(refused) = self.server.judge(now, number, key) {
+        let server = self.cluster.node(node);
+        if let Err(refused) = server.judge(now, number, key, class) {
             let reply = match refused {
                 Refused::Throttled(hinted) => {
                     Reply::Throttled(WaitHeader::write(self.wait_format(), now, hinted))
                 }
                 Refused::Shed(Advice::DoNotRetry) => Reply::Exhausted,
-                Refused::Shed(Advice::None | Advice::DoRetry) | Refused::Down => Reply::Failure,
+                Refused::Shed(Advice::None | Advice::DoRetry) => Reply::Failure,
+                Refused::Down => self.refusal(),
             };
-            return self.answer(now, attempt, reply);
+            return self.answer_from(now, attempt, target, reply);
         }
         if let Model::Job { .. } = self.scenario.service.model {
             let reply = if done { Reply::Success } else { Reply::Pending };
             return self.answer(now, attempt, reply);
         }
-        if self.server.enter(attempt) {
-            self.serve(now);
+        if server.enter(attempt, class) {
+            self.serve(now, node);
         } else {
-            self.answer(now, attempt, Reply::Failure);
+            self.answer_from(now, attempt, target, self.refusal());
         }
+    }
+
+    /// What a service says that is down, or whose queue is full.
+    fn refusal(&self) -> Reply {
+        let retry_after = self.scenario.service.retry_after;
+        retry_after.map_or(Reply::Failure, |after| Reply::Refused { after })
     }
 
     fn wait_format(&self) -> WaitFormat {
@@ -279,11 +359,13 @@ impl<'a> World<'a> {
 
     fn write(&mut self, now: u64, attempt: Key, version: u64) {
         self.recorder.on_attempt(now);
-        if self.server.is_blacked_out() {
-            return self.answer(now, attempt, Reply::Failure);
+        let server = self.cluster.node(0);
+        if server.is_blacked_out(0) {
+            let reply = self.refusal();
+            return self.answer(now, attempt, reply);
         }
-        if version == self.server.version {
-            self.server.version += 1;
+        if version == server.version {
+            server.version += 1;
             self.recorder.on_execution();
             self.answer(now, attempt, Reply::Success);
         } else {
@@ -291,16 +373,26 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Lets free workers begin.
-    fn serve(&mut self, now: u64) {
+    /// Lets free workers of the node begin.
+    fn serve(&mut self, now: u64, node: u16) {
         let Self {
-            attempts, server, ..
+            attempts, cluster, ..
         } = self;
+        let server = cluster.node(node);
         let cancellation = self.scenario.service.cancellation;
         let is_wanted = |attempt: Key| !cancellation || attempts.has(attempt);
-        while let Some((attempt, time)) = server.begin(is_wanted) {
+        while let Some((attempt, class, time)) = server.begin(is_wanted) {
+            let target = Target { node, class };
             self.queue
-                .push(now.saturating_add(time), Event::Served(attempt));
+                .push(now.saturating_add(time), Event::Served(attempt, target));
         }
+    }
+}
+
+/// The destinations that each process has in each layer.
+const fn places(scenario: &Scenario) -> u16 {
+    match scenario.clients.destination {
+        DestinationOf::Service => 1,
+        DestinationOf::Node => scenario.service.nodes,
     }
 }

@@ -158,6 +158,9 @@ const fn name(effect: Effect) -> &'static str {
         Effect::Blackout => "blackout",
         Effect::Stall => "stall",
         Effect::Brownout(_) => "brownout",
+        Effect::Restart => "restart",
+        Effect::Failures(_) => "failures",
+        Effect::Loss(_) => "loss",
     }
 }
 
@@ -202,10 +205,9 @@ pub(super) fn draw(
     };
     let mut plot = frame(area, &x, &y, ("per second", &cut))?;
 
-    for outage in &scenario.outages {
-        let (from, to) = (outage.at, outage.at.saturating_add(outage.lasts));
-        let from = from as f64 / size;
-        let to = (to.min(scale.end())) as f64 / size;
+    for span in scenario.spans() {
+        let from = span.at as f64 / size;
+        let to = (span.end.min(scale.end())) as f64 / size;
         let corners = [(from, scale.top), (to, 0.0)];
         plot.draw_series([Rectangle::new(corners, Swatch::Outage.color().filled())])?;
     }
@@ -232,10 +234,14 @@ pub(super) fn draw(
     if let Some((limit, what)) = scale.ceiling {
         // A brownout leaves a part of the capacity; a limiter knows nothing of it.
         let mut points = vec![(0.0, limit)];
-        for outage in &scenario.outages {
-            if let (Effect::Brownout(share), None) = (outage.effect, &scenario.service.limiter) {
-                let to = outage.at.saturating_add(outage.lasts);
-                let (from, to) = (outage.at as f64 / size, to as f64 / size);
+        let mut spans: Vec<_> = scenario.spans().collect();
+        spans.sort_by_key(|span| span.at);
+        for span in spans {
+            let outage = &scenario.outages[span.outage];
+            if let (Effect::Brownout(share), None, true) =
+                (outage.effect, &scenario.service.limiter, outage.is_total())
+            {
+                let (from, to) = (span.at as f64 / size, span.end as f64 / size);
                 let left = limit * share;
                 points.extend([(from, limit), (from, left), (to, left), (to, limit)]);
             }
@@ -319,8 +325,12 @@ fn describe(
         let during = during.unwrap_or_default();
         let sum = |swatch| during.iter().map(|bin| count(bin, swatch)).sum::<u64>();
         let span = (during.len() as u64).max(1) * scale.width;
+        let again = match outage.times {
+            1 => String::new(),
+            times => format!(", the first of {times},"),
+        };
         words += &format!(
-            " In the {} from {} to {} there are {} attempts and {} successes per second on average.",
+            " In the {} from {} to {}{again} there are {} attempts and {} successes per second on average.",
             name(outage.effect),
             time(outage.at),
             time(end),

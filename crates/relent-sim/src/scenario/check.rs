@@ -1,18 +1,19 @@
 //! Which values of a scenario are accepted.
 
 use super::{
-    Arrivals, Backlog, Chain, Effect, Model, Network, SECOND, Scenario, Service, ServiceTime,
+    Access, Arrivals, Backlog, Balancer, Chain, Clients, DestinationOf, Model, Network, SECOND,
+    Scenario, Service, ServiceTime,
 };
 
 /// The longest time a scenario may name: a day.
-const LONGEST: u64 = 86_400 * SECOND;
+pub(super) const LONGEST: u64 = 86_400 * SECOND;
 /// The most requests of one run.
 const MOST_REQUESTS: f64 = 10_000_000.0;
 
 const RATE: &str = "a number of requests per second above 0, up to 1000000";
 
 /// Nothing, or the key of a value and what is accepted in its place.
-type Checked = Result<(), (&'static str, &'static str)>;
+pub(super) type Checked = Result<(), (&'static str, &'static str)>;
 
 impl Scenario {
     /// The first value that is not accepted: its key, and what is.
@@ -45,14 +46,56 @@ impl Scenario {
                 rate,
                 on,
                 off,
+                idle,
                 lasts,
             } => {
                 ensure(positive(rate), "rate", RATE)?;
                 time(on, "on")?;
                 time(off, "off")?;
                 time(lasts, "for")?;
+                ensure(
+                    (0.0..=rate).contains(&idle),
+                    "idle",
+                    "a number of requests per second from 0 up to that of the bursts",
+                )?;
                 let bursts = (lasts as f64 / (on + off) as f64).ceil();
-                rate * on.min(lasts) as f64 / SECOND as f64 * bursts
+                let pauses = idle * lasts as f64 / SECOND as f64;
+                rate * on.min(lasts) as f64 / SECOND as f64 * bursts + pauses
+            }
+            Arrivals::Curve { ref points, lasts } => {
+                time(lasts, "for")?;
+                let first = points.first().is_some_and(|point| point.at == 0);
+                ensure(
+                    first && points.is_sorted_by_key(|point| point.at),
+                    "points",
+                    "a list of { at, rate } in order of time, the first at 0s",
+                )?;
+                let last = points.last().map_or(0, |point| point.at);
+                ensure(last <= LONGEST, "at", "a time up to 24h")?;
+                let most = points.iter().map(|point| point.rate).fold(0.0, f64::max);
+                let rates = points.iter().all(|point| (0.0..=1e6).contains(&point.rate));
+                ensure(
+                    rates && positive(most),
+                    "rate",
+                    "a number of requests per second from 0 to 1000000, and one of them above 0",
+                )?;
+                most * lasts as f64 / SECOND as f64
+            }
+            Arrivals::Wave {
+                rate,
+                swing,
+                period,
+                lasts,
+            } => {
+                ensure(positive(rate), "rate", RATE)?;
+                ensure(
+                    (0.0..=1.0).contains(&swing),
+                    "swing",
+                    "a share of the rate from 0 to 1",
+                )?;
+                time(period, "period")?;
+                time(lasts, "for")?;
+                rate * (1.0 + swing) * lasts as f64 / SECOND as f64
             }
             Arrivals::Saturated { clients, lasts } => {
                 ensure(
@@ -71,13 +114,24 @@ impl Scenario {
             "arrivals",
             "at most 10 million requests in one run",
         )?;
-        // One budget for each process of each layer.
-        let budgets = u64::from(self.clients.processes) * u64::from(self.chain.layers.max(1));
+        ensure(
+            (1..=1000).contains(&self.service.nodes),
+            "nodes",
+            "a number from 1 to 1000",
+        )?;
+        // One budget for each process of each layer, and for each node if those are destinations.
+        let nodes = match self.clients.destination {
+            DestinationOf::Service => 1,
+            DestinationOf::Node => u64::from(self.service.nodes),
+        };
+        let budgets =
+            u64::from(self.clients.processes) * u64::from(self.chain.layers.max(1)) * nodes;
         ensure(
             (1..=1_000_000).contains(&budgets),
             "processes",
-            "a number from 1 to 1000000, in all layers of a chain together",
+            "a number from 1 to 1000000, in all layers of a chain and for all destinations together",
         )?;
+        self.clients.check()?;
         time(self.clients.attempt_timeout, "attempt_timeout")?;
         time(self.clients.deadline, "deadline")?;
         ensure(
@@ -113,23 +167,7 @@ impl Scenario {
         }
         self.service.check()?;
         self.check_medium()?;
-        let mut before = 0;
-        for outage in &self.outages {
-            ensure(
-                outage.at >= before && outage.at <= LONGEST,
-                "at",
-                "outages are listed in order and do not overlap, all within 24h",
-            )?;
-            time(outage.lasts, "for")?;
-            if let Effect::Brownout(share) = outage.effect {
-                ensure(
-                    share > 0.0 && share <= 1.0,
-                    "brownout",
-                    "the share of the capacity that is left, above 0 up to 1; for none: \"stall\"",
-                )?;
-            }
-            before = outage.at + outage.lasts;
-        }
+        self.check_outages()?;
         ensure(
             (1..=8).contains(&self.chain.layers),
             "layers",
@@ -148,7 +186,12 @@ impl Scenario {
     fn check_medium(&self) -> Checked {
         let saturated = matches!(self.clients.arrivals, Arrivals::Saturated { .. });
         let Model::Medium {
-            slot, rate, frame, ..
+            slot,
+            rate,
+            frame,
+            overhead,
+            collision,
+            access,
         } = self.service.model
         else {
             return ensure(
@@ -177,6 +220,19 @@ impl Scenario {
             "frame",
             "at least 1 bit, and no more than a second of them",
         )?;
+        ensure(overhead <= SECOND, "overhead", "a time up to 1s")?;
+        ensure(
+            collision.is_none_or(|time| (1000..=SECOND).contains(&time)),
+            "collision",
+            "a time from 1us to 1s",
+        )?;
+        if let Access::Window(window) = access {
+            ensure(
+                (1..=65_536).contains(&window),
+                "window",
+                "a number of slots from 1 to 65536",
+            )?;
+        }
         let others = Self {
             network: Network::default(),
             outages: Vec::new(),
@@ -188,11 +244,57 @@ impl Scenario {
             ..self.clone()
         };
         ensure(
-            *self == others && self.clients.backlog.is_none(),
+            *self == others
+                && self.clients.backlog.is_none()
+                && self.clients.restarts.is_empty()
+                && self.clients.classes.is_empty(),
             "model",
-            "a medium is used alone: leave out network, outages, chain, clients.backlog and the \
-             rest of service",
+            "a medium is used alone: leave out network, outages, chain, clients.backlog, \
+             clients.classes, clients.restarts and the rest of service",
         )
+    }
+}
+
+impl Clients {
+    fn check(&self) -> Checked {
+        ensure(
+            self.classes.len() <= 250,
+            "classes",
+            "at most 250 kinds of requests",
+        )?;
+        for (index, class) in self.classes.iter().enumerate() {
+            let same = |other: &super::Class| other.name == class.name;
+            ensure(
+                !class.name.is_empty() && !self.classes[..index].iter().any(same),
+                "name",
+                "a name that no other class has",
+            )?;
+            ensure(
+                (1e-6..=1e6).contains(&class.share),
+                "share",
+                "a number above 0, relative to the other classes",
+            )?;
+            ensure(
+                (1e-6..=1e6).contains(&class.cost),
+                "cost",
+                "a multiple of the mean service time above 0, up to 1000000",
+            )?;
+            if let Some(ServiceTime::Lognormal(sigma)) = class.time {
+                ensure(sigma_is_fine(sigma), "lognormal", "a sigma from 0 to 5")?;
+            }
+            if let Some(deadline) = class.deadline {
+                time(deadline, "deadline")?;
+            }
+            if let Some(timeout) = class.attempt_timeout {
+                time(timeout, "attempt_timeout")?;
+            }
+        }
+        ensure(self.restarts.len() <= 100, "restarts", "at most 100")?;
+        for restart in &self.restarts {
+            ensure(restart.at <= LONGEST, "at", "a time up to 24h")?;
+            ensure(restart.over <= LONGEST, "over", "a time up to 24h")?;
+        }
+        Ok(())
     }
 }
 
@@ -217,10 +319,26 @@ impl Service {
         }
         if self.model != Model::Queue {
             ensure(
-                self.queue.is_none() && self.failures == 0.0 && self.shedder.is_none(),
+                self.queue.is_none()
+                    && self.failures == 0.0
+                    && self.shedder.is_none()
+                    && self.nodes == 1,
                 "model",
-                "`queue`, `failures` and `shedder` are of the model \"queue\"",
+                "`queue`, `failures`, `shedder` and `nodes` are of the model \"queue\"",
             )?;
+        }
+        ensure(
+            self.nodes > 1 || (self.balancer == Balancer::RoundRobin && !self.sticky),
+            "nodes",
+            "`balancer` and `sticky` need 2 nodes and more",
+        )?;
+        ensure(
+            self.nodes == 1 || self.limiter.is_none(),
+            "limiter",
+            "is of a service with one node: leave out `nodes`",
+        )?;
+        if let Some(delay) = self.retry_after {
+            time(delay, "retry_after")?;
         }
         ensure(
             (0.0..=100.0).contains(&self.reject_cost),
@@ -254,11 +372,11 @@ impl Service {
     }
 }
 
-fn ensure(holds: bool, key: &'static str, accepted: &'static str) -> Checked {
+pub(super) fn ensure(holds: bool, key: &'static str, accepted: &'static str) -> Checked {
     if holds { Ok(()) } else { Err((key, accepted)) }
 }
 
-fn time(nanos: u64, key: &'static str) -> Checked {
+pub(super) fn time(nanos: u64, key: &'static str) -> Checked {
     ensure(
         nanos > 0 && nanos <= LONGEST,
         key,

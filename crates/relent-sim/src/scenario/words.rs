@@ -4,7 +4,7 @@ use relent_core::parse_duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::ServiceRetryAfter;
+use super::{QueueBound, ServiceRetryAfter};
 
 /// Reads a duration such as "500ms".
 pub(super) fn nanos<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -12,15 +12,34 @@ pub(super) fn nanos<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error>
     parse(&text).map_err(D::Error::custom)
 }
 
-/// Reads "unbounded" as nothing, or the time that a queue may hold.
-pub(super) fn queue_bound<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    let text = String::deserialize(from)?;
-    if text == "unbounded" {
-        return Ok(None);
+/// Reads a duration that may be absent.
+pub(super) fn some_nanos<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    nanos(from).map(Some)
+}
+
+/// Reads "unbounded" as nothing, or the time or the number of attempts that a queue may hold.
+pub(super) fn queue_bound<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<QueueBound>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "a queue is \"unbounded\" or holds a time or a number of attempts"
+    )]
+    enum Written {
+        Attempts(u32),
+        Word(String),
     }
-    parse(&text).map(Some).map_err(|error| {
-        D::Error::custom(format!("a queue is \"unbounded\" or holds a time: {error}"))
-    })
+    match Written::deserialize(from)? {
+        Written::Attempts(attempts) => Ok(Some(QueueBound::Attempts(attempts))),
+        Written::Word(word) if word == "unbounded" => Ok(None),
+        Written::Word(time) => match parse(&time) {
+            Ok(time) => Ok(Some(QueueBound::Time(time))),
+            Err(error) => Err(D::Error::custom(format!(
+                "a queue is \"unbounded\" or holds a time or a number of attempts: {error}"
+            ))),
+        },
+    }
 }
 
 /// Reads what a limiter says.

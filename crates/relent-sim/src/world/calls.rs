@@ -1,15 +1,18 @@
 //! The transport of the simulated callers: it makes requests, waits, starts attempts and says how they
 //! ended. [`relent_core::Call`] decides.
 
+use std::time::Duration;
+
 use relent_core::{
     Budget, Call, CallOptions, Cause, Decision, Destination, Entered, Environment, Failure, Hint,
-    Holding, Instant, Next, Policy, Raced, Racer, Repeatable,
+    HintSource, Holding, Instant, Next, Policy, Raced, Racer, Repeatable,
 };
 
-use super::World;
+use super::{World, places};
+use crate::class;
 use crate::client::{Attempt, Client, Event, NOBODY, Reply};
 use crate::destinations::OneThread;
-use crate::scenario::{Arrivals, Model};
+use crate::scenario::{Arrivals, DestinationOf, Model};
 use crate::slab::Key;
 use crate::stream::{CLOCKS, SESSIONS, Stream};
 
@@ -50,11 +53,24 @@ impl Environment for Step<'_> {
 }
 
 impl World<'_> {
+    /// A client makes a request.
+    pub(super) fn make(&mut self, now: u64) {
+        let class = class::drawn(&self.scenario.clients, &mut self.classes);
+        self.make_of(now, 0, Key::NONE, class);
+    }
+
     /// A client makes a call at this layer; at the uppermost it is a request.
-    pub(super) fn make(&mut self, now: u64, layer: u8, parent: Key) {
+    pub(super) fn make_of(&mut self, now: u64, layer: u8, parent: Key, class: u8) {
         let clients = &self.scenario.clients;
         let process = self.population.below(clients.processes);
-        let destination = u32::from(layer) * clients.processes + process;
+        let mut destination = u32::from(layer) * clients.processes + process;
+        if clients.destination == DestinationOf::Node {
+            let node = match layer + 1 == self.scenario.chain.layers {
+                true => self.cluster.node_of(process),
+                false => 0,
+            };
+            destination = destination * u32::from(self.cluster.nodes()) + u32::from(node);
+        }
         let mut random = Stream::new(self.seed, SESSIONS + u64::from(self.made));
         let started = Instant::from_nanos(now);
         let step = Step {
@@ -62,7 +78,7 @@ impl World<'_> {
             destination: self.destinations.get(destination),
             random: &mut random,
             now: started,
-            deadline: Instant::from_nanos(now + clients.deadline),
+            deadline: Instant::from_nanos(now + class::deadline(clients, class)),
         };
         let options = CallOptions::new().repeatable(Repeatable::known(clients.repeatable));
         let client = self.clients.insert(Client {
@@ -73,6 +89,7 @@ impl World<'_> {
             attempt: NOBODY,
             destination,
             layer,
+            class,
         });
         let index = client.index;
         self.made = self.made.wrapping_add(1);
@@ -85,6 +102,7 @@ impl World<'_> {
         self.recorder.on_call_in(layer);
         if layer == 0 {
             self.recorder.on_request(now, process);
+            self.recorder.on_class(class, false);
             self.recorder.on_call(index);
         } else if let Some(attempt) = self.attempts.get_mut(parent) {
             attempt.child = index;
@@ -119,8 +137,9 @@ impl World<'_> {
 
     /// When the client goes away.
     fn deadline(&self, index: u32) -> u64 {
-        let started = self.clients[index].call.session().started();
-        started.as_nanos() + self.scenario.clients.deadline
+        let client = &self.clients[index];
+        let started = client.call.session().started();
+        started.as_nanos() + class::deadline(&self.scenario.clients, client.class)
     }
 
     /// Starts an attempt as soon as the call may.
@@ -240,16 +259,17 @@ impl World<'_> {
             racer,
         });
         client.attempt = attempt.index;
-        let layer = client.layer;
+        let (layer, class) = (client.layer, client.class);
         self.recorder.on_call_out(layer);
         if layer == 0 {
             self.recorder.on_start(index, now);
         }
-        let timeout = now.saturating_add(self.scenario.clients.attempt_timeout);
+        let timeout = class::attempt_timeout(&self.scenario.clients, class);
+        let timeout = now.saturating_add(timeout);
         let ends = ends.map_or(u64::MAX, Instant::as_nanos);
         let ends = timeout.min(deadline).min(ends);
         self.queue.push(ends, Event::Timeout(attempt));
-        self.send(now, attempt, layer);
+        self.send(now, attempt, index);
     }
 
     /// An attempt has lasted as long as it may.
@@ -282,6 +302,16 @@ impl World<'_> {
         Some(match reply {
             Reply::Success => return None,
             Reply::Failure => Failure::ambiguous().cause(status),
+            Reply::Refused { after } => {
+                let refused = match self.scenario.service.status {
+                    // With a delay these say that nothing was done (design rule 2).
+                    408 | 503 => Failure::not_processed(),
+                    _ => Failure::ambiguous(),
+                };
+                let hint = Hint::after(Duration::from_nanos(after));
+                let hint = hint.from_source(HintSource::RetryAfter);
+                refused.cause(status).hint(hint)
+            }
             Reply::Conflict => Failure::conflict(),
             Reply::Pending => Failure::pending(),
             Reply::Exhausted => Failure::ambiguous()
@@ -301,8 +331,9 @@ impl World<'_> {
     }
 
     /// The process of the client.
-    fn process(&self, index: u32) -> u32 {
-        self.clients[index].destination % self.scenario.clients.processes
+    pub(super) fn process(&self, index: u32) -> u32 {
+        let number = self.clients[index].destination / u32::from(places(self.scenario));
+        number % self.scenario.clients.processes
     }
 
     fn succeeded(&mut self, now: u64, index: u32, attempt: Key) {
@@ -388,7 +419,7 @@ impl World<'_> {
     }
 
     /// The call ends with this result, or with nobody to hear of it.
-    fn end(&mut self, now: u64, index: u32, reply: Option<Reply>) {
+    pub(super) fn end(&mut self, now: u64, index: u32, reply: Option<Reply>) {
         self.drop_attempts(now, index);
         if self.clients[index].call.holds() {
             self.step(now, index, |call, step| call.leave(step));
@@ -397,6 +428,7 @@ impl World<'_> {
         let client = &mut self.clients[index];
         let parent = std::mem::replace(&mut client.parent, Key::NONE);
         let made = client.call.session().started().as_nanos();
+        let class = client.class;
         self.clients.free(index);
         let Some(reply) = reply else { return };
         let succeeded = matches!(reply, Reply::Success);
@@ -409,6 +441,7 @@ impl World<'_> {
         }
         if succeeded {
             self.recorder.on_success(index, process, made, now);
+            self.recorder.on_class(class, true);
         }
         if matches!(self.scenario.clients.arrivals, Arrivals::Closed { .. }) {
             self.next_request(now);

@@ -94,7 +94,7 @@ impl Service {
         let status = Cause::Status(self.status);
         Err(match answer.await {
             ServiceAnswer::Success => return Ok(()),
-            ServiceAnswer::Failure { do_not_retry } => match do_not_retry {
+            ServiceAnswer::Failure { do_not_retry, .. } => match do_not_retry {
                 true => Failure::ambiguous()
                     .cause(status)
                     .hint(Hint::do_not_retry()),

@@ -1,0 +1,61 @@
+//! Restarts of client processes: their requests end without an answer, and what they learned is lost.
+
+use super::World;
+use crate::client::{Processes, Reply};
+use crate::scenario::Restart;
+
+/// The most steps of a restart in turn.
+const MOST_STEPS: u32 = 100;
+
+/// Who is restarted when.
+pub(super) fn parts(restart: Restart, processes: u32) -> impl Iterator<Item = (u64, Processes)> {
+    let steps = match restart.over {
+        0 => 1,
+        _ => processes.min(MOST_STEPS),
+    };
+    // The part of `all` that is over after so many steps.
+    let share = move |all: u64, step: u32| all * u64::from(step) / u64::from(steps);
+    (0..steps).map(move |step| {
+        let process = |step| share(u64::from(processes), step) as u32;
+        let (from, to) = (process(step), process(step + 1));
+        let at = restart.at + share(restart.over, step);
+        (at, Processes { from, to })
+    })
+}
+
+impl World<'_> {
+    /// The processes are restarted.
+    pub(super) fn restart(&mut self, now: u64, processes: Processes) {
+        let restarted = processes.from..processes.to;
+        for index in self.clients.taken() {
+            let client = &self.clients[index];
+            if client.layer == 0 && restarted.contains(&self.process(index)) {
+                self.end(now, index, Some(Reply::Failure));
+            }
+        }
+        let places = u32::from(super::places(self.scenario));
+        for destination in processes.from * places..processes.to * places {
+            self.destinations.renew(self.policy, destination);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_process_is_restarted_once_in_at_most_a_hundred_steps() {
+        for (processes, over, steps) in [(1, 5, 1), (7, 0, 1), (7, 70, 7), (1234, 1000, 100)] {
+            let parts: Vec<_> = parts(Restart { at: 3, over }, processes).collect();
+            assert_eq!(parts.len(), steps);
+            assert!(parts.iter().all(|(at, _)| (3..=3 + over).contains(at)));
+            let mut next = 0;
+            for (_, part) in parts {
+                assert_eq!(part.from, next);
+                next = part.to;
+            }
+            assert_eq!(next, processes);
+        }
+    }
+}
