@@ -10,7 +10,8 @@ use relent::Policy;
 use relent::clock::Instant;
 use relent::driver::{Decision, Session};
 use relent::random::Draw;
-use relent_http::{HintOptions, RequestFacts, XRateLimitReset, classify, hint};
+use relent_http::{HintOptions, RequestFacts, classify, hint};
+use relent_http::rate_limit::XRateLimitReset;
 
 const NAMES: [&str; 17] = [
     "retry-after",

@@ -14,6 +14,7 @@ use relent_core::Policy;
 
 /// Where the shared state of a request is found.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum DestinationSource {
     /// One for each origin.
     ByOrigin(Arc<Destinations>),

@@ -36,7 +36,7 @@ pub(crate) enum End {
 ///
 /// ```
 /// use std::error::Error;
-/// use relent_http::NotKept;
+/// use relent_http::body::NotKept;
 ///
 /// /// Whether an error of a body says that there would be more of it.
 /// fn is_not_kept(mut error: &(dyn Error + 'static)) -> bool {

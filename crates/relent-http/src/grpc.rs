@@ -27,7 +27,7 @@
 //! - `grpc` and `tower`: [`GrpcLayer`](crate::GrpcLayer), which retries the calls of a channel.
 
 #[cfg(feature = "grpc")]
-mod details;
+pub(crate) mod details;
 #[cfg(feature = "grpc")]
 mod peek;
 #[cfg(feature = "grpc")]
@@ -43,16 +43,14 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use relent_core::{Cause, Failure, GrpcCode, Hint, Kind, Network};
 
 use crate::RequestFacts;
-use crate::classify::{self, asks_for_delay};
 use crate::field::{MILLIS, digits, rounded_up, trim};
 use crate::headers::{
     CONTENT_TYPE, GRPC_PREVIOUS_RPC_ATTEMPTS, GRPC_RETRY_PUSHBACK_MS, GRPC_STATUS,
 };
 use crate::hint::{HintOptions, hint};
 use crate::mark::marked;
+use crate::status::{asks_for_delay, kind as kind_of_http};
 
-#[cfg(feature = "grpc")]
-pub(crate) use details::delay;
 #[cfg(feature = "grpc")]
 pub use details::retry_delay;
 #[cfg(feature = "grpc")]
@@ -162,7 +160,7 @@ pub fn classify_head(
     let hint = hint(headers, now, options);
     let code = code_of_http(status);
     let kind = match code {
-        GrpcCode::Unavailable => classify::kind(status, &hint, RequestFacts::default()),
+        GrpcCode::Unavailable => kind_of_http(status, &hint, RequestFacts::default()),
         code => kind(code.number(), &hint),
     };
     let failure = Failure::new(kind).cause(code.into()).hint(hint);

@@ -29,7 +29,7 @@ pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Response: when a quota is full again. Vendors disagree about the unit, so it is read only as
-/// [`XRateLimitReset`](crate::XRateLimitReset) declares.
+/// [`XRateLimitReset`](crate::rate_limit::XRateLimitReset) declares.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Response: what is left of the quota that `X-RateLimit-Reset` speaks of.

@@ -65,7 +65,7 @@ pub struct HintOptions {
 pub fn hint(headers: &HeaderMap, now: SystemTime, options: &HintOptions) -> Hint {
     hint_with_details(headers, now, options, || {
         #[cfg(feature = "grpc")]
-        return crate::grpc::delay(headers);
+        return crate::grpc::details::delay(headers);
         #[cfg(not(feature = "grpc"))]
         Ok(None)
     })

@@ -120,7 +120,7 @@ pub use overrides::{FreshConnection, Override};
 /// That holds too when a retry was granted and then held back to the end of the call: by a gate, a
 /// cooldown, a request rate, or a service that is not ready. What was read of the refused response
 /// meanwhile is kept for that, so a call that waits holds on to at most 256 KiB; a body that was not
-/// read to its end ends with [`NotKept`](crate::NotKept) after that much. Only a call that never had
+/// read to its end ends with [`NotKept`](crate::body::NotKept) after that much. Only a call that never had
 /// an attempt has a [`GaveUp`] without an error.
 ///
 /// # Connections

@@ -11,7 +11,7 @@
 //! above retries what was given up below. All of it is in `docs/headers.md`.
 //!
 //! # What a server says
-//! What is read here can be written, too: [`set_hint`] and [`retry_after`], [`set_rate_limit`],
+//! What is read here can be written, too: [`set_hint`] and [`retry_after`], [`rate_limit`],
 //! [`Mark::set`], [`problem`], and for gRPC [`grpc::set_pushback`] and `grpc::Status`. No time is written
 //! shorter than it was meant. [`ErrorResponse`] is all of it for a request that a
 //! [`relent_core::Intake`] has not let in, or whose own call to another service was given up.
@@ -19,7 +19,7 @@
 //! # Features
 //! - `grpc`: the parts of the module [`grpc`] that read protobuf and look at bodies.
 //! - `tower`: [`RetryLayer`], which retries the calls of any service of HTTP requests: hyper-util's
-//!   client, a tonic channel, a stack of middleware; [`Replay`], for bodies that can be sent again;
+//!   client, a tonic channel, a stack of middleware; the module [`body`] for bodies that can be sent again;
 //!   and the module `network` for the errors of hyper.
 //! - `rustls`: the module `network` knows the errors of rustls, such as a rejected certificate.
 //! - `attempt`: the module `attempt`, what an attempt over HTTP is made of, for a transport of your own.
@@ -34,6 +34,8 @@
 
 #[cfg(feature = "attempt")]
 pub mod attempt;
+#[cfg(feature = "attempt")]
+pub mod body;
 mod caller;
 mod classify;
 #[cfg(feature = "attempt")]
@@ -57,14 +59,14 @@ pub mod histogram;
 mod http_date;
 mod idempotency_key;
 #[cfg(feature = "tower")]
-mod layer;
+pub mod layer;
 mod mark;
 #[cfg(feature = "attempt")]
 pub mod network;
 #[cfg(feature = "attempt")]
 mod observe;
 pub mod problem;
-mod rate_limit;
+pub mod rate_limit;
 mod repeatable;
 #[cfg(feature = "attempt")]
 mod replay;
@@ -72,31 +74,22 @@ pub mod retry_after;
 #[cfg(feature = "attempt")]
 mod secret;
 mod server_clock;
+mod status;
 #[cfg(feature = "attempt")]
 mod unchanged;
 
 pub use caller::CallerFacts;
 pub use classify::{classify, classify_listed};
-#[cfg(feature = "attempt")]
-pub use complete::Truncated;
-#[cfg(feature = "attempt")]
-pub use drained::NotKept;
 pub use error_response::ErrorResponse;
 pub use hint::{HintOptions, hint, set_hint};
 pub use idempotency_key::{IdempotencyKey, InvalidKey, KeyForm};
-#[cfg(feature = "tower")]
-pub use layer::{
-    AnsweredBy, FreshConnection, MapBody, Override, ReadinessError, ResponseBody, ResponseFuture,
-    Retry, RetryLayer, ServiceError, Unchanged,
-};
 #[cfg(all(feature = "tower", feature = "grpc"))]
-pub use layer::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
+pub use layer::GrpcLayer;
+#[cfg(feature = "tower")]
+pub use layer::{Override, RetryLayer, ServiceError};
 pub use mark::Mark;
 #[cfg(feature = "attempt")]
 pub use mark::mark_response;
-pub use rate_limit::{InvalidQuotaName, Quota, XRateLimitReset, set_rate_limit};
 pub use repeatable::RequestFacts;
 #[cfg(feature = "attempt")]
-pub use replay::{
-    BoxError, ByType, Content, NotReplayable, Reopen, Replay, ReplayBody, Superseded,
-};
+pub use replay::BoxError;

@@ -38,7 +38,7 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// ```
 /// use bytes::Bytes;
 /// use http_body_util::{BodyExt, Full};
-/// use relent_http::{ByType, Replay};
+/// use relent_http::body::{ByType, Replay};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

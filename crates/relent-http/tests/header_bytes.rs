@@ -6,9 +6,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use proptest::prelude::*;
 use proptest::sample::select;
 use relent_core::{Advice, Kind};
-use relent_http::{
-    CallerFacts, HintOptions, Mark, RequestFacts, XRateLimitReset, classify, headers, hint,
-};
+use relent_http::rate_limit::XRateLimitReset;
+use relent_http::{CallerFacts, HintOptions, Mark, RequestFacts, classify, headers, hint};
 
 fn names() -> Vec<HeaderName> {
     vec![

@@ -21,7 +21,8 @@ use hyper_util::server::conn::auto;
 use relent::destination::Budget;
 use relent::policy::{BudgetConfig, HedgeConfig};
 use relent::{Destination, Policy};
-use relent_http::{ReplayBody, RetryLayer};
+use relent_http::RetryLayer;
+use relent_http::body::ReplayBody;
 use tokio::net::TcpListener;
 use tower::{Layer, ServiceExt};
 

@@ -19,7 +19,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Empty, Full};
 use proptest::prelude::*;
-use relent_http::{ByType, Content, NotReplayable, Replay, ReplayBody, Superseded};
+use relent_http::body::{ByType, Content, NotReplayable, Replay, ReplayBody, Superseded};
 
 /// What a scripted body does when it is polled.
 #[derive(Clone, Debug)]

@@ -413,7 +413,7 @@ impl Client {
     ///
     /// A refused response whose retry is held back to the end of the request, by a gate, a cooldown or
     /// a request rate, is returned with what was read of its body meanwhile, at most 256 KiB; if that
-    /// is not all, the body ends with [`NotKept`](relent_http::NotKept).
+    /// is not all, the body ends with [`NotKept`](relent_http::body::NotKept).
     ///
     /// The version of the request is obeyed, its extensions are not sent.
     ///

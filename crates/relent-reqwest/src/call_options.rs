@@ -19,6 +19,7 @@ use reqwest::Url;
 
 use crate::attempt::Outcome;
 use crate::failed::{AttemptError, Failed, Last};
+use crate::min_rate::Rate;
 use crate::redirects::Watch;
 use crate::request_template::Template;
 
@@ -33,13 +34,6 @@ type Reroute = dyn Fn(u32, &mut reqwest::Url) + Send + Sync;
 
 /// What each call draws from.
 type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
-
-/// So many bytes within so much time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
-    pub(crate) bytes: u64,
-    pub(crate) within: Duration,
-}
 
 /// The driver of a request, with shares in its policy and destination.
 pub(crate) type CallDriver =
@@ -379,6 +373,92 @@ impl CallOptions {
         self
     }
 }
+
+/// What a client and a middleware say alike of all their requests: both have
+/// `options(&mut self) -> &mut CallOptions`.
+macro_rules! call_option_methods {
+    ($who:ty) => {
+        impl $who {
+            /// Takes all that it calls for this one destination, in place of one for each origin: to
+            /// share its budget, gate and cooldown with others, or where many hosts fail as one.
+            #[must_use]
+            pub fn destination(mut self, destination: std::sync::Arc<relent::Destination>) -> Self {
+                self.options().destinations =
+                    relent_http::attempt::DestinationSource::One(destination);
+                self
+            }
+
+            /// What the destination means by headers that do not say it themselves.
+            #[must_use]
+            pub fn hints(mut self, options: relent_http::HintOptions) -> Self {
+                self.options().hints = options;
+                self
+            }
+
+            /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
+            #[must_use]
+            pub fn traced(mut self) -> Self {
+                self.options().traced = true;
+                self
+            }
+
+            /// Draws each call's randomness from a stream made by this; by default they are seeded by
+            /// the operating system.
+            #[must_use]
+            pub fn random(
+                mut self,
+                make: impl Fn() -> relent::random::SessionRandom + Send + Sync + 'static,
+            ) -> Self {
+                self.options().random = Some(std::sync::Arc::new(make));
+                self
+            }
+
+            /// Names the destination in metrics: a name of your choice, such as `payments`.
+            #[cfg(feature = "metrics")]
+            #[must_use]
+            pub fn label(mut self, name: impl Into<std::sync::Arc<str>>) -> Self {
+                self.options().named = relent_http::attempt::Named::new(name);
+                self
+            }
+
+            /// Tells the server which attempt a request is (from the second on), how much time is left
+            /// until the deadline, and from time to time how many attempts the calls of this one and
+            /// its clones take: see [`CallerFacts`](relent_http::CallerFacts), which reads it, and
+            /// `docs/headers.md`. Off by default, since it is for services that know each other.
+            ///
+            /// A request that brings a deadline along in
+            /// [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS) has no more time than
+            /// that for all its attempts together.
+            ///
+            /// ```
+            /// use relent::Policy;
+            /// use relent_reqwest::Client;
+            ///
+            /// let client = Client::new(Policy::STANDARD)?.cross_layer();
+            /// # drop(client);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            #[must_use]
+            pub fn cross_layer(mut self) -> Self {
+                self.options().cross = Some(relent_http::attempt::CrossLayer::new());
+                self
+            }
+
+            /// Retries exactly these failures, statuses or patterns, in place of those that the policy
+            /// lists; see [`RequestBuilder::retry_on`](crate::RequestBuilder::retry_on).
+            #[must_use]
+            pub fn retry_on<P: Into<relent_core::Pattern>>(
+                mut self,
+                failures: impl IntoIterator<Item = P>,
+            ) -> Self {
+                self.options()
+                    .retry_on(failures.into_iter().map(Into::into));
+                self
+            }
+        }
+    };
+}
+pub(crate) use call_option_methods;
 
 pub(crate) fn cause(status: StatusCode) -> Cause {
     Cause::Status(status.as_u16())

@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, Uri};
-use relent::random::SessionRandom;
-use relent::{Destination, Destinations};
-use relent_core::{Pattern, Policy};
-use relent_http::attempt::{CrossLayer, DestinationSource};
-use relent_http::{HintOptions, KeyForm, Replay};
+use relent::Destinations;
+use relent_core::Policy;
+use relent_http::KeyForm;
+use relent_http::attempt::DestinationSource;
+use relent_http::body::Replay;
 
-use crate::call_options::CallOptions;
+use crate::call_options::{CallOptions, call_option_methods};
 use crate::dns::Resolver;
 use crate::failed::AttemptError;
 use crate::redirects::{self, watched};
@@ -168,71 +168,11 @@ impl Client {
         Arc::make_mut(&mut self.made().options)
     }
 
-    /// Takes all that it calls for this one destination, in place of one for each origin: to share its
-    /// budget, gate and cooldown with others, or where many hosts fail as one.
-    #[must_use]
-    pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.options().destinations = DestinationSource::One(destination);
-        self
-    }
-
     /// Finds the destination of each origin here, to share them with other clients. An origin is called
     /// by its scheme, host and port, such as `https://one.example`; see [`Destinations::of`].
     #[must_use]
     pub fn destinations(mut self, destinations: Arc<Destinations>) -> Self {
         self.options().destinations = DestinationSource::ByOrigin(destinations);
-        self
-    }
-
-    /// What the destination means by headers that do not say it themselves.
-    #[must_use]
-    pub fn hints(mut self, options: HintOptions) -> Self {
-        self.options().hints = options;
-        self
-    }
-
-    /// Keeps a trace of every attempt in the [`Summary`](relent::Summary).
-    #[must_use]
-    pub fn traced(mut self) -> Self {
-        self.options().traced = true;
-        self
-    }
-
-    /// Draws each call's randomness from a stream made by this; by default they are seeded by the
-    /// operating system.
-    #[must_use]
-    pub fn random(mut self, make: impl Fn() -> SessionRandom + Send + Sync + 'static) -> Self {
-        self.options().random = Some(Arc::new(make));
-        self
-    }
-
-    /// Names the destination in metrics: a name of your choice, such as `payments`.
-    #[cfg(feature = "metrics")]
-    #[must_use]
-    pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.options().named = relent_http::attempt::Named::new(name);
-        self
-    }
-
-    /// Tells the server which attempt a request is (from the second on), how much time is left until
-    /// the deadline, and from time to time how many attempts the calls of this client and its clones
-    /// take: see [`CallerFacts`](relent_http::CallerFacts), which reads it, and `docs/headers.md`. Off by default,
-    /// since it is for services that know each other.
-    ///
-    /// A request that brings a deadline along in [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS)
-    /// has no more time than that for all its attempts together.
-    ///
-    /// ```
-    /// use relent::Policy;
-    /// use relent_reqwest::Client;
-    ///
-    /// let client = Client::new(Policy::STANDARD)?.cross_layer();
-    /// # drop(client);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn cross_layer(mut self) -> Self {
-        self.options().cross = Some(CrossLayer::new());
         self
     }
 
@@ -280,15 +220,6 @@ impl Client {
             destinations,
         };
         self.made().routes.push((route, routed));
-        self
-    }
-
-    /// Retries exactly these failures, statuses or patterns, in place of those that the policy
-    /// lists; see [`RequestBuilder::retry_on`](crate::RequestBuilder::retry_on).
-    #[must_use]
-    pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
-        self.options()
-            .retry_on(failures.into_iter().map(Into::into));
         self
     }
 
@@ -382,6 +313,8 @@ impl Client {
         unpooled.unwrap_or(&self.0.http)
     }
 }
+
+call_option_methods!(Client);
 
 /// A builder of the recipe, without retries of reqwest's own.
 fn built_once(recipe: &Recipe) -> reqwest::ClientBuilder {

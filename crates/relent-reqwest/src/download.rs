@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::header::{IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -14,15 +14,16 @@ use relent::clock::TokioClock;
 use relent_core::{Cause, Kind, Progress, StopReason};
 use relent_http::attempt::{Telling, has_content};
 use relent_http::{RequestFacts, grpc};
-use reqwest::{ResponseBuilderExt, Url};
-use tokio::time::Instant;
+use reqwest::Url;
 
 use crate::attempt::{Connection, Until};
 use crate::body::{Body, Opened};
-use crate::call_options::{CallDriver, CallOptions, Rate};
+use crate::call_options::{CallDriver, CallOptions};
 use crate::client::Client;
 use crate::complete::proof_of;
 use crate::failed::{AttemptError, Broken, Failed, Last};
+use crate::head::{head_of, of_the_whole};
+use crate::min_rate::{Rate, Window};
 use crate::partial::{Answer, Partial, has_own_range};
 use crate::receiving::DownloadHook;
 use crate::redirects::Watch;
@@ -577,68 +578,10 @@ struct Asked {
     rest: bool,
 }
 
-/// The time in which some bytes have to arrive. It stands still while the sink is at work.
-#[derive(Debug)]
-struct Window {
-    rate: Rate,
-    left: Duration,
-    received: u64,
-}
-
-impl Window {
-    const fn new(rate: Rate) -> Self {
-        Self {
-            rate,
-            left: rate.within,
-            received: 0,
-        }
-    }
-
-    async fn around<F: Future>(&mut self, frame: F) -> Result<F::Output, Box<Broken>> {
-        let began = Instant::now();
-        let Ok(output) = tokio::time::timeout(self.left, frame).await else {
-            return Err(Broken::slow(self.received, self.rate.within));
-        };
-        self.left = self.left.saturating_sub(began.elapsed());
-        Ok(output)
-    }
-
-    const fn data(&mut self, length: u64) {
-        self.received = self.received.saturating_add(length);
-        if self.received >= self.rate.bytes {
-            *self = Self::new(self.rate);
-        }
-    }
-}
-
 /// Why what has arrived is given up.
 fn moved(status: StatusCode) -> String {
     let status = status.as_u16();
     format!("the URL that the redirect had led to answered {status} when asked for the rest")
-}
-
-/// The head of a response, without its body.
-fn head_of(response: &reqwest::Response) -> Response<()> {
-    let url = Response::builder().url(response.url().clone());
-    let mut head = url.body(()).unwrap_or_default();
-    *head.status_mut() = response.status();
-    *head.version_mut() = response.version();
-    *head.headers_mut() = response.headers().clone();
-    head
-}
-
-/// The head of a response that has brought the last part of a body, as that of the whole body, of this
-/// length: who asked for the whole has it, and need not know in how many parts it came.
-fn of_the_whole(mut head: Response<()>, length: u64) -> Response<()> {
-    if head.status() == StatusCode::RANGE_NOT_SATISFIABLE {
-        // Its own content said that nothing is missing.
-        head.headers_mut().remove(CONTENT_TYPE);
-    }
-    *head.status_mut() = StatusCode::OK;
-    let headers = head.headers_mut();
-    headers.remove(CONTENT_RANGE);
-    headers.insert(CONTENT_LENGTH, length.into());
-    head
 }
 
 /// What the sink is asked to do. It ends at the deadline of the call at the latest: no attempt follows

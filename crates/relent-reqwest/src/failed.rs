@@ -10,8 +10,9 @@ use http::StatusCode;
 use relent::clock::Clock;
 use relent::driver::{Driver, Target};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
+use relent_http::BoxError;
 use relent_http::attempt::TIME;
-use relent_http::{BoxError, Truncated};
+use relent_http::body::Truncated;
 
 use crate::body::Body;
 use crate::classify::classify;
@@ -375,7 +376,7 @@ impl Failed {
     ///
     /// What was read, at most 256 KiB, is in the response that is given back, for the case that the
     /// attempt is not made: held back by a gate, for instance. Its body then ends with
-    /// [`NotKept`](relent_http::NotKept) if that is not all of it.
+    /// [`NotKept`](relent_http::body::NotKept) if that is not all of it.
     pub async fn drain(self) -> Last {
         match self.last {
             Last::Refused(response) => Last::Refused(drained(response, TIME).await),

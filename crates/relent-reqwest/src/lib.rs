@@ -50,8 +50,10 @@ mod error;
 mod failed;
 #[doc = include_str!("../docs/fetch_retry.md")]
 pub mod fetch_retry {}
+mod head;
 #[cfg(feature = "middleware")]
 mod middleware;
+mod min_rate;
 pub mod network;
 mod partial;
 mod plan;

@@ -8,18 +8,17 @@ use async_trait::async_trait;
 use http::Extensions;
 use relent::clock::TokioClock;
 use relent::driver::Leave;
-use relent::random::SessionRandom;
-use relent::{Destination, GaveUp, Summary};
-use relent_core::{Pattern, Policy, Repeatable};
-use relent_http::attempt::{AttemptSpan, CrossLayer, DestinationSource, Telling, in_view_of_below};
-use relent_http::{HintOptions, NotReplayable, Replay};
+use relent::{GaveUp, Summary};
+use relent_core::{Policy, Repeatable};
+use relent_http::attempt::{AttemptSpan, Telling, in_view_of_below};
+use relent_http::body::{NotReplayable, Replay};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use crate::attempt::{Attempt, Connection, Until};
 use crate::body::{Body, Opened};
 use crate::call::{Attempts, Ended};
-use crate::call_options::{CallDriver, CallOptions};
+use crate::call_options::{CallDriver, CallOptions, call_option_methods};
 use crate::complete::checked_by_length;
 use crate::failed::{AttemptError, Broken, Failed, Last};
 use crate::request_template::Template;
@@ -30,7 +29,7 @@ use crate::request_template::Template;
 /// - The last real outcome is returned as it is: a 503 stays `Ok`, an error of reqwest its own.
 ///   Only where the policy cut the last attempt off, or there was no attempt, there is none, and the
 ///   error is `Error::Middleware` with a [`GaveUp`]. A response whose retry was held back has what was
-///   read of its body, at most 256 KiB, and ends with [`NotKept`](relent_http::NotKept) if that is not all.
+///   read of its body, at most 256 KiB, and ends with [`NotKept`](relent_http::body::NotKept) if that is not all.
 ///   A [`Summary`] is in the extensions of the response, and
 ///   in those that the caller gave.
 /// - A body that reqwest can clone is sent for each attempt. A stream is kept while it goes out, up to
@@ -97,66 +96,9 @@ impl RetryMiddleware {
         self.options().watched = true;
         self
     }
-
-    /// Takes all that it calls for this one destination, in place of one for each origin.
-    #[must_use]
-    pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.options().destinations = DestinationSource::One(destination);
-        self
-    }
-
-    /// Retries exactly these failures, statuses or patterns, in place of those that the policy
-    /// lists.
-    #[must_use]
-    pub fn retry_on<P: Into<Pattern>>(mut self, failures: impl IntoIterator<Item = P>) -> Self {
-        self.options()
-            .retry_on(failures.into_iter().map(Into::into));
-        self
-    }
-
-    /// What the destination means by headers that do not say it themselves.
-    #[must_use]
-    pub fn hints(mut self, options: HintOptions) -> Self {
-        self.options().hints = options;
-        self
-    }
-
-    /// Keeps a trace of every attempt in the [`Summary`].
-    #[must_use]
-    pub fn traced(mut self) -> Self {
-        self.options().traced = true;
-        self
-    }
-
-    /// Draws each call's randomness from a stream made by this; by default they are seeded by the
-    /// operating system.
-    #[must_use]
-    pub fn random(mut self, make: impl Fn() -> SessionRandom + Send + Sync + 'static) -> Self {
-        self.options().random = Some(Arc::new(make));
-        self
-    }
-
-    /// Names the destination in metrics: a name of your choice, such as `payments`.
-    #[cfg(feature = "metrics")]
-    #[must_use]
-    pub fn label(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.options().named = relent_http::attempt::Named::new(name);
-        self
-    }
-
-    /// Tells the server which attempt a request is (from the second on), how much time is left until
-    /// the deadline, and from time to time how many attempts the calls of this middleware and its clones
-    /// take: see [`CallerFacts`](relent_http::CallerFacts), which reads it, and `docs/headers.md`. Off by default,
-    /// since it is for services that know each other.
-    ///
-    /// A request that brings a deadline along in [`relent-deadline-ms`](relent_http::headers::RELENT_DEADLINE_MS)
-    /// has no more time than that for all its attempts together.
-    #[must_use]
-    pub fn cross_layer(mut self) -> Self {
-        self.options().cross = Some(CrossLayer::new());
-        self
-    }
 }
+
+call_option_methods!(RetryMiddleware);
 
 /// A request over its attempts.
 struct Handled<'a, 'n> {

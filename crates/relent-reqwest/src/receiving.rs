@@ -87,7 +87,7 @@ impl<'c> Download<'c> {
     ///
     /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
     /// let interrupted = async {
-    ///     let _ = tokio::signal::ctrl_c().await;
+    ///     tokio::time::sleep(Duration::from_secs(3600)).await;
     ///     Failure::ambiguous()
     /// };
     /// let mut large = Vec::new();

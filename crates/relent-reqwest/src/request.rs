@@ -13,10 +13,11 @@ use reqwest::IntoUrl;
 
 use crate::body::Body;
 use crate::call::CallFuture;
-use crate::call_options::{CallOptions, Rate};
+use crate::call_options::CallOptions;
 use crate::client::Client;
 use crate::error::Error;
 use crate::failed::AttemptError;
+use crate::min_rate::Rate;
 use crate::plan::{Plan, wrong};
 use crate::request_template::Template;
 use crate::response::Response;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use relent_http::{ByType, Replay, ReplayBody};
+use relent_http::body::{ByType, Replay, ReplayBody};
 
 /// A stream of reqwest's, which can be read once, and what was kept of it meanwhile, for more attempts.
 #[derive(Clone)]

@@ -9,7 +9,8 @@ use std::time::Duration;
 use relent::error::DynError;
 use relent::{GaveUp, Policy, VirtualClock, blocking};
 use relent_core::{Cause, Kind, Network};
-use relent_http::{NotReplayable, ServiceError};
+use relent_http::ServiceError;
+use relent_http::body::NotReplayable;
 use relent_reqwest::{AttemptError, Client, Error, network};
 
 /// What the innermost error says.

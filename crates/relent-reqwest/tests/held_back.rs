@@ -12,7 +12,7 @@ use std::sync::Arc;
 use held_by::{ALL, By};
 use http::Request;
 use relent::{Destination, StopReason, Summary};
-use relent_http::NotKept;
+use relent_http::body::NotKept;
 use relent_reqwest::recipe;
 use relent_reqwest::{AttemptError, Body, Client, Error, RetryMiddleware};
 use reqwest_middleware::ClientBuilder;

@@ -11,7 +11,7 @@ use http::{Extensions, Method};
 use relent::failure::Repeatable;
 use relent::policy::PolicyBuilder;
 use relent::{Backoff, GaveUp, Jitter, Policy, StopReason, Summary};
-use relent_http::Replay;
+use relent_http::body::Replay;
 use relent_reqwest::recipe;
 use relent_reqwest::{AttemptError, RetryMiddleware};
 use reqwest::{Request, Response};

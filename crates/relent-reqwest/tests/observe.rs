@@ -51,7 +51,7 @@ fn client(policy: PolicyBuilder) -> Client {
 }
 
 type Answer = Result<Response<Full<Bytes>>, BoxError>;
-type Sent = Request<relent_http::ReplayBody<Empty<Bytes>>>;
+type Sent = Request<relent_http::body::ReplayBody<Empty<Bytes>>>;
 
 fn answer(status: u16, fields: &[(&'static str, &'static str)]) -> Answer {
     let mut response = Response::builder().status(status);

@@ -17,14 +17,14 @@ pin_project! {
     /// The body of a response of [`Retry`](super::Retry): that of the service, passed on as it comes.
     ///
     /// In HTTP/2 a server can reset a response as if it were at its end, which hyper passes on as the
-    /// end. Such a body ends with [`Truncated`](crate::Truncated): one that is shorter than its
+    /// end. Such a body ends with [`Truncated`](crate::body::Truncated): one that is shorter than its
     /// `Content-Length`, one of gRPC without its trailers, and one of hyper itself without
     /// `END_STREAM`.
     ///
     /// A refused response is read while its retry waits, so that its connection can be used again. If
     /// the retry is then held back to the end of the call, by a gate, a cooldown, a rate or a service
     /// that is not ready, the response is returned with what was read. That is all of it, or up to
-    /// 256 KiB, and the body ends with [`NotKept`](crate::NotKept).
+    /// 256 KiB, and the body ends with [`NotKept`](crate::body::NotKept).
     pub struct ResponseBody<R> {
         #[pin]
         source: Source<R>,

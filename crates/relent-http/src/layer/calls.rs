@@ -15,7 +15,7 @@ use super::{CallDriver, Config};
 /// then one of that address, and the destination that was asked has answered.
 ///
 /// ```
-/// use relent_http::AnsweredBy;
+/// use relent_http::layer::AnsweredBy;
 ///
 /// // Of `tower_http::follow_redirect::RequestUri`, which is in the extensions of its responses.
 /// let mut response = http::Response::new("");

@@ -11,6 +11,7 @@ use crate::replay::{BoxError, NotReplayable};
 
 /// Why the last attempt of a [`Retry`](super::Retry) brought no response.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ServiceError {
     /// The service failed with this error.
     Service(BoxError),

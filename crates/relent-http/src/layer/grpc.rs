@@ -25,7 +25,7 @@ use crate::headers::GRPC_PREVIOUS_RPC_ATTEMPTS;
 use crate::replay::{BoxError, ByType, Reopen};
 
 pub use attempts::Attempts;
-pub(super) use attempts::{AfterHead, Verdict};
+pub(super) use attempts::{AfterHead, Classified};
 pub use call::CallFuture;
 
 /// Retries gRPC calls; made by [`RetryLayer::grpc`].
@@ -71,7 +71,8 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// ```
     /// use relent::NamedPolicy;
     /// use relent_http::grpc::ServiceConfig;
-    /// use relent_http::{ReplayBody, RetryLayer};
+    /// use relent_http::RetryLayer;
+    /// use relent_http::body::ReplayBody;
     /// use tonic::body::Body;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

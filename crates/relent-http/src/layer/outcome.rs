@@ -66,7 +66,7 @@ pub(super) fn span_of<T>(request: &Request<T>, attempt: u32) -> AttemptSpan {
 #[inline]
 fn verdict<R>(response: &Response<R>) -> Option<Option<Failure>> {
     #[cfg(feature = "grpc")]
-    if let Some(super::grpc::Verdict(failure)) = response.extensions().get() {
+    if let Some(super::grpc::Classified(failure)) = response.extensions().get() {
         return Some(*failure);
     }
     #[cfg(not(feature = "grpc"))]

@@ -19,7 +19,7 @@ const MOST: u64 = 999_999_999_999_999;
 ///
 /// ```
 /// use std::time::Duration;
-/// use relent_http::{Quota, set_rate_limit};
+/// use relent_http::rate_limit::{Quota, set_rate_limit};
 ///
 /// let daily = Quota {
 ///     window: Some(Duration::from_secs(86_400)),
@@ -30,7 +30,7 @@ const MOST: u64 = 999_999_999_999_999;
 /// set_rate_limit(&mut headers, &[daily])?;
 /// assert_eq!(headers["ratelimit-policy"], r#""daily";q=1000;w=86400"#);
 /// assert_eq!(headers["ratelimit"], r#""daily";r=0;t=2"#);
-/// # Ok::<(), relent_http::InvalidQuotaName>(())
+/// # Ok::<(), relent_http::rate_limit::InvalidQuotaName>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota<'q> {
@@ -38,6 +38,9 @@ pub struct Quota<'q> {
     pub name: &'q str,
     /// `q`: how much is allotted in each window.
     pub quota: u64,
+    /// `qu`: what is counted, if not `requests`: the draft has `content-bytes` and `concurrent-requests`, and
+    /// others can be registered. Characters as in the name.
+    pub unit: Option<&'q str>,
     /// `w`: the window, if it has one; at least a second.
     pub window: Option<Duration>,
     /// `r`: how much is left.
@@ -56,6 +59,7 @@ impl<'q> Quota<'q> {
         Self {
             name,
             quota,
+            unit: None,
             window: None,
             available,
             effective_window: None,
@@ -72,7 +76,7 @@ impl<'q> Quota<'q> {
     /// ```
     /// use std::time::Duration;
     /// use relent_core::{Instant, Limiter, LimiterConfig};
-    /// use relent_http::{Quota, set_rate_limit};
+    /// use relent_http::rate_limit::{Quota, set_rate_limit};
     ///
     /// let config = LimiterConfig::new(1, Duration::from_secs(60));
     /// let mut limiter = Limiter::new(&config)?;
@@ -106,7 +110,7 @@ impl<'q> Quota<'q> {
     }
 }
 
-/// The name of a quota has characters that cannot stand in a structured field.
+/// The name or the unit of a quota has characters that cannot stand in a structured field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidQuotaName {
     name: String,
@@ -116,7 +120,7 @@ impl fmt::Display for InvalidQuotaName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the name of the quota {:?} has characters other than those of ASCII from the space to `~`",
+            "the name or unit {:?} of a quota has characters other than those of ASCII from the space to `~`",
             self.name
         )
     }
@@ -138,16 +142,17 @@ pub fn set_rate_limit(
 ) -> Result<(), InvalidQuotaName> {
     let (mut policies, mut limits) = (ListSerializer::new(), ListSerializer::new());
     for quota in quotas {
-        let invalid = || InvalidQuotaName {
-            name: quota.name.to_owned(),
-        };
-        let name = StringRef::from_str(quota.name).map_err(|_| invalid())?;
+        let name = text(quota.name)?;
+        let unit = quota.unit.map(text).transpose()?;
         let mut policy = policies
             .bare_item(name)
             .parameter(key_ref("q"), integer(quota.quota));
         let mut limit = limits
             .bare_item(name)
             .parameter(key_ref("r"), integer(quota.available));
+        if let Some(unit) = unit {
+            policy = policy.parameter(key_ref("qu"), unit);
+        }
         if let Some(window) = quota.window {
             policy = policy.parameter(key_ref("w"), integer(rounded_up(window, SECONDS).max(1)));
         }
@@ -171,6 +176,12 @@ pub fn set_rate_limit(
         };
     }
     Ok(())
+}
+
+fn text(text: &str) -> Result<&StringRef, InvalidQuotaName> {
+    StringRef::from_str(text).map_err(|_| InvalidQuotaName {
+        name: text.to_owned(),
+    })
 }
 
 /// Saturates.
@@ -225,6 +236,21 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_of_something_else_than_requests_says_so() {
+        let traffic = Quota {
+            unit: Some("content-bytes"),
+            ..Quota::new("traffic", 1 << 20, 7)
+        };
+        let headers = written(&[traffic]);
+        let policy = r#""traffic";q=1048576;qu="content-bytes""#;
+        assert_eq!(headers[RATELIMIT_POLICY], policy);
+        assert_eq!(headers[RATELIMIT], r#""traffic";r=7"#);
+        let unit = Some("\u{fc}");
+        let quota = Quota { unit, ..traffic };
+        assert!(set_rate_limit(&mut HeaderMap::new(), &[quota]).is_err());
+    }
+
+    #[test]
     fn a_name_that_cannot_be_written_changes_nothing() {
         let mut headers = written(&[Quota::new("a", 1, 1)]);
         let before = headers.clone();
@@ -259,7 +285,7 @@ mod tests {
             partition: Vec<u8>,
         ) {
             let headers = written(&[Quota {
-                name: &name, quota, available, window: Some(window),
+                name: &name, quota, available, unit: Some(&name), window: Some(window),
                 effective_window: Some(effective), partition: Some(&partition),
             }]);
             let read = rate_limit(&headers).unwrap();

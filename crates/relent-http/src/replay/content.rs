@@ -29,7 +29,7 @@ const PIECE: u64 = 64 << 10;
 ///
 /// ```
 /// use http_body::Body;
-/// use relent_http::Content;
+/// use relent_http::body::Content;
 ///
 /// let request = http::Request::put("http://localhost/x").body(Content::from("hello"))?;
 /// assert_eq!(request.body().size_hint().exact(), Some(5));
@@ -80,7 +80,7 @@ impl Content {
     /// ```
     /// use bytes::Bytes;
     /// use http_body_util::Full;
-    /// use relent_http::Content;
+    /// use relent_http::body::Content;
     ///
     /// let body = Content::made_by(|| Full::<Bytes>::from("hello"));
     /// # drop(body);

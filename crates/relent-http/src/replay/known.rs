@@ -16,7 +16,7 @@ use super::Content;
 /// ```
 /// use bytes::Bytes;
 /// use http_body_util::Full;
-/// use relent_http::Reopen;
+/// use relent_http::body::Reopen;
 ///
 /// let cloned = |body: &Full<Bytes>| Some(body.clone());
 /// assert!(cloned.reopen(&mut Full::from("content")).is_some());

@@ -10,7 +10,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use relent::StopReason;
 use relent::driver::Decision;
-use relent_http::{BoxError, FreshConnection, ReplayBody};
+use relent_http::BoxError;
+use relent_http::body::ReplayBody;
+use relent_http::layer::FreshConnection;
 use tower::{Layer, ServiceExt};
 
 use super::mock::{Answer, Mock, status};

@@ -11,7 +11,9 @@ use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use relent::policy::HedgeConfig;
 use relent::{GaveUp, StopReason};
-use relent_http::{NotKept, ReplayBody, ResponseBody, RetryLayer, ServiceError};
+use relent_http::body::{NotKept, ReplayBody};
+use relent_http::layer::ResponseBody;
+use relent_http::{RetryLayer, ServiceError};
 use tower::{Layer, ServiceExt};
 
 use super::held_by::{ALL, By};

@@ -31,7 +31,8 @@ use relent::destination::Budget;
 use relent::policy::{BudgetConfig, Pattern, PolicyBuilder};
 use relent::random::SessionRandom;
 use relent::{Backoff, Destination, GaveUp, Jitter, Policy, StopReason, Summary, VirtualClock};
-use relent_http::{FreshConnection, Override, ResponseBody, RetryLayer, ServiceError};
+use relent_http::layer::{FreshConnection, ResponseBody};
+use relent_http::{Override, RetryLayer, ServiceError};
 use tower::{Layer, Service, ServiceExt};
 
 /// Three retries, a second before each.
@@ -308,7 +309,7 @@ async fn reqwest_middleware_leaks_extensions_from_one_attempt_to_the_next() {
     // Each attempt is marked on its way; none arrives with the mark of another.
     let marking = tower::service_fn({
         let mock = mock.clone();
-        move |mut request: Request<relent_http::ReplayBody<Full<Bytes>>>| {
+        move |mut request: Request<relent_http::body::ReplayBody<Full<Bytes>>>| {
             assert!(request.extensions().get::<Mark>().is_none());
             request.extensions_mut().insert(Mark);
             mock.clone().oneshot(request)

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use relent::{Policy, StopReason};
-use relent_http::{ResponseBody, RetryLayer, ServiceError};
+use relent_http::layer::ResponseBody;
+use relent_http::{RetryLayer, ServiceError};
 use tower::{Layer, ServiceExt};
 
 use super::mock::{Answer, Mock, Reply, status};

@@ -25,7 +25,7 @@ use crate::replay::{BoxError, Progressed, ReplayBody};
 
 /// What a gRPC response has turned out to be, for the layer around: in its extensions.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::layer) struct Verdict(pub(in crate::layer) Option<Failure>);
+pub(in crate::layer) struct Classified(pub(in crate::layer) Option<Failure>);
 
 /// The error of a response whose headers have arrived: the server has begun with the call, whatever the
 /// error says (gRFC A6: such a call is committed, and its `REFUSED_STREAM` is no word that it was not
@@ -179,7 +179,7 @@ where
                         Head::Open => None,
                         Head::Over(failure) => failure,
                     };
-                    head.extensions.insert(Verdict(failure));
+                    head.extensions.insert(Classified(failure));
                     return Poll::Ready(Ok(Response::from_parts(head, Peeked::unseen(body))));
                 }
                 StateProjection::Peeking { head, peek } => {
@@ -199,7 +199,7 @@ where
                         return Poll::Pending;
                     };
                     let failure = failure.map(|failure| marked(failure, &head.headers));
-                    head.extensions.insert(Verdict(failure));
+                    head.extensions.insert(Classified(failure));
                     return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
             }

@@ -1,0 +1,48 @@
+//! The least that has to arrive of a body.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::failed::Broken;
+
+/// So many bytes within so much time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    pub(crate) bytes: u64,
+    pub(crate) within: Duration,
+}
+
+/// The time in which some bytes have to arrive. It stands still while the sink is at work.
+#[derive(Debug)]
+pub(crate) struct Window {
+    rate: Rate,
+    left: Duration,
+    received: u64,
+}
+
+impl Window {
+    pub(crate) const fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            left: rate.within,
+            received: 0,
+        }
+    }
+
+    pub(crate) async fn around<F: Future>(&mut self, frame: F) -> Result<F::Output, Box<Broken>> {
+        let began = Instant::now();
+        let Ok(output) = tokio::time::timeout(self.left, frame).await else {
+            return Err(Broken::slow(self.received, self.rate.within));
+        };
+        self.left = self.left.saturating_sub(began.elapsed());
+        Ok(output)
+    }
+
+    pub(crate) const fn data(&mut self, length: u64) {
+        self.received = self.received.saturating_add(length);
+        if self.received >= self.rate.bytes {
+            *self = Self::new(self.rate);
+        }
+    }
+}
