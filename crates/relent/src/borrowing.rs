@@ -213,14 +213,15 @@ async fn limited<O, K: Sleeper, R: Random, D: Target>(
     .await
 }
 
-async fn wait<K: Sleeper, R: Random, D: Target>(
+async fn wait<K: Sleeper, R: Random, D: Target, X: Interrupt>(
     driver: &mut Driver<'_, K, R, &Policy, D>,
-    mut interrupt: Pin<&mut impl Interrupt>,
+    mut interrupt: Pin<&mut X>,
     after: Duration,
     hinted: bool,
 ) -> Result<(), Cancelled> {
     let clock = driver.clock();
-    let mut own = (!hinted).then(|| clock.now().saturating_add(after));
+    let may_reset = X::MAY_RESET && !hinted;
+    let mut own = may_reset.then(|| clock.now().saturating_add(after));
     let mut sleep = pin!(clock.sleep(after));
     poll_fn(|context: &mut Context<'_>| {
         while let Poll::Ready(interruption) = interrupt.as_mut().poll_interrupt(context) {

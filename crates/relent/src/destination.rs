@@ -185,9 +185,18 @@ impl Destination {
         });
     }
 
-    /// Draws from this stream where the callers are spread, for tests and repeatable runs.
+    /// Spreads the callers by a stream whose seed is drawn here, for tests and repeatable runs.
     #[must_use]
-    pub fn with_random(self, random: impl Random + Send + 'static) -> Self {
+    pub fn with_random(self, mut random: impl Random) -> Self {
+        let seed = random.next_u64();
+        self.with_stream(SessionRandom::with_seed(seed))
+    }
+
+    /// Draws from this very stream. It is drawn from while the destination is locked, so it must not come
+    /// back here.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_stream(self, random: impl Random + Send + 'static) -> Self {
         let core = self.core.with_outbound(
             |locked| {
                 let shared = locked.shared_mut();
@@ -215,6 +224,8 @@ impl Destination {
             return Some(Arc::clone(hedge));
         }
         let known = hedges.iter().find(|(made, _)| made.learns());
+        // The others know at least whether it refused last.
+        let known = known.or(hedges.first());
         let hedge = match known {
             Some((_, known)) => Hedge::learning_from(config, known),
             None => Hedge::new(config),

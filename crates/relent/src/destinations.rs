@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use relent_core::Policy;
 
+use crate::clock::Clock;
 use crate::destination::Destination;
 
 /// The destinations of a client that calls many hosts: one for each name, made when it is first
@@ -24,13 +25,13 @@ use crate::destination::Destination;
 /// assert!(!std::sync::Arc::ptr_eq(&one, &destinations.of("two.example")));
 /// ```
 pub struct Destinations {
-    policy: Arc<Policy>,
     most: usize,
     known: Mutex<Known>,
 }
 
-#[derive(Default)]
 struct Known {
+    /// Of those that are made from now on.
+    policy: Arc<Policy>,
     by_name: HashMap<Arc<str>, Arc<Entry>>,
     /// The one that was last called, since the next call most often goes there too: to compare a name
     /// costs a fraction of its hash.
@@ -52,9 +53,56 @@ impl Destinations {
     /// None yet.
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         Self {
-            policy: policy.into(),
             most: Self::MOST,
-            known: Mutex::default(),
+            known: Mutex::new(Known {
+                policy: policy.into(),
+                by_name: HashMap::new(),
+                last: None,
+                turns: 0,
+            }),
+        }
+    }
+
+    /// The policy that they have now.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.known().policy)
+    }
+
+    /// Goes by this policy from now on: all that there are, as
+    /// [`Destination::set_policy`] describes, and those that are made later.
+    ///
+    /// A client of HTTP gives each call a policy of its own. To replace that too, make another client
+    /// which finds its destinations here.
+    ///
+    /// ```
+    /// use relent::{Destinations, Policy};
+    /// use relent::clock::StdClock;
+    ///
+    /// let origins = Destinations::new(Policy::STANDARD);
+    /// let one = origins.of("https://one.example");
+    /// origins.set_policy(Policy::STANDARD.clone().without_retries(), &StdClock);
+    /// assert!(one.policy().is_off() && origins.of("https://two.example").policy().is_off());
+    /// ```
+    pub fn set_policy(&self, policy: impl Into<Arc<Policy>>, clock: &impl Clock) {
+        let policy = policy.into();
+        let (before, all) = {
+            let known = &mut *self.known();
+            let before = std::mem::replace(&mut known.policy, policy);
+            let all = known.by_name.values();
+            let all: Vec<_> = all.map(|entry| Arc::clone(&entry.destination)).collect();
+            (before, all)
+        };
+        drop(before);
+        for destination in all {
+            // Another policy that is set meanwhile may have been there already: the last one stays.
+            loop {
+                let policy = self.policy();
+                destination.set_policy(Arc::clone(&policy), clock);
+                if Arc::ptr_eq(&policy, &self.policy()) {
+                    break;
+                }
+            }
         }
     }
 
@@ -91,7 +139,7 @@ impl Destinations {
 
     #[inline(never)]
     fn find(&self, name: &str) -> Arc<Destination> {
-        self.known().of(name, &self.policy, self.most)
+        self.known().of(name, self.most)
     }
 
     /// How many there are.
@@ -113,7 +161,7 @@ impl Destinations {
 
 impl Known {
     #[inline(never)]
-    fn of(&mut self, name: &str, policy: &Arc<Policy>, most: usize) -> Arc<Destination> {
+    fn of(&mut self, name: &str, most: usize) -> Arc<Destination> {
         self.turns += 1;
         if let Some((_, before)) = self.last.take() {
             before.called.store(self.turns, Ordering::Relaxed);
@@ -126,7 +174,7 @@ impl Known {
                     self.make_room(most);
                 }
                 let entry = Arc::new(Entry {
-                    destination: Arc::new(Destination::new(Arc::clone(policy))),
+                    destination: Arc::new(Destination::new(Arc::clone(&self.policy))),
                     called: AtomicU64::new(self.turns),
                 });
                 let name = Arc::from(name);
@@ -173,8 +221,10 @@ impl fmt::Debug for Destinations {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may panic")]
 mod tests {
     use super::*;
+    use crate::clock::StdClock;
 
     #[test]
     fn memory_is_bounded_and_the_longest_unused_goes_first() {
@@ -205,6 +255,30 @@ mod tests {
         }
         let _ = destinations.of("8");
         assert_eq!(budget("0"), first);
+    }
+
+    #[test]
+    fn of_two_policies_at_once_one_is_that_of_all() {
+        let policies = [3, 5].map(|retries| {
+            let policy = Policy::STANDARD.clone().into_builder().max_retries(retries);
+            Arc::new(policy.build().unwrap())
+        });
+        let destinations = Destinations::new(policies[0].clone());
+        let all: Vec<_> = ["one", "two", "three"]
+            .map(|name| destinations.of(name))
+            .into();
+        for _ in 0..500 {
+            std::thread::scope(|scope| {
+                for policy in &policies {
+                    let set = || destinations.set_policy(Arc::clone(policy), &StdClock);
+                    scope.spawn(set);
+                }
+            });
+            let in_force = destinations.policy();
+            assert!(all.iter().all(|one| Arc::ptr_eq(&one.policy(), &in_force)));
+            let later = destinations.of("another");
+            assert!(Arc::ptr_eq(&later.policy(), &in_force));
+        }
     }
 
     #[test]

@@ -313,7 +313,8 @@ where
                 }
                 After::Wait { after, hinted } => {
                     let clock = this.driver.clock();
-                    let own = (!hinted).then(|| clock.now().saturating_add(after));
+                    let may_reset = X::MAY_RESET && !hinted;
+                    let own = may_reset.then(|| clock.now().saturating_add(after));
                     this.timer.set(clock, after);
                     this.state.set(State::Waiting { own });
                 }

@@ -20,11 +20,17 @@ pub enum Interruption {
 /// Something that can break into a wait or an attempt; made by
 /// [`Retry::cancel_on`](crate::Retry::cancel_on) and [`Retry::activity`](crate::Retry::activity).
 pub trait Interrupt {
+    /// Whether it may ever ask for a [`Reset`](Interruption::Reset). If not, nobody has to know the time of
+    /// a wait (design rule 10).
+    const MAY_RESET: bool = true;
+
     /// Whether it does so now; wakes the task when it will.
     fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption>;
 }
 
 impl Interrupt for () {
+    const MAY_RESET: bool = false;
+
     #[inline]
     fn poll_interrupt(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Interruption> {
         Poll::Pending
@@ -51,6 +57,8 @@ impl<S> CancelOn<S> {
 }
 
 impl<S: Future> Interrupt for CancelOn<S> {
+    const MAY_RESET: bool = false;
+
     fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
         let this = self.project();
         if *this.done || this.signal.poll(context).is_ready() {
@@ -188,6 +196,8 @@ pin_project! {
 }
 
 impl<A: Interrupt, B: Interrupt> Interrupt for Both<A, B> {
+    const MAY_RESET: bool = A::MAY_RESET || B::MAY_RESET;
+
     fn poll_interrupt(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Interruption> {
         let this = self.project();
         let first = this.first.poll_interrupt(context);

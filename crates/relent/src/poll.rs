@@ -3,8 +3,9 @@
 use relent_core::{Failure, Policy};
 
 use crate::classify::{Classify, Judged};
+use crate::destination::Destination;
 use crate::operation::Plain;
-use crate::retry::{DefaultClock, Retry};
+use crate::retry::{DefaultClock, OfDestination, Retry};
 
 /// What a look at the job showed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +58,37 @@ where
     Fut: Future<Output = Result<Polled<T>, E>>,
 {
     Retry::new(policy, Plain(look), DefaultClock::default()).judge_by(ByPolled)
+}
+
+impl Destination {
+    /// Asks `look` until it answers [`Polled::Done`] or the policy of this destination gives up: as
+    /// [`poll`], without saying twice where it goes.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy, Polled};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let jobs = Destination::new(Policy::STANDARD);
+    /// let mut looks = 0;
+    /// let look = || {
+    ///     looks += 1;
+    ///     let state = if looks < 3 { Polled::Pending } else { Polled::Done("paid") };
+    ///     async move { Ok::<_, std::io::Error>(state) }
+    /// };
+    /// assert_eq!(jobs.poll(look).await.unwrap(), "paid");
+    /// # }
+    /// ```
+    #[inline]
+    pub fn poll<F, Fut, T, E>(&self, look: F) -> OfDestination<'_, Plain<F>, ByPolled>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<Polled<T>, E>>,
+    {
+        Retry::new(Policy::STANDARD, Plain(look), DefaultClock::default())
+            .by_destination(self)
+            .judge_by(ByPolled)
+    }
 }
 
 /// Reads [`Polled`] values.

@@ -236,10 +236,10 @@ impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
 
 impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
     /// By the policy of this destination, which is there.
-    fn by_destination(
+    pub(crate) fn by_destination(
         self,
         destination: &'p Destination,
-    ) -> Retry<'p, O, AnyError, (), K, SessionRandom, (), ByDestination<'p>> {
+    ) -> OfDestination<'p, O, AnyError, K> {
         Retry {
             operation: self.operation,
             classify: self.classify,
@@ -251,8 +251,8 @@ impl<'p, O, K: Clock> Retry<'p, O, AnyError, (), K> {
 }
 
 /// A call of a [`Destination`], by its own policy.
-type OfDestination<'d, O, K = DefaultClock> =
-    Retry<'d, O, AnyError, (), K, SessionRandom, (), ByDestination<'d>>;
+pub(crate) type OfDestination<'d, O, C = AnyError, K = DefaultClock> =
+    Retry<'d, O, C, (), K, SessionRandom, (), ByDestination<'d>>;
 
 impl Destination {
     /// Calls `operation` until it succeeds or the policy of this destination gives up: as
@@ -307,7 +307,7 @@ impl Destination {
     pub fn blocking<F, O>(
         &self,
         operation: F,
-    ) -> OfDestination<'_, Blocking<impl FnMut(Attempt) -> O, O>, StdClock>
+    ) -> OfDestination<'_, Blocking<impl FnMut(Attempt) -> O, O>, AnyError, StdClock>
     where
         F: FnMut() -> O,
     {

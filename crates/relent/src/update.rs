@@ -3,8 +3,9 @@
 use relent_core::{Failure, Policy};
 
 use crate::classify::{Classify, Judged};
+use crate::destination::Destination;
 use crate::operation::Alone;
-use crate::retry::{DefaultClock, Retry};
+use crate::retry::{DefaultClock, OfDestination, Retry};
 
 /// How a write ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +74,37 @@ where
     Fut: Future<Output = Written<T, E>>,
 {
     Retry::new(policy, Alone(whole), DefaultClock::default()).judge_by(ByWritten)
+}
+
+impl Destination {
+    /// Repeats a whole read-modify-write until no other writer was faster or the policy of this destination
+    /// gives up: as [`update`], without saying twice where it goes.
+    ///
+    /// ```
+    /// use relent::{Destination, Policy, Written};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let orders = Destination::new(Policy::STANDARD);
+    /// let mut writers = 0;
+    /// let whole = || {
+    ///     writers += 1;
+    ///     let written = if writers < 3 { Written::Conflict("version moved") } else { Written::Done(writers) };
+    ///     async move { written }
+    /// };
+    /// assert_eq!(orders.update(whole).await.unwrap(), 3);
+    /// # }
+    /// ```
+    #[inline]
+    pub fn update<F, Fut, T, E>(&self, whole: F) -> OfDestination<'_, Alone<F>, ByWritten>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Written<T, E>>,
+    {
+        Retry::new(Policy::STANDARD, Alone(whole), DefaultClock::default())
+            .by_destination(self)
+            .judge_by(ByWritten)
+    }
 }
 
 /// Reads [`Written`] values.

@@ -72,6 +72,28 @@ async fn rule_10_first_success_reads_no_clock() {
     assert_eq!(watched.0.get(), 1, "one clock read with a time limit");
 }
 
+#[tokio::test]
+async fn rule_10_a_wait_that_nothing_can_cut_short_reads_no_clock() {
+    let (policy, watched) = (plain(3), Watched(Cell::new(0)));
+    let fail = || async { Err::<(), _>("down") };
+    retry(&policy, fail).clock(&watched).await.unwrap_err();
+    // Once for each failure, and once for how long it took.
+    let reads = watched.0.take();
+    assert_eq!(reads, 5);
+    let never = std::future::pending::<()>();
+    let call = retry(&policy, fail).clock(&watched).cancel_on(never);
+    call.await.unwrap_err();
+    assert_eq!(watched.0.take(), reads);
+    let call = retry_mut(&policy, async |_| Err::<(), _>("down")).clock(&watched);
+    call.run().await.unwrap_err();
+    assert_eq!(watched.0.take(), reads);
+    // Activity makes a wait shorter, so its end has to be known.
+    let activity = Activity::new();
+    let call = retry(&policy, fail).clock(&watched).activity(&activity);
+    call.await.unwrap_err();
+    assert_eq!(watched.0.take(), reads + 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_operation_runs_at_least_once_and_waits_by_the_policy() {
     let times = RefCell::new(Vec::new());

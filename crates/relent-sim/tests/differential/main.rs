@@ -164,7 +164,7 @@ fn real(scenario: &Scenario, policy: &Policy, seed: u64) -> (Vec<Row>, u64) {
         arrived: RefCell::new(0),
     });
     let random = Shared(Arc::new(Mutex::new(Stream::new(seed, DESTINATIONS))));
-    let destination = |_| Rc::new(Destination::new(policy).with_random(random.clone()));
+    let destination = |_| Rc::new(Destination::new(policy).with_stream(random.clone()));
     let destinations: Vec<_> = (0..scenario.clients.processes).map(destination).collect();
     let policy = Rc::new(policy.clone());
     let rows = Rc::new(RefCell::new(Vec::new()));
