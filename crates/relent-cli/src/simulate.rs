@@ -1,6 +1,7 @@
 //! `relent simulate`: what a crowd does with a policy.
 
 mod charts;
+mod random;
 mod table;
 
 use std::fmt::Write;
@@ -41,6 +42,10 @@ Examples:
       relent simulate blackout --policies off,standard --report blackout.html
       relent simulate herd --policies aws-legacy --plot herd.png
 
+  Does a policy ever do harm? A thousand services, crowds and troubles that are
+  drawn at random; those in which it does are written to a directory, as files:
+      relent simulate --random 1000 --policies standard --save found
+
 The numbers are means over the seeds, with 95 % confidence intervals:
   goodput     successes before the caller's deadline, as a share of the requests
   ampl.       attempts that reach the service, per success
@@ -74,11 +79,21 @@ its clients, with a panel for each policy. Both are written when all runs are
 done, whole or not at all; what they show over time is the run with the first
 seed.
 
+With --random each policy is held against off, on the same requests. A
+difference counts if it exceeds its 99 % confidence interval over ten seeds:
+  trap        in the last quarter of the time, long after the trouble is over,
+              less is done than with off, by more than .1 of the requests
+  harm        less is done than with off, by more than .01 of the requests
+  better      another policy that comes along gets more done, by more than .02
+              of the requests, without more attempts
+--seed is the number of the first scenario. The numbers do not depend on --jobs.
+
 Runs are made by the code that decides in production, in virtual time; the same
 seed gives the same numbers on every machine.
 
-Exit status: 0; 1 if a run is given up or the result cannot be written; 2 if the
-options, a policy or a scenario are wrong.";
+Exit status: 0; 1 if a run is given up, the result cannot be written, or
+--random finds a trap or harm; 2 if the options, a policy or a scenario are
+wrong.";
 
 /// Where a person finds out what a scenario may hold.
 const SEE_FORMAT: &str = "see `relent simulate --format` for every key and its default, and \
@@ -111,6 +126,19 @@ pub(crate) struct SimulateArgs {
     /// The first seed
     #[arg(long, value_name = "S", value_parser = seed, default_value = "1", allow_hyphen_values = true)]
     seed: u64,
+
+    /// Run on so many threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = seeds, allow_hyphen_values = true)]
+    jobs: Option<u64>,
+
+    /// Judge the policies in so many scenarios that are drawn at random
+    #[arg(long, value_name = "N", value_parser = seeds, allow_hyphen_values = true,
+        conflicts_with_all = ["scenarios", "seeds", "set", "json", "report", "plot", "list", "show", "format"])]
+    random: Option<u64>,
+
+    /// Write the random scenarios in which something is found to this directory
+    #[arg(long, value_name = "DIR", requires = "random")]
+    save: Option<PathBuf>,
 
     /// Change a value of every scenario, such as service.failures=0.1
     #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
@@ -177,6 +205,20 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     if args.format {
         return print(scenarios::FORMAT).map_err(Quit::failed);
     }
+    let threads = match args.jobs {
+        Some(jobs) => jobs as usize,
+        None => thread::available_parallelism().map_or(1, NonZeroUsize::get),
+    };
+    let policies = args.policies.iter().map(|spec| {
+        let value = policy(spec).map_err(Quit::usage)?;
+        let text = toml::to_string(&value).map_err(|e| Quit::failed(e.to_string()))?;
+        let name = spec.clone();
+        Ok(Named { name, value, text })
+    });
+    let policies: Vec<Named<Policy>> = policies.collect::<Result<_, Quit>>()?;
+    if let Some(count) = args.random {
+        return random::run(args, count, &policies, threads);
+    }
     let names = match args.scenarios.as_slice() {
         [] => scenarios::names().into_iter().map(str::to_owned).collect(),
         named => named.to_vec(),
@@ -187,13 +229,6 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         Ok(Named { name, value, text })
     });
     let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
-    let policies = args.policies.iter().map(|spec| {
-        let value = policy(spec).map_err(Quit::usage)?;
-        let text = toml::to_string(&value).map_err(|e| Quit::failed(e.to_string()))?;
-        let name = spec.clone();
-        Ok(Named { name, value, text })
-    });
-    let policies: Vec<Named<Policy>> = policies.collect::<Result<_, Quit>>()?;
     let seeds: Vec<u64> = (0..args.seeds)
         .map(|number| args.seed.wrapping_add(number))
         .collect();
@@ -202,7 +237,6 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
 
     let runs = scenarios.len() * policies.len() * seeds.len();
     let bar = progress(runs + charts.runs());
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let mut given_up = 0;
     for scenario in &scenarios {
         bar.set_message(scenario.name.clone());

@@ -188,3 +188,45 @@ fn what_is_wrong_is_said_before_anything_runs() {
         assert_eq!(ran.stdout, "", "{args:?}");
     }
 }
+
+#[test]
+fn random_scenarios_in_which_a_policy_does_harm_are_found_saved_and_can_be_played() {
+    let folder = tempfile::tempdir().unwrap();
+    let naive = folder.path().join("naive.toml");
+    let text = "max_retries = 5\njitter = \"none\"\nbackoff.constant = { delay = \"1ms\" }\n";
+    std::fs::write(&naive, text).unwrap();
+    let found = folder.path().join("found");
+    let judged = |jobs: &str, policy: &str| {
+        let save = found.to_str().unwrap();
+        let args = ["simulate", "--random", "2", "--seed", "4", "--jobs", jobs];
+        run(&[&args[..], &["--policies", policy, "--save", save]].concat())
+    };
+    let none = judged("1", "off");
+    assert_eq!((none.status, &*none.stderr), (0, ""), "{}", none.stdout);
+    assert!(
+        none.stdout.contains("0 traps, 0 with harm"),
+        "{}",
+        none.stdout
+    );
+    let guilty = judged("1", naive.to_str().unwrap());
+    assert_eq!(guilty.status, 1, "{}", guilty.stdout);
+    assert!(
+        guilty.stderr.contains("found a trap or harm"),
+        "{}",
+        guilty.stderr
+    );
+    assert_eq!(judged("3", naive.to_str().unwrap()).stdout, guilty.stdout);
+    let mut files = std::fs::read_dir(&found).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    let played = run(&[
+        "simulate",
+        file.to_str().unwrap(),
+        "--seeds",
+        "1",
+        "--policies",
+        "off",
+    ]);
+    assert_eq!(played.status, 0, "{}", played.stderr);
+    let refused = run(&["simulate", "blackout", "--random", "2"]);
+    assert_eq!(refused.status, 2, "{}", refused.stderr);
+}

@@ -13,6 +13,7 @@
 //! - [`requests`], [`Serving`] and [`Observed`]: the parts of a run for a load test that has a medium
 //!   of its own, such as sockets: who asks when, the service by a clock from outside, and the numbers.
 //! - [`study`]: several policies and seeds on all cores.
+//! - [`generate`]: random scenarios; [`judge`]: whether a policy does harm in them.
 //! - `report`, with the feature of that name: charts of all that, as a page or as a picture.
 //!
 //! # What is modelled, and what is not
@@ -31,6 +32,8 @@ mod class;
 mod client;
 mod cluster;
 mod destinations;
+pub mod generate;
+pub mod judge;
 mod latency;
 mod limiter;
 pub mod measure;

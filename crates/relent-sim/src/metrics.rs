@@ -51,6 +51,9 @@ pub struct Metrics {
     /// Attempts in the last ten seconds in which requests are made, over what the service could have
     /// served in them; 0 where requests are made for less than ten seconds.
     pub late_load: f64,
+    /// Successes in the last quarter of the time in which requests are made, over the requests made in it; `None`
+    /// without any.
+    pub late_goodput: Option<f64>,
     /// Events of the run: what it cost to simulate.
     pub events: u64,
 }

@@ -19,6 +19,8 @@ struct Count {
     /// Of them, finished within a second.
     prompt: u32,
     attempts: u32,
+    /// Requests that succeed in it, whenever they were made.
+    successes: u32,
 }
 
 /// What became of the requests of one process or station.
@@ -171,6 +173,7 @@ impl Recorder {
     pub(crate) fn on_success(&mut self, call: u32, party: u32, made: u64, now: u64) {
         self.party(party).successes += 1;
         self.successes += 1;
+        self.second(now).successes += 1;
         self.latencies.record(now - made);
         if let Some(tape) = &mut self.tape {
             tape.on_success(call, now);
@@ -235,6 +238,11 @@ impl Recorder {
             Some(from) => attempts(from, made_until).sum(),
             None => 0,
         };
+        let last = &self.seconds[..made_until.min(self.seconds.len())];
+        let last = &last[last.len() - last.len() / 4..];
+        let (asked, done) = last.iter().fold((0, 0), |(asked, done), second| {
+            (asked + second.requests, done + second.successes)
+        });
         Metrics {
             goodput: per(self.successes, self.requests).unwrap_or(0.0),
             amplification: per(self.attempts, self.successes),
@@ -257,6 +265,7 @@ impl Recorder {
             layers: self.layers.clone(),
             classes: self.classes.clone(),
             late_load: f64::from(late) / (capacity * GOOD_SECONDS as f64),
+            late_goodput: per(u64::from(done), u64::from(asked)),
             events: self.events,
         }
     }

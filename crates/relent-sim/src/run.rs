@@ -81,6 +81,17 @@ pub fn trace(scenario: &Scenario, policy: &Policy, seed: u64) -> Result<Vec<Row>
     Ok(recorder.finish_recording(scenario).rows)
 }
 
+/// Runs like [`run`](crate::run), and gives up after so many events.
+pub(crate) fn run_bounded(
+    scenario: &Scenario,
+    policy: &Policy,
+    seed: u64,
+    most_events: u64,
+) -> Result<Metrics, TooManyEvents> {
+    let recorder = run_within(scenario, policy, seed, Recorder::new(scenario), most_events)?;
+    Ok(recorder.finish(scenario))
+}
+
 /// Runs with this recorder; gives up after so many events.
 fn run_within(
     scenario: &Scenario,

@@ -6,7 +6,7 @@ use std::thread;
 
 use relent_core::Policy;
 
-use crate::metrics::Metrics;
+use crate::metrics::{ClassCount, Metrics};
 use crate::recording::Recording;
 use crate::run::{record, run};
 use crate::scenario::{SECOND, Scenario};
@@ -56,7 +56,7 @@ pub fn record_all(
 }
 
 /// What `work` makes of each of the jobs, in their order.
-fn in_parallel<J: Sync, R: Send>(
+pub(crate) fn in_parallel<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,
     work: impl Fn(&J) -> R + Sync,
@@ -179,6 +179,20 @@ pub fn verdict(scenario: &Scenario, runs: &[Outcome]) -> String {
         lost if lost > 0.0 => "loses less than 0.1 % of the requests".to_owned(),
         _ => "loses nothing".to_owned(),
     });
+    for (number, class) in scenario.clients.classes.iter().enumerate() {
+        let count = |of: fn(&ClassCount) -> u64| {
+            let counts = ended
+                .iter()
+                .filter_map(|metrics| metrics.classes.get(number));
+            counts.map(of).sum::<u64>()
+        };
+        let (done, made) = (
+            count(|class| class.successes),
+            count(|class| class.requests),
+        );
+        let lost = 100.0 * (1.0 - done as f64 / made.max(1) as f64);
+        words.push(format!("{lost:.1} % of {:?}", class.name));
+    }
     let attempts = mean(&|metrics| metrics.attempts as f64 / (metrics.requests.max(1)) as f64);
     if attempts >= 3.0 {
         words.push(format!("makes {attempts:.1} attempts per request"));

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use relent_core::{Backoff, Jitter, Policy};
+use relent_sim::study::verdict;
 use relent_sim::{Metrics, Scenario, run};
 
 fn off() -> Policy {
@@ -234,6 +235,9 @@ fn a_class_may_fail_while_others_do_not() {
         (report.successes, read.requests + report.requests),
         (0, metrics.requests)
     );
+    let words = verdict(&scenario(&changes), &[Ok(metrics)]);
+    let ends = "; 0.0 % of \"read\"; 100.0 % of \"report\"";
+    assert!(words.contains(ends), "{words}");
 }
 
 #[test]

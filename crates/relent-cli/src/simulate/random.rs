@@ -1,0 +1,206 @@
+//! `relent simulate --random`: whether a policy does harm in scenarios that nobody has thought of.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use relent::{NamedPolicy, Policy};
+use relent_sim::judge::{Case, Contender, Judgement, judge_all, tally};
+
+use super::{Named, SimulateArgs, progress};
+use crate::console::print;
+use crate::quit::Quit;
+
+/// The policies of other systems for requests of a crowd, which those that are judged are held against.
+const OTHERS: [&str; 8] = [
+    "fetch-retry",
+    "cenkalti",
+    "aws-standard",
+    "grpc",
+    "google-iam",
+    "envoy",
+    "finagle",
+    "vital",
+];
+
+/// Draws scenarios, judges the policies in them, and prints what was found.
+///
+/// # Errors
+/// Something was found, or cannot be written.
+pub(super) fn run(
+    args: &SimulateArgs,
+    count: u64,
+    policies: &[Named<Policy>],
+    threads: usize,
+) -> Result<(), Quit> {
+    let load = |name: &str| {
+        let loaded = NamedPolicy::load(name).map(|named| named.policy);
+        loaded.map_err(|error| Quit::failed(format!("{name}: {error}")))
+    };
+    let off = load("off")?;
+    let others: Vec<(&str, Policy)> = OTHERS
+        .into_iter()
+        .map(|name| Ok((name, load(name)?)))
+        .collect::<Result<_, Quit>>()?;
+    let contenders: Vec<Contender<'_>> = others
+        .iter()
+        .map(|(name, policy)| Contender { name, policy })
+        .collect();
+    // No retries are what the others are held against.
+    let judged: Vec<&Named<Policy>> = policies.iter().filter(|one| one.name != "off").collect();
+    let judged = match judged.is_empty() {
+        true => policies.iter().collect(),
+        false => judged,
+    };
+    let values: Vec<&Policy> = judged.iter().map(|policy| &policy.value).collect();
+    let numbers: Vec<u64> = (0..count)
+        .map(|number| args.seed.wrapping_add(number))
+        .collect();
+    if let Some(folder) = &args.save {
+        fs::create_dir_all(folder)
+            .map_err(|error| Quit::failed(format!("{}: {error}", folder.display())))?;
+    }
+    let bar = progress(numbers.len());
+    let cases = judge_all(&numbers, &off, &values, &contenders, threads, &|| {
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let mut found = 0;
+    for (index, policy) in judged.iter().enumerate() {
+        print(&report(&policy.name, index, &cases, &contenders)).map_err(Quit::failed)?;
+        for case in &cases {
+            let judgement = &case.judgements[index];
+            found += usize::from(judgement.is_guilty());
+            if let (Some(folder), Some(what)) = (&args.save, what(judgement)) {
+                save(folder, &policy.name, what, case, judgement)?;
+            }
+        }
+    }
+    match found {
+        0 => Ok(()),
+        found => Err(Quit::failed(format!(
+            "{found} of {} judgements found a trap or harm",
+            cases.len() * judged.len()
+        ))),
+    }
+}
+
+/// What was found, in a word.
+fn what(judgement: &Judgement) -> Option<&'static str> {
+    match (judgement.trap, judgement.harm) {
+        (true, _) => Some("trap"),
+        (false, true) => Some("harm"),
+        (false, false) if !judgement.better.is_empty() => Some("better"),
+        (false, false) => None,
+    }
+}
+
+/// What was found of one policy.
+fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) -> String {
+    let mut text = format!("{name}, in {} random scenarios beside off\n\n", cases.len());
+    let found = cases
+        .iter()
+        .filter_map(|case| Some((case, what(&case.judgements[index])?)));
+    let found: Vec<_> = found.collect();
+    if !found.is_empty() {
+        text += "number  found   goodput  late   attempts  off: goodput  late   better\n";
+    }
+    for (case, what) in &found {
+        let judgement = &case.judgements[index];
+        let (means, off) = (judgement.means, judgement.off);
+        let _ = writeln!(
+            text,
+            "{:<7} {what:<7} {:.4}  {:.3}  {:>8.2}  {:>12.4}  {:.3}   {}",
+            case.drawn.number,
+            means.goodput,
+            means.late,
+            means.attempts,
+            off.goodput,
+            off.late,
+            better(judgement),
+        );
+    }
+    let count = |is: &dyn Fn(&Judgement) -> bool| {
+        let judgements = cases.iter().map(|case| &case.judgements[index]);
+        judgements.filter(|one| is(one)).count()
+    };
+    let _ = writeln!(
+        text,
+        "\n{} traps, {} with harm, {} in which another is better\n",
+        count(&|one| one.trap),
+        count(&|one| one.harm),
+        count(&|one| !one.better.is_empty()),
+    );
+    let mean =
+        |of: &dyn Fn(&Case) -> f64| cases.iter().map(of).sum::<f64>() / cases.len().max(1) as f64;
+    let _ = writeln!(
+        text,
+        "mean goodput: {name} {:.4}",
+        mean(&|case| case.first[index])
+    );
+    for (number, other) in others.iter().enumerate() {
+        let goodput = mean(&|case| case.others[number]);
+        let _ = writeln!(text, "              {} {goodput:.4}", other.name);
+    }
+    if !found.is_empty() {
+        text += "\nby dimension: scenarios, traps, harm, another better\n";
+        for tally in tally(cases, index) {
+            let (dimension, level) = tally.of;
+            let _ = writeln!(
+                text,
+                "{:<34} {:>4} {:>4} {:>4} {:>4}",
+                format!("{dimension}: {level}"),
+                tally.cases,
+                tally.traps,
+                tally.harms,
+                tally.better,
+            );
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// Who is better, and by how much.
+fn better(judgement: &Judgement) -> String {
+    let names = judgement.better.iter();
+    let names: Vec<String> = names
+        .map(|(name, more)| format!("{name} +{:.3}", more.mean))
+        .collect();
+    names.join(", ")
+}
+
+/// Writes a scenario with what was found in it.
+fn save(
+    folder: &Path,
+    policy: &str,
+    what: &str,
+    case: &Case,
+    judgement: &Judgement,
+) -> Result<(), Quit> {
+    let number = case.drawn.number;
+    let path = folder.join(format!("{what}-{number}.toml"));
+    let (means, off) = (judgement.means, judgement.off);
+    let levels = case.drawn.levels.iter();
+    let levels: Vec<String> = levels
+        .map(|(dimension, level)| format!("{dimension}: {level}"))
+        .collect();
+    let more = match better(judgement) {
+        none if none.is_empty() => String::new(),
+        names => format!("# Better: {names}\n"),
+    };
+    let text = format!(
+        "# Found by `relent simulate --random 1 --seed {number}`: {what}.\n\
+         # {policy}: goodput {:.4}, late {:.3}, {:.2} attempts per request; off: goodput {:.4}, late {:.3}.\n\
+         {more}# {}\n\n\
+         description = \"random scenario {number}: {what}\"\n\n{}",
+        means.goodput,
+        means.late,
+        means.attempts,
+        off.goodput,
+        off.late,
+        levels.join("; "),
+        case.drawn.text,
+    );
+    fs::write(&path, text).map_err(|error| Quit::failed(format!("{}: {error}", path.display())))
+}

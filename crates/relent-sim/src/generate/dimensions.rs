@@ -1,0 +1,159 @@
+//! What is drawn of a scenario, and from which ranges.
+
+use std::fmt::Write;
+
+/// Something that scenarios differ in.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Dimension {
+    /// Its name.
+    pub name: &'static str,
+    /// What it says, and in which unit its ranges are.
+    pub meaning: &'static str,
+    /// What it can be.
+    pub levels: &'static [Level],
+}
+
+/// What a dimension can be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Level {
+    /// Its name.
+    pub name: &'static str,
+    /// How often it comes, relative to the others.
+    pub weight: u32,
+    /// The least and the most; the same where there is nothing to draw.
+    pub range: (f64, f64),
+}
+
+/// A level with a range.
+const fn range(name: &'static str, weight: u32, least: f64, most: f64) -> Level {
+    Level {
+        name,
+        weight,
+        range: (least, most),
+    }
+}
+
+/// A level with nothing to draw.
+const fn plain(name: &'static str, weight: u32) -> Level {
+    range(name, weight, 0.0, 0.0)
+}
+
+macro_rules! dimensions {
+    ($($constant:ident, $name:literal, $meaning:literal, [$($level:expr),* $(,)?];)*) => {
+        $(pub(super) static $constant: Dimension = Dimension {
+            name: $name,
+            meaning: $meaning,
+            levels: &[$($level),*],
+        };)*
+
+        /// All dimensions. The first level of each is the plain one.
+        pub static DIMENSIONS: &[&Dimension] = &[$(&$constant),*];
+    };
+}
+
+dimensions! {
+    PROCESSES, "processes", "client processes", [
+        range("few", 3, 2.0, 30.0), range("one", 1, 1.0, 1.0), range("many", 3, 30.0, 1000.0),
+        range("thousands", 2, 1000.0, 20_000.0), range("a crowd", 1, 20_000.0, 100_000.0),
+    ];
+    RATE, "rate", "requests per second, without bursts and spikes", [
+        range("usual", 3, 20.0, 70.0), range("low", 2, 4.0, 20.0), range("high", 3, 70.0, 200.0),
+    ];
+    LOAD, "load", "what is asked over what can be served", [
+        range("usual", 3, 0.5, 0.8), range("light", 2, 0.1, 0.5), range("high", 3, 0.8, 0.95),
+        range("too high", 1, 1.0, 1.3),
+    ];
+    SHAPE, "shape", "how the load changes; k: the highest rate over the capacity", [
+        plain("steady", 10), range("spike", 2, 1.5, 5.0), range("bursts", 2, 1.2, 5.0),
+        range("step", 1, 1.05, 2.0), range("ramp", 1, 0.8, 1.2), range("wave", 1, 0.8, 1.3),
+        plain("closed", 2),
+    ];
+    TROUBLE, "trouble", "what goes wrong; a share of capacity left, or a probability", [
+        plain("none", 3), plain("blackout", 4), plain("stall", 4), range("brownout", 3, 0.05, 0.8),
+        range("failures", 2, 0.2, 1.0), range("loss", 2, 0.1, 1.0), plain("restart", 1),
+    ];
+    BEGIN, "begin", "when that begins", [plain("warm", 3), plain("at the start", 2)];
+    LENGTH, "length", "how long it lasts, in seconds, at most a quarter of the time", [
+        range("seconds", 3, 2.0, 10.0), range("short", 1, 0.3, 2.0), range("long", 3, 10.0, 60.0),
+    ];
+    PATTERN, "pattern", "how often; the period in seconds, half of which is bad", [
+        plain("once", 5), range("windows", 2, 4.0, 40.0), range("flapping", 2, 0.5, 4.0),
+    ];
+    PART, "part", "what it concerns", [
+        plain("all", 4), plain("one node", 3), plain("node by node", 1), plain("one class", 2),
+    ];
+    NODES, "nodes", "nodes of the service", [
+        range("one", 3, 1.0, 1.0), range("some", 2, 2.0, 5.0), range("many", 1, 5.0, 20.0),
+    ];
+    BALANCER, "balancer", "which node gets an attempt", [
+        plain("round-robin", 2), plain("random", 1), plain("least-outstanding", 1),
+    ];
+    STICKY, "sticky", "does a process keep its node?", [plain("no", 3), plain("yes", 1)];
+    DESTINATION, "destination", "what shares a budget and a gate", [plain("service", 3), plain("node", 1)];
+    WORKERS, "workers", "of a node; a service takes up to a second on average", [
+        range("one", 3, 1.0, 1.0), range("some", 2, 2.0, 10.0), range("many", 2, 10.0, 100.0),
+    ];
+    TIME, "time", "how service times vary; the sigma of a lognormal", [
+        plain("exponential", 3), plain("constant", 1), range("lognormal", 2, 0.5, 2.0),
+    ];
+    QUEUE, "queue", "when it refuses; milliseconds of work, or attempts", [
+        plain("unbounded", 3), range("long", 2, 200.0, 5000.0), range("medium", 2, 20.0, 200.0),
+        range("short", 2, 2.0, 20.0), range("attempts", 1, 1.0, 100.0),
+    ];
+    REJECT_COST, "refusal", "what one costs, in services", [
+        plain("free", 2), range("cheap", 2, 0.01, 0.1), range("dear", 1, 0.1, 0.5),
+    ];
+    CANCELLATION, "cancellation", "is queued work dropped whose caller has gone?", [plain("no", 2), plain("yes", 1)];
+    FAILURES, "failures", "the probability of an error whatever the load", [
+        plain("none", 5), range("few", 3, 0.001, 0.03), range("many", 2, 0.03, 0.3), range("most", 2, 0.3, 0.8),
+    ];
+    LOSS, "network loss", "the probability that a message is lost", [
+        plain("none", 6), range("little", 2, 0.001, 0.03), range("much", 1, 0.03, 0.2),
+    ];
+    WAY, "way", "of a message, in milliseconds", [
+        range("near", 3, 0.1, 2.0), range("region", 2, 2.0, 20.0), range("far", 1, 20.0, 100.0),
+    ];
+    TIMEOUT, "attempt timeout", "in seconds, no less than three mean services; or so many of those and a way", [
+        range("usual", 4, 0.3, 2.0), range("long", 2, 2.0, 10.0), range("tight", 2, 2.0, 6.0),
+    ];
+    DEADLINE, "deadline", "in seconds, no less than the attempt timeout", [
+        range("usual", 3, 5.0, 30.0), range("short", 2, 1.0, 5.0), range("long", 2, 30.0, 120.0),
+    ];
+    RETRY_AFTER, "Retry-After", "that refusals say to all, in seconds", [
+        plain("none", 4), range("said", 1, 1.0, 10.0),
+    ];
+    LIMITER, "limiter", "what a limiter says; its rate over that of the requests", [
+        plain("none", 10), range("nothing", 1, 0.5, 1.5), range("a time for all", 1, 0.5, 1.5), range("slots", 1, 0.5, 1.5),
+    ];
+    SHEDDER, "shedder", "is load shed by queue delay?", [plain("no", 6), plain("yes", 1)];
+    CLASSES, "classes", "kinds of requests; the cost of the second", [
+        plain("one", 4), range("two", 1, 3.0, 30.0),
+    ];
+    CHAIN, "chain", "layers that retry", [plain("1", 8), plain("2", 2), plain("3", 1)];
+    RESTARTS, "client restarts", "of all processes, in the trouble or at a quarter of the time", [
+        plain("none", 5), plain("at once", 1), plain("rolling", 1),
+    ];
+}
+
+/// All dimensions as a table in Markdown.
+#[must_use]
+pub fn table() -> String {
+    let mut text =
+        "| dimension | what it says | levels, with their ranges and weights |\n|---|---|---|\n"
+            .to_owned();
+    for dimension in DIMENSIONS {
+        let levels = dimension.levels.iter().map(|level| {
+            let (least, most) = level.range;
+            let range = match most > 0.0 {
+                true if least < most => format!(" {least}–{most}"),
+                true => format!(" {least}"),
+                false => String::new(),
+            };
+            format!("{}{range} ({})", level.name, level.weight)
+        });
+        let levels: Vec<String> = levels.collect();
+        let Dimension { name, meaning, .. } = dimension;
+        let _ = writeln!(text, "| {name} | {meaning} | {} |", levels.join(", "));
+    }
+    text
+}

@@ -1,0 +1,309 @@
+//! Whether a policy does harm: it is held against no retries, on the same requests.
+//!
+//! Everything is compared by pairs of runs with the same seed, and a difference counts if it exceeds its 99 %
+//! confidence interval. What looks suspicious in a few runs is judged by other seeds than those.
+
+use relent_core::Policy;
+
+use crate::generate::{DIMENSIONS, Generated, generate};
+use crate::run::run_bounded;
+use crate::scenario::Scenario;
+use crate::study::in_parallel;
+
+/// The difference of goodput from which on a policy does harm.
+pub const HARM: f64 = 0.01;
+/// The difference of goodput in the last quarter of the time from which on a policy is trapped.
+pub const TRAP: f64 = 0.1;
+/// The difference of goodput from which on another policy is better.
+pub const BETTER: f64 = 0.02;
+/// Runs by which a scenario is looked through, and judged if it is suspicious.
+const FIRST_SEEDS: u64 = 2;
+const SEEDS: u64 = 10;
+/// The 99.5 % quantile of Student's t for nine degrees of freedom: those of [`SEEDS`].
+const T: f64 = 3.250;
+/// The most events of a run: a hundred for each request and more. Who needs more gets nothing done here.
+const MOST_EVENTS: u64 = 4_000_000;
+
+/// A policy and its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Contender<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it says.
+    pub policy: &'a Policy,
+}
+
+/// A difference of means, by pairs of runs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Difference {
+    /// The mean.
+    pub mean: f64,
+    /// Half of its 99 % confidence interval.
+    pub half_width: f64,
+}
+
+impl Difference {
+    fn of(values: &[f64]) -> Self {
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let half_width = T * libm::sqrt(squares / (count - 1.0) / count);
+        Self { mean, half_width }
+    }
+
+    /// Whether it is more than `least` and than its interval.
+    #[must_use]
+    pub fn exceeds(&self, least: f64) -> bool {
+        self.mean > least && self.mean > self.half_width
+    }
+}
+
+/// What runs of a policy have in common; of those that were given up nothing was done.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Means {
+    /// Goodput.
+    pub goodput: f64,
+    /// Goodput in the last quarter of the time.
+    pub late: f64,
+    /// Attempts that reach the service, per request.
+    pub attempts: f64,
+}
+
+/// What was found of a policy in a scenario.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Judgement {
+    /// The policy, with the seeds that the judgement is made by.
+    pub means: Means,
+    /// No retries, with those.
+    pub off: Means,
+    /// How much less goodput than no retries, if it was looked at more closely.
+    pub lost: Option<Difference>,
+    /// Long after the trouble far less is done than with no retries, which recover.
+    pub trap: bool,
+    /// Clearly less is done than with no retries.
+    pub harm: bool,
+    /// The others that get clearly more done without more attempts, with how much.
+    pub better: Vec<(String, Difference)>,
+}
+
+impl Judgement {
+    /// Whether it is guilty.
+    #[must_use]
+    pub const fn is_guilty(&self) -> bool {
+        self.trap || self.harm
+    }
+}
+
+/// A scenario, what each of the contenders did in it, and what was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Case {
+    /// The scenario.
+    pub drawn: Generated,
+    /// Of each that was judged, in their order.
+    pub judgements: Vec<Judgement>,
+    /// Goodput of each of the others, in their order, by the first seeds.
+    pub others: Vec<f64>,
+    /// Goodput of each that was judged, by those.
+    pub first: Vec<f64>,
+}
+
+/// Runs of one policy.
+struct Runs(Vec<Means>);
+
+impl Runs {
+    fn of(scenario: &Scenario, policy: &Policy, seeds: std::ops::Range<u64>) -> Self {
+        let means = |seed| match run_bounded(scenario, policy, seed, MOST_EVENTS) {
+            Ok(metrics) => Means {
+                goodput: metrics.goodput,
+                late: metrics.late_goodput.unwrap_or(metrics.goodput),
+                attempts: metrics.attempts as f64 / metrics.requests.max(1) as f64,
+            },
+            Err(_) => Means {
+                attempts: f64::INFINITY,
+                ..Means::default()
+            },
+        };
+        Self(seeds.map(means).collect())
+    }
+
+    fn means(&self) -> Means {
+        let mean =
+            |of: fn(&Means) -> f64| self.0.iter().map(of).sum::<f64>() / self.0.len().max(1) as f64;
+        Means {
+            goodput: mean(|run| run.goodput),
+            late: mean(|run| run.late),
+            attempts: mean(|run| run.attempts),
+        }
+    }
+
+    /// By how much it exceeds another, run by run.
+    fn beyond(&self, other: &Self, of: fn(&Means) -> f64) -> Difference {
+        let pairs = self.0.iter().zip(&other.0);
+        let differences: Vec<f64> = pairs.map(|(one, other)| of(one) - of(other)).collect();
+        Difference::of(&differences)
+    }
+}
+
+/// Judges a policy in a scenario, beside no retries and others.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent_core::{Backoff, Policy};
+/// use relent_sim::Scenario;
+/// use relent_sim::judge::judge;
+///
+/// let stall = Scenario::parse(r#"
+///     clients.arrivals.poisson = { rate = 80, for = "60s" }
+///     clients.deadline = "10s"
+///     service.capacity = 100
+///     outages = [{ at = "10s", for = "3s", effect = "stall" }]
+/// "#)?;
+/// let off = Policy::builder(Backoff::None).max_retries(0).build()?;
+/// let naive = Policy::builder(Backoff::constant(Duration::from_millis(1))).max_retries(10).build()?;
+/// assert!(judge(&stall, &off, &naive, &[]).trap);
+/// assert!(!judge(&stall, &off, &off, &[]).is_guilty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn judge(
+    scenario: &Scenario,
+    off: &Policy,
+    policy: &Policy,
+    others: &[Contender<'_>],
+) -> Judgement {
+    let first = 1..1 + FIRST_SEEDS;
+    let runs = |policy| Runs::of(scenario, policy, first.clone());
+    let others: Vec<_> = others
+        .iter()
+        .map(|other| (*other, runs(other.policy)))
+        .collect();
+    closely(scenario, off, policy, &runs(off), &runs(policy), &others)
+}
+
+/// Judges by other seeds what these runs make suspicious.
+fn closely(
+    scenario: &Scenario,
+    off_policy: &Policy,
+    policy: &Policy,
+    off: &Runs,
+    runs: &Runs,
+    others: &[(Contender<'_>, Runs)],
+) -> Judgement {
+    let (means, without) = (runs.means(), off.means());
+    // Half as much as counts is suspicious.
+    let suspicious =
+        without.goodput - means.goodput > HARM / 2.0 || without.late - means.late > TRAP / 2.0;
+    let rivals = others.iter().filter(|(_, other)| {
+        let other = other.means();
+        other.goodput - means.goodput > BETTER / 2.0 && other.attempts <= 1.01 * means.attempts
+    });
+    let rivals: Vec<_> = rivals.map(|(other, _)| *other).collect();
+    if !suspicious && rivals.is_empty() {
+        return Judgement {
+            means,
+            off: without,
+            lost: None,
+            trap: false,
+            harm: false,
+            better: Vec::new(),
+        };
+    }
+    let fresh = |policy| Runs::of(scenario, policy, 1001..1001 + SEEDS);
+    let (runs, off) = (fresh(policy), fresh(off_policy));
+    let means = runs.means();
+    let lost = off.beyond(&runs, |run| run.goodput);
+    let better = rivals.into_iter().filter_map(|other| {
+        let others = fresh(other.policy);
+        let more = others.beyond(&runs, |run| run.goodput);
+        let wins = more.exceeds(BETTER) && others.means().attempts <= means.attempts;
+        wins.then(|| (other.name.to_owned(), more))
+    });
+    Judgement {
+        means,
+        off: off.means(),
+        lost: Some(lost),
+        trap: off.beyond(&runs, |run| run.late).exceeds(TRAP),
+        harm: lost.exceeds(HARM),
+        better: better.collect(),
+    }
+}
+
+/// Draws scenarios and judges policies in each, on so many threads, and calls `on_case` after each. The cases are
+/// in the order of the numbers, and do not depend on the threads.
+///
+/// A scenario that cannot be read is left out; there is none.
+pub fn judge_all(
+    numbers: &[u64],
+    off: &Policy,
+    policies: &[&Policy],
+    others: &[Contender<'_>],
+    threads: usize,
+    on_case: &(dyn Fn() + Sync),
+) -> Vec<Case> {
+    let cases = in_parallel(numbers, threads, |number| {
+        let drawn = generate(*number);
+        let scenario = Scenario::parse(&drawn.text).ok()?;
+        let first = 1..1 + FIRST_SEEDS;
+        let runs = |policy| Runs::of(&scenario, policy, first.clone());
+        let others: Vec<_> = others
+            .iter()
+            .map(|other| (*other, runs(other.policy)))
+            .collect();
+        let without = runs(off);
+        let judged: Vec<Runs> = policies.iter().map(|policy| runs(policy)).collect();
+        let judgements = policies.iter().zip(&judged);
+        let judgements = judgements
+            .map(|(policy, runs)| closely(&scenario, off, policy, &without, runs, &others));
+        let case = Case {
+            judgements: judgements.collect(),
+            others: others
+                .iter()
+                .map(|(_, runs)| runs.means().goodput)
+                .collect(),
+            first: judged.iter().map(|runs| runs.means().goodput).collect(),
+            drawn,
+        };
+        on_case();
+        Some(case)
+    });
+    cases.into_iter().flatten().collect()
+}
+
+/// How often something was found at a level of a dimension.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tally {
+    /// The dimension and the level.
+    pub of: (&'static str, &'static str),
+    /// Scenarios.
+    pub cases: usize,
+    /// Of them, traps.
+    pub traps: usize,
+    /// Scenarios in which harm is done.
+    pub harms: usize,
+    /// Scenarios in which another is better.
+    pub better: usize,
+}
+
+/// Counts what was found of the policy of this number, by levels, in the order of [`DIMENSIONS`].
+#[must_use]
+pub fn tally(cases: &[Case], policy: usize) -> Vec<Tally> {
+    let levels = DIMENSIONS.iter().flat_map(|dimension| {
+        let levels = dimension.levels.iter();
+        levels.map(|level| (dimension.name, level.name))
+    });
+    let count = |of: (&'static str, &'static str)| {
+        let cases = cases.iter().filter(|case| case.drawn.levels.contains(&of));
+        let judged: Vec<&Judgement> = cases
+            .filter_map(|case| case.judgements.get(policy))
+            .collect();
+        let number = |is: fn(&Judgement) -> bool| judged.iter().filter(|one| is(one)).count();
+        Tally {
+            of,
+            cases: judged.len(),
+            traps: number(|one| one.trap),
+            harms: number(|one| one.harm),
+            better: number(|one| !one.better.is_empty()),
+        }
+    };
+    levels.map(count).collect()
+}
