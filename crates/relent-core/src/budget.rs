@@ -223,6 +223,16 @@ impl Budget {
         }
     }
 
+    /// Whether it goes by what it was made of, and would still if it was [widened](Self::widen) to any
+    /// ratio up to this, and retries were to cost what they do.
+    pub(crate) fn is_unmoved(&self, ratio: f64) -> bool {
+        let least = self.least_ratio.load(Ordering::Relaxed);
+        let ratio = ((ratio * MILLI) as u64).min(self.capacity.load(Ordering::Relaxed));
+        ratio <= least
+            && self.ratio.load(Ordering::Relaxed) == least
+            && self.unpaid.load(Ordering::Relaxed) & WAIVED == 0
+    }
+
     /// Whether retries cost nothing from now on, because a [`Gate`](crate::Gate) that is not open
     /// paces them.
     pub fn waive(&self, waived: bool) {

@@ -5,10 +5,11 @@ use core::fmt;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
+use crate::batch::Batch;
 use crate::budget::Budget;
 use crate::cooldown::Cooldown;
 use crate::failure::{Failure, Hop};
-use crate::gate::Ended;
+use crate::gate::{Calm, Ended, Gate};
 use crate::hedge::Hedge;
 use crate::outbound::{Answer, Asking, Outbound, Permit};
 use crate::policy::Policy;
@@ -21,7 +22,8 @@ use crate::time::{Instant, nanos};
 /// It has two parts, so that it stays cheap. Budget, cooldown and hedge are atomics, which every caller
 /// reads and writes directly. The [`Outbound`] (gate, request rate, throttle, and the line of those who wait)
 /// is reached through an [`Access`]: behind a lock where threads share it, plainly where one thread
-/// has it.
+/// has it. While a gate is open and nothing fails, its requests and successes are atomics too, of which it is
+/// told a few times a second.
 ///
 /// A [`Call`](crate::Call) asks it before each attempt, and tells it how the attempt ended.
 ///
@@ -57,6 +59,8 @@ pub struct Destination<A> {
     quiet: AtomicBool,
     /// Whether attempts are held to a rate.
     paced: AtomicBool,
+    /// What the outbound has yet to be told.
+    batch: Batch,
     access: A,
 }
 
@@ -114,6 +118,7 @@ impl<A> Destination<A> {
             longest: AtomicU64::new(nanos(policy.max_hint())),
             quiet: AtomicBool::new(outbound.is_quiet()),
             paced: AtomicBool::new(outbound.is_paced()),
+            batch: Batch::new(),
             access: share(outbound),
         }
     }
@@ -134,6 +139,8 @@ impl<A> Destination<A> {
         change: impl FnOnce(Outbound) -> Outbound,
     ) -> Self {
         let outbound = outbound(&mut self.access);
+        // It is calm no more: whoever has a turn says so again.
+        outbound.on_counted(&self.batch.take(Instant::ORIGIN));
         *outbound = change(core::mem::take(outbound));
         self.quiet = AtomicBool::new(outbound.is_quiet());
         self.paced = AtomicBool::new(outbound.is_paced());
@@ -208,7 +215,7 @@ impl<A: Access> Destination<A> {
     /// It is one turn, so that of two policies at once one is in force with all that it has. `in_force` is
     /// called in the same turn, for what a driver keeps beside.
     pub fn set_policy(&self, now: Instant, policy: &Policy, in_force: impl FnOnce()) {
-        self.access.turn(|outbound, random| {
+        self.turn(now, |outbound, random| {
             match policy.budget() {
                 Some(config) => self.budget.apply(now, config),
                 None => self.budget.suspend(),
@@ -229,12 +236,78 @@ impl<A: Access> Destination<A> {
         });
     }
 
+    /// Lets something happen to the outbound in one turn, which has heard of everything before.
+    #[inline]
+    fn turn<T>(&self, now: Instant, change: impl FnOnce(&mut Outbound, &mut A::Random) -> T) -> T {
+        self.access
+            .turn(|outbound, random| self.in_turn(now, outbound, random, change))
+    }
+
+    #[inline]
+    fn in_turn<T>(
+        &self,
+        now: Instant,
+        outbound: &mut Outbound,
+        random: &mut A::Random,
+        change: impl FnOnce(&mut Outbound, &mut A::Random) -> T,
+    ) -> T {
+        outbound.on_counted(&self.batch.take(now));
+        let result = change(outbound, random);
+        if let Some(calm) = self.calm(now, outbound) {
+            self.batch.open(calm);
+        }
+        result
+    }
+
+    /// Until when successes change nothing here: neither the budget has to hear of them.
+    fn calm(&self, now: Instant, outbound: &Outbound) -> Option<Calm> {
+        let calm = outbound.calm(now)?;
+        let ratio = outbound.gate().map_or(0.0, Gate::highest_ratio);
+        self.budget()
+            .is_none_or(|budget| budget.is_unmoved(ratio))
+            .then_some(calm)
+    }
+
+    /// Whether an attempt may start now without a turn.
+    #[inline]
+    pub(crate) fn is_calm(&self, now: Instant) -> bool {
+        self.batch.is_calm(now) && !self.cooldown.has_begun()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) const fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// Whether it is worth a look at the clock to find that out.
+    #[inline]
+    pub(crate) fn may_be_calm(&self) -> bool {
+        self.batch.is_calm(Instant::ORIGIN)
+    }
+
+    /// An attempt that has started succeeded: counts it without a turn, if there is nothing more to it.
+    #[inline]
+    pub(crate) fn answered_calmly(&self, now: Instant, permit: &Permit) -> bool {
+        permit.is_known_to_gate() && self.batch.add_success(now, permit.started())
+    }
+
+    /// A request is made while it [is calm](Self::is_calm). Returns its number.
+    #[inline]
+    pub(crate) fn enter_calm(&self) -> u64 {
+        self.count_request();
+        self.batch.add_request()
+    }
+
     /// A request is made that does not ask: for a policy whose retries are off.
     pub(crate) fn on_request(&self, now: Instant) -> u64 {
+        if self.is_calm(now) {
+            return self.enter_calm();
+        }
         self.cooldown.forget_past(now);
-        let id = self
-            .access
-            .turn(|outbound, _| outbound.on_request_unthrottled(now));
+        let id = self.turn(now, |outbound, _| {
+            outbound.on_request_unthrottled(now);
+            self.batch.add_told_request()
+        });
         self.count_request();
         id
     }
@@ -244,11 +317,13 @@ impl<A: Access> Destination<A> {
     #[inline]
     pub(crate) fn enter(&self, now: Instant, asking: &mut Asking) -> Option<Answer> {
         self.cooldown.forget_past(now);
-        let answer = self.access.turn(|outbound, random| {
-            asking.id = match asking.paced_only {
+        let answer = self.turn(now, |outbound, random| {
+            match asking.paced_only {
                 true => outbound.on_request_unthrottled(now),
-                false => outbound.on_request(now, random)?,
-            };
+                false if outbound.on_request(now, random) => {}
+                false => return None,
+            }
+            asking.id = self.batch.add_told_request();
             Some(outbound.ask(now, asking, &self.cooldown, random))
         })?;
         self.count_request();
@@ -266,8 +341,9 @@ impl<A: Access> Destination<A> {
     /// cooldown has begun since. It gets its number here.
     #[cold]
     pub(crate) fn ask_first(&self, now: Instant, asking: &mut Asking) -> Answer {
-        self.access.turn(|outbound, random| {
-            asking.id = outbound.on_request_unthrottled(now);
+        self.turn(now, |outbound, random| {
+            outbound.on_request_unthrottled(now);
+            asking.id = self.batch.add_told_request();
             outbound.ask(now, asking, &self.cooldown, random)
         })
     }
@@ -280,22 +356,26 @@ impl<A: Access> Destination<A> {
         waits: bool,
         waker: Option<&A::Waker>,
     ) -> Answer {
-        self.access
-            .ask(asking.id, waker, |outbound, random| match waits {
+        self.access.ask(asking.id, waker, |outbound, random| {
+            self.in_turn(now, outbound, random, |outbound, random| match waits {
                 true => outbound.ask_again(now, asking, &self.cooldown, random),
                 false => outbound.ask(now, asking, &self.cooldown, random),
             })
+        })
     }
 
     /// A caller that waits goes away, which is known to have been `held` by a cooldown: then nobody else
     /// waits for what it leaves, and no time need be known (design rule 10).
     pub(crate) fn leave(&self, id: u64, held: bool, now: impl FnOnce() -> Instant) {
+        // While anybody waits there is nothing that it would have to be told before.
         if held && self.access.leave(id, |outbound, _| outbound.leave_held(id)) {
             return;
         }
         let now = now();
         self.access.leave(id, |outbound, random| {
-            outbound.leave(now, id, &self.cooldown, random);
+            self.in_turn(now, outbound, random, |outbound, random| {
+                outbound.leave(now, id, &self.cooldown, random);
+            });
             true
         });
     }
@@ -303,16 +383,19 @@ impl<A: Access> Destination<A> {
     /// Takes a slot if there is one now, for a hedge, which starts now or never.
     pub(crate) fn try_hedge(&self, now: Instant) -> bool {
         self.is_quiet()
-            || self
-                .access
-                .turn(|outbound, _| outbound.try_hedge(now, &self.cooldown))
+            || self.is_calm(now)
+            || self.turn(now, |outbound, _| outbound.try_hedge(now, &self.cooldown))
     }
 
     /// An attempt that has started is over.
     #[inline]
     pub(crate) fn ended(&self, now: Instant, permit: Permit, ended: Ended) {
-        self.access
-            .turn(|outbound, random| self.end(now, permit, ended, outbound, random));
+        if ended == Ended::Answered && self.answered_calmly(now, &permit) {
+            return;
+        }
+        self.turn(now, |outbound, random| {
+            self.end(now, permit, ended, outbound, random);
+        });
     }
 
     /// An attempt failed, which had this permit unless it is one of several. What the destination said
@@ -330,7 +413,7 @@ impl<A: Access> Destination<A> {
             Duration::from_nanos(self.longest.load(Ordering::Relaxed)),
         );
         if self.learns() {
-            self.access.turn(|outbound, random| {
+            self.turn(now, |outbound, random| {
                 let ended = outbound.on_failure(now, started, failure);
                 if let Some(permit) = permit {
                     self.end(now, permit, ended, outbound, random);
@@ -377,8 +460,9 @@ impl<A: Access> Destination<A> {
 
     /// An attempt that has a permit is not made.
     pub(crate) fn cancel(&self, now: Instant, permit: Permit) {
-        self.access
-            .turn(|outbound, random| outbound.cancel(now, permit, &self.cooldown, random));
+        self.turn(now, |outbound, random| {
+            outbound.cancel(now, permit, &self.cooldown, random);
+        });
     }
 }
 

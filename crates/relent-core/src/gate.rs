@@ -35,6 +35,7 @@ mod run;
 
 use core::time::Duration;
 
+use crate::batch::Counted;
 use crate::error::PolicyError;
 use crate::failure::{Cause, Failure, Hop, Kind, Scope};
 use crate::random::Random;
@@ -141,6 +142,16 @@ const WIDEST: f64 = 1.5;
 const MARGIN: f64 = 1.25;
 const SECOND: f64 = 1e9;
 
+/// An open gate to which requests and fast successes make no difference for a while, except that it has to
+/// know of them afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calm {
+    /// Until then.
+    pub(crate) until: Instant,
+    /// A success that took more nanoseconds is not fast.
+    pub(crate) longest: u64,
+}
+
 /// Whether the destination is up.
 #[derive(Clone, Copy, Debug)]
 enum State {
@@ -239,6 +250,28 @@ impl Gate {
         self.demand.add(now);
     }
 
+    /// Whether only failures, slow successes and time change anything, and until when. Before that it
+    /// neither judges nor begins to count the demand anew.
+    pub(crate) fn calm(&self, now: Instant) -> Option<Calm> {
+        let ends = self.demand.slot_ends(now)?.min(self.tally.earliest());
+        (self.is_open() && self.parked.len() == 0 && now < ends).then(|| Calm {
+            until: ends,
+            longest: self.usual.longest_fast(),
+        })
+    }
+
+    /// Hears of what was counted while it was [calm](Self::calm).
+    pub(crate) fn on_counted(&mut self, counted: &Counted) {
+        self.demand.add_many(counted.at, counted.requests);
+        if counted.successes > 0 {
+            self.run.on_success(counted.answered);
+            self.share.add_successes(counted.successes);
+            self.at_once.add_successes(counted.successes);
+            self.slowed = None;
+            self.tally.add(counted.successes, counted.took);
+        }
+    }
+
     /// Whether everything goes: nobody is held back, and the budget has the say about retries. It has
     /// not while the gate is limited or closed: what is parked then is paced by the gate.
     #[must_use]
@@ -267,13 +300,18 @@ impl Gate {
     /// load; 0 otherwise. For [`Budget::widen`](crate::Budget::widen).
     #[must_use]
     pub fn ratio(&self, now: Instant) -> f64 {
-        let failing = self.at_once.get();
         let bound = self
             .overload
             .is_some_and(|seen| now < seen.saturating_add(BOUND));
         if !self.is_open() || bound || self.at_once.is_above(HOPELESS) {
             return 0.0;
         }
+        self.highest_ratio()
+    }
+
+    /// The most that the [ratio](Self::ratio) can come to as long as nothing fails.
+    pub(crate) fn highest_ratio(&self) -> f64 {
+        let failing = self.at_once.get();
         (MARGIN * failing / (1.0 - failing)).min(WIDEST)
     }
 
@@ -397,7 +435,7 @@ impl Gate {
                     self.false_alarm = closed.is_unfounded();
                     return self.limit(now, HEADROOM);
                 }
-                self.tally.success(took);
+                self.tally.add(1, took);
             }
             Ended::Failed | Ended::Overloaded | Ended::TimedOut => {
                 self.on_failure(now, pass, ended, random);

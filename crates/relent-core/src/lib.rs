@@ -34,6 +34,7 @@
 extern crate alloc;
 
 mod backoff;
+mod batch;
 mod budget;
 mod call;
 mod ceiling;

@@ -17,8 +17,8 @@
 //! - One of those who wait has the timer for the next offer (the *lookout*). When it leaves, another is
 //!   woken to take over. Everyone else is told a later instant at which asking again helps all the
 //!   same, so that a lost wake-up delays a caller and never strands it.
-//! - Callers are known by a number that [`on_request`](Outbound::on_request) gives out. What a caller
-//!   says about itself later does not change its place.
+//! - Callers are known by their numbers, which are the driver's choice. What a caller says about itself
+//!   later does not change its place.
 //!
 //! The value is pure: it holds no lock, waker or timer, and time and randomness are arguments.
 
@@ -28,11 +28,12 @@ mod permit;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::batch::Counted;
 use crate::budget::Budget;
 use crate::cooldown::Cooldown;
 use crate::decision::{Stop, StopReason};
 use crate::failure::Failure;
-use crate::gate::{Caller, Ended, Gate, Pass};
+use crate::gate::{Caller, Calm, Ended, Gate, Pass};
 use crate::policy::Policy;
 use crate::random::Random;
 use crate::request_rate::RequestRate;
@@ -44,7 +45,7 @@ pub use permit::Permit;
 /// Who asks to make an attempt.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Asking {
-    /// The number that [`Outbound::on_request`] gave to the request.
+    /// Tells the requests of one destination apart; the driver's choice.
     pub id: u64,
     /// When the request was made.
     pub since: Instant,
@@ -112,9 +113,9 @@ impl Holding {
 /// let mut outbound = Outbound::new(Policy::STANDARD);
 /// let (cooldown, mut random) = (Cooldown::new(), Draw::at(0.5));
 /// let now = Instant::ORIGIN;
-/// let id = outbound.on_request(now, &mut random).expect("there is no throttle");
+/// assert!(outbound.on_request(now, &mut random), "there is no throttle");
 /// let asking = Asking {
-///     id,
+///     id: 1,
 ///     since: now,
 ///     last_start: Instant::MAX,
 ///     answer_by: Instant::MAX,
@@ -140,7 +141,6 @@ pub struct Outbound {
     line: Line,
     /// When [`settle`](Self::settle) next has something to do, at the earliest.
     due: Option<Instant>,
-    next_id: u64,
 }
 
 impl Outbound {
@@ -154,7 +154,6 @@ impl Outbound {
             throttle: policy.new_throttle(),
             line: Line::default(),
             due: None,
-            next_id: 0,
         }
     }
 
@@ -285,26 +284,39 @@ impl Outbound {
         self.line.holding(id)
     }
 
-    /// A request is made: call it once for each, before it first [asks](Self::ask). `None` if the
-    /// throttle refuses it; else the number of the request here.
-    pub fn on_request(&mut self, now: Instant, random: &mut impl Random) -> Option<u64> {
-        if let Some(throttle) = &mut self.throttle
-            && !throttle.admit(now, random)
-        {
-            return None;
+    /// A request is made: call it once for each, before it first [asks](Self::ask). `false` if the
+    /// throttle refuses it.
+    pub fn on_request(&mut self, now: Instant, random: &mut impl Random) -> bool {
+        let throttle = self.throttle.as_mut();
+        let admitted = throttle.is_none_or(|throttle| throttle.admit(now, random));
+        if admitted {
+            self.on_request_unthrottled(now);
         }
-        Some(self.on_request_unthrottled(now))
+        admitted
     }
 
     /// The same for a request that the throttle has no say about.
     #[inline]
-    pub fn on_request_unthrottled(&mut self, now: Instant) -> u64 {
+    pub fn on_request_unthrottled(&mut self, now: Instant) {
         if let Some(gate) = &mut self.gate {
             gate.on_request(now);
         }
-        let id = self.next_id;
-        self.next_id = id.wrapping_add(1);
-        id
+    }
+
+    /// While everything goes, and only the gate hears of it: see [`Gate::calm`].
+    pub(crate) fn calm(&self, now: Instant) -> Option<Calm> {
+        let others = self.rate.is_some() || self.throttle.is_some();
+        let gate = self.gate.as_ref().filter(|_| !others);
+        gate.filter(|_| self.line.is_empty() && self.due.is_none())?
+            .calm(now)
+    }
+
+    /// Hears of what was counted while it was [calm](Self::calm).
+    #[inline]
+    pub(crate) fn on_counted(&mut self, counted: &Counted) {
+        if let Some(gate) = &mut self.gate {
+            gate.on_counted(counted);
+        }
     }
 
     /// May this caller, who does not wait yet, start an attempt now? Whoever is told to wait [asks

@@ -29,14 +29,17 @@ impl<const N: usize> Window<N> {
     }
 
     pub(crate) fn add(&mut self, now: Instant, counter: usize) {
+        self.add_many(now, counter, 1);
+    }
+
+    pub(crate) fn add_many(&mut self, now: Instant, counter: usize, more: u32) {
         self.advance(now);
         let slot = &mut self.slots[(self.running % SLOTS as u64) as usize];
         if let (Some(count), Some(total)) = (slot.get_mut(counter), self.totals.get_mut(counter)) {
             // The slot saturates together with the total, so that one can be taken from the other.
-            if let Some(more) = total.checked_add(1) {
-                *total = more;
-                *count += 1;
-            }
+            let more = more.min(u32::MAX - *total);
+            *total += more;
+            *count += more;
         }
     }
 

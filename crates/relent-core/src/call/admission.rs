@@ -160,13 +160,16 @@ impl<L: Place> Call<'_, L> {
         Next::Start(Leave::UNTIMED)
     }
 
-    /// Asks and begins in one, if no destination has to be asked and nobody has to know the time. The
+    /// Asks and begins in one, if nobody has to wait at a destination and the attempt has no limit. The
     /// number of the attempt, which may run for as long as it takes; else `None`, and
     /// [`begin_at_once`](Self::begin_at_once) may do it. For transports whose attempts mostly succeed at
     /// once: it costs them less.
     #[inline]
     pub fn begin_untimed<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Option<u32> {
-        if self.attended && (self.needs_time(environment) || !self.need_not_ask(environment)) {
+        if self.attended
+            && (self.needs_time(environment)
+                || !self.need_not_ask(environment) && self.start_calmly(environment).is_none())
+        {
             return None;
         }
         let number = self.session.on_attempt();
@@ -174,20 +177,19 @@ impl<L: Place> Call<'_, L> {
         Some(number)
     }
 
-    /// Asks and begins in one, if no destination has to be asked. What [`begin`](Self::begin) returns;
+    /// Asks and begins in one, if nobody has to wait at a destination. What [`begin`](Self::begin) returns;
     /// else `None`, and [`next`](Self::next) has the answer.
     #[inline]
     pub fn begin_at_once<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
     ) -> Option<(Attempt, Option<Instant>)> {
-        if !self.need_not_ask(environment) {
-            return None;
-        }
-        let now = self.now(environment);
-        if self.is_late(environment.policy(), now) {
-            return None;
-        }
+        let now = if self.need_not_ask(environment) {
+            let now = self.now(environment);
+            (!self.is_late(environment.policy(), now)).then_some(now)?
+        } else {
+            self.start_calmly(environment)?
+        };
         let number = self.session.on_attempt();
         environment.on_attempt(number);
         Some(self.begin_timed(environment, number, now))
@@ -251,6 +253,9 @@ impl<L: Place> Call<'_, L> {
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Next {
         let now = self.now(environment);
+        if self.enter_calmly(environment, now, false) {
+            return Next::Start(Leave::given(now));
+        }
         let before = self.holding_since();
         let answer = self.answer(environment, now, waker);
         let stop = match answer {
@@ -281,6 +286,59 @@ impl<L: Place> Call<'_, L> {
         self.stand(Stage::Stopped(stop.reason, retry_at));
         self.tell_admission(environment, before, Some(now));
         self.stop_before_attempt(environment, stop)
+    }
+
+    /// The attempt starts at once, if it is calm at the destination. Returns the time.
+    #[inline(never)]
+    fn start_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Instant> {
+        if !environment.destination()?.may_be_calm() {
+            return None;
+        }
+        let now = self.now(environment);
+        self.enter_calmly(environment, now, true).then_some(now)
+    }
+
+    /// Permits the attempt without a turn at the destination, if it is calm there; `begun` if it starts
+    /// with this.
+    #[inline]
+    fn enter_calmly<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        now: Instant,
+        begun: bool,
+    ) -> bool {
+        let last_start = self.last_start(environment);
+        let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
+            return false;
+        };
+        if now > last_start || !destination.is_calm(now) {
+            return false;
+        }
+        let id = match slot {
+            None => destination.enter_calm(),
+            Some(entered) if matches!(entered.stage, Stage::Outside) => entered.id,
+            Some(_) => return false,
+        };
+        let is_new = slot.is_none();
+        let stage = Stage::Permitted(Permit::calm(now, begun));
+        *slot = Some(Entered { id, stage });
+        if is_new {
+            tell_budget(environment);
+        }
+        // Of what others have changed.
+        environment.on_admission(None, None, None);
+        true
+    }
+
+    /// The last instant at which an attempt may start there.
+    #[inline]
+    fn last_start<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
+        // Of the caller's own limit too: at the end itself an attempt would have no time at all.
+        let latest = match environment.answer_by() {
+            Instant::MAX => Instant::MAX,
+            end => Instant::from_nanos(end.as_nanos().saturating_sub(1)),
+        };
+        self.session.last_start(environment.policy()).min(latest)
     }
 
     /// What the destination says.
@@ -338,15 +396,10 @@ impl<L: Place> Call<'_, L> {
         let deadline = policy.deadline();
         let by_policy = deadline.map_or(Instant::MAX, |limit| since.saturating_add(limit));
         let answer_by = environment.answer_by().min(by_policy);
-        // Of the caller's own limit too: at the end itself an attempt would have no time at all.
-        let latest = match environment.answer_by() {
-            Instant::MAX => Instant::MAX,
-            end => Instant::from_nanos(end.as_nanos().saturating_sub(1)),
-        };
         Asking {
             id: 0,
             since,
-            last_start: self.session.last_start(policy).min(latest),
+            last_start: self.last_start(environment),
             answer_by,
             longest: policy.max_hint(),
             spread: policy.hint_spread(),
@@ -469,9 +522,26 @@ impl<L: Place> Call<'_, L> {
     /// The destination answered, whatever is made of it.
     #[inline]
     pub fn answered<E: Environment<Place = L>>(&mut self, environment: &E) {
-        if environment.destination().is_some() {
-            self.end_stage(environment, Ended::Answered);
+        if environment.destination().is_some() && !self.has_left() && !self.end_calmly(environment)
+        {
+            self.end_there(environment, Ended::Answered);
         }
+    }
+
+    /// The attempt that succeeded is only counted, if it is calm at the destination.
+    #[inline(never)]
+    fn end_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
+        if let (Some(destination), Some(Some(entered))) =
+            (environment.destination(), self.place.slot())
+            && let Stage::Permitted(permit) = &entered.stage
+            && permit.has_begun()
+            && destination.may_be_calm()
+            && destination.answered_calmly(environment.now(), permit)
+        {
+            entered.stage = Stage::Outside;
+            return true;
+        }
+        false
     }
 
     /// The running attempt is over, or the call goes away.

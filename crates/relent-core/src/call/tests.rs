@@ -1,6 +1,7 @@
 //! What every transport may rely on: each test is named after its rule.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
+mod calm;
 mod model;
 mod reload;
 
@@ -33,14 +34,15 @@ enum Told {
     Stop(StopReason),
 }
 
-/// An outbound that one thread has.
-struct OneThread(RefCell<Outbound>);
+/// An outbound that one thread has, and how often it was reached.
+struct OneThread(RefCell<Outbound>, Cell<u32>);
 
 impl Access for OneThread {
     type Random = Draw;
     type Waker = ();
 
     fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut Draw) -> T) -> T {
+        self.1.set(self.1.get() + 1);
         change(&mut self.0.borrow_mut(), &mut Draw::at(0.5))
     }
 }
@@ -49,7 +51,7 @@ type There = Destination<OneThread>;
 
 fn there(policy: &Policy) -> There {
     Destination::new(policy, Outbound::new(policy), |outbound| {
-        OneThread(RefCell::new(outbound))
+        OneThread(RefCell::new(outbound), Cell::new(0))
     })
 }
 

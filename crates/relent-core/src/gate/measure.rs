@@ -32,8 +32,23 @@ impl Demand {
     }
 
     pub(super) fn add(&mut self, now: Instant) {
-        self.first.get_or_insert(now);
-        self.window.add(now, 0);
+        self.add_many(now, 1);
+    }
+
+    pub(super) fn add_many(&mut self, now: Instant, count: u64) {
+        if count > 0 {
+            self.first.get_or_insert(now);
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            self.window.add_many(now, 0, count);
+        }
+    }
+
+    /// When requests begin to be counted apart from those of now; `None` before the first request.
+    pub(super) fn slot_ends(&self, now: Instant) -> Option<Instant> {
+        let end = (now.as_nanos() / SLOT)
+            .saturating_add(1)
+            .saturating_mul(SLOT);
+        self.first.map(|_| Instant::from_nanos(end))
     }
 
     /// Keeps the rate of now.
@@ -89,8 +104,9 @@ impl Tally {
         };
     }
 
-    pub(super) fn success(&mut self, took: u64) {
-        self.successes = self.successes.saturating_add(1);
+    /// So many successes, which took so many nanoseconds together.
+    pub(super) fn add(&mut self, successes: u32, took: u64) {
+        self.successes = self.successes.saturating_add(successes);
         self.took = self.took.saturating_add(took);
     }
 
@@ -112,6 +128,11 @@ impl Tally {
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let passed = now.nanos_since(self.since);
         passed >= LATE || passed >= SOON && self.attempts() >= f64::from(ENOUGH)
+    }
+
+    /// It is not due before.
+    pub(super) fn earliest(&self) -> Instant {
+        Instant::from_nanos(self.since.as_nanos().saturating_add(SOON))
     }
 
     /// How long it was counted.
@@ -231,6 +252,15 @@ impl Usual {
         self.is_less(FAR, took as f64)
     }
 
+    /// The most nanoseconds that are not far below.
+    pub(super) fn longest_fast(&self) -> u64 {
+        let (times, more) = FAR;
+        match self.took > 0.0 {
+            true => (times * self.took + more) as u64,
+            false => u64::MAX,
+        }
+    }
+
     fn is_beyond(&self, threshold: (f64, f64), tally: &Tally) -> bool {
         tally
             .mean()
@@ -255,6 +285,17 @@ impl Share {
     pub(super) fn add(&mut self, failed: bool) {
         self.count = (self.count + 1).min(MEMORY);
         self.value += (f64::from(u8::from(failed)) - self.value) / f64::from(self.count);
+    }
+
+    /// So many that did not fail, which comes to the same as one after the other.
+    pub(super) fn add_successes(&mut self, count: u32) {
+        if self.value == 0.0 {
+            self.count = self.count.saturating_add(count).min(MEMORY);
+            return;
+        }
+        for _ in 0..count {
+            self.add(false);
+        }
     }
 
     /// How likely the next attempt fails, as far as one can say who has seen so few.

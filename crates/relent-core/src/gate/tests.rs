@@ -416,7 +416,7 @@ fn the_end_of_a_limit_is_a_time_to_look() {
 fn a_limit_counts_in_attempts_that_a_request_usually_takes() {
     let mut usual = Usual::default();
     let mut tally = Tally::default();
-    tally.success(1_000_000);
+    tally.add(1, 1_000_000);
     tally.failure(Ended::Failed);
     let good = Limit::new(Instant::ORIGIN, HEADROOM, &usual).pace(10.0);
     usual.learn(&tally);

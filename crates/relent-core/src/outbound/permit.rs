@@ -43,6 +43,24 @@ impl Permit {
         }
     }
 
+    /// For an attempt at a gate that is [calm](crate::gate::Calm), which has `begun` or soon will.
+    #[inline]
+    pub(crate) const fn calm(now: Instant, begun: bool) -> Self {
+        Self {
+            started: now,
+            slot_age: NO_SLOT,
+            gates: 0,
+            gate: AtGate::Attempt,
+            begun,
+        }
+    }
+
+    /// Whether the gate knows of the attempt.
+    #[inline]
+    pub(crate) const fn is_known_to_gate(&self) -> bool {
+        !matches!(self.gate, AtGate::Unknown)
+    }
+
     /// For an attempt that came to the destination without asking there: by a redirect of another.
     pub const fn unasked(started: Instant) -> Self {
         Self {

@@ -27,6 +27,7 @@ struct There {
     outbound: Outbound,
     cooldown: Cooldown,
     random: Draw,
+    callers: u64,
 }
 
 impl There {
@@ -42,6 +43,7 @@ impl There {
             outbound: Outbound::new(&policy.build().unwrap()),
             cooldown: Cooldown::new(),
             random: Draw::at(0.5),
+            callers: 0,
         }
     }
 
@@ -69,8 +71,10 @@ impl There {
     }
 
     fn caller(&mut self, now: Instant) -> Asking {
+        self.outbound.on_request_unthrottled(now);
+        self.callers += 1;
         Asking {
-            id: self.outbound.on_request_unthrottled(now),
+            id: self.callers - 1,
             since: now,
             last_start: Instant::MAX,
             answer_by: Instant::MAX,

@@ -162,14 +162,11 @@ impl World {
     }
 
     fn arrive(&mut self, limit: Option<u64>, retries: u32, paced_only: bool) {
-        let id = self
-            .outbound
-            .on_request(self.now, &mut self.random)
-            .unwrap();
+        assert!(self.outbound.on_request(self.now, &mut self.random));
         let until = limit.map_or(Instant::MAX, |millis| later_by(self.now, millis * MILLI));
         self.clients.push(Client {
             asking: Asking {
-                id,
+                id: self.clients.len() as u64,
                 since: self.now,
                 last_start: until,
                 answer_by: until,
