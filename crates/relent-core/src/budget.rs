@@ -274,7 +274,22 @@ impl Budget {
         if unpaid != 0 {
             return self.grant_unpaid(unpaid);
         }
-        let cost = self.cost_of(what.into());
+        self.take(self.cost_of(what.into()))
+    }
+
+    /// The same where nothing but the balance has a say: `None` also where time is to refill it first,
+    /// or something else pays for retries.
+    #[inline]
+    pub(crate) fn withdraw_at_once(&self, now: Instant, what: Charge) -> Option<Taken> {
+        let last = self.refilled.load(Ordering::Relaxed);
+        if self.is_due(last, now) || self.unpaid.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.take(self.cost_of(what))
+    }
+
+    #[inline]
+    fn take(&self, cost: u32) -> Option<Taken> {
         let floor = self.floor.load(Ordering::Relaxed);
         update(&self.balance.0, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
@@ -326,11 +341,16 @@ impl Budget {
 
     #[inline]
     fn refill(&self, now: Instant) {
-        let now = now.as_nanos();
         let last = self.refilled.load(Ordering::Relaxed);
-        if now.wrapping_sub(last) >= self.refill_every.load(Ordering::Relaxed) {
-            self.refill_since(last, now);
+        if self.is_due(last, now) {
+            self.refill_since(last, now.as_nanos());
         }
+    }
+
+    /// Whether time makes a deposit, of which the last was then.
+    #[inline]
+    fn is_due(&self, last: u64, now: Instant) -> bool {
+        now.as_nanos().wrapping_sub(last) >= self.refill_every.load(Ordering::Relaxed)
     }
 
     #[cold]

@@ -99,11 +99,9 @@ pub trait Environment {
         let _ = (attempts, failure, reason);
     }
 
-    /// The budget was used.
+    /// The budget of the destination was used, if it has one.
     #[inline]
-    fn on_budget(&self, budget: &Budget) {
-        let _ = budget;
-    }
+    fn on_budget(&self) {}
 
     /// A cooldown begins at the destination.
     #[inline]

@@ -196,6 +196,7 @@ impl<A> Destination<A> {
     }
 
     /// Whether somebody learns from how an attempt ends.
+    #[inline]
     pub(crate) fn learns(&self) -> bool {
         !self.quiet.load(Ordering::Relaxed)
     }

@@ -59,38 +59,41 @@ impl FastPath {
         })
     }
 
-    /// The wait after `retries` retries in all and `step` since the backoff began, in nanoseconds;
-    /// `None` if the retries are used up.
+    /// Whether there is a retry after so many.
     #[inline]
-    pub(crate) fn wait(
-        &self,
-        retries: u32,
-        step: u32,
-        random: &mut (impl Random + ?Sized),
-    ) -> Option<u64> {
-        if retries >= self.retries {
-            return None;
-        }
+    pub(crate) const fn allows_after(&self, retries: u32) -> bool {
+        retries < self.retries
+    }
+
+    /// The wait after `step` retries since the backoff began, in nanoseconds.
+    #[inline]
+    pub(crate) fn wait(&self, step: u32, random: &mut (impl Random + ?Sized)) -> u64 {
         let backoff = if self.doubles {
             double(self.initial, step)
         } else {
             self.initial
         };
         let backoff = backoff.min(self.ceiling);
-        Some(if self.full {
+        if self.full {
             up_to(backoff, random)
         } else {
             backoff
-        })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{Budget, BudgetConfig};
+    use crate::failure::{Cause, Failure, Hop, Kind, Network, Scope};
+    use crate::hint::Hint;
     use crate::pattern::Pattern;
     use crate::policy::{Policy, Rule};
     use crate::random::Draw;
+    use crate::session::Session;
+    use crate::time::Instant;
+    use alloc::format;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -115,13 +118,91 @@ mod tests {
         })
     }
 
+    /// A list that matches nothing has no say, but takes away the short form.
+    fn in_full(policy: &Policy) -> Policy {
+        let builder = policy.clone().into_builder();
+        let long = builder.stop_on([Pattern::Signal]).build().unwrap();
+        assert!(policy.fast_path.is_some() && long.fast_path.is_none());
+        long
+    }
+
+    fn failures() -> impl Strategy<Value = Vec<Failure>> {
+        let kind = prop::sample::select(alloc::vec![
+            Kind::NotProcessed,
+            Kind::Ambiguous,
+            Kind::Ambiguous,
+            Kind::Throttled,
+            Kind::Permanent,
+            Kind::Overloaded,
+        ]);
+        let cause = prop::sample::select(alloc::vec![
+            Cause::Error,
+            Cause::Status(503),
+            Cause::Status(425),
+            Cause::Timeout,
+            Cause::Pending,
+            Cause::Conflict,
+            Cause::Network(Network::GoAway),
+        ]);
+        let hint = prop::sample::select(alloc::vec![
+            Hint::NONE,
+            Hint::NONE,
+            Hint::do_retry(),
+            Hint::do_not_retry(),
+            Hint::after(Duration::from_secs(1)),
+        ]);
+        let rest = (any::<bool>(), any::<bool>());
+        let failure =
+            (kind, cause, hint, rest).prop_map(|(kind, cause, hint, (hops, of_request))| {
+                let hop = if hops { Hop::Here } else { Hop::None };
+                let scope = match of_request {
+                    true => Scope::Request,
+                    false => Scope::Destination,
+                };
+                let failure = Failure::new(kind).cause(cause).hint(hint);
+                failure.hop(hop).scope(scope)
+            });
+        prop::collection::vec(failure, 1..9)
+    }
+
     proptest! {
         #[test]
+        fn the_short_form_takes_from_a_budget_as_the_policy_does(
+            policy in usual(),
+            failures in failures(),
+            (reserve, per_second, charge_failures, waived) in
+                (0..4000u32, 0..2000u32, any::<bool>(), any::<bool>()),
+            repeatable: bool,
+        ) {
+            let config = BudgetConfig {
+                reserve: f64::from(reserve) / 1000.0,
+                per_second: f64::from(per_second) / 1000.0,
+                charge_failures,
+                ..BudgetConfig::DEFAULT
+            };
+            let went = |policy: &Policy| {
+                let budget = Budget::new(&config).unwrap();
+                budget.waive(waived);
+                let mut session = Session::new(Instant::ORIGIN, repeatable);
+                let mut now = 0;
+                let decisions: Vec<_> = failures
+                    .iter()
+                    .map(|failure| {
+                        session.on_attempt();
+                        now += 700_000_000;
+                        let now = Instant::from_nanos(now);
+                        let mut random = Draw::at(0.5);
+                        session.on_failure(policy, now, failure, &mut random, Some(&budget))
+                    })
+                    .collect();
+                (decisions, budget.balance(), format!("{session:?}"))
+            };
+            prop_assert_eq!(went(&policy), went(&in_full(&policy)));
+        }
+
+        #[test]
         fn the_short_form_waits_as_the_policy_does(policy in usual(), point in 0.0..=1.0f64) {
-            prop_assert!(policy.fast_path.is_some());
-            // A list that matches nothing has no say, but takes away the short form.
-            let long = policy.clone().into_builder().stop_on([Pattern::Signal]).build().unwrap();
-            prop_assert!(long.fast_path.is_none());
+            let long = in_full(&policy);
             let waits = |policy: &Policy| policy.waits(Draw::at(point)).collect::<Vec<_>>();
             prop_assert_eq!(waits(&policy), waits(&long));
         }

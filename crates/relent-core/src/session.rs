@@ -298,7 +298,22 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Decision {
-        decision(self.wait_or_stop(policy, now, failure, random, budget))
+        match self.simple_wait(policy, now, failure, random, budget) {
+            Some(wait) => decision(Ok(wait)),
+            None => self.decide_in_full(policy, now, failure, random, budget),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_in_full(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Decision {
+        decision(self.decide(policy, now, failure, Own::Backoff, random, budget))
     }
 
     /// The same with a wait of the caller's own in place of the policy's backoff, for any iterator
@@ -327,36 +342,50 @@ impl Session {
         random: &mut (impl Random + ?Sized),
         budget: Option<&Budget>,
     ) -> Result<u64, Stop> {
-        match &policy.fast_path {
-            Some(fast_path) if budget.is_none() && self.is_simple(policy, failure) => {
-                self.rule = NO_RULE;
-                // The retry before may have been paid for, out of a budget that a reload has taken away.
-                self.taken = Taken::NOTHING;
-                self.perhaps_done |= matches!(failure.kind, Kind::Ambiguous);
-                let retry = self.attempts.saturating_sub(self.base);
-                let Some(wait) = fast_path.wait(retry, self.step, random) else {
-                    return Err(Stop {
-                        reason: StopReason::RetriesExhausted,
-                        retry_at: None,
-                    });
-                };
-                self.grant(policy, None, None, wait, false);
-                Ok(wait)
-            }
-            _ => self.decide(policy, now, failure, Own::Backoff, random, budget),
+        match self.simple_wait(policy, now, failure, random, budget) {
+            Some(wait) => Ok(wait),
+            None => self.decide(policy, now, failure, Own::Backoff, random, budget),
         }
+    }
+
+    /// The wait before a retry that nothing is against, by the short form of the policy. `None`, and
+    /// nothing is changed, where there is more to ask.
+    #[inline]
+    fn simple_wait(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        failure: &Failure,
+        random: &mut (impl Random + ?Sized),
+        budget: Option<&Budget>,
+    ) -> Option<u64> {
+        let fast_path = policy.fast_path.as_ref()?;
+        let retries = self.attempts.saturating_sub(self.base);
+        if !self.is_simple(policy, failure) || !fast_path.allows_after(retries) {
+            return None;
+        }
+        self.taken = match budget {
+            // The retry before may have been paid for, out of a budget that a reload has taken away.
+            None => Taken::NOTHING,
+            Some(_) if failure.cause.is_answer() => return None,
+            Some(budget) => {
+                budget.withdraw_at_once(now, Charge::of(failure.kind, failure.cause))?
+            }
+        };
+        self.rule = NO_RULE;
+        self.perhaps_done |= matches!(failure.kind, Kind::Ambiguous);
+        let wait = fast_path.wait(self.step, random);
+        self.grant(policy, None, None, wait, false);
+        Some(wait)
     }
 
     /// Whether the failure leaves nothing to ask but how often and how long, under a policy that
     /// has a short form.
     #[inline]
     const fn is_simple(&self, policy: &Policy, failure: &Failure) -> bool {
-        let eligible = match failure.kind {
-            Kind::NotProcessed | Kind::Throttled => true,
-            Kind::Ambiguous => self.repeatable.is_allowed_by(policy),
-            Kind::Permanent | Kind::Overloaded => false,
-        };
-        eligible
+        let kind = failure.kind;
+        !matches!(kind, Kind::Permanent | Kind::Overloaded)
+            && (!matches!(kind, Kind::Ambiguous) || self.repeatable.is_allowed_by(policy))
             && failure.is_of_one_call()
             && once_bit(failure.cause).is_none()
             && failure.hint.delay_nanos().is_none()

@@ -60,6 +60,12 @@ pub trait Sleeper: Clock {
 
     /// Waits for `duration`, counted from now.
     fn sleep(&self, duration: Duration) -> Self::Sleep;
+
+    /// Waits until this instant of its own; not at all if it has passed. A clock whose timers take an
+    /// instant need not be read for it.
+    fn sleep_until(&self, until: Instant) -> Self::Sleep {
+        self.sleep(until.saturating_since(self.now()))
+    }
 }
 
 /// A clock that can wait by blocking the thread.
@@ -101,6 +107,10 @@ impl<K: Sleeper + ?Sized> Sleeper for &K {
     fn sleep(&self, duration: Duration) -> K::Sleep {
         (**self).sleep(duration)
     }
+
+    fn sleep_until(&self, until: Instant) -> K::Sleep {
+        (**self).sleep_until(until)
+    }
 }
 
 impl<K: BlockingSleeper + ?Sized> BlockingSleeper for &K {
@@ -141,17 +151,35 @@ impl BlockingSleeper for StdClock {
     }
 }
 
-/// Places an instant of the standard library on the core's time line. The origin lies 36 years
-/// before the first call, so that paused clocks that stand earlier are still told apart.
+/// The first instant that was placed on the core's time line, and where: the origin lies 36 years
+/// before it, so that paused clocks that stand earlier are still told apart.
+static FIRST: OnceLock<system::Instant> = OnceLock::new();
+const PLACE_OF_FIRST: Instant = Instant::from_nanos(1 << 60);
+
+/// Places an instant of the standard library on the core's time line.
 fn on_time_line(now: system::Instant) -> Instant {
-    const BEFORE: u64 = 1 << 60;
-    static FIRST: OnceLock<system::Instant> = OnceLock::new();
     let first = *FIRST.get_or_init(|| now);
-    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    Instant::from_nanos(match now.checked_duration_since(first) {
-        Some(after) => BEFORE.saturating_add(nanos(after)),
-        None => BEFORE.saturating_sub(nanos(first.duration_since(now))),
-    })
+    match now.checked_duration_since(first) {
+        Some(after) => PLACE_OF_FIRST.saturating_add(after),
+        None => {
+            let since_origin = PLACE_OF_FIRST.saturating_since(Instant::ORIGIN);
+            Instant::ORIGIN.saturating_add(since_origin.saturating_sub(first.duration_since(now)))
+        }
+    }
+}
+
+/// The other way round; `None` if nothing was placed yet, or the standard library reaches less far.
+#[cfg(all(
+    feature = "tokio",
+    not(all(target_arch = "wasm32", target_os = "unknown"))
+))]
+fn off_time_line(at: Instant) -> Option<system::Instant> {
+    let first = *FIRST.get()?;
+    if at >= PLACE_OF_FIRST {
+        first.checked_add(at.saturating_since(PLACE_OF_FIRST))
+    } else {
+        first.checked_sub(PLACE_OF_FIRST.saturating_since(at))
+    }
 }
 
 /// A clock for tests: sleeping takes no time, moves the clock, and is written down.
@@ -280,9 +308,9 @@ mod tests {
         let Some(earlier) = now.checked_sub(Duration::from_secs(5)) else {
             return;
         };
-        assert_eq!(
-            placed.saturating_since(on_time_line(earlier)),
-            Duration::from_secs(5)
-        );
+        let before = on_time_line(earlier);
+        assert_eq!(placed.saturating_since(before), Duration::from_secs(5));
+        assert_eq!(off_time_line(placed), Some(now));
+        assert_eq!(off_time_line(before), Some(earlier));
     }
 }

@@ -151,8 +151,11 @@ where
     }
 
     #[inline]
-    fn on_budget(&self, budget: &Budget) {
-        self.observer.on_budget(budget);
+    fn on_budget(&self) {
+        #[cfg(feature = "metrics")]
+        if let Some(budget) = self.target.destination().and_then(Destination::budget) {
+            self.observer.on_budget(budget);
+        }
     }
 
     #[inline]

@@ -57,7 +57,7 @@ pin_project! {
     {
         #[inline]
         fn drop(this: Pin<&mut Self>) {
-            this.project().state.end_race();
+            this.project().state.drop_race();
         }
     }
 }
@@ -89,8 +89,20 @@ pin_project! {
 }
 
 impl<O: AsyncOperation, L, K: Sleeper> State<O, L, K> {
-    /// Takes the attempts that run at once out of it.
+    /// Ends the race, if there is one: in a few instructions where there is none.
     #[inline]
+    fn drop_race(self: Pin<&mut Self>) {
+        #[cold]
+        #[inline(never)]
+        fn drop_it<O: AsyncOperation, L, K: Sleeper>(state: Pin<&mut State<O, L, K>>) {
+            state.end_race();
+        }
+        if matches!(*self, Self::Racing { .. }) {
+            drop_it(self);
+        }
+    }
+
+    /// Takes the attempts that run at once out of it.
     fn end_race(self: Pin<&mut Self>) -> Option<Box<Racing<O, L, K>>> {
         match self.project() {
             StateProjection::Racing { racing } => racing.take(),
@@ -260,9 +272,7 @@ where
                             match *limit {
                                 Limit::Never => return Poll::Pending,
                                 Limit::At(end) => {
-                                    let clock = this.driver.clock();
-                                    let left = end.saturating_since(clock.now());
-                                    this.timer.set(clock, left);
+                                    this.timer.set_until(this.driver.clock(), end);
                                     *limit = Limit::Timer;
                                 }
                                 Limit::Timer => {}
@@ -315,7 +325,10 @@ where
                     let clock = this.driver.clock();
                     let may_reset = X::MAY_RESET && !hinted;
                     let own = may_reset.then(|| clock.now().saturating_add(after));
-                    this.timer.set(clock, after);
+                    match own {
+                        Some(until) => this.timer.set_until(clock, until),
+                        None => this.timer.set(clock, after),
+                    }
                     this.state.set(State::Waiting { own });
                 }
             }

@@ -32,9 +32,9 @@ mod meters;
 #[cfg(feature = "metrics")]
 use std::time::Duration;
 
-use relent_core::{Budget, Decision, Failure, StopReason};
 #[cfg(feature = "metrics")]
-use relent_core::{Cause, Holding};
+use relent_core::{Budget, Cause, Holding};
+use relent_core::{Decision, Failure, StopReason};
 
 use crate::destination::GateState;
 
@@ -127,11 +127,10 @@ impl Observer {
     }
 
     /// A budget was used: the one place that hears of it.
+    #[cfg(feature = "metrics")]
     #[inline]
     pub(crate) fn on_budget(&self, budget: &Budget) {
-        #[cfg(feature = "metrics")]
         meters::budget(self.label.as_ref(), budget);
-        let _ = budget;
     }
 
     /// What held the request back, for how long if it was let go, and what does now.

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent_core::Cold;
+use relent_core::{Cold, Instant};
 
 use crate::clock::Sleeper;
 
@@ -42,7 +42,15 @@ impl<K: Sleeper> Timer<K> {
 
     /// Runs out after this, whatever it was set for before.
     pub fn set(&mut self, clock: &K, duration: Duration) {
-        let sleep = clock.sleep(duration);
+        self.put(clock.sleep(duration));
+    }
+
+    /// Runs out at this instant of the clock, whatever it was set for before.
+    pub fn set_until(&mut self, clock: &K, until: Instant) {
+        self.put(clock.sleep_until(until));
+    }
+
+    fn put(&mut self, sleep: K::Sleep) {
         match &mut *self.0 {
             Some(timer) => timer.as_mut().set(sleep),
             None => *self.0 = Some(Box::pin(sleep)),

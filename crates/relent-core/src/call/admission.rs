@@ -3,7 +3,7 @@
 use core::mem;
 use core::time::Duration;
 
-use super::{Attempt, Call, Environment, NOT_YET, budget, repaid};
+use super::{Attempt, Call, Environment, NOT_YET, repaid};
 use crate::decision::{Stop, StopReason};
 use crate::destination::{Access, Destination};
 use crate::failure::Failure;
@@ -208,13 +208,32 @@ impl<L: Place> Call<'_, L> {
         let Some(destination) = environment.destination() else {
             return true;
         };
-        if self.has_to_ask(environment, destination) {
-            return false;
+        let quiet = destination.is_quiet();
+        // Off is no retries, and nothing that comes with them; the request rate holds for first
+        // attempts too.
+        let is_off = || environment.policy().is_off() && !destination.is_paced();
+        match self.place.get().map(|entered| &entered.stage) {
+            None if quiet => {
+                if let Some(slot) = self.place.slot() {
+                    let stage = Stage::Unasked;
+                    *slot = Some(Entered { id: 0, stage });
+                }
+                destination.count_request();
+                environment.on_budget();
+                true
+            }
+            None => {
+                let off = is_off();
+                if off {
+                    self.enter_off(environment);
+                }
+                off
+            }
+            Some(Stage::Unasked) => quiet || is_off(),
+            // It has a place or a permit there, whatever a reload has changed since.
+            Some(Stage::Waiting(..) | Stage::Permitted(_)) => false,
+            Some(Stage::Outside | Stage::Stopped(..)) => is_off(),
         }
-        if self.place.get().is_none() {
-            self.enter_unasked(environment);
-        }
-        true
     }
 
     /// The attempt may start unless it is too late for it: a timer may have been.
@@ -226,24 +245,6 @@ impl<L: Place> Call<'_, L> {
         }
         let reason = self.session.limit_at(environment.policy(), now);
         self.stop_before_attempt(environment, stop_because(reason))
-    }
-
-    /// Whether the next attempt may not start without a look at the destination.
-    #[inline]
-    fn has_to_ask<E: Environment<Place = L>>(
-        &self,
-        environment: &E,
-        destination: &Destination<E::Access>,
-    ) -> bool {
-        // Off is no retries, and nothing that comes with them; the request rate holds for first
-        // attempts too.
-        let is_off = || environment.policy().is_off() && !destination.is_paced();
-        match self.place.get().map(|entered| &entered.stage) {
-            None | Some(Stage::Unasked) => !(is_off() || destination.is_quiet()),
-            // It has a place or a permit there, whatever a reload has changed since.
-            Some(Stage::Waiting(..) | Stage::Permitted(_)) => true,
-            Some(Stage::Outside | Stage::Stopped(..)) => !is_off(),
-        }
     }
 
     #[inline]
@@ -360,7 +361,7 @@ impl<L: Place> Call<'_, L> {
             };
             let (id, stage) = (asking.id, Stage::Outside);
             *slot = Some(Entered { id, stage });
-            tell_budget(environment);
+            environment.on_budget();
             return with_waker(destination, now, &asking, answer, waker);
         };
         asking.id = entered.id;
@@ -491,24 +492,8 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
-    /// The call comes to its destination for the first time, and need not ask.
-    #[inline]
-    fn enter_unasked<E: Environment<Place = L>>(&mut self, environment: &E) {
-        let Some(destination) = environment.destination() else {
-            return;
-        };
-        if !destination.is_quiet() {
-            return self.enter_off(environment);
-        }
-        if let Some(slot) = self.place.slot() {
-            let stage = Stage::Unasked;
-            *slot = Some(Entered { id: 0, stage });
-        }
-        destination.count_request();
-        tell_budget(environment);
-    }
-
-    /// The same where retries are turned off: the gate hears of the request all the same.
+    /// The call comes to its destination for the first time, and its retries are turned off: the gate hears
+    /// of the request all the same.
     #[inline(never)]
     fn enter_off<E: Environment<Place = L>>(&mut self, environment: &E) {
         let now = self.now(environment);
@@ -516,7 +501,7 @@ impl<L: Place> Call<'_, L> {
             let (id, stage) = (destination.on_request(now), Stage::Outside);
             *slot = Some(Entered { id, stage });
         }
-        tell_budget(environment);
+        environment.on_budget();
     }
 
     /// The destination answered, whatever is made of it.
@@ -554,7 +539,7 @@ impl<L: Place> Call<'_, L> {
 
     /// Whether its destination knows nothing of it that it would have to end.
     #[inline]
-    fn has_left(&self) -> bool {
+    pub(super) fn has_left(&self) -> bool {
         match self.place.get() {
             None => true,
             Some(entered) => matches!(
@@ -679,13 +664,6 @@ fn with_waker<A: Access>(
     match answer {
         Answer::Wait(..) if waker.is_some() => destination.ask(now, asking, true, waker),
         answer => answer,
-    }
-}
-
-#[inline]
-fn tell_budget<E: Environment>(environment: &E) {
-    if let Some(budget) = budget(environment) {
-        environment.on_budget(budget);
     }
 }
 

@@ -95,9 +95,7 @@ impl<L: Place> Call<'_, L> {
             race.on_hedge(now);
         }
         environment.on_hedge();
-        if let Some(budget) = budget(environment) {
-            environment.on_budget(budget);
-        }
+        environment.on_budget();
         let (attempt, ends) = self.timed(environment, number, now);
         Racer {
             attempt,

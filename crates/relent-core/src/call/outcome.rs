@@ -50,19 +50,14 @@ impl<L: Place> Call<'_, L> {
         environment: &mut E,
         failure: &Failure,
     ) -> Decision {
-        if self.extras.is_some() {
-            return self.failed_with_extras(environment, failure);
+        if self.extras.is_some() || failure.as_if_in_progress {
+            return self.failed_in_full(environment, failure);
         }
         // The short path: it goes into the transport's own loop.
-        let seen;
-        let failure = if failure.as_if_in_progress {
-            seen = self.session.in_view_of_earlier(*failure);
-            &seen
-        } else {
-            failure
-        };
         let now = self.now(environment);
-        if environment.destination().is_some() {
+        if let Some(destination) = environment.destination()
+            && (destination.learns() || failure.hint.delay().is_some() || !self.has_left())
+        {
             self.failed_there(environment, now, failure);
         }
         let (policy, budget, random) = environment.parts();
@@ -75,7 +70,7 @@ impl<L: Place> Call<'_, L> {
 
     #[cold]
     #[inline(never)]
-    fn failed_with_extras<E: Environment<Place = L>>(
+    fn failed_in_full<E: Environment<Place = L>>(
         &mut self,
         environment: &mut E,
         failure: &Failure,
@@ -221,9 +216,7 @@ impl<L: Place> Call<'_, L> {
         self.end_stage(environment, Ended::Unknown);
         self.session.on_cancel(repaid(environment));
         environment.on_stop(self.session.attempts(), failure, stop.reason);
-        if let Some(budget) = budget(environment) {
-            environment.on_budget(budget);
-        }
+        environment.on_budget();
         self.record_stop(stop, || environment.now());
     }
 
@@ -252,8 +245,6 @@ impl<L: Place> Call<'_, L> {
             environment.on_failure(failure);
         }
         environment.on_decision(self.session.attempts(), failure, decision);
-        if let Some(budget) = budget(environment) {
-            environment.on_budget(budget);
-        }
+        environment.on_budget();
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relent_core::Instant;
 
-use super::{Clock, Sleeper, on_time_line};
+use super::{Clock, Sleeper, off_time_line, on_time_line};
 
 /// Tokio's clock and timer. Follows `tokio::time::pause` and `advance` in tests.
 ///
@@ -25,10 +25,25 @@ impl Sleeper for TokioClock {
     /// # Panics
     /// Outside a tokio runtime, and in one without timers, as every timer of tokio does.
     fn sleep(&self, duration: Duration) -> ::tokio::time::Sleep {
-        if ::tokio::runtime::Handle::try_current().is_err() {
-            outside_tokio();
-        }
+        within_tokio();
         ::tokio::time::sleep(duration)
+    }
+
+    /// # Panics
+    /// As [`sleep`](Self::sleep).
+    fn sleep_until(&self, until: Instant) -> ::tokio::time::Sleep {
+        let Some(at) = off_time_line(until) else {
+            return self.sleep(until.saturating_since(self.now()));
+        };
+        within_tokio();
+        ::tokio::time::sleep_until(at.into())
+    }
+}
+
+#[inline]
+fn within_tokio() {
+    if ::tokio::runtime::Handle::try_current().is_err() {
+        outside_tokio();
     }
 }
 
