@@ -1,7 +1,7 @@
 //! The event queue: what happens next, in an order that never depends on the machine.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// The width of a bucket in bits of nanoseconds: 2²² ns are 4.2 ms, so that the heap stays small.
 const WIDTH: u32 = 22;
@@ -12,12 +12,19 @@ const BLOCKS: u32 = 10;
 /// a heap.
 const MOST_MOVED: usize = 64;
 
+/// The order of no event.
+const NEVER: u128 = u128::MAX;
+
 /// Events by time; those of one instant in the order in which they were added.
 ///
 /// A calendar with three scales. The bucket of now is sorted; what is later in its block waits
 /// unsorted in the bucket of its time, what is in a later block waits in that block, and what is
 /// beyond all blocks in a heap. An event is moved at most three times, however many wait:
 /// a million parked clients do not make the next event slower.
+///
+/// Most events are due a fixed time after they are added: what is on its way, and limits of attempts. They
+/// come in the order in which they were added, so they stand in a [`Line`] beside the calendar and are
+/// never sorted.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
     /// The bucket of now, the earliest last.
@@ -31,6 +38,9 @@ pub(crate) struct Queue<E> {
     blocks: Vec<Vec<Entry<E>>>,
     in_blocks: usize,
     far: BinaryHeap<Entry<E>>,
+    lines: [VecDeque<Entry<E>>; 2],
+    /// The [order](Entry::order) of the first in each line.
+    firsts: [u128; 2],
     /// The number, counted from time 0, of the first bucket that is not in `near`; its block is the
     /// block of now.
     front: u64,
@@ -38,6 +48,15 @@ pub(crate) struct Queue<E> {
     spare: Vec<Vec<Entry<E>>>,
     sequence: u32,
     dropped: u64,
+}
+
+/// Events that are mostly added in the order in which they come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Line {
+    /// All of them are wanted.
+    Ways,
+    /// Few of them are wanted when they are due.
+    Limits,
 }
 
 /// The sequence tells events of one instant apart. A run ends long before it has pushed 2³² of them.
@@ -49,6 +68,12 @@ struct Entry<E> {
 }
 
 impl<E> Entry<E> {
+    /// By time, and those of one instant by when they were added.
+    #[inline]
+    const fn order(&self) -> u128 {
+        (self.at as u128) << u32::BITS | self.sequence as u128
+    }
+
     const fn bucket(&self) -> u64 {
         self.at >> WIDTH
     }
@@ -72,6 +97,8 @@ impl<E> Queue<E> {
             blocks: (0..1 << BLOCKS).map(|_| Vec::new()).collect(),
             in_blocks: 0,
             far: BinaryHeap::new(),
+            lines: [VecDeque::new(), VecDeque::new()],
+            firsts: [NEVER; 2],
             front: 0,
             spare: Vec::new(),
             sequence: 0,
@@ -81,13 +108,40 @@ impl<E> Queue<E> {
 
     /// Adds an event at `at` nanoseconds.
     pub(crate) fn push(&mut self, at: u64, event: E) {
-        let entry = Entry {
-            at,
-            sequence: self.sequence,
-            event,
-        };
-        self.sequence = self.sequence.wrapping_add(1);
+        let entry = self.entry(at, event);
         self.place(entry);
+    }
+
+    /// Adds an event that comes, most likely, after all others of this line.
+    #[inline]
+    pub(crate) fn push_in_line(&mut self, line: Line, at: u64, event: E) {
+        let entry = self.entry(at, event);
+        let entries = &mut self.lines[line as usize];
+        match entries.back() {
+            Some(last) if last.at > at => return self.place(entry),
+            Some(_) => {}
+            None => self.firsts[line as usize] = entry.order(),
+        }
+        entries.push_back(entry);
+    }
+
+    #[inline]
+    fn pop_line(&mut self, line: Line) -> Option<Entry<E>> {
+        let entries = &mut self.lines[line as usize];
+        let entry = entries.pop_front();
+        self.firsts[line as usize] = order(entries.front());
+        entry
+    }
+
+    #[inline]
+    const fn entry(&mut self, at: u64, event: E) -> Entry<E> {
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1);
+        Entry {
+            at,
+            sequence,
+            event,
+        }
     }
 
     /// Events that were dropped unseen.
@@ -120,10 +174,48 @@ impl<E> Queue<E> {
 
     /// Takes the next event with its time. What `is_wanted` denies may be dropped before: it is asked
     /// of all events of a bucket together, and may be asked long before the time of the event.
+    #[inline]
     pub(crate) fn pop(&mut self, mut is_wanted: impl FnMut(&E) -> bool) -> Option<(u64, E)> {
-        while self.near.is_empty() && self.crowd.is_empty() {
+        loop {
+            let [way, limit] = self.firsts;
+            let first = way.min(limit);
+            if self.near.is_empty() && self.crowd.is_empty() {
+                self.fill_near((first >> u32::BITS) as u64, &mut is_wanted);
+            }
+            let near = order(self.near.last());
+            let entry = if !self.crowd.is_empty()
+                && let other = order(self.crowd.peek())
+                && other < near.min(first)
+            {
+                self.crowd.pop()
+            } else if near < first {
+                self.near.pop()
+            } else if way < limit {
+                self.pop_line(Line::Ways)
+            } else {
+                let entry = self.pop_line(Line::Limits)?;
+                if !is_wanted(&entry.event) {
+                    self.dropped += 1;
+                    continue;
+                }
+                Some(entry)
+            };
+            return entry.map(|entry| (entry.at, entry.event));
+        }
+    }
+
+    /// Opens the buckets up to the next that has events, but none that is behind `until`.
+    #[inline]
+    fn fill_near(&mut self, until: u64, is_wanted: &mut impl FnMut(&E) -> bool) {
+        while self.near.is_empty() && until >> WIDTH >= self.front {
             if self.in_buckets == 0 {
-                self.next_block()?;
+                match self.next_block() {
+                    Some(block) if block <= until >> (WIDTH + BLOCK) => {
+                        self.front = block << BLOCK;
+                        self.open_block();
+                    }
+                    _ => return,
+                }
             }
             let bucket = &mut self.buckets[(self.front & ((1 << BLOCK) - 1)) as usize];
             self.front += 1;
@@ -141,11 +233,6 @@ impl<E> Queue<E> {
                 self.open_block();
             }
         }
-        let entry = match self.crowd.peek() {
-            Some(other) if self.near.last() < Some(other) => self.crowd.pop(),
-            _ => self.near.pop(),
-        };
-        entry.map(|entry| (entry.at, entry.event))
     }
 
     #[inline]
@@ -158,19 +245,16 @@ impl<E> Queue<E> {
         self.near.insert(place, entry);
     }
 
-    /// Moves the front to the beginning of the next block that has events; `None` if there is none.
-    fn next_block(&mut self) -> Option<()> {
-        let mut block = (self.front >> BLOCK) + 1;
+    /// The next block that has events; `None` if there is none.
+    fn next_block(&self) -> Option<u64> {
         if self.in_blocks == 0 {
-            block = self.far.peek()?.block();
-        } else {
-            while self.blocks[(block & ((1 << BLOCKS) - 1)) as usize].is_empty() {
-                block += 1;
-            }
+            return self.far.peek().map(Entry::block);
         }
-        self.front = block << BLOCK;
-        self.open_block();
-        Some(())
+        let mut block = (self.front >> BLOCK) + 1;
+        while self.blocks[(block & ((1 << BLOCKS) - 1)) as usize].is_empty() {
+            block += 1;
+        }
+        Some(block)
     }
 
     /// The front is at the beginning of a block: what waits for the block goes to its buckets, and
@@ -188,6 +272,15 @@ impl<E> Queue<E> {
         {
             self.place(entry);
         }
+    }
+}
+
+/// The order of an event, or after all.
+#[inline]
+const fn order<E>(entry: Option<&Entry<E>>) -> u128 {
+    match entry {
+        Some(entry) => entry.order(),
+        None => NEVER,
     }
 }
 
@@ -218,7 +311,7 @@ impl<E> PartialOrd for Entry<E> {
 impl<E> Ord for Entry<E> {
     /// The heap's greatest is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+        other.order().cmp(&self.order())
     }
 }
 
@@ -234,7 +327,10 @@ mod tests {
         ) {
             let mut queue = Queue::new();
             for (number, at) in times.iter().enumerate() {
-                queue.push(*at, number);
+                match number % 2 {
+                    0 => queue.push(*at, number),
+                    _ => queue.push_in_line(Line::Limits, *at, number),
+                }
             }
             let mut expected: Vec<_> = times.iter().copied().zip(0..).collect();
             expected.sort_unstable();
@@ -274,14 +370,18 @@ mod tests {
 
         #[test]
         fn events_come_by_time_and_then_in_the_order_they_were_added(
-            steps in prop::collection::vec((0_u32..60, any::<u16>(), 0_u8..3), 1..300)
+            steps in prop::collection::vec((0_u32..60, any::<u16>(), 0_u8..3, 0_u8..3), 1..300)
         ) {
             let mut queue = Queue::new();
             let mut model: Vec<(u64, u64)> = Vec::new();
             let (mut now, mut number) = (0_u64, 0);
-            for (scale, ahead, pops) in steps {
+            for (scale, ahead, pops, line) in steps {
                 let at = now.saturating_add((u128::from(ahead) << scale >> 8).min(u128::from(u64::MAX)) as u64);
-                queue.push(at, number);
+                match line {
+                    0 => queue.push(at, number),
+                    1 => queue.push_in_line(Line::Ways, at, number),
+                    _ => queue.push_in_line(Line::Limits, at, number),
+                }
                 model.push((at, number));
                 number += 1;
                 for _ in 0..pops {

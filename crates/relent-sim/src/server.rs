@@ -64,7 +64,8 @@ pub(crate) struct Server {
     stalled: bool,
     /// The share of the capacity that is left for all classes.
     share: f64,
-    intake: Intake,
+    /// `None` where nothing has a say: no limiter and no shedder.
+    intake: Option<Intake>,
     /// What refusals of the limiter say about time.
     says: ServiceRetryAfter,
     /// The version of the row.
@@ -196,6 +197,9 @@ impl Server {
             return Err(Refused::Down);
         }
         let queued = self.queued();
+        let Some(intake) = &mut self.intake else {
+            return Ok(());
+        };
         let arrival = Arrival {
             attempt,
             caller: key,
@@ -203,7 +207,7 @@ impl Server {
             in_flight: queued.saturating_add(self.busy),
             ..Arrival::FIRST
         };
-        let refused = match self.intake.judge(Instant::from_nanos(now), &arrival) {
+        let refused = match intake.judge(Instant::from_nanos(now), &arrival) {
             Ok(_) => return Ok(()),
             Err(Rejected::Limited { refusal, .. }) => {
                 Refused::Throttled(Hinted::of(self.says, refusal))
@@ -240,6 +244,12 @@ impl Server {
         if self.busy >= self.workers {
             self.debt = self.debt.saturating_add(self.reject_cost);
         }
+    }
+
+    /// Whether a service can begin.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.busy < self.workers && !self.queue.is_empty()
     }
 
     /// Begins the next service if there is one and a worker is free; returns its class and how long it takes.
@@ -280,7 +290,9 @@ impl Server {
     pub(crate) fn end(&mut self, now: u64, class: u8) -> bool {
         self.busy -= 1;
         let queued = self.queued();
-        self.intake.on_done(Instant::from_nanos(now), queued);
+        if let Some(intake) = &mut self.intake {
+            intake.on_done(Instant::from_nanos(now), queued);
+        }
         let failures = self.kind(class).now.failures;
         !self.luck.happens(failures)
     }
@@ -292,15 +304,17 @@ fn either(one: f64, other: f64) -> f64 {
 }
 
 /// The limiter and the shedder of a service, which were checked when the scenario was read.
-fn intake(config: &Service) -> Intake {
+fn intake(config: &Service) -> Option<Intake> {
+    let (limiter, shedder) = (config.limiter.as_ref(), config.shedder.as_ref());
+    if limiter.is_none() && shedder.is_none() {
+        return None;
+    }
     let mut intake = Intake::new();
-    let limiter = config.limiter.as_ref();
     if let Some(Ok(limiter)) = limiter.map(|config| Limiter::new(&config.into())) {
         intake = intake.limiter(limiter);
     }
-    let shedder = config.shedder.as_ref();
     if let Some(Ok(shedder)) = shedder.map(|config| Shedder::new(&config.into())) {
         intake = intake.shedder(shedder);
     }
-    intake
+    Some(intake)
 }

@@ -14,7 +14,7 @@ use crate::client::{Attempt, Client, Event, Reply};
 use crate::cluster::{Cluster, Target};
 use crate::destinations::Destinations;
 use crate::network::Network;
-use crate::queue::Queue;
+use crate::queue::{Line, Queue};
 use crate::recorder::Recorder;
 use crate::scenario::{Arrivals, DestinationOf, Effect, Model, Scenario, Span, WaitFormat};
 use crate::server::Refused;
@@ -278,7 +278,8 @@ impl<'a> World<'a> {
 
     fn after_a_way(&mut self, now: u64, event: Event) {
         let way = self.network.way();
-        self.queue.push(now.saturating_add(way), event);
+        self.queue
+            .push_in_line(Line::Ways, now.saturating_add(way), event);
     }
 
     fn loses(&mut self) -> bool {
@@ -381,7 +382,9 @@ impl<'a> World<'a> {
         let server = cluster.node(node);
         let cancellation = self.scenario.service.cancellation;
         let is_wanted = |attempt: Key| !cancellation || attempts.has(attempt);
-        while let Some((attempt, class, time)) = server.begin(is_wanted) {
+        while server.is_ready()
+            && let Some((attempt, class, time)) = server.begin(is_wanted)
+        {
             let target = Target { node, class };
             self.queue
                 .push(now.saturating_add(time), Event::Served(attempt, target));

@@ -12,6 +12,7 @@ use super::{World, places};
 use crate::class;
 use crate::client::{Attempt, Client, Event, NOBODY, Reply};
 use crate::destinations::OneThread;
+use crate::queue::Line;
 use crate::scenario::{Arrivals, DestinationOf, Model};
 use crate::slab::Key;
 use crate::stream::{CLOCKS, SESSIONS, Stream};
@@ -118,13 +119,15 @@ impl World<'_> {
         index: u32,
         step: impl FnOnce(&mut Call<'static, Option<Entered>>, &mut Step<'_>) -> T,
     ) -> T {
-        let deadline = self.deadline(index);
         let Client {
             call,
             random,
             destination,
+            class,
             ..
         } = &mut self.clients[index];
+        let started = call.session().started().as_nanos();
+        let deadline = started + class::deadline(&self.scenario.clients, *class);
         let mut environment = Step {
             policy: self.policy,
             destination: self.destinations.get(*destination),
@@ -268,7 +271,8 @@ impl World<'_> {
         let timeout = now.saturating_add(timeout);
         let ends = ends.map_or(u64::MAX, Instant::as_nanos);
         let ends = timeout.min(deadline).min(ends);
-        self.queue.push(ends, Event::Timeout(attempt));
+        self.queue
+            .push_in_line(Line::Limits, ends, Event::Timeout(attempt));
         self.send(now, attempt, index);
     }
 
