@@ -11,7 +11,7 @@ use std::time::Duration;
 use relent::failure::Cause;
 use relent::{Policy, Summary};
 use relent_reqwest::{Client, recipe};
-use relent_sim::{Outcome, Request, Scenario, requests};
+use relent_sim::{Request, RequestOutcome, Scenario, requests};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::clock::{Start, Watch};
@@ -102,7 +102,7 @@ struct Crowd {
     blocked: Duration,
     address: String,
     repeatable: bool,
-    said: RefCell<Vec<(u64, Outcome)>>,
+    said: RefCell<Vec<(u64, RequestOutcome)>>,
     /// Attempts that ended in a way that the simulator does not know.
     odd: RefCell<BTreeMap<&'static str, u64>>,
 }
@@ -140,7 +140,7 @@ impl Crowd {
                 error.summary().map_or(0, |summary| self.account(summary)),
             ),
         };
-        let outcome = Outcome {
+        let outcome = RequestOutcome {
             request,
             attempts,
             ended: self.start.now(),

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use relent_sim::{Arrivals, Metrics, Observed, Outcome, Scenario};
+use relent_sim::{Arrivals, Metrics, Observed, RequestOutcome, Scenario};
 
 use crate::case::Case;
 use crate::clock::{Lag, Lateness, machine_time, wall_clock};
@@ -30,7 +30,7 @@ pub struct Measured {
     /// The numbers, by the simulator's rules.
     pub metrics: Metrics,
     /// The requests that ended, by their numbers among those of the run.
-    pub ended: Vec<(u64, Outcome)>,
+    pub ended: Vec<(u64, RequestOutcome)>,
     /// The attempts that reached the service.
     pub arrivals: Vec<AttemptRecord>,
     /// Services that had an effect, by the service's own count.
@@ -178,7 +178,7 @@ fn next(said: &Receiver<Result<Said, String>>, end: Instant) -> Result<Said, NoR
 
 #[derive(Default)]
 struct Gathered {
-    ended: Vec<(u64, Outcome)>,
+    ended: Vec<(u64, RequestOutcome)>,
     arrivals: Vec<AttemptRecord>,
     executions: u64,
     late: Lateness,

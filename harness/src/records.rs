@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use relent::Policy;
-use relent_sim::{Outcome, Request, Scenario, requests};
+use relent_sim::{Request, RequestOutcome, Scenario, requests};
 
 use crate::crowd::Measured;
 use crate::wire::AttemptRecord;
@@ -24,7 +24,7 @@ pub fn contradictions(
         .max_retries()
         .map_or(u32::MAX, |retries| retries.saturating_add(1));
     let mut wrong = Vec::new();
-    let mut ended: HashMap<u64, Outcome> = HashMap::new();
+    let mut ended: HashMap<u64, RequestOutcome> = HashMap::new();
     for (name, outcome) in &measured.ended {
         if ended.insert(*name, *outcome).is_some() {
             wrong.push(format!("request {name} ended twice"));
@@ -59,7 +59,7 @@ pub fn contradictions(
 
 fn request_is_wrong(
     request: &Request,
-    outcome: &Outcome,
+    outcome: &RequestOutcome,
     arrivals: &[&AttemptRecord],
     most: u32,
     scenario: &Scenario,
@@ -135,7 +135,7 @@ mod tests {
     fn run() -> Measured {
         let asked = requests(&scenario(true), SEED).unwrap();
         let ended = |name: usize, attempts| {
-            let outcome = Outcome {
+            let outcome = RequestOutcome {
                 request: asked[name],
                 attempts,
                 ended: 100,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::{FromStr, SplitAsciiWhitespace};
 
-use relent_sim::{Outcome, Request};
+use relent_sim::{Request, RequestOutcome};
 
 use crate::clock::{Lag, Lateness};
 
@@ -26,7 +26,7 @@ pub enum Said {
     /// The server listens at this address, or a client process is prepared.
     Ready(String),
     /// The request of this number has ended.
-    Request(u64, Outcome),
+    Request(u64, RequestOutcome),
     /// An attempt reached the service.
     Attempt(AttemptRecord),
     /// Services that had an effect.
@@ -47,7 +47,7 @@ impl fmt::Display for Said {
             Self::Ready(at) => write!(f, "ready {at}"),
             Self::Request(name, outcome) => {
                 let Request { at, process } = outcome.request;
-                let Outcome {
+                let RequestOutcome {
                     attempts, ended, ..
                 } = outcome;
                 let succeeded = u8::from(outcome.succeeded);
@@ -106,7 +106,7 @@ fn read(words: &mut SplitAsciiWhitespace<'_>) -> Option<Said> {
         "ready" => Said::Ready(words.next().unwrap_or_default().to_owned()),
         "request" => Said::Request(
             next(words)?,
-            Outcome {
+            RequestOutcome {
                 request: Request {
                     at: next(words)?,
                     process: next(words)?,
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let outcome = Outcome {
+        let outcome = RequestOutcome {
             request: Request { at: 7, process: 3 },
             attempts: 2,
             ended: 900,

@@ -14,7 +14,7 @@ use std::thread;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use relent::{NamedPolicy, Policy};
-use relent_sim::study::{Outcome, run_all, verdict};
+use relent_sim::study::{RunResult, run_all, verdict};
 use relent_sim::{Metrics, Scenario, scenarios};
 use serde::Serialize;
 
@@ -331,7 +331,7 @@ fn report(
     scenario: &Named<Scenario>,
     policies: &[Named<Policy>],
     seeds: &[u64],
-    results: &[Vec<Outcome>],
+    results: &[Vec<RunResult>],
 ) -> String {
     let mut text = match scenario.value.description.as_str() {
         "" => format!("{}\n", scenario.name),
@@ -404,7 +404,7 @@ fn json(
     scenario: &str,
     policies: &[Named<Policy>],
     seeds: &[u64],
-    results: &[Vec<Outcome>],
+    results: &[Vec<RunResult>],
 ) -> String {
     let mut text = String::new();
     for (index, seed) in seeds.iter().enumerate() {

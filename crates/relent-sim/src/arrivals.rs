@@ -1,6 +1,6 @@
 //! When requests are made.
 
-use crate::scenario::{Arrivals, Backlog, Scenario};
+use crate::scenario::{Arrivals, RequestBacklog, Scenario};
 use crate::stream::{ARRIVALS, BACKLOG, POPULATION, Stream, rounded};
 
 /// A request of a crowd.
@@ -166,8 +166,8 @@ fn highest_rate(arrivals: &Arrivals) -> f64 {
 }
 
 /// The times of a backlog.
-pub(crate) fn of_backlog(backlog: Backlog, mut stream: Stream) -> impl Iterator<Item = u64> {
-    let Backlog { requests, at, over } = backlog;
+pub(crate) fn of_backlog(backlog: RequestBacklog, mut stream: Stream) -> impl Iterator<Item = u64> {
+    let RequestBacklog { requests, at, over } = backlog;
     (0..requests).map(move |_| at + rounded(stream.unit() * over as f64).min(over))
 }
 
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_backlog_comes_within_its_time_or_all_at_once() {
-        let backlog = |over| Backlog {
+        let backlog = |over| RequestBacklog {
             requests: 10_000,
             at: 7 * SECOND,
             over,

@@ -62,13 +62,13 @@ mod world;
 
 pub use arrivals::{Request, requests};
 pub use metrics::{ClassCount, Layer, Metrics};
-pub use observed::{Observed, Outcome};
+pub use observed::{Observed, RequestOutcome};
 pub use recording::Recording;
 pub use run::{record, run, trace};
 pub use scenario::{
-    Access, Arrivals, Backlog, Balancer, Chain, Class, Clients, DestinationOf, Effect, Model,
-    Network, Outage, QueueBound, Rate, Restart, Scenario, ScenarioError, Service, ServiceLimiter,
-    ServiceRetryAfter, ServiceShedder, ServiceTime, Span, WaitFormat,
+    Arrivals, Balancer, Chain, Class, Clients, DestinationOf, Effect, Link, MediumAccess, Model,
+    Outage, QueueBound, Rate, RequestBacklog, Restart, Scenario, ScenarioError, Service,
+    ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime, Span, WaitFormat,
 };
 pub use series::{Bin, Series};
 pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};

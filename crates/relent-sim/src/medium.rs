@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 use relent_core::{Budget, Decision, Failure, Instant, Policy, Session};
 
 use crate::recorder::Recorder;
-use crate::scenario::{Access, Arrivals, Model, SECOND, Scenario};
+use crate::scenario::{Arrivals, MediumAccess, Model, SECOND, Scenario};
 use crate::stream::{SESSIONS, Stream, rounded};
 use crate::too_many_events::TooManyEvents;
 
@@ -26,7 +26,7 @@ pub(crate) struct Cable {
     /// Beside the frame.
     overhead: u64,
     collision: u64,
-    access: Access,
+    access: MediumAccess,
     stations: u32,
     lasts: u64,
 }
@@ -158,9 +158,9 @@ impl Medium<'_> {
             budget.on_request();
         }
         let at = match self.cable.access {
-            Access::Policy => at,
-            Access::Window(window) => self.count + u64::from(station.random.below(window)),
-            Access::Share => return,
+            MediumAccess::Policy => at,
+            MediumAccess::Window(window) => self.count + u64::from(station.random.below(window)),
+            MediumAccess::Share => return,
         };
         self.ready.push(Reverse((at, index)));
     }
@@ -169,7 +169,7 @@ impl Medium<'_> {
     /// send; the time of that slot.
     fn senders(&mut self, now: u64, senders: &mut Vec<u32>) -> u64 {
         senders.clear();
-        if self.cable.access == Access::Share {
+        if self.cable.access == MediumAccess::Share {
             let share = 1.0 / f64::from(self.cable.stations);
             let stations = (0..).zip(&mut self.stations);
             senders.extend(
@@ -180,7 +180,7 @@ impl Medium<'_> {
         }
         // Slots in which nobody sends need not be gone through one by one.
         let first = self.ready.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
-        let counts = matches!(self.cable.access, Access::Window(_));
+        let counts = matches!(self.cable.access, MediumAccess::Window(_));
         let slots = match counts {
             true => first.saturating_sub(self.count),
             false => first.saturating_sub(now).div_ceil(self.cable.slot),
@@ -215,7 +215,7 @@ impl Medium<'_> {
 
     /// The station heard others while it sent: nobody got the frame.
     fn collided(&mut self, now: u64, index: u32) {
-        if self.cable.access == Access::Share {
+        if self.cable.access == MediumAccess::Share {
             return;
         }
         let budget = budget(&self.budgets, index);
@@ -233,8 +233,8 @@ impl Medium<'_> {
                 let at = Instant::from_nanos(now).saturating_add(after).as_nanos();
                 if at < deadline {
                     let at = match self.cable.access {
-                        Access::Window(_) => self.count + (at - now) / self.cable.slot,
-                        Access::Policy | Access::Share => at,
+                        MediumAccess::Window(_) => self.count + (at - now) / self.cable.slot,
+                        MediumAccess::Policy | MediumAccess::Share => at,
                     };
                     self.ready.push(Reverse((at, index)));
                     return;

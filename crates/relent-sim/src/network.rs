@@ -1,6 +1,6 @@
 //! The model of what is between clients and service.
 
-use crate::scenario::Network as Config;
+use crate::scenario::Link as Config;
 use crate::stream::{LOSS, NETWORK, Stream, rounded};
 
 #[derive(Debug)]

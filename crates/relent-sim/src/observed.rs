@@ -7,7 +7,7 @@ use crate::scenario::Scenario;
 
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct RequestOutcome {
     /// When and by whom it was made.
     pub request: Request,
     /// Attempts that its client started.
@@ -21,10 +21,10 @@ pub struct Outcome {
 /// What was observed of a run on another medium than virtual time.
 ///
 /// ```
-/// use relent_sim::{Observed, Outcome, Request, Scenario};
+/// use relent_sim::{Observed, RequestOutcome, Request, Scenario};
 ///
 /// let scenario = Scenario::parse("clients.arrivals.herd = { clients = 1 }")?;
-/// let outcome = Outcome {
+/// let outcome = RequestOutcome {
 ///     request: Request { at: 0, process: 0 },
 ///     attempts: 2,
 ///     ended: 70_000_000,
@@ -38,7 +38,7 @@ pub struct Outcome {
 #[derive(Clone, Default, Debug)]
 pub struct Observed {
     /// All requests.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<RequestOutcome>,
     /// When each attempt reached the service, in nanoseconds from the start.
     pub attempts: Vec<u64>,
     /// Services that had an effect.

@@ -20,7 +20,7 @@ use relent_core::{Jitter, Policy};
 
 use crate::recording::Recording;
 use crate::scenario::{Arrivals, Scenario};
-use crate::study::Outcome;
+use crate::study::RunResult;
 use crate::too_many_events::TooManyEvents;
 
 /// A scenario, and what every policy did in it.
@@ -37,18 +37,18 @@ pub struct Section<'a> {
     /// The seeds of the runs. Charts over time show the first.
     pub seeds: &'a [u64],
     /// The policies, in their order.
-    pub entries: Vec<Entry<'a>>,
+    pub entries: Vec<PolicyRuns<'a>>,
 }
 
 /// What one policy did in a scenario.
 #[derive(Clone, Debug)]
-pub struct Entry<'a> {
+pub struct PolicyRuns<'a> {
     /// The name of the policy, or of its file.
     pub name: &'a str,
     /// The policy as TOML.
     pub text: &'a str,
     /// What became of its runs, one for each seed.
-    pub runs: &'a [Outcome],
+    pub runs: &'a [RunResult],
     /// Its run with the first seed.
     pub recording: Result<&'a Recording, TooManyEvents>,
     /// For a herd: the same without its jitter; `None` if there is no such policy

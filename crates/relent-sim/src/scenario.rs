@@ -12,7 +12,7 @@ use relent_core::ShedderConfig;
 use serde::Deserialize;
 
 use clients::five_minutes;
-pub use clients::{Arrivals, Backlog, Class, Clients, DestinationOf, Rate, Restart};
+pub use clients::{Arrivals, Class, Clients, DestinationOf, Rate, RequestBacklog, Restart};
 pub use error::ScenarioError;
 pub use outages::{Effect, Outage, Span};
 use words::{nanos, queue_bound, retry_after, some_nanos};
@@ -46,7 +46,7 @@ pub struct Scenario {
     pub clients: Clients,
     /// What is between.
     #[serde(default)]
-    pub network: Network,
+    pub network: Link,
     /// Who is called.
     #[serde(default)]
     pub service: Service,
@@ -61,7 +61,7 @@ pub struct Scenario {
 /// What is between clients and service.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Network {
+pub struct Link {
     /// The time one way takes.
     #[serde(default = "half_a_millisecond", deserialize_with = "nanos")]
     pub one_way: u64,
@@ -148,7 +148,7 @@ pub enum Model {
         collision: Option<u64>,
         /// When a station sends.
         #[serde(default)]
-        access: Access,
+        access: MediumAccess,
     },
 }
 
@@ -178,7 +178,7 @@ pub enum QueueBound {
 /// When a station with a frame sends it, while nobody else does.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Access {
+pub enum MediumAccess {
     /// At once, and after a collision when the policy says.
     #[default]
     Policy,
@@ -290,7 +290,7 @@ pub struct Chain {
     pub mark: bool,
 }
 
-impl Default for Network {
+impl Default for Link {
     fn default() -> Self {
         Self {
             one_way: half_a_millisecond(),

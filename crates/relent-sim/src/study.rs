@@ -13,7 +13,7 @@ use crate::scenario::{SECOND, Scenario};
 use crate::too_many_events::TooManyEvents;
 
 /// What became of one run.
-pub type Outcome = Result<Metrics, TooManyEvents>;
+pub type RunResult = Result<Metrics, TooManyEvents>;
 
 /// Runs every policy with every seed, on as many threads as are given, and calls `on_run` after
 /// each run. The result has a list for each policy, in the order of the seeds, and does not depend
@@ -24,7 +24,7 @@ pub fn run_all(
     seeds: &[u64],
     threads: usize,
     on_run: &(dyn Fn() + Sync),
-) -> Vec<Vec<Outcome>> {
+) -> Vec<Vec<RunResult>> {
     let jobs: Vec<(&Policy, u64)> = policies
         .iter()
         .flat_map(|policy| seeds.iter().map(move |seed| (*policy, *seed)))
@@ -128,7 +128,7 @@ impl Estimate {
 /// service does not recover while requests are made, and is offered more than its capacity in the
 /// last ten seconds of them.
 #[must_use]
-pub fn verdict(scenario: &Scenario, runs: &[Outcome]) -> String {
+pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
     let ended: Vec<&Metrics> = runs.iter().filter_map(|run| run.as_ref().ok()).collect();
     if ended.is_empty() {
         return runs.first().map_or_else(String::new, |run| match run {
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(study(1)[0].len(), 3);
         let recorded = record_all(&scenario, &policies, 2, 4, &|| ());
         let recorded = recorded.into_iter().map(|run| run.map(|run| run.metrics));
-        let second: Vec<Outcome> = alone.iter().map(|runs| runs[1].clone()).collect();
+        let second: Vec<RunResult> = alone.iter().map(|runs| runs[1].clone()).collect();
         assert_eq!(recorded.collect::<Vec<_>>(), second);
     }
 }

@@ -8,7 +8,8 @@
 
 use relent_core::Policy;
 use relent_sim::{
-    ArrivingAttempt, Metrics, Observed, Outcome, Scenario, ServiceAnswer, Serving, requests, run,
+    ArrivingAttempt, Metrics, Observed, RequestOutcome, Scenario, ServiceAnswer, Serving, requests,
+    run,
 };
 
 const TROUBLE: &str = r#"
@@ -63,7 +64,7 @@ fn put_together(scenario: &Scenario, seed: u64) -> Metrics {
     observed.executions = serving.executions();
     let outcomes = requests.iter().zip(ended);
     observed.outcomes = outcomes
-        .map(|(request, (ended, succeeded))| Outcome {
+        .map(|(request, (ended, succeeded))| RequestOutcome {
             request: *request,
             attempts: 1,
             ended,

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use relent::Policy;
-use relent_sim::report::{self, Entry, Section, without_jitter};
-use relent_sim::study::{Outcome, record_all};
+use relent_sim::report::{self, PolicyRuns, Section, without_jitter};
+use relent_sim::study::{RunResult, record_all};
 use relent_sim::{Arrivals, Recording, Scenario, TooManyEvents};
 
 use super::{Named, SimulateArgs};
@@ -29,7 +29,7 @@ pub(super) struct Charts<'a> {
 /// What came of one scenario.
 struct Study<'a> {
     scenario: &'a Named<Scenario>,
-    results: Vec<Vec<Outcome>>,
+    results: Vec<Vec<RunResult>>,
     recordings: Vec<Recorded>,
     plain: Vec<(usize, Recorded)>,
 }
@@ -121,7 +121,7 @@ impl<'a> Charts<'a> {
         &mut self,
         scenario: &'a Named<Scenario>,
         seed: u64,
-        results: Vec<Vec<Outcome>>,
+        results: Vec<Vec<RunResult>>,
         threads: usize,
         on_run: &(dyn Fn() + Sync),
     ) {
@@ -154,11 +154,11 @@ impl<'a> Charts<'a> {
         changes: &[(String, String)],
     ) -> Result<(), Quit> {
         let sections = self.studies.iter().map(|study| {
-            let mut entries: Vec<Entry<'_>> = policies
+            let mut entries: Vec<PolicyRuns<'_>> = policies
                 .iter()
                 .zip(&study.results)
                 .zip(&study.recordings)
-                .map(|((policy, runs), recording)| Entry {
+                .map(|((policy, runs), recording)| PolicyRuns {
                     name: &policy.name,
                     text: &policy.text,
                     runs,

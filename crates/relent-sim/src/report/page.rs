@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::canvas::DrawError;
 use super::chart::{Chart, Table};
 use super::palette::{Swatch, page_css};
-use super::{Entry, Section, bars, latency, over_time, raster};
+use super::{PolicyRuns, Section, bars, latency, over_time, raster};
 use crate::measure::{self, Measure};
 use crate::metrics::Metrics;
 use crate::recording::Recording;
@@ -61,7 +61,7 @@ pub(super) fn page(sections: &[Section<'_>]) -> Result<String, DrawError> {
 }
 
 fn section_body(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
-    let recorded: Vec<(usize, &Entry<'_>, &Recording)> = section
+    let recorded: Vec<(usize, &PolicyRuns<'_>, &Recording)> = section
         .entries
         .iter()
         .enumerate()
@@ -129,7 +129,7 @@ fn verdicts(section: &Section<'_>) -> Markup {
     }
 }
 
-fn ended<'a>(entry: &Entry<'a>) -> Vec<&'a Metrics> {
+fn ended<'a>(entry: &PolicyRuns<'a>) -> Vec<&'a Metrics> {
     entry.runs.iter().flatten().collect()
 }
 
@@ -245,7 +245,7 @@ fn bars(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
 
 fn over_time(
     section: &Section<'_>,
-    recorded: &[(usize, &Entry<'_>, &Recording)],
+    recorded: &[(usize, &PolicyRuns<'_>, &Recording)],
     id: &str,
 ) -> Result<Markup, DrawError> {
     let runs: Vec<&Recording> = recorded.iter().map(|(_, _, run)| *run).collect();
@@ -266,7 +266,10 @@ fn over_time(
     })
 }
 
-fn latencies(recorded: &[(usize, &Entry<'_>, &Recording)], id: &str) -> Result<Markup, DrawError> {
+fn latencies(
+    recorded: &[(usize, &PolicyRuns<'_>, &Recording)],
+    id: &str,
+) -> Result<Markup, DrawError> {
     let lines: Vec<(usize, &str, &Recording)> = recorded
         .iter()
         .map(|(number, entry, run)| (*number, entry.name, *run))

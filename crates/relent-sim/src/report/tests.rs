@@ -13,7 +13,7 @@ struct Study {
     name: &'static str,
     text: &'static str,
     scenario: Scenario,
-    runs: Vec<Vec<Outcome>>,
+    runs: Vec<Vec<RunResult>>,
     recordings: Vec<Recording>,
     plain: Option<Recording>,
     changes: Vec<(String, String)>,
@@ -74,7 +74,7 @@ impl Study {
             changes: &self.changes,
             seeds: &SEEDS,
             entries: entries
-                .map(|((runs, recording), name)| Entry {
+                .map(|((runs, recording), name)| PolicyRuns {
                     name,
                     text: "max_retries = 5 # <as TOML>",
                     runs,

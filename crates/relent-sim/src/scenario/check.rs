@@ -1,8 +1,8 @@
 //! Which values of a scenario are accepted.
 
 use super::{
-    Access, Arrivals, Backlog, Balancer, Chain, Clients, DestinationOf, Model, Network, SECOND,
-    Scenario, Service, ServiceTime,
+    Arrivals, Balancer, Chain, Clients, DestinationOf, Link, MediumAccess, Model, RequestBacklog,
+    SECOND, Scenario, Service, ServiceTime,
 };
 
 /// The longest time a scenario may name: a day.
@@ -155,7 +155,7 @@ impl Scenario {
             "loss",
             "a probability from 0 to 1",
         )?;
-        if let Some(Backlog { requests, at, over }) = self.clients.backlog {
+        if let Some(RequestBacklog { requests, at, over }) = self.clients.backlog {
             ensure(
                 !matches!(self.clients.arrivals, Arrivals::Closed { .. }),
                 "backlog",
@@ -226,7 +226,7 @@ impl Scenario {
             "collision",
             "a time from 1us to 1s",
         )?;
-        if let Access::Window(window) = access {
+        if let MediumAccess::Window(window) = access {
             ensure(
                 (1..=65_536).contains(&window),
                 "window",
@@ -234,7 +234,7 @@ impl Scenario {
             )?;
         }
         let others = Self {
-            network: Network::default(),
+            network: Link::default(),
             outages: Vec::new(),
             chain: Chain::default(),
             service: Service {

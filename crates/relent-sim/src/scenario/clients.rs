@@ -31,7 +31,7 @@ pub struct Clients {
     pub repeatable: bool,
     /// Requests that come beside those of `arrivals`.
     #[serde(default)]
-    pub backlog: Option<Backlog>,
+    pub backlog: Option<RequestBacklog>,
     /// Kinds of requests; empty if all are alike.
     #[serde(default)]
     pub classes: Vec<Class>,
@@ -100,7 +100,7 @@ pub struct Rate {
 /// Requests that come beside the others, such as those that an outage has held back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Backlog {
+pub struct RequestBacklog {
     /// How many.
     pub requests: u32,
     /// When the first may come.
