@@ -15,6 +15,7 @@ mod verbose;
 mod words;
 mod write_out;
 
+use std::fmt::Display;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ use relent::trace::TraceJson;
 use relent::{Attempt, Failure, Policy, Summary};
 use relent_reqwest::{AttemptError, Body, Client, Download, DownloadHook, Failed, Last};
 use relent_reqwest::{recipe, watched};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admission::say_what_does_not_apply;
@@ -69,14 +71,17 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     let proxies = Proxies::choose(args.proxy.as_deref(), args.noproxy.as_deref());
     let proxies = proxies.map_err(Quit::usage)?;
     let over_tls = start.url().scheme() == "https" || args.location || proxies.any_over_tls();
-    let trust = Trust::choose(&args, over_tls)?;
-    let trace = args.options.trace.as_deref().map(TraceOut::open);
-    let trace = trace.transpose().map_err(Quit::usage)?;
-    let mut output = tokio::select! {
-        biased;
-        signal = signals.cancelled() => return Ok(128 + signal as i32),
-        output = Output::open(&args, start.method(), start.url()) => output?,
-    };
+    // A named pipe opens when there is somebody at its other end.
+    let files = trust::Files::named(&args);
+    let trust = spawn_blocking(move || Trust::choose(&files, over_tls));
+    let trust = unless_cancelled(&mut signals, trust).await?;
+    let trust = trust.map_err(cannot_start)??;
+    let trace = args.options.trace.clone();
+    let trace = spawn_blocking(move || trace.as_deref().map(TraceOut::open).transpose());
+    let trace = unless_cancelled(&mut signals, trace).await?;
+    let trace = trace.map_err(cannot_start)?.map_err(Quit::usage)?;
+    let output = Output::open(&args, start.method(), start.url());
+    let mut output = unless_cancelled(&mut signals, output).await??;
     let way = Way {
         url: start.url().clone(),
         proxies,
@@ -84,11 +89,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
         connect_timeout: args.connect_timeout,
     };
     // Standard input may take its time, and a signal must not leave what was read of it behind.
-    let prepared = tokio::select! {
-        biased;
-        signal = signals.cancelled() => return Ok(128 + signal as i32),
-        prepared = start.with_data(&args) => prepared?,
-    };
+    let prepared = unless_cancelled(&mut signals, start.with_data(&args)).await??;
     let own_host = prepared.request.headers().contains_key(HOST);
     let client = client(&args, &way.proxies, trust, own_host, policy.clone())?;
     let download = Download::new(&client, prepared.request.clone());
@@ -181,6 +182,22 @@ pub(crate) async fn run(args: FetchArgs) -> Result<i32, Quit> {
     Ok(status)
 }
 
+/// Does what comes before the first attempt, unless a signal asks for the end.
+async fn unless_cancelled<T>(
+    signals: &mut Signals,
+    work: impl Future<Output = T>,
+) -> Result<T, Quit> {
+    tokio::select! {
+        biased;
+        signal = signals.cancelled() => Err(Quit::by_signal(signal)),
+        done = work => Ok(done),
+    }
+}
+
+fn cannot_start(error: impl Display) -> Quit {
+    Quit::failed(format!("cannot start: {error}"))
+}
+
 fn policy(args: &FetchArgs) -> Result<Arc<Policy>, String> {
     let mut policy = args.policy_options().resolve()?.policy;
     if !args.retry_on.is_empty() {
@@ -218,7 +235,7 @@ fn client(
     let options = args.options.clone();
     Client::made_by(recipe, policy)
         .map(|client| client.traced().random(move || options.random()))
-        .map_err(|error| Quit::failed(format!("cannot start: {}", AttemptError::Transport(error))))
+        .map_err(|error| cannot_start(AttemptError::Transport(error)))
 }
 
 /// What is shown of a download to a person, and what is known of it in the end.

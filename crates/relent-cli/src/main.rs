@@ -28,6 +28,7 @@ mod writing;
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -110,6 +111,9 @@ enum Command {
     },
 }
 
+/// The pairs of files that there has to be room for.
+const OPENED_FIRST: usize = 3;
+
 fn main() {
     let status = match Cli::try_parse() {
         Ok(cli) => cli.command.run(),
@@ -143,10 +147,14 @@ impl Command {
 
 /// Runs async work to its end on this thread.
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let cannot = |error| format!("cannot start: {error}");
+    // tokio panics where it finds no room for what it opens first.
+    let room: Result<Vec<_>, _> = (0..OPENED_FIRST).map(|_| UnixStream::pair()).collect();
+    drop(room.map_err(cannot)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
+        .map_err(cannot)?;
     let result = runtime.block_on(work);
     // A thread that still waits for standard input or a slow reader must not delay the end.
     runtime.shutdown_background();

@@ -1,5 +1,7 @@
 //! How a subcommand ends that cannot do what it was asked to.
 
+use nix::sys::signal::Signal;
+
 /// A result could not be produced or written, or is a finding ("this file is bad").
 const FAILED: i32 = 1;
 /// The command line, or what it names, is wrong.
@@ -28,6 +30,14 @@ impl Quit {
         Self {
             status: FAILED,
             message,
+        }
+    }
+
+    /// A signal asked for the end, before anything was sent or run.
+    pub(crate) fn by_signal(signal: Signal) -> Self {
+        Self {
+            status: 128 + signal as i32,
+            message: String::new(),
         }
     }
 

@@ -71,7 +71,10 @@ Attempts:
   An attempt is the command with its process group. It finds its number in
   RELENT_ATTEMPT. When it has failed, what is left of its group is ended before
   the next begins: two attempts never run at the same time. What a command that
-  succeeded leaves in the background goes on running.
+  succeeded leaves in the background goes on running. A process that has left
+  the group (setsid, a daemon) is not ended: it can run beside the next attempt
+  and after the deadline. What it writes is waited for while the command has
+  time, and lost afterwards.
 
 Exit status: 0 if the command succeeded, else that of the last attempt, and
   123     relent gave up, though the last attempt exited with 0

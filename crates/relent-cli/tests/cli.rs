@@ -11,8 +11,9 @@ mod support;
 use std::fs::{File, Permissions};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-use support::{finish, relent, run, run_with};
+use support::{RELENT, finish, relent, run, run_with};
 
 #[test]
 fn the_short_help_lists_and_the_long_one_explains() {
@@ -540,4 +541,24 @@ fn a_reader_that_stops_early_gets_what_it_read() {
         .unwrap();
     drop(child.stdout.take());
     assert_eq!(finish(child).status, 0);
+}
+
+#[test]
+fn too_few_files_are_an_error_and_no_panic() {
+    for (subcommand, args, status) in [("run", "-- true", 125), ("fetch", "http://localhost:1/", 1)]
+    {
+        // From what only the dynamic loader needs to what is enough.
+        let mut said_so = 0;
+        for files in 4..16 {
+            let line = format!("ulimit -n {files}; exec {RELENT} {subcommand} {args}");
+            let shell = Command::new("sh").args(["-c", &line]).output().unwrap();
+            let said = String::from_utf8_lossy(&shell.stderr);
+            assert!(!said.contains("panicked"), "{files}: {said}");
+            if said.contains("cannot start: Too many open files") {
+                assert_eq!(shell.status.code(), Some(status), "{files}: {said}");
+                said_so += 1;
+            }
+        }
+        assert!(said_so > 0, "{subcommand}");
+    }
 }

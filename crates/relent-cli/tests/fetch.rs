@@ -286,7 +286,10 @@ fn a_bad_command_line_is_status_2_and_sends_nothing() {
             &["--idempotency-key", "a", "-H", "idempotency-key: b", &url],
             "gives an Idempotency-Key already",
         ),
-        (&["--retry-on", "9xx", &url], "names no failure"),
+        (
+            &["--retry-on", "9xx", &url],
+            "\"9xx\" names no failure: use a status (503, 500-504, 5xx), grpc:unavailable, timeout",
+        ),
         (&["--retry-on", "exit:1", &url], "happens to commands"),
         (&["--retry-on", "101", &url], "a status below 200"),
         (&["--connect-timeout", "0s", &url], "needs some time"),

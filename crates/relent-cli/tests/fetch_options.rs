@@ -6,10 +6,11 @@ mod fetch_support;
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
+use std::time::Duration;
 
 use fetch_support::scripted::{Seen, Server, Step, response};
-use fetch_support::support::on_terminal;
-use fetch_support::{Fetched, command, entries, fetch, finish};
+use fetch_support::support::{on_terminal, relent};
+use fetch_support::{Fetched, background, command, entries, fetch, finish, interrupt, until};
 
 fn answer(status: u16, fields: &[(&str, &str)], body: &str) -> Server {
     Server::script([Step::Answer(response(status, fields, body))])
@@ -389,4 +390,46 @@ fn the_bar_tells_the_truth_after_a_resume() {
         !seen.contains("MiB/s") && !seen.contains("KiB/s"),
         "{seen:?}"
     );
+}
+
+#[test]
+fn no_time_is_no_limit_as_in_curl() {
+    let policy = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    std::fs::write(policy.path(), "deadline = '20ms'\nbackoff = 'none'\n").unwrap();
+    let policy = ["--policy", policy.path().to_str().unwrap()];
+    let late = Step::Slow(
+        Duration::from_millis(300),
+        usize::MAX,
+        response(200, &[], "late"),
+    );
+    for (limit, status) in [(&[][..], 28), (&["-m", "0"], 0), (&["--max-time", "0s"], 0)] {
+        let server = Server::script([late.clone()]);
+        let url = server.url("/");
+        // Without the quick retries of the other tests, which have no place in this policy.
+        let args = [&["fetch", "-s"], &policy[..], limit, &[&url]].concat();
+        let fetched = finish(relent(&args).spawn().unwrap());
+        assert_eq!(fetched.status, status, "{limit:?}: {}", fetched.stderr);
+    }
+}
+
+#[test]
+fn a_signal_is_heard_while_a_named_pipe_has_nobody_at_its_other_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let pipe = pipe.to_str().unwrap();
+    for option in ["--cacert", "--cert", "--trace", "-o"] {
+        let child = background(&[option, pipe, "http://localhost:1/"]);
+        // From when it listens to signals on, it waits for the pipe and for nothing else.
+        let status = format!("/proc/{}/status", child.id());
+        until(|| listens_to_sigint(&std::fs::read_to_string(&status).unwrap()));
+        interrupt(&child);
+        assert_eq!(finish(child).status, 130, "{option}");
+    }
+}
+
+fn listens_to_sigint(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
+    mask >> (nix::sys::signal::Signal::SIGINT as u32 - 1) & 1 == 1
 }

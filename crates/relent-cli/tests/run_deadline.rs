@@ -2,6 +2,7 @@
 
 mod run_support;
 
+use std::cell::Cell;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -166,4 +167,32 @@ fn without_time_to_end_a_command_is_killed_at_once() {
         let child = nix::unistd::Pid::from_raw(child);
         eventually("it is dead", || is_dead(child));
     }
+}
+
+/// It is in no group that could be ended, so its output is lost.
+#[test]
+fn a_process_that_has_left_the_group_does_not_hold_up_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there").display().to_string();
+    // It goes on as long as the file is there, and has the standard output of the command.
+    let script = format!(
+        "touch {there}; setsid sh -c 'while [ -e {there} ]; do sleep 0.05; done' 2>/dev/null & \
+         echo out; echo ready >&2; sleep 1000"
+    );
+    let trace = folder.path().join("trace.json");
+    // The machine may be late, but not each time by as much as silence would be waited for.
+    let mut late = (0..5).map(|_| {
+        let given = Cell::new(0);
+        let result = when_ready(1000, |millis| {
+            given.set(millis);
+            let deadline = format!("--deadline={millis}ms");
+            let trace = format!("--trace={}", trace.display());
+            sh_within(&[&deadline, "--kill-after=100ms", &trace], &script)
+        });
+        assert_eq!((code(&result), text(&result.stdout)), (124, "out\n"));
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+        trace["elapsed_ms"].as_f64().unwrap() - given.get() as f64
+    });
+    assert!(late.any(|late| late < 900.0));
 }

@@ -205,6 +205,14 @@ pub struct PatternError {
     refused: Option<&'static str>,
 }
 
+impl PatternError {
+    /// Whether it is a word that patterns have, with a value that they have not: the text says why.
+    #[must_use]
+    pub const fn is_of_known(&self) -> bool {
+        self.refused.is_some()
+    }
+}
+
 impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(why) = self.refused {

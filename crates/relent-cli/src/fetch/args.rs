@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use relent::policy::Pattern;
+use relent::policy::{Pattern, PatternError};
 
 use super::data::Data;
 use crate::options::{PolicyOptions, Retries, duration, retries};
@@ -90,6 +90,10 @@ Environment:
   SSL_CERT_FILE, SSL_CERT_DIR
         the certificates to trust in place of the system's
   What is set and cannot be used is an error.";
+
+/// What nobody waits for, for `-m 0` in place of the deadline that a policy may have: the longest that an
+/// option can say.
+const NO_LIMIT: Duration = Duration::from_nanos(u64::MAX);
 
 /// What `relent fetch` is given.
 #[derive(Args)]
@@ -267,7 +271,7 @@ pub(crate) struct FetchArgs {
         conflicts_with_all = ["max_retries", "attempts"], help_heading = "Retry options")]
     pub(super) retry: Option<Retries>,
 
-    /// The same as --deadline, for all attempts together; a bare number is in seconds
+    /// The same as --deadline, for all attempts together; a bare number is in seconds; 0 is no limit
     #[arg(short = 'm', long, value_name = "D", value_parser = seconds, allow_hyphen_values = true,
         conflicts_with = "deadline", help_heading = "Retry options")]
     pub(super) max_time: Option<Duration>,
@@ -341,7 +345,11 @@ impl FetchArgs {
     pub(super) fn policy_options(&self) -> PolicyOptions {
         let mut options = self.options.clone();
         options.max_retries = options.max_retries.or(self.retry);
-        options.deadline = options.deadline.or(self.max_time);
+        let max_time = self.max_time.map(|limit| match limit {
+            Duration::ZERO => NO_LIMIT,
+            limit => limit,
+        });
+        options.deadline = options.deadline.or(max_time);
         options
     }
 
@@ -379,14 +387,23 @@ fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// What can happen to a fetch.
+const FAILURES: &str = "use a status (503, 500-504, 5xx), grpc:unavailable, timeout, network, connect, \
+                        throttled or any";
+
 fn pattern(text: &str) -> Result<Pattern, String> {
     match text.parse() {
-        Ok(Pattern::Exit(..) | Pattern::Signal | Pattern::Output) => Err(
-            "that happens to commands: use a status (503, 500-504, 5xx), timeout, network, connect \
-             or any"
-                .to_owned(),
-        ),
+        Ok(Pattern::Exit(..) | Pattern::Signal | Pattern::Output) => {
+            Err(format!("that happens to commands: {FAILURES}"))
+        }
         Ok(pattern) => Ok(pattern),
-        Err(error) => Err(error.to_string()),
+        Err(error) => {
+            let error: PatternError = error;
+            match error.is_of_known() {
+                true => Err(error.to_string()),
+                // The words of the error are those of all that retries.
+                false => Err(format!("{text:?} names no failure: {FAILURES}")),
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Which certificates are believed, and which is shown.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use reqwest::{Certificate, ClientBuilder, Identity};
 
@@ -11,6 +11,26 @@ use crate::quit::Quit;
 const OWN: i32 = 58;
 /// curl's status for certificates to trust that cannot be read.
 const TRUSTED: i32 = 77;
+
+/// The files that the options name.
+pub(crate) struct Files {
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    insecure: bool,
+}
+
+impl Files {
+    /// Those of a command line.
+    pub(crate) fn named(args: &FetchArgs) -> Self {
+        Self {
+            cacert: args.cacert.clone(),
+            cert: args.cert.clone(),
+            key: args.key.clone(),
+            insecure: args.insecure,
+        }
+    }
+}
 
 /// What TLS is told.
 #[derive(Clone)]
@@ -27,12 +47,12 @@ impl Trust {
     ///
     /// # Errors
     /// [`TRUSTED`] or [`OWN`], with the file and what is wrong with it.
-    pub(crate) fn choose(args: &FetchArgs, needed: bool) -> Result<Self, Quit> {
+    pub(crate) fn choose(files: &Files, needed: bool) -> Result<Self, Quit> {
         let trusted = |message| Quit {
             status: TRUSTED,
             message,
         };
-        let only = match &args.cacert {
+        let only = match &files.cacert {
             Some(file) => Some(
                 certificates(file)
                     .map_err(|error| trusted(format!("--cacert {}: {error}", file.display())))?,
@@ -43,8 +63,8 @@ impl Trust {
                 (!needed).then(Vec::new)
             }
         };
-        let identity = args.cert.as_deref().map(|file| {
-            let key = args.key.as_deref();
+        let identity = files.cert.as_deref().map(|file| {
+            let key = files.key.as_deref();
             identity(file, key).map_err(|error| Quit {
                 status: OWN,
                 message: format!("--cert {}: {error}", file.display()),
@@ -53,7 +73,7 @@ impl Trust {
         Ok(Self {
             only,
             identity: identity.transpose()?,
-            insecure: args.insecure,
+            insecure: files.insecure,
         })
     }
 

@@ -32,6 +32,10 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 /// and for no longer than this in all.
 pub(crate) const STRAGGLING: Duration = Duration::from_secs(10);
 
+/// When the deadline is over, what a group that has been killed left in its pipes is read until nothing
+/// has come for this long: a process that has left the group may hold them open.
+const LAST_SILENCE: Duration = Duration::from_millis(50);
+
 /// Whoever watches is told why no output is seen when some has been kept for so long.
 const ADVICE: Duration = Duration::from_secs(3);
 
@@ -318,11 +322,15 @@ async fn supervise(
 
         // The members that are left: after a timeout they have the rest of the grace to end.
         let mut awaited = limit.asked && !group.is_gone();
-        let mut silence = pin!(activity.ceased());
+        let mut silence = pin!(activity.ceased(SILENCE, STRAGGLING));
         // The deadline leaves no more time for output than ending the group takes.
-        let patience = attempt.limits.last.and_then(|last| match limit.asked {
-            true => attempt.limits.kill_asked_at(last).checked_add(SILENCE),
-            false => Some(last),
+        let patience = attempt.limits.last.map(|last| match limit.asked {
+            true => attempt.limits.kill_asked_at(last),
+            false => last,
+        });
+        let mut last_silence = pin!(async {
+            until(patience).await;
+            activity.ceased(LAST_SILENCE, SILENCE).await;
         });
         while open || awaited {
             tokio::select! {
@@ -347,7 +355,7 @@ async fn supervise(
                     straggler = true;
                     break;
                 }
-                () = until(patience), if !awaited => {
+                () = &mut last_silence, if !awaited => {
                     straggler = true;
                     break;
                 }
@@ -463,12 +471,12 @@ struct Activity {
 }
 
 impl Activity {
-    /// Returns when nothing has come for [`SILENCE`], or after [`STRAGGLING`]. Time in which relent
+    /// Returns when nothing has come for as long as `silence`, or after `most`. Time in which relent
     /// itself is held up does not count.
-    async fn ceased(&self) {
+    async fn ceased(&self, silence: Duration, most: Duration) {
         let (mut silent, mut total) = (Duration::ZERO, Duration::ZERO);
         let mut seen = self.moves.get();
-        while silent < SILENCE && total < STRAGGLING {
+        while silent < silence && total < most {
             sleep(TICK).await;
             if self.passing_on.get() == 0 {
                 silent += TICK;

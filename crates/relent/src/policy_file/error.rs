@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use serde::de::IgnoredAny;
+
 /// Why no policy was read: what was wrong, where, and what is accepted.
 ///
 /// Displays as a sentence, followed by the offending line where there is one:
@@ -38,6 +40,9 @@ struct Place {
 /// The most characters that are shown of an offending line, and of a sentence that may quote it.
 const LINE: usize = 120;
 const SENTENCE: usize = 400;
+
+/// What is said of a table that should have had one key, and had none or several.
+const NOT_ONE_KEY: &str = "wanted exactly 1 element";
 
 impl PolicyFileError {
     /// The line of the file, counted from 1, if the error has a place in it.
@@ -133,7 +138,13 @@ impl PolicyFileError {
     pub(super) fn json(text: &str, error: &serde_json::Error) -> Self {
         let place = format!(" at line {} column {}", error.line(), error.column());
         let message = error.to_string();
-        let mut this = Self::explain(message.strip_suffix(&place).unwrap_or(&message));
+        let mut this = match message.strip_suffix(&place).unwrap_or(&message) {
+            // What is JSON all the same has a table of no key or of several in place of one.
+            "expected value" if serde_json::from_str::<IgnoredAny>(text).is_ok() => {
+                Self::explain(NOT_ONE_KEY)
+            }
+            message => Self::explain(message),
+        };
         if let Some(before) = error.line().checked_sub(1) {
             let line = text.split('\n').nth(before).unwrap_or_default();
             // Counted in bytes there.
@@ -166,7 +177,7 @@ impl PolicyFileError {
         }
         let message = message.trim_end();
         // The one table of exactly one key is a backoff.
-        if message.starts_with("wanted exactly 1 element") || message == "wanted string or table" {
+        if message.starts_with(NOT_ONE_KEY) || message == "wanted string or table" {
             return Self::new(
                 "a backoff is of exactly one kind: \"none\", or a table of one key, such as \
                  exponential = { initial = \"1s\" }"

@@ -199,6 +199,9 @@ fn a_backoff_of_no_kind_or_of_two_is_told_that_it_is_of_one() {
         "[backoff]",
         "[backoff]\nconstant.delay = '1s'\nexponential.initial = '1s'",
         "backoff = 3",
+        r#"{"backoff": {}}"#,
+        r#"{"backoff": {"constant": {"delay": "1s"}, "exponential": {"initial": "1s"}}}"#,
+        r#"{"policies": {"a": {"backoff": {}}}}"#,
     ] {
         let message = refused(text);
         assert!(
@@ -206,6 +209,12 @@ fn a_backoff_of_no_kind_or_of_two_is_told_that_it_is_of_one() {
             "{message}"
         );
     }
+}
+
+#[test]
+fn what_is_no_json_is_not_taken_for_a_backoff() {
+    let message = refused(r#"{"max_retries": }"#);
+    assert!(message.starts_with("expected value (line 1,"), "{message}");
 }
 
 #[test]
