@@ -18,7 +18,7 @@ const INSTEAD: [(&[&str], &str); 41] = [
     ),
     (
         &["--retry-delay"],
-        "--initial D is the first wait, --factor 1 --jitter none keeps it as it is",
+        "--delay D waits the same time before each retry, --initial D a growing one",
     ),
     (&["--retry-max-time"], "--deadline D"),
     (
