@@ -324,7 +324,7 @@ impl<L: Place> Call<'_, L> {
         let stage = Stage::Permitted(Permit::calm(now, begun));
         *slot = Some(Entered { id, stage });
         if is_new {
-            tell_budget(environment);
+            environment.on_budget();
         }
         // Of what others have changed.
         environment.on_admission(None, None, None);
