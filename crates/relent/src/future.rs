@@ -325,10 +325,7 @@ where
                     let clock = this.driver.clock();
                     let may_reset = X::MAY_RESET && !hinted;
                     let own = may_reset.then(|| clock.now().saturating_add(after));
-                    match own {
-                        Some(until) => this.timer.set_until(clock, until),
-                        None => this.timer.set(clock, after),
-                    }
+                    this.timer.set(clock, after);
                     this.state.set(State::Waiting { own });
                 }
             }
