@@ -74,13 +74,11 @@ impl Cooldown {
         before <= now.as_nanos() && now.as_nanos() < until
     }
 
-    /// None lasts longer than `most` from now on, one that runs included. Whether one did, and perhaps
-    /// somebody still waits for it.
-    pub(crate) fn shorten(&self, now: Instant, most: Duration) -> bool {
+    /// One that runs lasts no longer than `most` from now on.
+    pub(crate) fn shorten(&self, now: Instant, most: Duration) {
         let until = now.saturating_add(most).as_nanos();
-        let runs_longer = self.until.fetch_min(until, Ordering::Relaxed) > until;
-        let most = nanos(most);
-        self.length.fetch_min(most, Ordering::Relaxed) > most || runs_longer
+        self.until.fetch_min(until, Ordering::Relaxed);
+        self.length.fetch_min(nanos(most), Ordering::Relaxed);
     }
 
     /// Whether there is one that has not been [forgotten](Self::forget_past): without, nobody needs to
@@ -125,21 +123,10 @@ impl Cooldown {
         share: f64,
         random: &mut (impl Random + ?Sized),
     ) -> Duration {
-        if !self.is_running(now) {
+        let left = nanos(self.left(now));
+        if left == 0 {
             return Duration::ZERO;
         }
-        self.wait_behind(now, room, share, random)
-    }
-
-    /// The same for who has waited for it: behind one that is over there still is the spread.
-    pub(crate) fn wait_behind(
-        &self,
-        now: Instant,
-        room: Duration,
-        share: f64,
-        random: &mut (impl Random + ?Sized),
-    ) -> Duration {
-        let left = nanos(self.left(now));
         let spread = share_of(self.length.load(Ordering::Relaxed), share);
         let spread = spread.min(nanos(room).saturating_sub(left));
         Duration::from_nanos(left.saturating_add(up_to(spread, random)))

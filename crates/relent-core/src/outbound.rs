@@ -35,10 +35,10 @@ use crate::decision::{Stop, StopReason};
 use crate::failure::Failure;
 use crate::gate::{Caller, Calm, Ended, Gate, Pass};
 use crate::policy::Policy;
-use crate::random::Random;
+use crate::random::{Random, up_to};
 use crate::request_rate::RequestRate;
 use crate::throttle::Throttle;
-use crate::time::Instant;
+use crate::time::{Instant, nanos, share_of};
 use line::Line;
 pub use permit::Permit;
 
@@ -192,12 +192,19 @@ impl Outbound {
             (Some(_), None) if policy.is_off() => {}
             (throttle, _) => *throttle = policy.new_throttle(),
         }
-        if cooldown.shorten(now, policy.max_hint()) {
-            self.line.hold_shorter(|asking| {
-                let room = asking.last_start.saturating_since(now);
-                now.saturating_add(cooldown.wait_behind(now, room, asking.spread, random))
-            });
-        }
+        cooldown.shorten(now, policy.max_hint());
+        let end = now.saturating_add(cooldown.left(now));
+        self.line.hold_shorter(|asking, until| {
+            // It may be spread behind a cooldown that is over, and was longer.
+            let spread = share_of(nanos(policy.max_hint()), asking.spread);
+            match until <= later_by(end, spread) {
+                true => until,
+                false => {
+                    let room = asking.last_start.nanos_since(end);
+                    later_by(end, up_to(spread.min(room), random))
+                }
+            }
+        });
         self.turn_away_late(now);
         self.changed(now, cooldown, random);
         self.line.wake_all();

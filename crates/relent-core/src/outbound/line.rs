@@ -181,10 +181,10 @@ impl Line {
     }
 
     /// Those whom the cooldown holds are held no longer than this.
-    pub(super) fn hold_shorter(&mut self, mut until: impl FnMut(&Asking) -> Instant) {
+    pub(super) fn hold_shorter(&mut self, mut until: impl FnMut(&Asking, Instant) -> Instant) {
         for (before, id) in self.held.clone() {
             if let Some(asking) = self.asking(id) {
-                self.hold(&asking, until(&asking).min(before));
+                self.hold(&asking, until(&asking, before));
             }
         }
     }

@@ -242,6 +242,22 @@ fn a_spread_behind_a_cooldown_is_shortened_with_it() {
     there.reload(at(301_000), policy().max_hint(Duration::from_secs(2)));
     let until = waits(there.again(at(301_000), &caller));
     assert!(until <= at(303_000), "{until:?}");
+    // Nothing is drawn anew that is short enough: of many draws the shortest would count.
+    there.random = Draw::at(0.0);
+    there.reload(at(301_000), policy().max_hint(Duration::from_secs(2)));
+    assert_eq!(waits(there.again(at(301_000), &caller)), until);
+}
+
+/// The cooldown that is remembered is not the one for which they wait.
+#[test]
+fn a_spread_is_shortened_after_another_cooldown_which_was_short() {
+    let mut there = There::new(false, None);
+    there.cool(at(0), 300_000);
+    let (caller, _) = there.waits(at(0));
+    there.cool(at(300_000), 1);
+    there.reload(at(301_000), policy().max_hint(Duration::from_millis(1)));
+    let until = waits(there.again(at(301_000), &caller));
+    assert!(until <= at(301_001), "{until:?}");
 }
 
 #[test]
