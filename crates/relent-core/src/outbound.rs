@@ -177,6 +177,8 @@ impl Outbound {
         cooldown: &Cooldown,
         random: &mut impl Random,
     ) {
+        // What is over by the old rules is over.
+        self.settle(now, cooldown, random);
         match (&mut self.gate, policy.gate()) {
             (Some(gate), Some(config)) => gate.apply(now, config),
             (Some(_), None) if policy.is_off() => {}
@@ -368,6 +370,11 @@ impl Outbound {
                 self.cancel(now, permit, cooldown, random);
                 return Answer::TooLate;
             }
+            if !asking.paced_only && cooldown.is_running(now) {
+                // It has begun since the offer.
+                self.cancel(now, permit, cooldown, random);
+                return self.ask(now, asking, cooldown, random);
+            }
             permit.restart(now);
             if self.line.is_empty() {
                 self.due = None;
@@ -378,6 +385,9 @@ impl Outbound {
         if !self.line.waits(asking.id) {
             // It has lost its offer.
             self.line.remove(asking.id);
+            if self.line.is_empty() {
+                self.due = None;
+            }
             return self.ask(now, asking, cooldown, random);
         }
         if let Some(answer) = self.gives_up(now, asking, cooldown) {

@@ -169,6 +169,21 @@ fn callers_are_served_in_the_order_in_which_they_asked() {
 }
 
 #[test]
+fn rule_4_an_offer_is_not_taken_during_a_cooldown_that_has_begun_since() {
+    let mut there = There::paced(10.0, 1);
+    let first = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &first));
+    let (second, _) = there.waits(at(0));
+    let (third, _) = there.waits(at(0));
+    // Somebody else looks when its slot comes, and it is late itself.
+    waits(there.again(at(100), &third));
+    there.cool(at(110), 5000);
+    assert!(waits(there.again(at(120), &second)) >= at(5110));
+    assert_eq!(there.outbound.holding(second.id), Some(Holding::Cooldown));
+    let _permit = starts(there.again(at(10_200), &second));
+}
+
+#[test]
 fn who_could_not_be_served_in_time_is_told_at_once_and_takes_no_place() {
     let mut there = There::paced(10.0, 1);
     let caller = there.caller(at(0));

@@ -429,11 +429,14 @@ impl World {
 /// In no stretch of time more went than the rates of that time allow, but for offers that were taken late.
 fn held_to(rules: &[(Instant, Rules)], starts: &[Instant]) {
     for (first, from) in starts.iter().enumerate() {
+        let start = *from;
         let from = from.as_nanos().saturating_sub(OFFER);
         let of_then = rules.partition_point(|(since, _)| since.as_nanos() <= from) - 1;
-        let Some((_, burst)) = rules[of_then].1.rate else {
-            continue;
-        };
+        // What was offered before another rate came, and not taken, is given back to that.
+        let until = rules.partition_point(|(since, _)| *since <= start);
+        let bursts = rules[of_then..until].iter();
+        let bursts = bursts.map(|(_, rules)| rules.rate.map_or(u32::MAX, |(_, burst)| burst));
+        let burst = bursts.max().unwrap();
         for (last, to) in starts.iter().enumerate().skip(first) {
             let mut most = f64::from(burst) + 1e-6;
             let mut is_held = true;

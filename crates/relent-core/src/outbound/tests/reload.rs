@@ -130,6 +130,20 @@ fn whose_slot_after_a_cooldown_is_too_far_is_told_so() {
 }
 
 #[test]
+fn nothing_is_due_when_the_last_one_is_told_that_its_turn_comes_too_late() {
+    let mut there = There::paced(1.0, 1);
+    assert_eq!(there.start_all(at(1000)), 1);
+    let caller = Asking {
+        last_start: at(2000),
+        ..there.caller(at(1000))
+    };
+    waits(there.ask(at(1000), &caller));
+    there.reload(at(1000), policy().request_rate(rate(0.1, 1)));
+    stops(there.again(at(1000), &caller));
+    assert_eq!((there.outbound.waiting(), there.outbound.due()), (0, None));
+}
+
+#[test]
 fn a_shorter_patience_reaches_those_who_are_parked() {
     let (mut there, now) = There::closed();
     let (caller, until) = there.waits(now);
