@@ -38,6 +38,7 @@ mod batch;
 mod budget;
 mod call;
 mod ceiling;
+pub mod claim;
 mod cold;
 mod cooldown;
 mod decision;

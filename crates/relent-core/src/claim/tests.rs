@@ -1,0 +1,382 @@
+//! Every interleaving of two executions of one key, with leases that run out, crashes, lost replies and
+//! records that expire.
+
+extern crate std;
+
+use core::time::Duration;
+use std::collections::HashSet;
+use std::vec::Vec;
+
+use super::*;
+
+const ASKED: Fingerprint = Fingerprint([1; 32]);
+const OTHER: Fingerprint = Fingerprint([2; 32]);
+
+fn at(second: u64) -> Instant {
+    Instant::ORIGIN.saturating_add(Duration::from_secs(second))
+}
+
+fn config(takeover: Takeover) -> ClaimConfig {
+    ClaimConfig {
+        lease: Duration::from_secs(2),
+        keep: Duration::from_secs(3),
+        takeover,
+    }
+}
+
+/// A process that has come to the request, by one of its retries.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Process {
+    Idle,
+    Runs {
+        lease: Lease,
+        /// The key's life that the lease was given in: a new one begins when the record has expired.
+        life: u8,
+        acted: bool,
+        /// Its renewal was answered by "lost", so it does nothing any more.
+        lost: bool,
+    },
+}
+
+/// How effects and record go together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effects {
+    /// One after the other: the effect, then the record.
+    Separate,
+    /// In one transaction, which is rolled back if the lease is lost.
+    Transaction,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct World {
+    now: u64,
+    stored: Option<Record>,
+    processes: [Process; 2],
+    owners: u128,
+    life: u8,
+    /// Effects in each life of the key, and whether it was answered with success in it.
+    effects: [u8; 3],
+    answered: [bool; 3],
+    highest_fence: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Claim,
+    Act,
+    Complete,
+    /// Written, and the reply lost: the process writes it again.
+    CompleteTwice,
+    Release,
+    GiveUp,
+    Renew,
+    Crash,
+}
+
+const ACTIONS: [Action; 8] = [
+    Action::Claim,
+    Action::Act,
+    Action::Complete,
+    Action::CompleteTwice,
+    Action::Release,
+    Action::GiveUp,
+    Action::Renew,
+    Action::Crash,
+];
+
+struct Model {
+    config: ClaimConfig,
+    effects: Effects,
+}
+
+impl Model {
+    /// What the world is like after the process has acted; `None` if it cannot.
+    fn step(&self, before: &World, who: usize, action: Action) -> Option<World> {
+        let mut world = before.clone();
+        let now = at(world.now);
+        let process = world.processes[who];
+        match (process, action) {
+            (Process::Idle, Action::Claim) => {
+                world.owners += 1;
+                let owner = world.owners;
+                let expired = world.stored.is_some_and(|record| record.is_expired(now));
+                let stored = world.stored.as_ref();
+                let (claim, write) = Record::claim(stored, now, &self.config, owner, ASKED);
+                // The reply may be lost: asking again changes nothing.
+                if let Some(record) = write {
+                    let (again, change) =
+                        Record::claim(Some(&record), now, &self.config, owner, ASKED);
+                    assert_eq!((again, change), (claim, None), "{world:?}");
+                }
+                world.stored = write.or(world.stored);
+                match claim {
+                    Claim::Run {
+                        lease, repeated, ..
+                    } => {
+                        if expired {
+                            world.life += 1;
+                        }
+                        assert!(lease.fence > world.highest_fence, "{before:?}");
+                        world.highest_fence = lease.fence;
+                        let acted = world.effects[usize::from(world.life)] > 0;
+                        assert!(!acted || repeated, "not said to be repeated: {before:?}");
+                        let refuses = self.config.takeover == Takeover::Refuse;
+                        assert!(!(refuses && repeated), "{before:?}");
+                        world.processes[who] = Process::Runs {
+                            lease,
+                            life: world.life,
+                            acted: false,
+                            lost: false,
+                        };
+                    }
+                    Claim::Replay => assert!(world.answered[usize::from(world.life)], "{before:?}"),
+                    Claim::InFlight { until } => assert!(now < until),
+                    Claim::Unknown => assert_eq!(self.config.takeover, Takeover::Refuse),
+                    Claim::Mismatch => panic!("the fingerprint is the same: {before:?}"),
+                }
+                let (claim, write) =
+                    Record::claim(world.stored.as_ref(), now, &self.config, 0, OTHER);
+                let runs = matches!(claim, Claim::Run { .. });
+                assert!(runs == write.is_some() && (runs || claim == Claim::Mismatch));
+            }
+            (Process::Runs { .. }, Action::Crash) => world.processes[who] = Process::Idle,
+            (Process::Runs { lost: true, .. }, _) => return None,
+            (
+                Process::Runs {
+                    lease,
+                    life,
+                    acted: false,
+                    lost,
+                },
+                Action::Act,
+            ) if self.effects == Effects::Separate => {
+                world.effects[usize::from(life)] += 1;
+                world.processes[who] = Process::Runs {
+                    lease,
+                    life,
+                    acted: true,
+                    lost,
+                };
+            }
+            (
+                Process::Runs {
+                    lease,
+                    life,
+                    acted,
+                    lost: _,
+                },
+                _,
+            ) => {
+                let transaction = self.effects == Effects::Transaction;
+                let Some(record) = world.stored else {
+                    panic!("only what is expired is removed: {before:?}");
+                };
+                let ended = match action {
+                    Action::Complete | Action::CompleteTwice if acted || transaction => {
+                        record.complete(now, &lease, &self.config)
+                    }
+                    Action::Release if !acted => record.release(now, &lease, &self.config),
+                    Action::GiveUp => record.give_up(now, &lease, &self.config),
+                    Action::Renew => match record.renew(now, &lease, &self.config) {
+                        Ok((record, lease)) => {
+                            world.stored = Some(record);
+                            world.processes[who] = Process::Runs {
+                                lease,
+                                life,
+                                acted,
+                                lost: false,
+                            };
+                            return Some(world);
+                        }
+                        Err(lost) => Err(lost),
+                    },
+                    _ => return None,
+                };
+                match ended {
+                    Ok(record) => {
+                        world.stored = Some(record);
+                        world.processes[who] = Process::Idle;
+                        if matches!(action, Action::Complete | Action::CompleteTwice) {
+                            assert!(lease.fence == world.highest_fence, "{before:?}");
+                            world.answered[usize::from(life)] = true;
+                            world.effects[usize::from(life)] += u8::from(transaction);
+                        }
+                        if let Action::CompleteTwice = action {
+                            assert_eq!(record.complete(now, &lease, &self.config), Ok(record));
+                        }
+                    }
+                    Err(LeaseLost) => {
+                        world.processes[who] = Process::Runs {
+                            lease,
+                            life,
+                            acted,
+                            lost: true,
+                        };
+                    }
+                }
+            }
+            _ => return None,
+        }
+        Some(world)
+    }
+
+    /// Plays everything that can happen until this second, and holds each world to `holds`.
+    fn explore(&self, until: u64, holds: impl Fn(&World) -> bool) -> usize {
+        let first = World {
+            now: 0,
+            stored: None,
+            processes: [Process::Idle; 2],
+            owners: 0,
+            life: 0,
+            effects: [0; 3],
+            answered: [false; 3],
+            highest_fence: 0,
+        };
+        let mut seen = HashSet::new();
+        let mut left = Vec::from([first]);
+        while let Some(world) = left.pop() {
+            assert!(holds(&world), "{world:#?}");
+            let mut next = Vec::new();
+            if world.now < until {
+                let mut later = world.clone();
+                later.now += 1;
+                next.push(later);
+            }
+            for (who, action) in [0, 1].into_iter().flat_map(|who| ACTIONS.map(|a| (who, a))) {
+                // So that there is an end to it.
+                if world.owners < 5 {
+                    next.extend(self.step(&world, who, action));
+                }
+            }
+            for world in next {
+                if seen.insert(world.clone()) {
+                    left.push(world);
+                }
+            }
+        }
+        seen.len()
+    }
+}
+
+#[test]
+fn a_refused_takeover_never_lets_two_executions_act() {
+    let model = Model {
+        config: config(Takeover::Refuse),
+        effects: Effects::Separate,
+    };
+    let worlds = model.explore(6, |world| world.effects.iter().all(|&effects| effects <= 1));
+    assert!(worlds > 1000, "{worlds}");
+}
+
+#[test]
+fn in_one_transaction_effects_are_answers_however_often_it_is_taken_over() {
+    for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
+        let model = Model {
+            config: config(takeover),
+            effects: Effects::Transaction,
+        };
+        let worlds = model.explore(6, |world| {
+            let lives = world.effects.iter().zip(&world.answered);
+            lives
+                .into_iter()
+                .all(|(&effects, &answered)| effects == u8::from(answered))
+        });
+        assert!(worlds > 1000, "{worlds}");
+    }
+}
+
+#[test]
+fn a_model_that_reruns_without_a_transaction_does_find_two_effects() {
+    let model = Model {
+        config: config(Takeover::Rerun),
+        effects: Effects::Separate,
+    };
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        model.explore(6, |world| world.effects.iter().all(|&effects| effects <= 1))
+    }));
+    assert!(found.is_err(), "else the model could not find any");
+}
+
+fn claimed(config: &ClaimConfig) -> (Record, Lease) {
+    match Record::claim(None, at(0), config, 7, ASKED) {
+        (Claim::Run { lease, .. }, Some(record)) => (record, lease),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lease_is_not_the_time_that_an_answer_is_kept() {
+    let config = ClaimConfig::DEFAULT;
+    let (record, lease) = claimed(&config);
+    assert_eq!(lease.until, at(30));
+    let record = record.complete(at(40), &lease, &config).unwrap();
+    assert!(!record.is_expired(at(40 + 24 * 3600 - 1)));
+    assert!(record.is_expired(at(40 + 24 * 3600)));
+}
+
+#[test]
+fn a_fence_grows_over_release_and_expiry() {
+    let config = config(Takeover::Refuse);
+    let (record, lease) = claimed(&config);
+    let record = record.release(at(1), &lease, &config).unwrap();
+    let (claim, record) = Record::claim(Some(&record), at(1), &config, 8, OTHER);
+    let Claim::Run {
+        lease: second,
+        repeated: false,
+        ..
+    } = claim
+    else {
+        panic!("{claim:?}");
+    };
+    assert_eq!(second.fence, 2);
+    assert_eq!(
+        record.unwrap().complete(at(1), &lease, &config),
+        Err(LeaseLost)
+    );
+    let (claim, _) = Record::claim(record.as_ref(), at(60), &config, 9, ASKED);
+    assert!(matches!(claim, Claim::Run { lease, .. } if lease.fence == 3));
+}
+
+#[test]
+fn who_was_taken_for_dead_may_still_answer_if_nobody_has_run_since() {
+    let config = config(Takeover::Refuse);
+    let (record, lease) = claimed(&config);
+    let (claim, unknown) = Record::claim(Some(&record), at(2), &config, 8, ASKED);
+    assert_eq!(claim, Claim::Unknown);
+    let record = unknown.unwrap().complete(at(3), &lease, &config).unwrap();
+    let (claim, _) = Record::claim(Some(&record), at(3), &config, 9, ASKED);
+    assert_eq!(claim, Claim::Replay);
+}
+
+#[test]
+fn who_resumes_begins_after_the_last_step() {
+    let config = config(Takeover::Resume);
+    let (record, lease) = claimed(&config);
+    let record = record.checkpoint(&lease, 2).unwrap();
+    assert_eq!(record.checkpoint(&lease, 1).unwrap().step, 2);
+    let (claim, record) = Record::claim(Some(&record), at(2), &config, 8, ASKED);
+    let Claim::Run {
+        step: 2,
+        repeated: true,
+        lease: second,
+    } = claim
+    else {
+        panic!("{claim:?}");
+    };
+    let record = record.unwrap();
+    assert_eq!(record.checkpoint(&lease, 3), Err(LeaseLost));
+    // It has had no effect itself, but the steps before it have.
+    let record = record.release(at(2), &second, &config).unwrap();
+    assert_eq!(record.stage, Stage::Unknown);
+}
+
+#[test]
+fn what_was_first_sent_before_records_were_kept_may_have_been_forgotten() {
+    let config = config(Takeover::Refuse);
+    assert!(!config.has_forgotten(at(10), at(12)));
+    assert!(config.has_forgotten(at(10), at(13)));
+    assert!(
+        !config.has_forgotten(at(13), at(10)),
+        "a clock that is ahead"
+    );
+}
