@@ -1,0 +1,247 @@
+//! A request with an idempotency key runs once, and whoever repeats it gets the first answer.
+//!
+//! # What happens to a request
+//!
+//! | the key | answer |
+//! |---|---|
+//! | is new | the handler runs, and its answer is stored |
+//! | has an answer | that answer, with `Idempotent-Replayed: true` |
+//! | runs at the moment | waits for it; after [`wait`](IdempotencyLayer::wait) 409 with `Retry-After` |
+//! | belongs to another request | 422 |
+//! | was lost, and may have had an effect | 409, do not retry, unless [`Takeover`] says otherwise |
+//! | is missing where it is [required](IdempotencyLayer::require), malformed, or there twice | 400 |
+//!
+//! Problems are `application/problem+json` with a member `code`. Requests without a key, and those of the
+//! methods GET, HEAD, OPTIONS and TRACE, go through untouched.
+//!
+//! # What a key is
+//! It belongs to a principal: the authenticated account, never a header that the client chose nor a token
+//! that is renewed between two attempts. It stands for one request: method, path, query, content type and body are
+//! compared by a digest before anything is told of the first.
+//!
+//! # When the client goes away
+//! The handler runs on, in a task of its own, and its answer is there when the client comes back.
+//! [`IdempotencyLayer::drain`] waits for those that run, before the server ends.
+//!
+//! # What a crash leaves
+//! The key is held by a lease, which is renewed while the handler runs. When it runs out the outcome is
+//! unknown: the handler may have charged the card. So nobody runs it again unless the [`Takeover`] of
+//! the route says that this is harmless.
+//!
+//! # The order of layers
+//! Tracing, authentication, rate limits and overload outside, so that what they refuse is not stored; this layer;
+//! a timeout inside, so that it ends the handler. Compression stays outside: what is stored is not compressed.
+
+mod answer;
+mod body;
+mod execution;
+mod outcome;
+mod problems;
+mod request;
+mod service;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+use http::request::Parts;
+use relent_core::claim::{ClaimConfig, Takeover};
+use tokio::sync::Semaphore;
+use tower_layer::Layer;
+
+pub use answer::Answer;
+pub use body::Body;
+pub use execution::{CheckpointError, Execution};
+pub use outcome::Outcome;
+pub use service::Idempotency;
+
+use crate::store::Store;
+use execution::Running;
+
+/// Drops duplicates of requests with an `Idempotency-Key`: see the [module](self).
+///
+/// Its clones, and the services that it makes, share their executions.
+pub struct IdempotencyLayer<S> {
+    store: Arc<S>,
+    settings: Settings,
+    common: Arc<Common>,
+}
+
+type ReadText = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+
+#[derive(Clone)]
+struct Settings {
+    principal: ReadText,
+    operation: ReadText,
+    required: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
+    fingerprint: Vec<HeaderName>,
+    claim: ClaimConfig,
+    wait: Duration,
+    max_request: usize,
+    max_answer: usize,
+    fail_open: bool,
+}
+
+/// What all services of one layer share.
+struct Common {
+    running: Running,
+    /// Executions that may begin.
+    executions: Arc<Semaphore>,
+    /// Duplicates that may wait.
+    waiters: Semaphore,
+}
+
+/// At most so many executions run at once, and so many duplicates wait.
+const MOST_EXECUTIONS: usize = 1000;
+const MOST_WAITERS: usize = 1000;
+
+impl<S: Store> IdempotencyLayer<S> {
+    /// A layer with this store. `principal` reads from a request who sent it, as whoever has
+    /// authenticated it has left it there; without one a request with a key is refused (401).
+    #[must_use]
+    pub fn new(
+        store: S,
+        principal: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        let settings = Settings {
+            principal: Arc::new(principal),
+            operation: Arc::new(|_| None),
+            required: Arc::new(|_| false),
+            fingerprint: vec![http::header::CONTENT_TYPE],
+            claim: ClaimConfig::DEFAULT,
+            wait: Duration::from_secs(2),
+            max_request: 1 << 20,
+            max_answer: 256 << 10,
+            fail_open: false,
+        };
+        let common = Common {
+            running: Running::default(),
+            executions: Arc::new(Semaphore::new(MOST_EXECUTIONS)),
+            waiters: Semaphore::new(MOST_WAITERS),
+        };
+        Self {
+            store: Arc::new(store),
+            settings,
+            common: Arc::new(common),
+        }
+    }
+
+    /// A layer for a service whose callers are not told apart: all of them share one space of keys, so a
+    /// key that two of them choose is a mismatch for the second.
+    #[must_use]
+    pub fn anonymous(store: S) -> Self {
+        Self::new(store, |_| Some(String::new()))
+    }
+
+    /// Keys are those of an operation, such as the template of the route, and one key may be used for
+    /// several operations. Without it, or where it returns `None`, one key of a principal stands for one request
+    /// with one method.
+    #[must_use]
+    pub fn operation(
+        mut self,
+        operation: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.operation = Arc::new(operation);
+        self
+    }
+
+    /// Requests that are refused without a key (400). None by default.
+    #[must_use]
+    pub fn require(mut self, required: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.settings.required = Arc::new(required);
+        self
+    }
+
+    /// Another field that tells requests apart, such as the version of the API. `Content-Type` does by
+    /// default.
+    #[must_use]
+    pub fn compare_header(mut self, name: HeaderName) -> Self {
+        self.settings.fingerprint.push(name);
+        self
+    }
+
+    /// The lease, how long answers are kept, and who may take over: 30 s, 24 h and nobody by default.
+    #[must_use]
+    pub const fn claim(mut self, config: ClaimConfig) -> Self {
+        self.settings.claim = config;
+        self
+    }
+
+    /// What a duplicate does whose predecessor was lost; [`Takeover::Refuse`] by default.
+    #[must_use]
+    pub const fn takeover(mut self, takeover: Takeover) -> Self {
+        self.settings.claim.takeover = takeover;
+        self
+    }
+
+    /// How long a duplicate waits for the first to end before it is refused: 2 s by default, and no longer than
+    /// the caller has told that it waits.
+    #[must_use]
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// The longest body of a request with a key, in bytes: 1 MiB by default. A longer one is refused (413).
+    #[must_use]
+    pub const fn max_request(mut self, bytes: usize) -> Self {
+        self.settings.max_request = bytes;
+        self
+    }
+
+    /// The longest body of an answer that is stored, in bytes: 256 KiB by default. Duplicates of a longer
+    /// one get 410, and nothing runs again.
+    #[must_use]
+    pub const fn max_answer(mut self, bytes: usize) -> Self {
+        self.settings.max_answer = bytes;
+        self
+    }
+
+    /// When the store fails, requests with a key go through as if they had none. By default they are refused
+    /// (503), since nobody knows whether they have run.
+    #[must_use]
+    pub const fn fail_open(mut self) -> Self {
+        self.settings.fail_open = true;
+        self
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Waits until no handler of a request with a key runs any more. For the end of a server, when it takes no
+    /// requests any more: what is cut off then has an unknown outcome.
+    pub async fn drain(&self) {
+        self.common.running.drain().await;
+    }
+}
+
+impl<S> Clone for IdempotencyLayer<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            settings: self.settings.clone(),
+            common: Arc::clone(&self.common),
+        }
+    }
+}
+
+impl<S: Store, I> Layer<I> for IdempotencyLayer<S> {
+    type Service = Idempotency<I, S>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
+        Idempotency::new(inner, store, Arc::new(self.settings.clone()), common)
+    }
+}
+
+impl<S> fmt::Debug for IdempotencyLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer")
+            .field("claim", &self.settings.claim)
+            .finish_non_exhaustive()
+    }
+}

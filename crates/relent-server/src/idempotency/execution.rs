@@ -1,0 +1,242 @@
+//! The executions of handlers: what they know, and who waits for them.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use relent_core::claim::Lease;
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use super::request::add;
+use crate::store::Key;
+
+type Written = Pin<Box<dyn Future<Output = Result<(), CheckpointError>> + Send>>;
+
+/// What a handler may know of the execution that it is: in the extensions of its request.
+///
+/// ```
+/// use relent_server::idempotency::Execution;
+///
+/// async fn pay(request: http::Request<()>) {
+///     if let Some(execution) = request.extensions().get::<Execution>() {
+///         // The same for each execution of this request, so that the provider drops a duplicate too.
+///         let key = execution.derived_key("charge");
+///         assert_eq!(key.len(), 64);
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Execution {
+    key: Key,
+    fence: u64,
+    step: u32,
+    repeated: bool,
+    lost: Arc<AtomicBool>,
+    checkpoint: Arc<dyn Fn(u32) -> Written + Send + Sync>,
+}
+
+impl Execution {
+    pub(super) fn new(
+        key: Key,
+        lease: &Lease,
+        step: u32,
+        repeated: bool,
+        lost: Arc<AtomicBool>,
+        checkpoint: impl Fn(u32) -> Written + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            key,
+            fence: lease.fence,
+            step,
+            repeated,
+            lost,
+            checkpoint: Arc::new(checkpoint),
+        }
+    }
+
+    /// How often the key was claimed, this time included. It grows, so a resource that refuses a lower number
+    /// than it has seen is protected from an execution that was taken for dead.
+    #[must_use]
+    pub const fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// Whether an execution before this one may have had an effect.
+    #[must_use]
+    pub const fn is_repeated(&self) -> bool {
+        self.repeated
+    }
+
+    /// The last step that an execution before this one has [done](Self::checkpoint); 0 for none.
+    #[must_use]
+    pub const fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// Whether the lease is known to be lost: what has not been done yet should not be.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// A key for a request to another service, in 64 hexadecimal digits. It is the same in each execution of
+    /// this request, and another for each `step`.
+    #[must_use]
+    pub fn derived_key(&self, step: &str) -> String {
+        let mut digest = Sha256::new();
+        add(&mut digest, b"relent derived key");
+        add(&mut digest, &self.key.0);
+        add(&mut digest, step.as_bytes());
+        let bytes = digest.finalize();
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// This step is done for good, whatever happens: an execution that
+    /// [resumes](relent_core::claim::Takeover::Resume) begins after it. Steps count from 1.
+    ///
+    /// # Errors
+    /// It is not known to be written. If the lease is lost, stop.
+    pub async fn checkpoint(&self, step: u32) -> Result<(), CheckpointError> {
+        (self.checkpoint)(step).await
+    }
+}
+
+impl fmt::Debug for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Execution")
+            .field("fence", &self.fence)
+            .field("step", &self.step)
+            .field("repeated", &self.repeated)
+            .field("lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a step is not known to be written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// Another execution has the key. Stop, and roll back what is not committed.
+    Lost,
+    /// The store has failed, and may have written it.
+    Store(Box<dyn Error + Send + Sync>),
+}
+
+impl fmt::Display for CheckpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost => f.write_str("the lease of the idempotency key is lost: stop here"),
+            Self::Store(error) => write!(f, "the step was not written: {error}"),
+        }
+    }
+}
+
+impl Error for CheckpointError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Lost => None,
+            // Its text is in this one.
+            Self::Store(error) => error.source(),
+        }
+    }
+}
+
+/// The executions of this process.
+#[derive(Default)]
+pub(super) struct Running {
+    keys: Arc<Mutex<Keys>>,
+    tasks: TaskTracker,
+    /// How long one takes on average, in microseconds.
+    mean: AtomicU64,
+}
+
+#[derive(Default)]
+struct Keys {
+    next: u64,
+    running: HashMap<Key, (u64, watch::Sender<()>)>,
+}
+
+impl Running {
+    /// Runs a task whatever becomes of its caller.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// The execution of this key begins; it ends when what is returned is dropped.
+    pub(super) fn begin(&self, key: Key) -> Over {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.next += 1;
+        let number = keys.next;
+        keys.running.insert(key, (number, watch::Sender::new(())));
+        Over {
+            keys: Arc::clone(&self.keys),
+            key,
+            number,
+        }
+    }
+
+    /// Until the execution of this key ends, if it runs in this process; else forever.
+    pub(super) async fn over(&self, key: &Key) {
+        let receiver = {
+            let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.running.get(key).map(|(_, sender)| sender.subscribe())
+        };
+        match receiver {
+            // The end of the sender is what is waited for.
+            Some(mut receiver) => while receiver.changed().await.is_ok() {},
+            None => std::future::pending().await,
+        }
+    }
+
+    /// One took this long.
+    pub(super) fn took(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let mean = self.mean.load(Ordering::Relaxed);
+        let mean = if mean == 0 {
+            took
+        } else {
+            mean - mean / 8 + took / 8
+        };
+        self.mean.store(mean, Ordering::Relaxed);
+    }
+
+    /// How long one takes on average; zero while none has ended.
+    pub(super) fn mean(&self) -> Duration {
+        Duration::from_micros(self.mean.load(Ordering::Relaxed))
+    }
+
+    pub(super) async fn drain(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+        // Others may come, if the server has not ended.
+        self.tasks.reopen();
+    }
+}
+
+/// Takes the execution off the list when it ends, in whatever way.
+pub(super) struct Over {
+    keys: Arc<Mutex<Keys>>,
+    key: Key,
+    number: u64,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = keys.running.get(&self.key);
+        let sender = match running {
+            Some((number, _)) if *number == self.number => keys.running.remove(&self.key),
+            // Another has taken over.
+            _ => None,
+        };
+        drop(keys);
+        drop(sender);
+    }
+}

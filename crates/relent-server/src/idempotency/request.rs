@@ -1,0 +1,158 @@
+//! What a request with a key is known by.
+
+use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{HeaderName, Method};
+use http_body_util::BodyExt;
+use relent_core::claim::Fingerprint;
+use relent_http::IdempotencyKey;
+use relent_http::headers::IDEMPOTENCY_KEY;
+use sha2::{Digest, Sha256};
+
+use super::Settings;
+use super::problems::Refused;
+use crate::store::Key;
+
+/// The longest key, in bytes.
+const LONGEST_KEY: usize = 255;
+
+/// The first byte of what a fingerprint is made of, to be changed with the rest.
+const VERSION: u8 = 1;
+
+/// Whether the layer has to do with the request; the key if it has one.
+pub(super) fn key(parts: &Parts, settings: &Settings) -> Result<Option<IdempotencyKey>, Refused> {
+    let safe = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
+    if safe.contains(&parts.method) {
+        return Ok(None);
+    }
+    if !parts.headers.contains_key(IDEMPOTENCY_KEY) {
+        return match (settings.required)(parts) {
+            true => Err(Refused::KeyMissing),
+            false => Ok(None),
+        };
+    }
+    let key = IdempotencyKey::of(&parts.headers).ok_or(Refused::KeyMalformed)?;
+    match key.as_str().len() {
+        1..=LONGEST_KEY => Ok(Some(key)),
+        _ => Err(Refused::KeyMalformed),
+    }
+}
+
+/// What the record of the request is found by.
+pub(super) fn record_key(
+    parts: &Parts,
+    key: &IdempotencyKey,
+    settings: &Settings,
+) -> Result<Key, Refused> {
+    let principal = (settings.principal)(parts).ok_or(Refused::NoPrincipal)?;
+    let operation = (settings.operation)(parts).unwrap_or_default();
+    let mut digest = Sha256::new();
+    add(&mut digest, principal.as_bytes());
+    add(&mut digest, parts.method.as_str().as_bytes());
+    add(&mut digest, operation.as_bytes());
+    add(&mut digest, key.as_str().as_bytes());
+    Ok(Key(digest.finalize().into()))
+}
+
+/// What tells the request from another with the same key.
+pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) -> Fingerprint {
+    let mut digest = Sha256::new();
+    digest.update([VERSION]);
+    add(&mut digest, parts.method.as_str().as_bytes());
+    add(&mut digest, parts.uri.path().as_bytes());
+    // Their order says nothing to most services, and some clients change it.
+    let mut query: Vec<_> = parts.uri.query().unwrap_or_default().split('&').collect();
+    query.sort_unstable();
+    count(&mut digest, query.len());
+    for pair in query {
+        add(&mut digest, pair.as_bytes());
+    }
+    for name in headers {
+        let values: Vec<_> = parts.headers.get_all(name).iter().collect();
+        count(&mut digest, values.len());
+        for value in values {
+            add(&mut digest, value.as_bytes());
+        }
+    }
+    add(&mut digest, body);
+    Fingerprint(digest.finalize().into())
+}
+
+/// Reads the body, which may have at most so many bytes.
+pub(super) async fn read<B>(parts: &Parts, body: B, most: usize) -> Result<Bytes, Refused>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let announced = parts.headers.get(CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > most as u64) {
+        return Err(Refused::TooLarge);
+    }
+    let mut body = std::pin::pin!(body);
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refused::BodyFailed)?;
+        if let Ok(data) = frame.into_data() {
+            if data.len() > most - whole.len() {
+                return Err(Refused::TooLarge);
+            }
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(whole.freeze())
+}
+
+/// With its length before it, so that no two lists of parts give the same bytes.
+pub(super) fn add(digest: &mut Sha256, part: &[u8]) {
+    count(digest, part.len());
+    digest.update(part);
+}
+
+fn count(digest: &mut Sha256, count: usize) {
+    digest.update((count as u64).to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn print(uri: &str, headers: &[(&str, &str)], body: &str) -> Fingerprint {
+        let mut request = Request::post(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        fingerprint(&parts, body.as_bytes(), &[http::header::CONTENT_TYPE])
+    }
+
+    #[test]
+    fn a_fingerprint_tells_requests_apart_and_not_how_they_were_sent() {
+        let usual = print("/pay?a=1&b=2", &[("content-type", "text/plain")], "5");
+        let same = [
+            print("/pay?b=2&a=1", &[("content-type", "text/plain")], "5"),
+            print(
+                "http://host/pay?a=1&b=2",
+                &[("content-type", "text/plain"), ("relent-attempt", "2")],
+                "5",
+            ),
+        ];
+        assert_eq!(same, [usual; 2]);
+        let others = [
+            print("/pay?a=1&b=2", &[("content-type", "text/plain")], "6"),
+            print("/pay?a=1&b=3", &[("content-type", "text/plain")], "5"),
+            print("/pay?a=1", &[("content-type", "text/plain")], "5"),
+            print("/pays?a=1&b=2", &[("content-type", "text/plain")], "5"),
+            print("/pay?a=1&b=2", &[("content-type", "text/html")], "5"),
+            print("/pay?a=1&b=2", &[], "5"),
+            // Parts that only together are the same bytes.
+            print("/pay?a=1&b=2", &[], "text/plain5"),
+        ];
+        for (place, other) in others.iter().enumerate() {
+            assert_ne!(*other, usual, "{place}");
+            assert_eq!(others.iter().filter(|each| *each == other).count(), 1);
+        }
+    }
+}

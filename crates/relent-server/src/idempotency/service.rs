@@ -1,0 +1,468 @@
+//! What happens to one request.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, pending};
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use relent::{Backoff, Policy, retry};
+use relent_core::claim::{Fingerprint, Lease};
+use relent_http::CallerFacts;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::{Instant, sleep};
+use tower_service::Service;
+use uuid::Uuid;
+
+use super::execution::{CheckpointError, Execution};
+use super::outcome::Outcome;
+use super::problems::Refused;
+use super::{Answer, Body, Common, Settings, request};
+use crate::store::{Change, Claimed, Key, Store, WriteError};
+
+/// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
+pub struct Idempotency<I, S> {
+    inner: I,
+    server: Server<S>,
+}
+
+/// What each task gets a share of.
+struct Server<S> {
+    store: Arc<S>,
+    settings: Arc<Settings>,
+    common: Arc<Common>,
+}
+
+/// A store that fails is asked again a few times, within about half a second.
+static STORE: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
+    .max_delay(Duration::from_secs(1))
+    .max_retries(4)
+    .build_const();
+
+/// What a handler has done is written down however long that takes, within limits.
+static RECORD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
+    .max_delay(Duration::from_secs(1))
+    .max_retries(60)
+    .max_elapsed(Duration::from_secs(30))
+    .build_const();
+
+/// A lease is renewed so often before it would run out.
+const RENEWALS: u32 = 3;
+
+/// Another process may run the handler: so often a duplicate looks whether it is done.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl<I, S> Idempotency<I, S> {
+    pub(super) const fn new(
+        inner: I,
+        store: Arc<S>,
+        settings: Arc<Settings>,
+        common: Arc<Common>,
+    ) -> Self {
+        let server = Server {
+            store,
+            settings,
+            common,
+        };
+        Self { inner, server }
+    }
+}
+
+impl<I, S, B, R> Service<Request<B>> for Idempotency<I, S>
+where
+    I: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    I::Future: Send,
+    I::Error: Send,
+    S: Store,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<Body<R>>;
+    type Error = I::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, I::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready goes, and its clone has yet to become so.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let server = self.server.clone();
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            match request::key(&parts, &server.settings) {
+                Ok(None) => {
+                    let request = Request::from_parts(parts, Body::streamed(body));
+                    pass(inner, request).await
+                }
+                Ok(Some(key)) => {
+                    let settings = &server.settings;
+                    let read = async {
+                        let record = request::record_key(&parts, &key, settings)?;
+                        let bytes = request::read(&parts, body, settings.max_request).await?;
+                        Ok((record, bytes))
+                    };
+                    let (key, bytes) = match read.await {
+                        Ok(read) => read,
+                        Err(refused) => return Ok(refuse(refused)),
+                    };
+                    let work = Work {
+                        inner,
+                        fingerprint: request::fingerprint(&parts, &bytes, &settings.fingerprint),
+                        parts,
+                        bytes,
+                        key,
+                        owner: Uuid::new_v4().as_u128(),
+                    };
+                    server.run_or_wait(work).await
+                }
+                Err(refused) => Ok(refuse(refused)),
+            }
+        })
+    }
+}
+
+/// A request with a key, and the service that is ready for it.
+struct Work<I> {
+    inner: I,
+    parts: Parts,
+    bytes: Bytes,
+    key: Key,
+    owner: u128,
+    fingerprint: Fingerprint,
+}
+
+/// How far one look at the store has come.
+enum Tried<I, R, E> {
+    Answered(Result<Response<Body<R>>, E>),
+    Refused(Refused),
+    Panicked(Box<dyn Any + Send>),
+    InFlight(Work<I>, Duration),
+    /// The store fails, and the request is to go through as if it had no key.
+    Open(Work<I>),
+}
+
+impl<S: Store> Server<S> {
+    /// Runs the request if its key is free, or waits for the one that runs.
+    async fn run_or_wait<I, B, R>(self, mut work: Work<I>) -> Result<Response<Body<R>>, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+        I::Future: Send,
+        I::Error: Send,
+        B: Send + 'static,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+    {
+        let wait = match CallerFacts::of(&work.parts.headers).remaining {
+            Some(remaining) => remaining.min(self.settings.wait),
+            None => self.settings.wait,
+        };
+        let until = Instant::now() + wait;
+        let mut waits = None;
+        loop {
+            let (sender, receiver) = oneshot::channel();
+            let (key, server) = (work.key, self.clone());
+            // From the claim on nothing depends on the client any more: what is claimed and not run
+            // would be lost.
+            self.common.running.spawn(async move {
+                let tried = server.attempt(work).await;
+                // If nobody waits for it any more, a duplicate gets it from the store.
+                drop(sender.send(tried));
+            });
+            let left = match receiver.await {
+                Ok(Tried::Answered(answer)) => return answer,
+                Ok(Tried::Refused(refused)) => return Ok(refuse(refused)),
+                Ok(Tried::Panicked(payload)) => resume_unwind(payload),
+                Ok(Tried::Open(open)) => {
+                    let request = Request::from_parts(open.parts, Body::whole(open.bytes));
+                    return pass(open.inner, request).await;
+                }
+                Ok(Tried::InFlight(back, left)) => {
+                    work = back;
+                    left
+                }
+                // The runtime shuts down.
+                Err(_) => return Ok(refuse(Refused::Unknown)),
+            };
+            if waits.is_none() {
+                waits = self.common.waiters.try_acquire().ok();
+            }
+            let now = Instant::now();
+            if waits.is_none() || now >= until {
+                return Ok(refuse(Refused::InFlight(self.come_back(left))));
+            }
+            let look = LOOK.min(left).min(until - now);
+            tokio::select! {
+                () = self.common.running.over(&key) => {}
+                () = sleep(look) => {}
+            }
+        }
+    }
+
+    /// When a duplicate had best come back: when executions usually end, and when the lease runs out at
+    /// the latest.
+    fn come_back(&self, left: Duration) -> Duration {
+        self.common.running.mean().min(left)
+    }
+
+    /// Claims the key, and runs the handler if it is free.
+    async fn attempt<I, B, R>(&self, work: Work<I>) -> Tried<I, R, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes>,
+    {
+        let executions = Arc::clone(&self.common.executions);
+        let Ok(permit) = executions.try_acquire_owned() else {
+            return Tried::Refused(Refused::Busy);
+        };
+        let claim = || {
+            let (owner, fingerprint) = (work.owner, work.fingerprint);
+            self.store
+                .claim(&work.key, owner, fingerprint, &self.settings.claim)
+        };
+        match retry(&STORE, claim).await {
+            Ok(Claimed::Run {
+                lease,
+                step,
+                repeated,
+            }) => self.run(work, lease, step, repeated, permit).await,
+            Ok(Claimed::Replay(answer)) => match answer.replay() {
+                Some(response) => Tried::Answered(Ok(response)),
+                None => Tried::Refused(Refused::AnswerNotKept),
+            },
+            Ok(Claimed::InFlight(left)) => Tried::InFlight(work, left),
+            Ok(Claimed::Mismatch) => Tried::Refused(Refused::Mismatch),
+            Ok(Claimed::Unknown) => Tried::Refused(Refused::Unknown),
+            Err(_) if self.settings.fail_open => Tried::Open(work),
+            Err(_) => Tried::Refused(Refused::StoreFailed),
+        }
+    }
+
+    /// Runs the handler, and writes down how it ended. The lease is renewed meanwhile.
+    async fn run<I, B, R>(
+        &self,
+        work: Work<I>,
+        lease: Lease,
+        step: u32,
+        repeated: bool,
+        permit: OwnedSemaphorePermit,
+    ) -> Tried<I, R, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes>,
+    {
+        let key = work.key;
+        let lost = Arc::new(AtomicBool::new(false));
+        let server = self.clone();
+        let checkpoint = move |step| {
+            let server = server.clone();
+            let write = async move {
+                match server.write(&key, &lease, Change::Checkpoint(step)).await {
+                    Ok(()) => Ok(()),
+                    Err(WriteError::Lost) => Err(CheckpointError::Lost),
+                    Err(WriteError::Store(error)) => Err(CheckpointError::Store(error)),
+                }
+            };
+            Box::pin(write) as _
+        };
+        let _over = self.common.running.begin(key);
+        let execution = Execution::new(key, &lease, step, repeated, Arc::clone(&lost), checkpoint);
+        let ended = async {
+            let began = Instant::now();
+            let handled = AssertUnwindSafe(self.handle(work, execution)).catch_unwind();
+            let tried = match handled.await {
+                Ok(handled) => self.end(&key, &lease, handled).await,
+                Err(payload) => {
+                    // If that is not written, the lease runs out, and it means the same.
+                    drop(self.write(&key, &lease, Change::GiveUp).await);
+                    Tried::Panicked(payload)
+                }
+            };
+            self.common.running.took(began.elapsed());
+            tried
+        };
+        let tried = tokio::select! {
+            tried = ended => tried,
+            never = self.renew(&key, &lease, &lost) => match never {},
+        };
+        drop(permit);
+        tried
+    }
+
+    /// The answer of the handler, as far as it has to be read before its end is written down.
+    async fn handle<I, B, R>(&self, mut work: Work<I>, execution: Execution) -> Handled<R, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes>,
+    {
+        work.parts.extensions.insert(execution);
+        let request = Request::from_parts(work.parts, Body::whole(work.bytes));
+        let response = match work.inner.call(request).await {
+            Ok(response) => response,
+            Err(error) => return Handled::Failed(error),
+        };
+        match Outcome::of(&response) {
+            Outcome::Final => self.read(response).await,
+            Outcome::NotApplied => Handled::NotApplied(response.map(Body::streamed)),
+            Outcome::Unknown => Handled::Unknown(response.map(Body::streamed)),
+        }
+    }
+
+    /// Reads an answer, as far as it may be kept.
+    async fn read<R, E>(&self, response: Response<R>) -> Handled<R, E>
+    where
+        R: http_body::Body<Data = Bytes>,
+    {
+        let (head, body) = response.into_parts();
+        let mut body = Box::pin(body);
+        let (mut whole, mut trailers) = (BytesMut::new(), None);
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else {
+                return Handled::Broken;
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    whole.extend_from_slice(&data);
+                    if whole.len() > self.settings.max_answer {
+                        let answer = Answer::new(&head, None, None);
+                        let body = Body::new(whole.freeze(), Some(body));
+                        return Handled::Final(answer, Response::from_parts(head, body));
+                    }
+                }
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+        }
+        let whole = whole.freeze();
+        let answer = Answer::new(&head, Some(whole.clone()), trailers.clone());
+        let body = Body::with_trailers(whole, trailers);
+        Handled::Final(answer, Response::from_parts(head, body))
+    }
+
+    /// Writes down how the handler ended; what its client gets.
+    async fn end<I, R, E>(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        handled: Handled<R, E>,
+    ) -> Tried<I, R, E> {
+        let change = match &handled {
+            Handled::Final(answer, _) => Change::Complete(answer),
+            Handled::NotApplied(_) => Change::Release,
+            Handled::Unknown(_) | Handled::Failed(_) | Handled::Broken => Change::GiveUp,
+        };
+        let written = self.write(key, lease, change).await;
+        match handled {
+            // Another has taken over, and its answer is the one that duplicates get.
+            Handled::Final(..) if matches!(written, Err(WriteError::Lost)) => {
+                Tried::Refused(Refused::InFlight(self.common.running.mean()))
+            }
+            // If it could not be written its client has it at least, and duplicates hear that the
+            // outcome is unknown.
+            Handled::Final(_, response)
+            | Handled::NotApplied(response)
+            | Handled::Unknown(response) => Tried::Answered(Ok(response)),
+            Handled::Failed(error) => Tried::Answered(Err(error)),
+            Handled::Broken => Tried::Refused(Refused::Unknown),
+        }
+    }
+
+    /// Writes into the record of a key; asks a store that fails again for as long as it may recover.
+    async fn write(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        change: Change<'_>,
+    ) -> Result<(), WriteError<Box<dyn Error + Send + Sync>>> {
+        let write = || async {
+            let written = self.store.write(key, lease, change, &self.settings.claim);
+            match written.await {
+                Ok(_) => Ok(Ok(())),
+                Err(WriteError::Lost) => Ok(Err(WriteError::Lost)),
+                Err(WriteError::Store(error)) => Err(error),
+            }
+        };
+        match retry(&RECORD, write).await {
+            Ok(written) => written,
+            Err(gave_up) => Err(WriteError::Store(Box::new(gave_up))),
+        }
+    }
+
+    /// Renews the lease for as long as it is polled.
+    async fn renew(&self, key: &Key, lease: &Lease, lost: &AtomicBool) -> Infallible {
+        let config = &self.settings.claim;
+        loop {
+            sleep(config.lease / RENEWALS).await;
+            let renewed = self.store.write(key, lease, Change::Renew, config).await;
+            // One that failed is made up for by the next.
+            if let Err(WriteError::Lost) = renewed {
+                lost.store(true, Ordering::Relaxed);
+                return pending().await;
+            }
+        }
+    }
+}
+
+/// How a handler ended.
+enum Handled<R, E> {
+    Final(Answer, Response<Body<R>>),
+    NotApplied(Response<Body<R>>),
+    Unknown(Response<Body<R>>),
+    Failed(E),
+    /// The body of its answer has failed.
+    Broken,
+}
+
+/// The service answers as if this layer were not there.
+async fn pass<I, B, R>(
+    mut inner: I,
+    request: Request<Body<B>>,
+) -> Result<Response<Body<R>>, I::Error>
+where
+    I: Service<Request<Body<B>>, Response = Response<R>>,
+{
+    let response = inner.call(request).await?;
+    Ok(response.map(Body::streamed))
+}
+
+fn refuse<R>(refused: Refused) -> Response<Body<R>> {
+    refused.response().map(Body::whole)
+}
+
+impl<S> Clone for Server<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            settings: Arc::clone(&self.settings),
+            common: Arc::clone(&self.common),
+        }
+    }
+}
+
+impl<I: Clone, S> Clone for Idempotency<I, S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            server: self.server.clone(),
+        }
+    }
+}
+
+impl<I: fmt::Debug, S> fmt::Debug for Idempotency<I, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotency")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

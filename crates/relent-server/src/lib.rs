@@ -1,0 +1,27 @@
+//! The server's part in safe retries.
+//!
+//! A client that got no answer does not know whether its request took effect. It can ask again without harm
+//! only if the server drops duplicates. [`idempotency`] does that for any tower service: a request with an
+//! `Idempotency-Key` runs once, and whoever repeats it gets the first answer.
+//!
+//! ```
+//! use axum::{Router, routing::post};
+//! use relent_server::idempotency::IdempotencyLayer;
+//! use relent_server::store::Memory;
+//!
+//! async fn pay() -> &'static str {
+//!     "paid"
+//! }
+//!
+//! let layer = IdempotencyLayer::new(Memory::new(), |request| {
+//!     // Whoever has authenticated the request leaves the account in its extensions.
+//!     request.extensions.get::<u64>().map(u64::to_string)
+//! });
+//! let app: Router = Router::new().route("/payments", post(pay)).layer(layer);
+//! ```
+//!
+//! Comments cite a "design rule" or a requirement such as "R4.9": both are in `docs/rules.md` of the
+//! repository, with reasons, sources and tests.
+
+pub mod idempotency;
+pub mod store;

@@ -1,0 +1,167 @@
+//! Where the records of idempotency keys are kept.
+
+mod memory;
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use relent_core::Instant;
+use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, LeaseLost, Record};
+
+pub use crate::idempotency::Answer;
+pub use memory::{Full, Memory};
+
+/// What a record is found by: a digest of principal, method, operation and idempotency key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key(pub [u8; 32]);
+
+/// What a request with a key is to do: a [`Claim`], with the answer if there is one.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Claimed {
+    /// Run: see [`Claim::Run`].
+    Run {
+        /// To write the record with.
+        lease: Lease,
+        /// The last step that an execution before this one has done; 0 for none.
+        step: u32,
+        /// Whether an execution before this one may have had an effect.
+        repeated: bool,
+    },
+    /// Give this answer.
+    Replay(Answer),
+    /// It runs, and its lease lasts so much longer.
+    InFlight(Duration),
+    /// The key belongs to another request.
+    Mismatch,
+    /// It was lost, and may have had an effect.
+    Unknown,
+}
+
+impl Claimed {
+    /// The same as the core decided it, at this time of the store, with the answer that is stored.
+    ///
+    /// # Errors
+    /// [`AnswerMissing`] if there is no answer to a request that is completed.
+    pub fn of(claim: Claim, now: Instant, answer: Option<Answer>) -> Result<Self, AnswerMissing> {
+        Ok(match claim {
+            Claim::Run {
+                lease,
+                step,
+                repeated,
+            } => Self::Run {
+                lease,
+                step,
+                repeated,
+            },
+            Claim::Replay => Self::Replay(answer.ok_or(AnswerMissing)?),
+            Claim::InFlight { until } => Self::InFlight(until.saturating_since(now)),
+            Claim::Mismatch => Self::Mismatch,
+            Claim::Unknown => Self::Unknown,
+        })
+    }
+}
+
+/// A record says that its request is completed, and its answer is not there: somebody has changed the
+/// store by other means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AnswerMissing;
+
+impl fmt::Display for AnswerMissing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the record of a completed request has no answer: was the store changed by other means?")
+    }
+}
+
+impl Error for AnswerMissing {}
+
+/// What an execution writes into the record of its key.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Change<'a> {
+    /// It still runs.
+    Renew,
+    /// It has done this step.
+    Checkpoint(u32),
+    /// It has this answer.
+    Complete(&'a Answer),
+    /// It has had no effect.
+    Release,
+    /// It has ended without an answer.
+    GiveUp,
+}
+
+impl Change<'_> {
+    /// The record with the change made, and the lease as it is from then on: what a store that keeps
+    /// whole records writes in its place, with the answer of [`Complete`](Self::Complete).
+    ///
+    /// # Errors
+    /// The lease is lost.
+    pub fn make(
+        &self,
+        record: &Record,
+        now: Instant,
+        lease: &Lease,
+        config: &ClaimConfig,
+    ) -> Result<(Record, Lease), LeaseLost> {
+        let record = match self {
+            Self::Renew => return record.renew(now, lease, config),
+            Self::Checkpoint(step) => record.checkpoint(lease, *step),
+            Self::Complete(_) => record.complete(now, lease, config),
+            Self::Release => record.release(now, lease, config),
+            Self::GiveUp => record.give_up(now, lease, config),
+        };
+        Ok((record?, *lease))
+    }
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub enum WriteError<E> {
+    /// The lease is lost, and nothing was written.
+    Lost,
+    /// The store has failed, and may have written it.
+    Store(E),
+}
+
+impl<E> From<LeaseLost> for WriteError<E> {
+    fn from(_: LeaseLost) -> Self {
+        Self::Lost
+    }
+}
+
+/// Keeps the records of idempotency keys, and the answers.
+///
+/// Each method is atomic, and decides by [`Record`] or exactly as it does. Time is that of the store, never
+/// that of the servers that share it.
+pub trait Store: Send + Sync + 'static {
+    /// Why it fails.
+    type Error: Error + Send + Sync + 'static;
+
+    /// A request comes with this key: [`Record::claim`].
+    fn claim(
+        &self,
+        key: &Key,
+        owner: u128,
+        fingerprint: Fingerprint,
+        config: &ClaimConfig,
+    ) -> impl Future<Output = Result<Claimed, Self::Error>> + Send;
+
+    /// An execution changes its record; the lease as it is from then on.
+    fn write(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        change: Change<'_>,
+        config: &ClaimConfig,
+    ) -> impl Future<Output = Result<Lease, WriteError<Self::Error>>> + Send;
+
+    /// Removes at most so many records that have expired; how many it has removed. A store that removes
+    /// them by itself does nothing.
+    fn remove_expired(
+        &self,
+        most: usize,
+    ) -> impl Future<Output = Result<usize, Self::Error>> + Send;
+}
