@@ -69,7 +69,7 @@ pub struct Fingerprint(pub [u8; 32]);
 
 /// The right of one execution to write the record of its key.
 ///
-/// The fence grows with each execution of a key. A store writes only if owner and fence are those of the
+/// The fence grows with each execution of a key, until its record expires. A store writes only if owner and fence are those of the
 /// record, so an execution that was taken for dead and comes back writes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
@@ -218,11 +218,12 @@ impl Record {
             };
             (claim, Some(record))
         };
-        let Some(stored) = stored else {
+        // Whether it has been removed already makes no difference.
+        let Some(stored) = stored.filter(|record| !record.is_expired(now)) else {
             return run(1, 0, false);
         };
         let next = stored.fence.saturating_add(1);
-        if stored.is_expired(now) || stored.stage == Stage::Released {
+        if stored.stage == Stage::Released {
             return run(next, 0, false);
         }
         // Before anything that tells of the other request.
@@ -267,7 +268,7 @@ impl Record {
         lease: &Lease,
         config: &ClaimConfig,
     ) -> Result<(Self, Lease), LeaseLost> {
-        self.check(lease)?;
+        self.check(now, lease)?;
         let until = now.saturating_add(config.lease);
         let record = Self {
             stage: Stage::Running { until },
@@ -282,8 +283,8 @@ impl Record {
     ///
     /// # Errors
     /// The lease is lost.
-    pub fn checkpoint(&self, lease: &Lease, step: u32) -> Result<Self, LeaseLost> {
-        self.check(lease)?;
+    pub fn checkpoint(&self, now: Instant, lease: &Lease, step: u32) -> Result<Self, LeaseLost> {
+        self.check(now, lease)?;
         Ok(Self {
             step: step.max(self.step),
             ..*self
@@ -350,10 +351,10 @@ impl Record {
         stage: Stage,
         config: &ClaimConfig,
     ) -> Result<Self, LeaseLost> {
-        if self.is_of(lease) && self.stage == stage {
+        if self.is_of(lease) && self.stage == stage && !self.is_expired(now) {
             return Ok(*self);
         }
-        self.check(lease)?;
+        self.check(now, lease)?;
         Ok(self.ended(now, stage, config))
     }
 
@@ -367,9 +368,9 @@ impl Record {
 
     /// Whether the execution may still write: it was the last, and has not ended by its own word. That others
     /// have called it unknown does not matter, since it knows better.
-    fn check(&self, lease: &Lease) -> Result<(), LeaseLost> {
+    fn check(&self, now: Instant, lease: &Lease) -> Result<(), LeaseLost> {
         let ended = matches!(self.stage, Stage::Completed | Stage::Released);
-        if self.is_of(lease) && !ended {
+        if self.is_of(lease) && !ended && !self.is_expired(now) {
             Ok(())
         } else {
             Err(LeaseLost)

@@ -50,7 +50,7 @@ use relent_core::claim::{ClaimConfig, Takeover};
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 
-pub use answer::Answer;
+pub use answer::{Answer, InvalidAnswer};
 pub use body::Body;
 pub use execution::{CheckpointError, Execution};
 pub use outcome::Outcome;

@@ -20,8 +20,13 @@
 //! let app: Router = Router::new().route("/payments", post(pay)).layer(layer);
 //! ```
 //!
+//! # Features
+//! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
+//!
 //! Comments cite a "design rule" or a requirement such as "R4.9": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
 
 pub mod idempotency;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 pub mod store;

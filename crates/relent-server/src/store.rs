@@ -1,10 +1,14 @@
 //! Where the records of idempotency keys are kept.
 
+pub mod conformance;
 mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::Instant;
@@ -12,6 +16,8 @@ use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, LeaseLost, Reco
 
 pub use crate::idempotency::Answer;
 pub use memory::{Full, Memory};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{Sqlite, SqliteError};
 
 /// What a record is found by: a digest of principal, method, operation and idempotency key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -78,22 +84,22 @@ impl fmt::Display for AnswerMissing {
 impl Error for AnswerMissing {}
 
 /// What an execution writes into the record of its key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Change<'a> {
+pub enum Change {
     /// It still runs.
     Renew,
     /// It has done this step.
     Checkpoint(u32),
     /// It has this answer.
-    Complete(&'a Answer),
+    Complete(Arc<Answer>),
     /// It has had no effect.
     Release,
     /// It has ended without an answer.
     GiveUp,
 }
 
-impl Change<'_> {
+impl Change {
     /// The record with the change made, and the lease as it is from then on: what a store that keeps
     /// whole records writes in its place, with the answer of [`Complete`](Self::Complete).
     ///
@@ -108,7 +114,7 @@ impl Change<'_> {
     ) -> Result<(Record, Lease), LeaseLost> {
         let record = match self {
             Self::Renew => return record.renew(now, lease, config),
-            Self::Checkpoint(step) => record.checkpoint(lease, *step),
+            Self::Checkpoint(step) => record.checkpoint(now, lease, *step),
             Self::Complete(_) => record.complete(now, lease, config),
             Self::Release => record.release(now, lease, config),
             Self::GiveUp => record.give_up(now, lease, config),
@@ -135,7 +141,7 @@ impl<E> From<LeaseLost> for WriteError<E> {
 /// Keeps the records of idempotency keys, and the answers.
 ///
 /// Each method is atomic, and decides by [`Record`] or exactly as it does. Time is that of the store, never
-/// that of the servers that share it.
+/// that of the servers that share it. A store of your own can show that it does so by [`conformance`].
 pub trait Store: Send + Sync + 'static {
     /// Why it fails.
     type Error: Error + Send + Sync + 'static;
@@ -154,7 +160,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         key: &Key,
         lease: &Lease,
-        change: Change<'_>,
+        change: Change,
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Lease, WriteError<Self::Error>>> + Send;
 

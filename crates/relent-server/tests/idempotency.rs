@@ -1,5 +1,7 @@
 //! The idempotency layer over a handler that counts its effects, in virtual time.
 
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,7 +102,10 @@ impl Payments {
             field("retry-after"),
             field("location"),
         );
-        let body = body.collect().await.map(|body| body.to_bytes());
+        let body = body
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes);
         Reply {
             status: head.status.as_u16(),
             body: body.map_or_else(
@@ -438,7 +443,7 @@ impl Store for Flaky {
         &self,
         key: &Key,
         lease: &Lease,
-        change: Change<'_>,
+        change: Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<IsAway>> {
         let renews = matches!(change, Change::Renew) && self.is(Away::Renewals);

@@ -115,6 +115,7 @@ impl Model {
                     } => {
                         if expired {
                             world.life += 1;
+                            world.highest_fence = 0;
                         }
                         assert!(lease.fence > world.highest_fence, "{before:?}");
                         world.highest_fence = lease.fence;
@@ -197,7 +198,10 @@ impl Model {
                         world.stored = Some(record);
                         world.processes[who] = Process::Idle;
                         if matches!(action, Action::Complete | Action::CompleteTwice) {
-                            assert!(lease.fence == world.highest_fence, "{before:?}");
+                            assert!(
+                                lease.fence == world.highest_fence && life == world.life,
+                                "{before:?}"
+                            );
                             world.answered[usize::from(life)] = true;
                             world.effects[usize::from(life)] += u8::from(transaction);
                         }
@@ -315,7 +319,7 @@ fn a_lease_is_not_the_time_that_an_answer_is_kept() {
 }
 
 #[test]
-fn a_fence_grows_over_release_and_expiry() {
+fn a_fence_grows_with_each_execution_until_the_record_expires() {
     let config = config(Takeover::Refuse);
     let (record, lease) = claimed(&config);
     let record = record.release(at(1), &lease, &config).unwrap();
@@ -334,7 +338,12 @@ fn a_fence_grows_over_release_and_expiry() {
         Err(LeaseLost)
     );
     let (claim, _) = Record::claim(record.as_ref(), at(60), &config, 9, ASKED);
-    assert!(matches!(claim, Claim::Run { lease, .. } if lease.fence == 3));
+    assert!(
+        matches!(claim, Claim::Run { lease, .. } if lease.fence == 1),
+        "as if removed"
+    );
+    let record = record.unwrap();
+    assert_eq!(record.complete(at(60), &second, &config), Err(LeaseLost));
 }
 
 #[test]
@@ -352,8 +361,8 @@ fn who_was_taken_for_dead_may_still_answer_if_nobody_has_run_since() {
 fn who_resumes_begins_after_the_last_step() {
     let config = config(Takeover::Resume);
     let (record, lease) = claimed(&config);
-    let record = record.checkpoint(&lease, 2).unwrap();
-    assert_eq!(record.checkpoint(&lease, 1).unwrap().step, 2);
+    let record = record.checkpoint(at(0), &lease, 2).unwrap();
+    assert_eq!(record.checkpoint(at(0), &lease, 1).unwrap().step, 2);
     let (claim, record) = Record::claim(Some(&record), at(2), &config, 8, ASKED);
     let Claim::Run {
         step: 2,
@@ -364,7 +373,7 @@ fn who_resumes_begins_after_the_last_step() {
         panic!("{claim:?}");
     };
     let record = record.unwrap();
-    assert_eq!(record.checkpoint(&lease, 3), Err(LeaseLost));
+    assert_eq!(record.checkpoint(at(2), &lease, 3), Err(LeaseLost));
     // It has had no effect itself, but the steps before it have.
     let record = record.release(at(2), &second, &config).unwrap();
     assert_eq!(record.stage, Stage::Unknown);

@@ -1,5 +1,7 @@
 //! What is kept of a response.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
@@ -105,8 +107,115 @@ impl Answer {
     }
 }
 
+/// The first byte of an answer in bytes, to be changed with the rest.
+const VERSION: u8 = 1;
+
+/// Bytes that are no answer: they were written by a later version, or by somebody else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InvalidAnswer;
+
+impl fmt::Display for InvalidAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the bytes are no stored answer: a later version has written them, or something else has",
+        )
+    }
+}
+
+impl std::error::Error for InvalidAnswer {}
+
+/// As bytes, for stores.
+impl Answer {
+    /// The answer in bytes: a version, then each part with its length before it.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![VERSION];
+        bytes.extend_from_slice(&self.status.as_u16().to_be_bytes());
+        write_fields(&mut bytes, Some(&self.headers));
+        write_fields(&mut bytes, self.trailers.as_ref());
+        // What follows is the body, if there is one.
+        bytes.push(u8::from(self.body.is_some()));
+        bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
+        bytes
+    }
+
+    /// The answer that these bytes are.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidAnswer> {
+        let mut rest = bytes;
+        let [version] = take(&mut rest)?;
+        let status = StatusCode::from_u16(u16::from_be_bytes(take(&mut rest)?));
+        let headers = read_fields(&mut rest)?.ok_or(InvalidAnswer)?;
+        let trailers = read_fields(&mut rest)?;
+        let body = match take(&mut rest)? {
+            [0] if rest.is_empty() => None,
+            [1] => Some(Bytes::copy_from_slice(rest)),
+            _ => return Err(InvalidAnswer),
+        };
+        if version != VERSION {
+            return Err(InvalidAnswer);
+        }
+        Ok(Self {
+            status: status.map_err(|_| InvalidAnswer)?,
+            headers,
+            body,
+            trailers,
+        })
+    }
+}
+
+/// Their number and one, so that 0 is none.
+fn write_fields(bytes: &mut Vec<u8>, fields: Option<&HeaderMap>) {
+    let count = fields.map_or(0, |fields| fields.len() + 1);
+    write_count(bytes, count);
+    for (name, value) in fields.into_iter().flatten() {
+        for part in [name.as_str().as_bytes(), value.as_bytes()] {
+            write_count(bytes, part.len());
+            bytes.extend_from_slice(part);
+        }
+    }
+}
+
+/// A field is no longer than 4 GiB, and there are fewer.
+fn write_count(bytes: &mut Vec<u8>, count: usize) {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&count.to_be_bytes());
+}
+
+fn read_fields(rest: &mut &[u8]) -> Result<Option<HeaderMap>, InvalidAnswer> {
+    let count = u32::from_be_bytes(take(rest)?);
+    let Some(count) = count.checked_sub(1) else {
+        return Ok(None);
+    };
+    let mut fields = HeaderMap::new();
+    for _ in 0..count {
+        let name = HeaderName::from_bytes(read_part(rest)?).map_err(|_| InvalidAnswer)?;
+        let value = HeaderValue::from_bytes(read_part(rest)?).map_err(|_| InvalidAnswer)?;
+        fields.try_append(name, value).map_err(|_| InvalidAnswer)?;
+    }
+    Ok(Some(fields))
+}
+
+fn read_part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], InvalidAnswer> {
+    let length = u32::from_be_bytes(take(rest)?);
+    let length = usize::try_from(length).map_err(|_| InvalidAnswer)?;
+    let (part, after) = rest.split_at_checked(length).ok_or(InvalidAnswer)?;
+    *rest = after;
+    Ok(part)
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], InvalidAnswer> {
+    let (taken, after) = rest.split_first_chunk().ok_or(InvalidAnswer)?;
+    *rest = after;
+    Ok(*taken)
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -140,5 +249,47 @@ mod tests {
     fn an_answer_whose_body_is_not_kept_is_never_replayed_without_it() {
         let (head, ()) = Response::new(()).into_parts();
         assert!(Answer::new(&head, None, None).replay::<String>().is_none());
+    }
+
+    fn fields() -> impl Strategy<Value = HeaderMap> {
+        let field = (
+            "[a-z][a-z0-9-]{0,8}",
+            prop::collection::vec(0x20_u8..0x7f, 0..9),
+        );
+        prop::collection::vec(field, 0..5).prop_map(|fields| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                let name = HeaderName::try_from(name).unwrap();
+                headers.append(name, HeaderValue::from_bytes(&value).unwrap());
+            }
+            headers
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn an_answer_is_read_back_as_it_was_written(
+            status in 100_u16..1000,
+            headers in fields(),
+            body in prop::option::of(prop::collection::vec(any::<u8>(), 0..40)),
+            trailers in prop::option::of(fields()),
+        ) {
+            let status = StatusCode::from_u16(status).unwrap();
+            let answer = Answer { status, headers, body: body.map(Bytes::from), trailers };
+            let bytes = answer.to_bytes();
+            prop_assert_eq!(Answer::from_bytes(&bytes), Ok(answer.clone()));
+            // Without its body it is another, and cut before that it is none.
+            let head = bytes.len() - answer.body.as_ref().map_or(0, Bytes::len);
+            for end in 0..head {
+                prop_assert_eq!(Answer::from_bytes(&bytes[..end]), Err(InvalidAnswer));
+            }
+        }
+
+        #[test]
+        fn whatever_the_bytes_are_reading_them_ends(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            if let Ok(answer) = Answer::from_bytes(&bytes) {
+                prop_assert!(Answer::from_bytes(&answer.to_bytes()).is_ok());
+            }
+        }
     }
 }

@@ -68,7 +68,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 
     fn is_end_stream(&self) -> bool {
         let rest = self.rest.as_ref();
-        let over = rest.is_none_or(|rest| rest.is_end_stream());
+        let over = rest.is_none_or(http_body::Body::is_end_stream);
         self.whole.is_none() && over && self.trailers.is_none()
     }
 

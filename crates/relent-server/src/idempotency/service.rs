@@ -311,13 +311,14 @@ impl<S: Store> Server<S> {
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
         let response = match work.inner.call(request).await {
             Ok(response) => response,
-            Err(error) => return Handled::Failed(error),
+            Err(error) => return Handled::new(Change::GiveUp, Some(Err(error))),
         };
-        match Outcome::of(&response) {
-            Outcome::Final => self.read(response).await,
-            Outcome::NotApplied => Handled::NotApplied(response.map(Body::streamed)),
-            Outcome::Unknown => Handled::Unknown(response.map(Body::streamed)),
-        }
+        let end = match Outcome::of(&response) {
+            Outcome::Final => return self.read(response).await,
+            Outcome::NotApplied => Change::Release,
+            Outcome::Unknown => Change::GiveUp,
+        };
+        Handled::new(end, Some(Ok(response.map(Body::streamed))))
     }
 
     /// Reads an answer, as far as it may be kept.
@@ -330,7 +331,7 @@ impl<S: Store> Server<S> {
         let (mut whole, mut trailers) = (BytesMut::new(), None);
         while let Some(frame) = body.frame().await {
             let Ok(frame) = frame else {
-                return Handled::Broken;
+                return Handled::new(Change::GiveUp, None);
             };
             match frame.into_data() {
                 Ok(data) => {
@@ -338,7 +339,11 @@ impl<S: Store> Server<S> {
                     if whole.len() > self.settings.max_answer {
                         let answer = Answer::new(&head, None, None);
                         let body = Body::new(whole.freeze(), Some(body));
-                        return Handled::Final(answer, Response::from_parts(head, body));
+                        let response = Response::from_parts(head, body);
+                        return Handled::new(
+                            Change::Complete(Arc::new(answer)),
+                            Some(Ok(response)),
+                        );
                     }
                 }
                 Err(frame) => trailers = frame.into_trailers().ok(),
@@ -347,7 +352,8 @@ impl<S: Store> Server<S> {
         let whole = whole.freeze();
         let answer = Answer::new(&head, Some(whole.clone()), trailers.clone());
         let body = Body::with_trailers(whole, trailers);
-        Handled::Final(answer, Response::from_parts(head, body))
+        let response = Response::from_parts(head, body);
+        Handled::new(Change::Complete(Arc::new(answer)), Some(Ok(response)))
     }
 
     /// Writes down how the handler ended; what its client gets.
@@ -357,24 +363,16 @@ impl<S: Store> Server<S> {
         lease: &Lease,
         handled: Handled<R, E>,
     ) -> Tried<I, R, E> {
-        let change = match &handled {
-            Handled::Final(answer, _) => Change::Complete(answer),
-            Handled::NotApplied(_) => Change::Release,
-            Handled::Unknown(_) | Handled::Failed(_) | Handled::Broken => Change::GiveUp,
-        };
-        let written = self.write(key, lease, change).await;
-        match handled {
+        let completes = matches!(handled.end, Change::Complete(_));
+        match (self.write(key, lease, handled.end).await, handled.answer) {
             // Another has taken over, and its answer is the one that duplicates get.
-            Handled::Final(..) if matches!(written, Err(WriteError::Lost)) => {
+            (Err(WriteError::Lost), _) if completes => {
                 Tried::Refused(Refused::InFlight(self.common.running.mean()))
             }
             // If it could not be written its client has it at least, and duplicates hear that the
             // outcome is unknown.
-            Handled::Final(_, response)
-            | Handled::NotApplied(response)
-            | Handled::Unknown(response) => Tried::Answered(Ok(response)),
-            Handled::Failed(error) => Tried::Answered(Err(error)),
-            Handled::Broken => Tried::Refused(Refused::Unknown),
+            (_, Some(answer)) => Tried::Answered(answer),
+            (_, None) => Tried::Refused(Refused::Unknown),
         }
     }
 
@@ -383,11 +381,11 @@ impl<S: Store> Server<S> {
         &self,
         key: &Key,
         lease: &Lease,
-        change: Change<'_>,
+        change: Change,
     ) -> Result<(), WriteError<Box<dyn Error + Send + Sync>>> {
         let write = || async {
-            let written = self.store.write(key, lease, change, &self.settings.claim);
-            match written.await {
+            let (change, config) = (change.clone(), &self.settings.claim);
+            match self.store.write(key, lease, change, config).await {
                 Ok(_) => Ok(Ok(())),
                 Err(WriteError::Lost) => Ok(Err(WriteError::Lost)),
                 Err(WriteError::Store(error)) => Err(error),
@@ -415,13 +413,17 @@ impl<S: Store> Server<S> {
 }
 
 /// How a handler ended.
-enum Handled<R, E> {
-    Final(Answer, Response<Body<R>>),
-    NotApplied(Response<Body<R>>),
-    Unknown(Response<Body<R>>),
-    Failed(E),
-    /// The body of its answer has failed.
-    Broken,
+struct Handled<R, E> {
+    /// What is written down of it.
+    end: Change,
+    /// `None` if the body of its answer has failed.
+    answer: Option<Result<Response<Body<R>>, E>>,
+}
+
+impl<R, E> Handled<R, E> {
+    fn new(end: Change, answer: Option<Result<Response<Body<R>>, E>>) -> Self {
+        Self { end, answer }
+    }
 }
 
 /// The service answers as if this layer were not there.

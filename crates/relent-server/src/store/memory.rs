@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::fmt;
 use std::future::ready;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record};
@@ -26,7 +26,7 @@ pub struct Memory {
 
 #[derive(Debug, Default)]
 struct Kept {
-    records: HashMap<Key, (Record, Option<Answer>)>,
+    records: HashMap<Key, (Record, Option<Arc<Answer>>)>,
     by_expiry: BTreeSet<(Instant, Key)>,
 }
 
@@ -109,7 +109,7 @@ impl Memory {
         }
         let record = stored.map(|(record, _)| record);
         let (claim, change) = Record::claim(record, now, config, owner, fingerprint);
-        let answer = stored.and_then(|(_, answer)| answer.clone());
+        let answer = stored.and_then(|(_, answer)| answer.as_deref().cloned());
         if let Some(record) = change {
             kept.put(*key, record, None);
         }
@@ -121,14 +121,14 @@ impl Memory {
         &self,
         key: &Key,
         lease: &Lease,
-        change: Change<'_>,
+        change: Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<Full>> {
         let mut kept = self.lock();
         let (record, _) = kept.records.get(key).ok_or(WriteError::Lost)?;
         let (record, lease) = change.make(record, self.now(), lease, config)?;
         let answer = match change {
-            Change::Complete(answer) => Some(answer.clone()),
+            Change::Complete(answer) => Some(answer),
             _ => None,
         };
         kept.put(*key, record, answer);
@@ -137,7 +137,7 @@ impl Memory {
 }
 
 impl Kept {
-    fn put(&mut self, key: Key, record: Record, answer: Option<Answer>) {
+    fn put(&mut self, key: Key, record: Record, answer: Option<Arc<Answer>>) {
         let expires = record.expires;
         if let Some((before, _)) = self.records.insert(key, (record, answer)) {
             self.by_expiry.remove(&(before.expires, key));
@@ -176,7 +176,7 @@ impl Store for Memory {
         &self,
         key: &Key,
         lease: &Lease,
-        change: Change<'_>,
+        change: Change,
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Lease, WriteError<Full>>> + Send {
         ready(self.write_now(key, lease, change, config))

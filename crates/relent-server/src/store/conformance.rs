@@ -1,0 +1,229 @@
+//! Whether a store decides as the core does: for stores of your own, in their tests.
+
+#![allow(
+    clippy::panic,
+    reason = "a store that is wrong fails the test that checks it"
+)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use relent::random::SessionRandom;
+use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Takeover};
+use relent_core::{Instant, Random};
+
+use super::{Change, Claimed, Key, Store, WriteError};
+use crate::idempotency::Answer;
+
+/// A lease or a record that outlives the check, and one that is over at once.
+const LONG: Duration = Duration::from_secs(3600);
+const OVER: Duration = Duration::ZERO;
+
+/// Plays so many random steps on some keys through the store and through the core's [`Record`], and compares
+/// each answer. Then 64 requests claim one key at once. No time passes but what the store takes.
+///
+/// # Panics
+/// When the store fails or decides otherwise, with the steps of that key.
+///
+/// ```
+/// use relent_server::store::{Memory, conformance};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// conformance::check(Memory::new, 500, 1).await;
+/// # }
+/// ```
+pub async fn check<S: Store>(make: impl FnOnce() -> S, steps: usize, seed: u64) {
+    let store = Arc::new(make());
+    let mut random = SessionRandom::with_seed(seed);
+    let mut keys = HashMap::<_, Model>::new();
+    for step in 0..steps {
+        let number = below(&mut random, 6) as u8;
+        let key = Key([number; 32]);
+        let model = keys.entry(number).or_default();
+        model.step(&*store, &key, step, &mut random).await;
+    }
+    race(&store).await;
+}
+
+fn below(random: &mut SessionRandom, bound: u64) -> u64 {
+    random.next_u64() % bound
+}
+
+/// One key as it should be.
+#[derive(Default)]
+struct Model {
+    stored: Option<(Record, Option<Arc<Answer>>)>,
+    leases: Vec<Lease>,
+    /// Grows by one with each step.
+    now: u64,
+    history: Vec<String>,
+}
+
+impl Model {
+    async fn step<S: Store>(
+        &mut self,
+        store: &S,
+        key: &Key,
+        step: usize,
+        random: &mut SessionRandom,
+    ) {
+        self.now += 1;
+        let takeovers = [Takeover::Refuse, Takeover::Rerun, Takeover::Resume];
+        let over = |random: &mut SessionRandom, one_in| match below(random, one_in) {
+            0 => OVER,
+            _ => LONG,
+        };
+        let config = ClaimConfig {
+            lease: over(random, 3),
+            keep: over(random, 8),
+            takeover: takeovers[below(random, 3) as usize],
+        };
+        if self.leases.is_empty() || below(random, 2) == 0 {
+            let owner = (u128::from(below(random, 3)) << 100) + u128::from(self.now / 4);
+            let fingerprint = Fingerprint([below(random, 5).min(1) as u8; 32]);
+            self.claim(store, key, owner, fingerprint, &config).await;
+        } else {
+            let lease = self.leases[below(random, self.leases.len() as u64) as usize];
+            let change = match below(random, 6) {
+                0 => Change::Renew,
+                1 => Change::Checkpoint(below(random, 4) as u32 + 1),
+                2 | 3 => Change::Complete(Arc::new(answer(step))),
+                4 => Change::Release,
+                _ => Change::GiveUp,
+            };
+            self.write(store, key, &lease, change, &config).await;
+        }
+    }
+
+    async fn claim<S: Store>(
+        &mut self,
+        store: &S,
+        key: &Key,
+        owner: u128,
+        fingerprint: Fingerprint,
+        config: &ClaimConfig,
+    ) {
+        self.history.push(format!(
+            "claim by {owner:x} of {:?}, {config:?}",
+            fingerprint.0[0]
+        ));
+        let stored = self.stored.as_ref().map(|(record, _)| record);
+        let now = Instant::from_nanos(self.now);
+        let (expected, change) = Record::claim(stored, now, config, owner, fingerprint);
+        let answer = self.stored.as_ref().and_then(|(_, answer)| answer.clone());
+        if let Some(record) = change {
+            self.stored = Some((record, None));
+        }
+        let claimed = match store.claim(key, owner, fingerprint, config).await {
+            Ok(claimed) => claimed,
+            Err(error) => self.fail(&error),
+        };
+        let alike = match (&expected, &claimed) {
+            (
+                Claim::Run {
+                    lease,
+                    step,
+                    repeated,
+                },
+                Claimed::Run {
+                    lease: got,
+                    step: got_step,
+                    repeated: got_repeated,
+                },
+            ) => {
+                self.leases.push(*got);
+                (lease.owner, lease.fence, step, repeated)
+                    == (got.owner, got.fence, got_step, got_repeated)
+            }
+            (Claim::Replay, Claimed::Replay(got)) => answer.as_deref() == Some(got),
+            (Claim::InFlight { .. }, Claimed::InFlight(left)) => LONG / 2 < *left && *left <= LONG,
+            (Claim::Mismatch, Claimed::Mismatch) | (Claim::Unknown, Claimed::Unknown) => true,
+            _ => false,
+        };
+        if !alike {
+            self.fail(&format!("{claimed:?} for {expected:?}"));
+        }
+    }
+
+    async fn write<S: Store>(
+        &mut self,
+        store: &S,
+        key: &Key,
+        lease: &Lease,
+        change: Change,
+        config: &ClaimConfig,
+    ) {
+        self.history
+            .push(format!("{change:?} by {lease:?}, {config:?}"));
+        let now = Instant::from_nanos(self.now);
+        let made = self
+            .stored
+            .as_ref()
+            .map(|(record, _)| change.make(record, now, lease, config));
+        let written = store.write(key, lease, change.clone(), config).await;
+        match (made, written) {
+            (Some(Ok((record, lease))), Ok(got))
+                if (lease.owner, lease.fence) == (got.owner, got.fence) =>
+            {
+                let answer = match change {
+                    Change::Complete(answer) => Some(answer),
+                    _ => None,
+                };
+                self.stored = Some((record, answer));
+            }
+            (None | Some(Err(_)), Err(WriteError::Lost)) => {}
+            (made, written) => self.fail(&format!("{written:?} for {made:?}")),
+        }
+    }
+
+    fn fail(&self, what: &dyn std::fmt::Display) -> ! {
+        panic!("{what}\nafter\n{}", self.history.join("\n"));
+    }
+}
+
+/// An answer with what is easily lost: fields of one name, bytes that are no text, trailers.
+fn answer(step: usize) -> Answer {
+    let mut headers = HeaderMap::new();
+    for value in [&b"a"[..], b"b", b"\xff\t"] {
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            headers.append("x-several", value);
+        }
+    }
+    headers.insert("x-step", HeaderValue::from(step));
+    Answer {
+        status: StatusCode::CREATED,
+        trailers: step.is_multiple_of(2).then(|| headers.clone()),
+        headers,
+        body: (!step.is_multiple_of(3)).then(|| Bytes::from(vec![step as u8; step % 300])),
+    }
+}
+
+/// Of many that claim one key at once, one runs.
+async fn race<S: Store>(store: &Arc<S>) {
+    let key = Key([255; 32]);
+    let tasks = (0..64).map(|owner| {
+        let store = Arc::clone(store);
+        tokio::spawn(async move {
+            let (config, print) = (ClaimConfig::DEFAULT, Fingerprint([0; 32]));
+            store
+                .claim(&key, owner, print, &config)
+                .await
+                .map_err(|error| error.to_string())
+        })
+    });
+    let claims = join_all(tasks).await;
+    let (mut runs, mut waits) = (0, 0);
+    for claim in claims {
+        match claim {
+            Ok(Ok(Claimed::Run { .. })) => runs += 1,
+            Ok(Ok(Claimed::InFlight(_))) => waits += 1,
+            other => panic!("{other:?} for a key that is claimed by 64 at once"),
+        }
+    }
+    assert_eq!((runs, waits), (1, 63), "of 64 claims of one key one runs");
+}
