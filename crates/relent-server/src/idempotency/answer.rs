@@ -93,6 +93,22 @@ impl Answer {
         }
     }
 
+    /// An answer of these parts, as they are.
+    #[must_use]
+    pub const fn from_parts(
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Option<Bytes>,
+        trailers: Option<HeaderMap>,
+    ) -> Self {
+        Self {
+            status,
+            headers,
+            body,
+            trailers,
+        }
+    }
+
     /// The response that a duplicate gets, with `Idempotent-Replayed: true`; `None` if the body is not
     /// there.
     #[must_use]
