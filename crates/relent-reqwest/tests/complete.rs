@@ -7,6 +7,8 @@
     reason = "tests may panic"
 )]
 
+mod http2;
+
 use std::error::Error as StdError;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use bytes::Bytes;
 use http::{Method, Request, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty};
+use http2::frame;
 use hyper_util::client::legacy::Client as Legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -183,14 +186,6 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
         bytes.push(u8::try_from(text.len()).unwrap());
         bytes.extend(text.as_bytes());
     }
-    bytes
-}
-
-fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
-    bytes.extend(id.to_be_bytes());
-    bytes.extend(payload);
     bytes
 }
 

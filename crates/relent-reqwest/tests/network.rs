@@ -1,12 +1,15 @@
 //! Every way a real connection fails, told apart (design rule 2).
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
+mod http2;
+
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dns_lookup::LookupError;
+use http2::frame;
 use relent_core::{Cause, Failure, Kind, Network};
 use relent_reqwest::dns::Resolver;
 use relent_reqwest::network::classify;
@@ -406,15 +409,6 @@ const HEADERS: u8 = 1;
 const NO_ERROR: u32 = 0;
 const INTERNAL_ERROR: u32 = 2;
 const REFUSED_STREAM: u32 = 7;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = length[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
 
 fn go_away(last_stream: u32, code: u32) -> Vec<u8> {
     let payload = [last_stream.to_be_bytes(), code.to_be_bytes()].concat();

@@ -2,8 +2,11 @@
 //! tunnel, TLS that ends without saying so (design rule 2).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
+mod http2;
+
 use std::sync::Arc;
 
+use http2::frame;
 use relent_core::{Cause, Failure, Kind, Network};
 use relent_reqwest::network::classify;
 use relent_reqwest::recipe;
@@ -36,15 +39,6 @@ const SETTINGS: u8 = 4;
 const GO_AWAY: u8 = 7;
 const HEADERS: u8 = 1;
 const END_STREAM_AND_HEADERS: u8 = 5;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = length[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
 
 /// Reads frames up to the next head of a request.
 async fn read_request(stream: &mut TcpStream) {

@@ -180,9 +180,11 @@ fn transaction(
     replies: &mut Vec<Reply>,
 ) -> rusqlite::Result<()> {
     let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // In the order in which they came, from the end.
+    jobs.reverse();
     while !jobs.is_empty() {
         let mut savepoint = transaction.savepoint()?;
-        replies.extend(jobs.remove(0)(Ok(&mut savepoint)));
+        replies.extend(jobs.pop().and_then(|job| job(Ok(&mut savepoint))));
         savepoint.commit()?;
     }
     transaction.commit()
