@@ -472,7 +472,13 @@ impl Outbound {
                 let until = self.line.held_until(id).unwrap_or(Instant::MAX);
                 return Answer::Wait(until.max(later_by(now, 1)), holding);
             }
-            Holding::RequestRate => (later_by(asking.last_start, 1), self.slot_of(now, id)),
+            Holding::RequestRate => {
+                // Those before it may be futures that nobody polls, and their slots may be far apart.
+                let each = FALLBACK_AHEAD.saturating_mul(self.line.ahead(id));
+                let fallback = later_by(now, FALLBACK.saturating_add(each));
+                let slot = self.slot_of(now, id);
+                (later_by(asking.last_start, 1), slot.min(fallback))
+            }
             Holding::Gate => {
                 // The more wait, the less often each of them looks after itself.
                 let each = FALLBACK_EACH.saturating_mul(self.line.len() as u64);
@@ -758,10 +764,12 @@ impl Outbound {
 /// How long an offer stands, in nanoseconds: enough for a runtime that is late, and little beside what
 /// a gate or a rate lets anybody wait for.
 const OFFER: u64 = 100_000_000;
-/// When somebody who should be woken looks after itself, in nanoseconds: after this, and so much more
-/// for each who waits.
+/// When somebody who should be woken looks after itself, in nanoseconds: after this, and so much more for each
+/// who waits, if the gate has parked it, or for each who is before it in the queue. So those who wait look at
+/// most 10,000 times a second, and those who are queued at most 100 times for each e-fold of their number.
 const FALLBACK: u64 = 1_000_000_000;
 const FALLBACK_EACH: u64 = 100_000;
+const FALLBACK_AHEAD: u64 = 10_000_000;
 
 /// Whether a lookout has not come when it was to.
 const fn is_overdue(at: Instant, now: Instant) -> bool {

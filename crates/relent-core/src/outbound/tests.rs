@@ -3,6 +3,7 @@
 mod model;
 mod reload;
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -392,6 +393,72 @@ fn an_offer_that_is_not_taken_passes_on() {
     // The one who was asleep stands in the line again when it asks.
     assert_eq!(waits(there.again(at(300), &asleep)), at(400));
     let _permit = starts(there.again(at(400), &asleep));
+}
+
+/// Slots may be far apart, and those in front of it may be futures that nobody polls.
+#[test]
+fn whoever_queues_behind_some_that_are_asleep_finds_them_out_within_two_seconds() {
+    let mut there = There::paced(0.1, 1);
+    let caller = there.caller(at(0));
+    let _permit = starts(there.ask(at(0), &caller));
+    let asleep: Vec<_> = (0..3).map(|_| there.waits(at(0)).0.id).collect();
+    let (awake, mut until) = there.waits(at(0));
+    let permit = loop {
+        match there.again(until, &awake) {
+            Answer::Start(permit) => break permit,
+            answer => until = waits(answer),
+        }
+    };
+    // Its own slot, if all before it took theirs, were at 40 s.
+    let slot = at(10_000);
+    assert!(permit.started() >= slot);
+    assert!(permit.started() < later_by(slot, 2000 * MILLI), "{permit:?}");
+    assert_eq!(there.outbound.waiting(), asleep.len());
+}
+
+/// What each does for itself may not become a storm.
+#[test]
+fn a_hundred_thousand_that_queue_look_no_more_than_a_thousand_times_a_second() {
+    for limit in [0.1, 1.0, 100.0, 2000.0] {
+        let mut there = There::paced(limit, 1);
+        let caller = there.caller(at(0));
+        let _permit = starts(there.ask(at(0), &caller));
+        let mut looks = BTreeSet::new();
+        let mut callers = BTreeMap::new();
+        for _ in 0..100_000 {
+            let caller = Asking {
+                longest: Duration::MAX,
+                ..there.caller(at(0))
+            };
+            let until = waits(there.ask(at(0), &caller));
+            looks.insert((until, caller.id));
+            callers.insert(caller.id, (caller, until));
+        }
+        let mut count = 0;
+        let mut went = 0;
+        while let Some((now, id)) = looks.pop_first().filter(|(now, _)| *now < at(20_000)) {
+            let mut asks = Vec::from([id]);
+            while let Some(id) = asks.pop() {
+                count += 1;
+                let (caller, until) = &mut callers.get_mut(&id).unwrap();
+                looks.remove(&(*until, id));
+                match there.again(now, caller) {
+                    Answer::Start(_permit) => went += 1,
+                    answer => {
+                        *until = waits(answer);
+                        looks.insert((*until, id));
+                    }
+                }
+                asks.extend(there.outbound.take_woken());
+            }
+        }
+        assert!(went >= (20.0 * limit) as u64 - 1, "{went} at {limit}/s");
+        // Two looks for each that goes, and what each does for itself.
+        let most = 2 * went + 20 * 1000;
+        assert!(count <= most, "{count} looks at {limit}/s, {went} went");
+        // Where slots come quickly, nobody looks before its own.
+        assert!(limit < 100.0 || count <= 2 * went + 2, "{count} looks");
+    }
 }
 
 #[test]
