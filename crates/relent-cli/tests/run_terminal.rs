@@ -273,7 +273,9 @@ fn a_job_in_the_background_stops_until_fg() {
 #[test]
 fn a_question_on_the_terminal_gets_through_when_stdin_is_a_pipe() {
     let mut session = Session::start(&["sh", "-i", "-m"]);
-    let script = "read a </dev/tty; read b; echo \"$a and $b\"";
+    // What is piped comes first: each process of a pipeline gives the terminal to its group when it starts,
+    // and one that starts late would take it back from the command.
+    let script = "read b; read a </dev/tty; echo \"$a and $b\"";
     session.types(&format!(
         "echo piped | {}\n",
         typed(&["--max-retries", "3"], script)
