@@ -227,11 +227,7 @@ impl Backoff {
         let phases = self.phases();
         let mut index = 0;
         while index < phases.len() {
-            longest = match (longest, phases[index].backoff.first()) {
-                (Some(one), Some(other)) if one.as_nanos() >= other.as_nanos() => Some(one),
-                (one, None) => one,
-                (_, other) => other,
-            };
+            longest = longer(longest, phases[index].backoff.first());
             index += 1;
         }
         longest
@@ -250,8 +246,32 @@ impl Backoff {
         }
     }
 
-    /// Whether the wait grows without end, so that a ceiling is called for.
+    /// The longest wait that it says itself, in a schedule or as a first delay; of a chain that of all phases.
+    pub(crate) const fn longest_named(&self) -> Option<Duration> {
+        let mut longest = self.longest_first();
+        let delays = match self {
+            Self::Schedule { delays } => delays.as_slice(),
+            _ => &[],
+        };
+        let mut index = 0;
+        while index < delays.len() {
+            longest = longer(longest, Some(delays[index]));
+            index += 1;
+        }
+        let phases = self.phases();
+        index = 0;
+        while index < phases.len() {
+            longest = longer(longest, phases[index].backoff.longest_named());
+            index += 1;
+        }
+        longest
+    }
+
+    /// Whether the wait grows without end, so that a ceiling is called for: a chain does by its last phase.
     pub(crate) const fn grows(&self) -> bool {
+        if let Some(last) = self.phases().last() {
+            return last.backoff.grows();
+        }
         matches!(
             self,
             Self::Linear { .. }
@@ -375,6 +395,14 @@ impl Backoff {
             }
             Self::Chain { phases } => check_chain(phases.as_slice()),
         }
+    }
+}
+
+const fn longer(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(first), Some(second)) if first.as_nanos() >= second.as_nanos() => one,
+        (_, None) => one,
+        _ => other,
     }
 }
 

@@ -19,13 +19,13 @@ pub enum Ceiling {
     AfterJitter,
 }
 
-/// The ceiling of this backoff where nobody names one.
+/// The ceiling of this backoff where nobody names one: above no wait that it names itself.
 pub(crate) const fn default_max_delay(backoff: &Backoff) -> Option<Duration> {
     if !backoff.grows() {
         return None;
     }
-    match backoff.first() {
-        Some(first) if first.as_nanos() > DEFAULT_MAX_DELAY.as_nanos() => Some(first),
+    match backoff.longest_named() {
+        Some(named) if named.as_nanos() > DEFAULT_MAX_DELAY.as_nanos() => Some(named),
         _ => Some(DEFAULT_MAX_DELAY),
     }
 }

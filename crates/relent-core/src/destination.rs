@@ -10,17 +10,17 @@ use crate::budget::Budget;
 use crate::cooldown::Cooldown;
 use crate::failure::{Failure, Hop};
 use crate::gate::{Calm, Ended, Gate};
-use crate::hedge::Hedge;
+use crate::hedge::{Hedge, HedgeConfig};
 use crate::outbound::{Answer, Asking, Outbound, Permit};
 use crate::policy::Policy;
 use crate::random::{Draw, Random};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::time::{Instant, nanos};
 
 /// What the callers of one destination share.
 ///
-/// It has two parts, so that it stays cheap. Budget, cooldown and hedge are atomics, which every caller
-/// reads and writes directly. The [`Outbound`] (gate, request rate, throttle, and the line of those who wait)
+/// It has two parts, so that it stays cheap. Budget and cooldown are atomics, which every caller
+/// reads and writes directly. The [`Outbound`] (gate, request rate, throttle, hedges, and the line of those who wait)
 /// is reached through an [`Access`]: behind a lock where threads share it, plainly where one thread
 /// has it. While a gate is open and nothing fails, its requests and successes are atomics too, of which it is
 /// told a few times a second.
@@ -51,7 +51,6 @@ pub struct Destination<A> {
     budget: Budget,
     /// Whether the policy has a budget.
     budgeted: AtomicBool,
-    hedge: Option<Hedge>,
     cooldown: Cooldown,
     /// The policy's longest hint in nanoseconds: no cooldown lasts longer.
     longest: AtomicU64,
@@ -107,13 +106,12 @@ impl Access for Infallible {
 }
 
 impl<A> Destination<A> {
-    /// A destination with the budget and the hedge of the policy, if it has them, and this outbound, which is put into
-    /// its access by `share`.
+    /// A destination with the budget of the policy, if it has one, and this outbound, which is put into its access
+    /// by `share`.
     pub fn new(policy: &Policy, outbound: Outbound, share: impl FnOnce(Outbound) -> A) -> Self {
         Self {
             budget: policy.new_budget().unwrap_or_else(Budget::none),
             budgeted: AtomicBool::new(policy.budget().is_some()),
-            hedge: policy.new_hedge(),
             cooldown: Cooldown::new(),
             longest: AtomicU64::new(nanos(policy.max_hint())),
             quiet: AtomicBool::new(outbound.is_quiet()),
@@ -147,13 +145,6 @@ impl<A> Destination<A> {
         self
     }
 
-    /// Takes its hedge away, for a driver that shares it in a way of its own.
-    #[must_use]
-    pub fn take_hedge(mut self) -> (Self, Option<Hedge>) {
-        let hedge = self.hedge.take();
-        (self, hedge)
-    }
-
     /// The budget.
     #[inline]
     #[must_use]
@@ -167,12 +158,6 @@ impl<A> Destination<A> {
     #[inline]
     pub(crate) const fn repaid_budget(&self) -> &Budget {
         &self.budget
-    }
-
-    /// When an attempt there is joined by another, and what is remembered for it.
-    #[must_use]
-    pub const fn hedge(&self) -> Option<&Hedge> {
-        self.hedge.as_ref()
     }
 
     /// The cooldown.
@@ -211,7 +196,7 @@ impl<A> Destination<A> {
 impl<A: Access> Destination<A> {
     /// Goes by this policy from now on: its budget, gate, request rate and throttle keep what they have
     /// learnt, and whoever waits, waits by the new rules. See [`Outbound::set_policy`]. A budget that the
-    /// policy takes away is kept for one that comes later. The hedge stays as it is.
+    /// policy takes away is kept for one that comes later. [Hedges](Self::hedge) are those of each call's policy.
     ///
     /// It is one turn, so that of two policies at once one is in force with all that it has. `in_force` is
     /// called in the same turn, for what a driver keeps beside.
@@ -379,6 +364,11 @@ impl<A: Access> Destination<A> {
             });
             true
         });
+    }
+
+    /// What is remembered here for hedges that are made so: see [`Outbound::hedge`].
+    pub fn hedge(&self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
+        self.access.turn(|outbound, _| outbound.hedge(config))
     }
 
     /// Takes a slot if there is one now, for a hedge, which starts now or never.

@@ -22,6 +22,7 @@
 //!
 //! The value is pure: it holds no lock, waker or timer, and time and randomness are arguments.
 
+mod hedges;
 mod line;
 mod permit;
 
@@ -34,11 +35,14 @@ use crate::cooldown::Cooldown;
 use crate::decision::{Stop, StopReason};
 use crate::failure::Failure;
 use crate::gate::{Caller, Calm, Ended, Gate, Pass};
+use crate::hedge::{Hedge, HedgeConfig};
 use crate::policy::Policy;
 use crate::random::{Random, up_to};
 use crate::request_rate::RequestRate;
+use crate::sync::Arc;
 use crate::throttle::Throttle;
 use crate::time::{Instant, nanos, share_of};
+use hedges::Hedges;
 use line::Line;
 pub use permit::Permit;
 
@@ -102,7 +106,7 @@ impl Holding {
     }
 }
 
-/// The gate, the request rate, the throttle and the line of one destination in one process.
+/// The gate, the request rate, the throttle, the hedges and the line of one destination in one process.
 ///
 /// Budget and cooldown stand beside it, since they are read and written without a lock.
 ///
@@ -138,6 +142,7 @@ pub struct Outbound {
     gates: u16,
     rate: Option<RequestRate>,
     throttle: Option<Throttle>,
+    hedges: Hedges,
     line: Line,
     /// When [`settle`](Self::settle) next has something to do, at the earliest.
     due: Option<Instant>,
@@ -152,6 +157,7 @@ impl Outbound {
             gates: 0,
             rate: policy.new_request_rate(),
             throttle: policy.new_throttle(),
+            hedges: Hedges::default(),
             line: Line::default(),
             due: None,
         }
@@ -524,6 +530,13 @@ impl Outbound {
         };
         self.line.set_lookout(id, at);
         self.line.woken.push(id);
+    }
+
+    /// What is remembered here for hedges that are made so, by all callers whose policy has them: how long
+    /// successes take, and whether the last outcome was a refusal. One that is new, such as after a reload,
+    /// begins with what the others know. `None` for a configuration that no policy can have.
+    pub fn hedge(&mut self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
+        self.hedges.of(config)
     }
 
     /// Takes a slot for a hedge, which starts now or never: while the gate is open, no cooldown runs,

@@ -505,6 +505,36 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_whose_last_phase_grows_has_a_ceiling_above_what_it_names() {
+        let grows = Backoff::exponential(SECOND);
+        let ceiling = |backoff| Policy::builder(backoff).build().unwrap().max_delay();
+        assert_eq!(
+            ceiling(Backoff::None.then(3, grows.clone())),
+            Some(60 * SECOND)
+        );
+        for named in [
+            Backoff::constant(300 * SECOND),
+            Backoff::schedule([SECOND, 300 * SECOND]),
+        ] {
+            let chain = named.then(2, Backoff::None).then(1, grows.clone());
+            assert_eq!(ceiling(chain), Some(300 * SECOND));
+        }
+        // It is not the last that grows, and the wait ends.
+        for last in [Backoff::constant(SECOND), Backoff::elapsed(SECOND, 0.1)] {
+            assert_eq!(ceiling(grows.clone().then(3, last)), None);
+        }
+        // A rule's own is held to the same.
+        let rule = Rule {
+            backoff: Some(Backoff::None.then(1, grows)),
+            max_retries: Some(100),
+            ..Rule::on([Pattern::Any])
+        };
+        let policy = base().rule(rule).build().unwrap();
+        let source = policy.wait_source(policy.rules().first());
+        assert_eq!(source.max_delay, Some(60 * SECOND));
+    }
+
+    #[test]
     fn only_policies_that_look_at_the_time_need_it() {
         assert!(!base().build().unwrap().needs_time());
         assert!(base().max_elapsed(SECOND).build().unwrap().needs_time());

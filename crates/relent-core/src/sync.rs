@@ -1,5 +1,5 @@
 //! The atomics: the processor's own, or, where it has none of 64 bits, those of `portable-atomic`.
-//! Under `--cfg loom` they are loom's model of them.
+//! Under `--cfg loom` they are loom's model of them. And shared ownership, which needs them.
 
 #[cfg(all(not(loom), target_has_atomic = "64"))]
 pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
@@ -7,3 +7,8 @@ pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(all(not(loom), not(target_has_atomic = "64")))]
 pub(crate) use {core::sync::atomic::Ordering, portable_atomic::AtomicU64};
+
+#[cfg(target_has_atomic = "ptr")]
+pub(crate) use alloc::sync::Arc;
+#[cfg(not(target_has_atomic = "ptr"))]
+pub(crate) use portable_atomic_util::Arc;

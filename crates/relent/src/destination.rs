@@ -38,12 +38,7 @@ use crate::random::SessionRandom;
 pub struct Destination {
     pub(crate) core: relent_core::Destination<Locked>,
     policy: RwLock<Arc<Policy>>,
-    /// What is remembered for hedges, by how they are made.
-    hedges: Mutex<Vec<(HedgeConfig, Arc<Hedge>)>>,
 }
-
-/// The most of them: one for each policy that is used there, as far as its hedge differs.
-const MOST_HEDGES: usize = 16;
 
 /// The part of a destination that is decided under a lock.
 pub struct Locked {
@@ -99,12 +94,8 @@ impl Destination {
         let policy = policy.into();
         let outbound = Outbound::new(&policy);
         let core = relent_core::Destination::new(&policy, outbound, Locked::new);
-        // It is shared with the calls that run.
-        let (core, hedge) = core.take_hedge();
-        let hedge = policy.hedge().copied().zip(hedge.map(Arc::new));
         Self {
             core,
-            hedges: Mutex::new(hedge.into_iter().collect()),
             policy: RwLock::new(policy),
         }
     }
@@ -219,21 +210,7 @@ impl Destination {
     /// no policy can have.
     #[must_use]
     pub fn hedge(&self, config: &HedgeConfig) -> Option<Arc<Hedge>> {
-        let mut hedges = self.hedges.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, hedge)) = hedges.iter().find(|(made, _)| made == config) {
-            return Some(Arc::clone(hedge));
-        }
-        let known = hedges.iter().find(|(made, _)| made.learns());
-        // The others know at least whether it refused last.
-        let known = known.or(hedges.first());
-        let hedge = match known {
-            Some((_, known)) => Hedge::learning_from(config, known),
-            None => Hedge::new(config),
-        };
-        let hedge = Arc::new(hedge.ok()?);
-        hedges.truncate(MOST_HEDGES - 1);
-        hedges.insert(0, (*config, Arc::clone(&hedge)));
-        Some(hedge)
+        self.core.hedge(config)
     }
 
     /// The cooldown.

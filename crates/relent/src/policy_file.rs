@@ -70,10 +70,10 @@ pub struct NamedPolicy {
 /// attempt_timeout = "60s"
 /// attempt_room = "100ms"    # what an attempt needs before a limit
 /// cut_last_wait = true      # before a limit, so that one last attempt fits; false if absent
-/// max_delay = "32s"         # the ceiling; or "unlimited"
+/// max_delay = "32s"         # the ceiling; or "unlimited"; "60s" if absent and waits grow without end
 /// ceiling = "before_jitter" # or "after_jitter"
 /// jitter = "full"           # none, equal, proportional:0.5, additive:1s, additive:1ms..1s
-/// throttled_initial = "2s"  # the first delay after a throttled failure
+/// throttled_initial = "2s"  # the first delay after a throttled failure; not for none, slotted, schedule
 /// hint = "floor"            # replace, clamp, exact, ignore
 /// max_hint = "5m"
 /// hint_spread = 1           # share of a shared hint that the spread behind it may take; above 0

@@ -412,7 +412,10 @@ fn whoever_queues_behind_some_that_are_asleep_finds_them_out_within_two_seconds(
     // Its own slot, if all before it took theirs, were at 40 s.
     let slot = at(10_000);
     assert!(permit.started() >= slot);
-    assert!(permit.started() < later_by(slot, 2000 * MILLI), "{permit:?}");
+    assert!(
+        permit.started() < later_by(slot, 2000 * MILLI),
+        "{permit:?}"
+    );
     assert_eq!(there.outbound.waiting(), asleep.len());
 }
 

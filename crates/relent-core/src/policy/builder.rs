@@ -55,7 +55,9 @@ impl PolicyBuilder {
         self
     }
 
-    /// The most the backoff may be.
+    /// The most the backoff may be. Unless said otherwise it is 60 s, or the longest wait that the backoff
+    /// names itself if that is more, where waits grow without end: linear, exponential, Fibonacci, decorrelated,
+    /// and a chain whose last phase is one of these. Other backoffs have none. It holds for all phases of a chain.
     pub const fn max_delay(mut self, ceiling: Duration) -> Self {
         self.policy.max_delay = Some(ceiling);
         self
@@ -73,7 +75,11 @@ impl PolicyBuilder {
         self
     }
 
-    /// The first delay after a throttled failure, in place of the backoff's own (AWS).
+    /// The first delay after a throttled failure, in place of the backoff's own (AWS). It grows as the
+    /// backoff does, is not above `max_delay`, and does not reach a rule that has a backoff of its own.
+    ///
+    /// A backoff without a first delay (none, slotted, schedule, or a chain of only these) cannot have one:
+    /// such a policy does not build.
     pub const fn throttled_initial(mut self, initial: Duration) -> Self {
         self.policy.throttled_initial = Some(initial);
         self

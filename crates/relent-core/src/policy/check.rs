@@ -71,6 +71,16 @@ pub(super) const fn check(policy: &Policy) -> Result<(), PolicyError> {
     if let Err(error) = check_waits(&policy.backoff, policy.jitter, policy.max_delay) {
         return Err(error);
     }
+    if let Some(initial) = policy.throttled_initial
+        && policy.backoff.longest_first().is_none()
+    {
+        return Err(PolicyError::new(
+            "throttled_initial",
+            Found::Duration(initial),
+            "the backoff has no first delay that throttling could replace: use constant, linear, exponential, \
+             fibonacci, decorrelated or elapsed, or leave throttled_initial out",
+        ));
+    }
     if let (Some(initial), Some(ceiling)) = (policy.throttled_initial, policy.max_delay)
         && initial.as_nanos() > ceiling.as_nanos()
     {
@@ -296,11 +306,19 @@ mod tests {
 
     #[test]
     fn contradictory_policies_do_not_build() {
+        let throttled = |backoff| Policy::builder(backoff).throttled_initial(SECOND);
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 33] = [
+        let cases: [(PolicyBuilder, &str); 37] = [
             (base().max_delay(SECOND / 2), "max_delay"),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
+                "throttled_initial",
+            ),
+            (throttled(Backoff::None), "throttled_initial"),
+            (throttled(Backoff::slotted(SECOND)), "throttled_initial"),
+            (throttled(Backoff::schedule([SECOND])), "throttled_initial"),
+            (
+                throttled(Backoff::None.then(1, Backoff::schedule([SECOND]))),
                 "throttled_initial",
             ),
             (base().deadline(Duration::ZERO), "deadline"),
@@ -507,6 +525,8 @@ mod tests {
             chain(Backoff::schedule([SECOND; 2])),
             chain(Backoff::decorrelated(SECOND)),
             chain(Backoff::exponential(SECOND)).max_delay(2 * SECOND),
+            Policy::builder(Backoff::None.then(1, Backoff::constant(SECOND)))
+                .throttled_initial(SECOND),
             base().max_elapsed(SECOND).attempt_room(SECOND),
             rule(Some(SECOND + SECOND / 5), None),
             rule(None, Some(9)),

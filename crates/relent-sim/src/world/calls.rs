@@ -1,11 +1,12 @@
 //! The transport of the simulated callers: it makes requests, waits, starts attempts and says how they
 //! ended. [`relent_core::Call`] decides.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::{
-    Budget, Call, CallOptions, Cause, Decision, Destination, Entered, Environment, Failure, Hint,
-    HintSource, Holding, Instant, Next, Policy, Raced, Racer, Repeatable,
+    Budget, Call, CallOptions, Cause, Decision, Destination, Entered, Environment, Failure, Hedge,
+    Hint, HintSource, Holding, Instant, Next, Policy, Raced, Racer, Repeatable,
 };
 
 use super::{World, places};
@@ -50,6 +51,13 @@ impl Environment for Step<'_> {
 
     fn answer_by(&self) -> Instant {
         self.deadline
+    }
+}
+
+impl Step<'_> {
+    /// What hedges the attempts, if anything does.
+    fn hedge(&self) -> Option<Arc<Hedge>> {
+        self.destination.hedge(self.policy.hedge()?)
     }
 }
 
@@ -149,11 +157,11 @@ impl World<'_> {
     fn ask(&mut self, now: u64, index: u32) {
         let waited = self.clients[index].call.holding().is_some();
         let next = self.step(now, index, |call, step| {
-            match (call.next(step, Some(&index)), step.destination.hedge()) {
+            match (call.next(step, Some(&index)), step.hedge()) {
                 (Next::Start(leave), None) => Ok((call.begin(step, leave).1, None)),
                 // Hedges may join it.
                 (Next::Start(leave), Some(hedge)) => {
-                    let racer = call.begin_race(step, hedge, leave);
+                    let racer = call.begin_race(step, &hedge, leave);
                     Ok((racer.ends(), Some(racer)))
                 }
                 (next, _) => Err(next),
@@ -342,11 +350,9 @@ impl World<'_> {
 
     fn succeeded(&mut self, now: u64, index: u32, attempt: Key) {
         let racer = self.remove(now, attempt);
-        self.step(now, index, |call, step| {
-            match (racer, step.destination.hedge()) {
-                (Some(racer), Some(hedge)) => call.race_won(step, hedge, &racer, None),
-                _ => call.succeeded(step),
-            }
+        self.step(now, index, |call, step| match (racer, step.hedge()) {
+            (Some(racer), Some(hedge)) => call.race_won(step, &hedge, &racer, None),
+            _ => call.succeeded(step),
         });
         self.end(now, index, Some(Reply::Success));
     }
@@ -354,8 +360,8 @@ impl World<'_> {
     fn failed(&mut self, now: u64, index: u32, attempt: Key, failure: &Failure) {
         let racer = self.remove(now, attempt);
         let raced = self.step(now, index, |call, step| {
-            let hedge = step.destination.hedge()?;
-            Some(call.race_failed(step, hedge, &racer?, failure))
+            let hedge = step.hedge()?;
+            Some(call.race_failed(step, &hedge, &racer?, failure))
         });
         let failure = match raced {
             None => *failure,

@@ -77,10 +77,23 @@ fn the_documented_keys_are_the_keys() {
         .map(|(_, backoff)| format!("backoff{backoff}\njitter = \"none\""))
         .collect();
     assert_eq!(others.len(), 9);
+    let throttled = page
+        .lines()
+        .find(|line| line.starts_with("throttled_initial"));
     for other in others {
-        let page = page
+        let mut page = page
             .replace(written, &other)
             .replacen("jitter = \"full\"", "", 1);
+        // These have no first delay that throttling could replace.
+        let without = ["backoff = \"none\"", "backoff.slotted", "backoff.schedule"];
+        if without.iter().any(|kind| other.starts_with(kind)) {
+            let error = PolicyFile::parse(&page).unwrap_err().to_string();
+            assert!(
+                error.contains("throttled_initial is 2s"),
+                "{other}: {error}"
+            );
+            page = page.replacen(throttled.unwrap(), "", 1);
+        }
         PolicyFile::parse(&page).unwrap_or_else(|error| panic!("{other}: {error}"));
     }
 }

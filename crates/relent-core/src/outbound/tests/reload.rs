@@ -1,6 +1,7 @@
 //! A policy that is replaced while callers wait and attempts run.
 
 use super::*;
+use crate::hedge::HedgeConfig;
 use crate::policy::PolicyBuilder;
 
 fn gate() -> GateConfig {
@@ -288,4 +289,31 @@ fn who_is_parked_goes_when_the_gate_is_taken_away_and_who_comes_is_asked_by_a_ne
         let _permit = starts(there.again(now, caller));
     }
     assert_eq!(there.outbound.waiting(), 0);
+}
+
+/// A call keeps the policy that it began with, and with it its hedge; later ones have that of the new policy.
+#[test]
+fn rule_14_hedges_go_by_the_policy_of_their_call_and_know_what_was_learnt_before() {
+    let mut there = There::new(true, None);
+    let (old, new) = (HedgeConfig::percentile(0.5), HedgeConfig::percentile(0.9));
+    let before = there.outbound.hedge(&old).unwrap();
+    for millis in 1..=200 {
+        before.on_success(Duration::from_millis(millis));
+    }
+    there.reload(at(1000), policy().gate(gate()).hedge(new));
+    let after = there.outbound.hedge(&new).unwrap();
+    let delay = |hedge: &Hedge| hedge.delay().unwrap().as_millis();
+    assert!((95..=105).contains(&delay(&before)), "{before:?}");
+    assert!((175..=185).contains(&delay(&after)), "{after:?}");
+    let known = delay(&after);
+    // The calls that run and those that come later each have one, and it stays the same.
+    for (config, hedge) in [(old, before), (new, after)] {
+        assert!(Arc::ptr_eq(&there.outbound.hedge(&config).unwrap(), &hedge));
+    }
+    // A policy without hedges asks for none, and what is known is kept for one that comes later.
+    there.reload(at(2000), policy().gate(gate()));
+    let fixed = HedgeConfig::after(MOST);
+    let later = there.outbound.hedge(&fixed).unwrap();
+    assert_eq!(later.delay(), Some(MOST));
+    assert_eq!(delay(&there.outbound.hedge(&new).unwrap()), known);
 }
