@@ -146,6 +146,8 @@ pub struct Outbound {
     line: Line,
     /// When [`settle`](Self::settle) next has something to do, at the earliest.
     due: Option<Instant>,
+    /// Whom the cooldown holds until then has been spread again.
+    spread_again: Instant,
 }
 
 impl Outbound {
@@ -160,6 +162,7 @@ impl Outbound {
             hedges: Hedges::default(),
             line: Line::default(),
             due: None,
+            spread_again: Instant::ORIGIN,
         }
     }
 
@@ -202,7 +205,7 @@ impl Outbound {
         }
         cooldown.shorten(now, policy.max_hint());
         let end = now.saturating_add(cooldown.left(now));
-        self.line.hold_shorter(|asking, until| {
+        self.line.hold_again(|asking, until| {
             // It may be spread behind a cooldown that is over, and was longer.
             let spread = share_of(nanos(policy.max_hint()), asking.spread);
             match until <= later_by(end, spread) {
@@ -672,6 +675,7 @@ impl Outbound {
         while let Some(permit) = self.line.take_expired(now) {
             self.give_back(now, permit, random);
         }
+        self.stay_spread(now);
         while let Some((_, id)) = self.line.first_held().filter(|(until, _)| *until <= now)
             && let Some(asking) = self.line.asking(id)
         {
@@ -722,6 +726,27 @@ impl Outbound {
             }
             self.offer(now, asking.id, pass, random);
         }
+    }
+
+    /// Those whose cooldown ended while nobody looked, such as while the machine slept, stay spread as they were,
+    /// from now on: they would all go at once. Each is put off once, and by no more than it is late, so that
+    /// nobody starves where the driver is always late.
+    fn stay_spread(&mut self, now: Instant) {
+        let before = self.spread_again;
+        let first = self.line.first_held_after(before);
+        let Some(first) = first.filter(|first| now.nanos_since(*first) > FALLBACK) else {
+            return;
+        };
+        let mut last = now;
+        self.line.hold_again(|asking, until| {
+            if until <= before || until > now {
+                return until;
+            }
+            let again = later_by(now, until.nanos_since(first)).min(asking.last_start);
+            last = last.max(again);
+            again
+        });
+        self.spread_again = last;
     }
 
     #[inline]

@@ -176,12 +176,20 @@ impl Line {
         self.held.first().copied()
     }
 
+    /// Until when the first is held whom the cooldown holds for longer than this.
+    pub(super) fn first_held_after(&self, after: Instant) -> Option<Instant> {
+        let mut later = self.held.range((after, u64::MAX)..);
+        later
+            .find(|(until, _)| *until > after)
+            .map(|(until, _)| *until)
+    }
+
     pub(super) fn all_queued(&self) -> Vec<u64> {
         self.queue.values().copied().collect()
     }
 
-    /// Those whom the cooldown holds are held no longer than this.
-    pub(super) fn hold_shorter(&mut self, mut until: impl FnMut(&Asking, Instant) -> Instant) {
+    /// Those whom the cooldown holds are held until then.
+    pub(super) fn hold_again(&mut self, mut until: impl FnMut(&Asking, Instant) -> Instant) {
         for (before, id) in self.held.clone() {
             if let Some(asking) = self.asking(id) {
                 self.hold(&asking, until(&asking, before));

@@ -1,5 +1,6 @@
 //! The rules of those who wait, one by one; all of them together are a [model](model).
 
+mod clock_jump;
 mod model;
 mod reload;
 

@@ -1,0 +1,113 @@
+//! The clock jumps by hours, as when the machine slept and the clock did not.
+
+use super::*;
+use crate::budget::{Budget, BudgetConfig, Charge};
+
+const HOURS: u64 = 10 * 3600 * 1000;
+
+impl There {
+    /// All of them look at this time, as by timers that fire at once: who starts, and who gives up why.
+    fn look(&mut self, now: Instant, callers: &[Asking]) -> (Vec<u64>, Vec<StopReason>) {
+        let (mut started, mut stopped) = (Vec::new(), Vec::new());
+        for caller in callers {
+            match self.again(now, caller) {
+                Answer::Start(_permit) => started.push(caller.id),
+                Answer::Stop(stop) => stopped.push(stop.reason),
+                Answer::Wait(until, _) => assert!(until < later_by(now, 700_000 * MILLI)),
+                Answer::TooLate => {}
+            }
+        }
+        (started, stopped)
+    }
+}
+
+#[test]
+fn those_whom_a_cooldown_holds_stay_spread_when_the_clock_has_jumped() {
+    let mut there = There::new(true, None);
+    there.cool(at(1000), 60_000);
+    let mut held: Vec<_> = (0..100)
+        .map(|part| {
+            there.random = Draw::at(f64::from(part) / 100.0);
+            there.waits(at(1000))
+        })
+        .collect();
+    held.sort_by_key(|(_, until)| *until);
+    let now = at(1000 + HOURS);
+    let callers: Vec<_> = held.iter().map(|(caller, _)| *caller).collect();
+    let (started, _) = there.look(now, &callers);
+    assert_eq!(
+        started,
+        [held[0].0.id],
+        "they were to go one after the other"
+    );
+    // Each goes as long after the first as it was to.
+    let first = held[0].1;
+    for (caller, until) in &held[1..] {
+        let again = later_by(now, until.nanos_since(first));
+        let early = Instant::from_nanos(again.as_nanos() - 1);
+        assert!(matches!(there.again(early, caller), Answer::Wait(..)));
+        let _permit = starts(there.again(again, caller));
+    }
+}
+
+/// One that looks each two seconds is always late, and nobody starves by that.
+#[test]
+fn nobody_whom_a_cooldown_held_is_put_off_twice() {
+    let mut there = There::new(true, None);
+    there.cool(at(1000), 10_000);
+    let held: Vec<_> = (0..100)
+        .map(|part| {
+            there.random = Draw::at(f64::from(part) / 100.0);
+            there.waits(at(1000))
+        })
+        .collect();
+    let mut waiting: Vec<_> = held.iter().map(|(caller, _)| *caller).collect();
+    let last = held.iter().map(|(_, until)| *until).max().unwrap();
+    let mut now = at(1000);
+    while !waiting.is_empty() {
+        now = later_by(now, 2000 * MILLI);
+        let (started, _) = there.look(now, &waiting);
+        waiting.retain(|caller| !started.contains(&caller.id));
+        assert!(now < later_by(last, 5000 * MILLI), "{} left", waiting.len());
+    }
+}
+
+#[test]
+fn whom_a_closed_gate_has_parked_gives_up_after_a_jump_and_one_probe_goes() {
+    let (mut there, closed) = There::closed();
+    let parked: Vec<_> = (0..1000).map(|_| there.waits(closed).0).collect();
+    let (started, stopped) = there.look(later_by(closed, HOURS * MILLI), &parked);
+    assert!(started.len() <= 1, "{} go", started.len());
+    assert_eq!(started.len() + stopped.len(), parked.len());
+    assert!(stopped.iter().all(|reason| *reason == StopReason::Gate));
+}
+
+#[test]
+fn a_request_rate_lets_its_burst_go_after_a_jump_and_no_more() {
+    let mut there = There::paced(10.0, 5);
+    for _ in 0..5 {
+        let caller = there.caller(at(0));
+        let _permit = starts(there.ask(at(0), &caller));
+    }
+    let queued: Vec<_> = (0..1000).map(|_| there.waits(at(0)).0).collect();
+    let now = at(HOURS);
+    assert_eq!(there.look(now, &queued).0.len(), 5);
+    let rest = there.outbound.queued();
+    assert_eq!(rest, 995, "the others wait for their slots");
+}
+
+#[test]
+fn a_budget_has_no_more_after_a_jump_than_it_holds() {
+    let config = BudgetConfig {
+        per_second: 10.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let budget = Budget::new(&config).unwrap();
+    while budget.withdraw(at(1000), Charge::Ordinary).is_some() {}
+    assert!(
+        budget
+            .withdraw(at(1000 + HOURS), Charge::Ordinary)
+            .is_some()
+    );
+    assert!(budget.balance() < config.capacity, "{}", budget.balance());
+}
