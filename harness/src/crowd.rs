@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use relent_sim::{Arrivals, Metrics, Observed, RequestOutcome, Scenario};
 
+use crate::agreement::{self, Share};
 use crate::case::Case;
 use crate::clock::{Lag, Lateness, machine_time, wall_clock};
-use crate::verdict::{self, Share};
 use crate::wire::{AttemptRecord, Said};
 
 /// The most client processes of the machine. Where a scenario has more, each of them has the clients
@@ -49,7 +49,7 @@ impl Measured {
     /// Whether the machine disturbed the run, so that what depends on time says nothing.
     #[must_use]
     pub fn disturbed(&self) -> bool {
-        verdict::disturbed(self.machine, self.share)
+        agreement::disturbed(self.machine, self.share)
     }
 }
 

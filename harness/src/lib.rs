@@ -7,14 +7,15 @@
 //! [`relent_sim::Observed`]). So simulated and measured differ in the medium: sockets, timers, HTTP,
 //! the scheduler, and the drivers around the decisions.
 
+pub mod agreement;
 pub mod case;
 pub mod clients;
 pub mod clock;
 pub mod compare;
+
 pub mod crowd;
 pub mod form;
 pub mod records;
 pub mod server;
 pub mod stdin;
-pub mod verdict;
 pub mod wire;

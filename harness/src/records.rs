@@ -104,8 +104,8 @@ mod tests {
     use relent_sim::Observed;
 
     use super::*;
+    use crate::agreement::Share;
     use crate::clock::{Lag, Lateness};
-    use crate::verdict::Share;
 
     const SEED: u64 = 3;
 

@@ -10,12 +10,12 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{LazyLock, RwLock};
 
+use relent_harness::agreement::{Agreement, judge};
 use relent_harness::case::Case;
 use relent_harness::compare::{Comparison, compare, simulate, table};
 use relent_harness::crowd::{Measured, measure};
 use relent_harness::form::Form;
 use relent_harness::records::contradictions;
-use relent_harness::verdict::{Verdict, judge};
 use relent_sim::{Arrivals, Metrics};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sockets");
@@ -84,7 +84,7 @@ fn play(
     simulated_policy: &str,
     change: impl Fn(&mut Case),
     differs: impl Fn(&Run) -> Option<String>,
-) -> (Verdict, String) {
+) -> (Agreement, String) {
     let mut seed = 1;
     loop {
         let simulated = simulated(scenario, simulated_policy, seed);
@@ -117,7 +117,7 @@ fn play(
         let (late, share) = (run.measured.late, run.measured.share);
         let verdict = judge(late.loops, run.measured.machine, share, differs(&run));
         match verdict {
-            Verdict::Disturbed(what) if seed < TRIES => {
+            Agreement::Disturbed(what) if seed < TRIES => {
                 say(&format!("disturbed, so it is made again: {what}\n{text}"));
                 seed += 1;
             }
@@ -151,18 +151,18 @@ fn report_disturbed(what: &str, text: &str) {
 /// The test passes if the run agrees, and is reported if the machine disturbed it.
 fn agrees(scenario: &str, policy: &str, differs: impl Fn(&Run) -> Option<String>) {
     match play(scenario, policy, |_| {}, differs) {
-        (Verdict::Agrees, _) => {}
-        (Verdict::Differs(what), text) => panic!("{what}\n{text}"),
-        (Verdict::Disturbed(what), text) => report_disturbed(&what, &text),
+        (Agreement::Agrees, _) => {}
+        (Agreement::Differs(what), text) => panic!("{what}\n{text}"),
+        (Agreement::Disturbed(what), text) => report_disturbed(&what, &text),
     }
 }
 
 /// The test passes if the planted defect is found, and is reported if the machine disturbed the run.
 fn is_found(scenario: &str, policy: &str, plant: impl Fn(&mut Case)) {
     match play(scenario, policy, plant, telling) {
-        (Verdict::Agrees, text) => panic!("the planted defect was not found\n{text}"),
-        (Verdict::Differs(_), _) => {}
-        (Verdict::Disturbed(what), text) => report_disturbed(&what, &text),
+        (Agreement::Agrees, text) => panic!("the planted defect was not found\n{text}"),
+        (Agreement::Differs(_), _) => {}
+        (Agreement::Disturbed(what), text) => report_disturbed(&what, &text),
     }
 }
 

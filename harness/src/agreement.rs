@@ -23,7 +23,7 @@ pub struct Share {
 
 /// What a run says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum Agreement {
     /// It is one that the simulator might have given.
     Agrees,
     /// It is not, and nothing but the project is the reason.
@@ -46,14 +46,14 @@ pub fn disturbed(machine: Lag, share: Share) -> bool {
 /// Event loops that are usually late although the machine was not are a difference of their own: the
 /// simulator knows no code that blocks.
 #[must_use]
-pub fn judge(loops: Lag, machine: Lag, share: Share, differs: Option<String>) -> Verdict {
+pub fn judge(loops: Lag, machine: Lag, share: Share, differs: Option<String>) -> Agreement {
     match (differs, disturbed(machine, share)) {
-        (Some(what), true) => Verdict::Disturbed(what),
-        (Some(what), false) => Verdict::Differs(what),
+        (Some(what), true) => Agreement::Disturbed(what),
+        (Some(what), false) => Agreement::Differs(what),
         (None, false) if loops.usual > BUSY => {
-            Verdict::Differs("event loops are late, and others are not the reason".to_owned())
+            Agreement::Differs("event loops are late, and others are not the reason".to_owned())
         }
-        (None, _) => Verdict::Agrees,
+        (None, _) => Agreement::Agrees,
     }
 }
 
@@ -82,13 +82,13 @@ mod tests {
     fn measured_lateness_alone_decides_whether_a_run_was_disturbed() {
         let what = || "1.96 attempts".to_owned();
         for (machine, verdict) in [
-            (ON_TIME, Verdict::Differs(what())),
-            (LATE, Verdict::Disturbed(what())),
-            (STOOD_STILL, Verdict::Disturbed(what())),
+            (ON_TIME, Agreement::Differs(what())),
+            (LATE, Agreement::Disturbed(what())),
+            (STOOD_STILL, Agreement::Disturbed(what())),
         ] {
             assert_eq!(disturbed(machine, SHARED), machine != ON_TIME);
             assert_eq!(judge(machine, machine, SHARED, Some(what())), verdict);
-            assert_eq!(judge(machine, machine, SHARED, None), Verdict::Agrees);
+            assert_eq!(judge(machine, machine, SHARED, None), Agreement::Agrees);
         }
     }
 
@@ -96,10 +96,10 @@ mod tests {
     fn a_loop_that_is_late_on_a_machine_that_is_not_is_a_difference() {
         assert!(matches!(
             judge(LATE, ON_TIME, SHARED, None),
-            Verdict::Differs(_)
+            Agreement::Differs(_)
         ));
         let differs = judge(LATE, ON_TIME, SHARED, Some("goodput".to_owned()));
-        assert_eq!(differs, Verdict::Differs("goodput".to_owned()));
+        assert_eq!(differs, Agreement::Differs("goodput".to_owned()));
     }
 
     #[test]
