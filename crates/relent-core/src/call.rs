@@ -13,7 +13,9 @@
 
 mod admission;
 mod hedging;
+mod leaving;
 mod outcome;
+mod place;
 mod recording;
 
 use alloc::boxed::Box;
@@ -31,8 +33,9 @@ use crate::repeatable::Repeatable;
 use crate::session::Session;
 use crate::time::Instant;
 use crate::trace::Trace;
-pub use admission::{Entered, Leave, Next, Place};
+pub use admission::{Leave, Next};
 pub use hedging::Racer;
+pub use place::{Entered, Place};
 use recording::Extras;
 
 /// When a call begins whose clock has not been read.

@@ -3,10 +3,10 @@
 use core::mem;
 use core::time::Duration;
 
-use super::{Attempt, Call, Environment, NOT_YET, repaid};
+use super::place::{Entered, Place, Stage};
+use super::{Attempt, Call, Environment, NOT_YET};
 use crate::decision::{Stop, StopReason};
 use crate::destination::{Access, Destination};
-use crate::failure::Failure;
 use crate::gate::Ended;
 use crate::outbound::{Answer, Asking, Holding, Permit};
 use crate::time::Instant;
@@ -71,70 +71,6 @@ impl Leave {
     pub(super) const fn use_up(self) -> Instant {
         self.at
     }
-}
-
-/// The room that a [`Call`] takes for where it stands at its destination: `()` for a call without one,
-/// which has neither room nor instructions for it (design rule 10), else `Option<Entered>`.
-pub trait Place: Default + sealed::Sealed {
-    /// Where it stands, once it has been there.
-    #[doc(hidden)]
-    fn get(&self) -> Option<&Entered>;
-
-    /// The same, to be changed.
-    #[doc(hidden)]
-    fn slot(&mut self) -> Option<&mut Option<Entered>>;
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for () {}
-    impl Sealed for Option<super::Entered> {}
-}
-
-impl Place for () {
-    #[inline]
-    fn get(&self) -> Option<&Entered> {
-        None
-    }
-
-    #[inline]
-    fn slot(&mut self) -> Option<&mut Option<Entered>> {
-        None
-    }
-}
-
-impl Place for Option<Entered> {
-    #[inline]
-    fn get(&self) -> Option<&Entered> {
-        self.as_ref()
-    }
-
-    #[inline]
-    fn slot(&mut self) -> Option<&mut Option<Entered>> {
-        Some(self)
-    }
-}
-
-/// Where a call stands at a destination that it has come to.
-#[derive(Debug)]
-pub struct Entered {
-    /// Its number there.
-    id: u64,
-    stage: Stage,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Nobody had to ask so far (design rule 10).
-    Unasked,
-    /// The next attempt has yet to ask.
-    Outside,
-    /// This holds it back, since then.
-    Waiting(Holding, Instant),
-    /// The attempt may start, or runs.
-    Permitted(Permit),
-    /// It has given up, for this reason, and may come back then; [`Instant::MAX`] if nothing says when.
-    Stopped(StopReason, Instant),
 }
 
 impl<L: Place> Call<'_, L> {
@@ -469,29 +405,6 @@ impl<L: Place> Call<'_, L> {
         self.end_stage(environment, Ended::Unknown);
     }
 
-    /// What holds the next attempt back.
-    #[must_use]
-    pub fn holding(&self) -> Option<Holding> {
-        self.holding_since().map(|(holding, _)| holding)
-    }
-
-    fn holding_since(&self) -> Option<(Holding, Instant)> {
-        match self.place.get()?.stage {
-            Stage::Waiting(holding, since) => Some((holding, since)),
-            _ => None,
-        }
-    }
-
-    fn stand(&mut self, stage: Stage) {
-        if let Some(slot) = self.place.slot() {
-            match slot {
-                Some(entered) => entered.stage = stage,
-                // It was refused when it came.
-                None => *slot = Some(Entered { id: 0, stage }),
-            }
-        }
-    }
-
     /// The call comes to its destination for the first time, and its retries are turned off: the gate hears
     /// of the request all the same.
     #[inline(never)]
@@ -502,117 +415,6 @@ impl<L: Place> Call<'_, L> {
             *slot = Some(Entered { id, stage });
         }
         environment.on_budget();
-    }
-
-    /// The destination answered, whatever is made of it.
-    #[inline]
-    pub fn answered<E: Environment<Place = L>>(&mut self, environment: &E) {
-        if environment.destination().is_some() && !self.has_left() && !self.end_calmly(environment)
-        {
-            self.end_there(environment, Ended::Answered);
-        }
-    }
-
-    /// The attempt that succeeded is only counted, if it is calm at the destination.
-    #[inline(never)]
-    fn end_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
-        if let (Some(destination), Some(Some(entered))) =
-            (environment.destination(), self.place.slot())
-            && let Stage::Permitted(permit) = &entered.stage
-            && permit.has_begun()
-            && destination.may_be_calm()
-            && destination.answered_calmly(environment.now(), permit)
-        {
-            entered.stage = Stage::Outside;
-            return true;
-        }
-        false
-    }
-
-    /// The running attempt is over, or the call goes away.
-    #[inline]
-    pub(super) fn end_stage<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
-        if !self.has_left() {
-            self.end_there(environment, ended);
-        }
-    }
-
-    /// Whether its destination knows nothing of it that it would have to end.
-    #[inline]
-    pub(super) fn has_left(&self) -> bool {
-        match self.place.get() {
-            None => true,
-            Some(entered) => matches!(
-                entered.stage,
-                Stage::Unasked | Stage::Outside | Stage::Stopped(..)
-            ),
-        }
-    }
-
-    #[inline(never)]
-    fn end_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
-        let before = self.holding_since();
-        self.leave_there(environment, ended);
-        self.tell_admission(environment, before, None);
-    }
-
-    fn leave_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
-        let (Some(destination), Some(Some(entered))) =
-            (environment.destination(), self.place.slot())
-        else {
-            return;
-        };
-        if let Stage::Stopped(..) | Stage::Unasked = entered.stage {
-            return;
-        }
-        match mem::replace(&mut entered.stage, Stage::Outside) {
-            Stage::Waiting(by, _) => {
-                let held = by == Holding::Cooldown;
-                destination.leave(entered.id, held, || environment.now());
-            }
-            Stage::Permitted(permit) if permit.has_begun() => {
-                destination.ended(environment.now(), permit, ended);
-            }
-            Stage::Permitted(permit) => destination.cancel(environment.now(), permit),
-            Stage::Outside | Stage::Unasked | Stage::Stopped(..) => {}
-        }
-    }
-
-    #[inline(never)]
-    pub(super) fn failed_there<E: Environment<Place = L>>(
-        &mut self,
-        environment: &E,
-        now: Instant,
-        failure: &Failure,
-    ) {
-        let Some(destination) = environment.destination() else {
-            return;
-        };
-        let before = self.holding_since();
-        let stage = self.place.slot().and_then(Option::as_mut);
-        let permit = stage.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
-        let started = permit.as_ref().map_or(now, Permit::started);
-        if destination.failed(now, started, permit, failure) {
-            environment.on_cooldown();
-        }
-        // What was not running has nothing to tell.
-        self.leave_there(environment, Ended::Unknown);
-        self.tell_admission(environment, before, None);
-    }
-
-    /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
-    /// time, it goes away.
-    fn tell_admission<E: Environment<Place = L>>(
-        &self,
-        environment: &E,
-        before: Option<(Holding, Instant)>,
-        now: Option<Instant>,
-    ) {
-        let held = before.map(|(by, since)| {
-            let held = now.map_or(Duration::ZERO, |now| now.saturating_since(since));
-            (by, held)
-        });
-        environment.on_admission(held, self.holding(), now);
     }
 
     /// The call ends before an attempt: gives back what was granted for it, once, and tells of it.
@@ -626,29 +428,6 @@ impl<L: Place> Call<'_, L> {
             self.break_off(environment, None, stop);
         }
         Next::Stop(stop)
-    }
-
-    /// Whether it has anything that has to be given back when it goes away: see
-    /// [`leave`](Self::leave).
-    #[inline]
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        self.session.holds() || !self.has_left()
-    }
-
-    /// The call goes away without a word, as when a future is dropped: gives back what it was granted,
-    /// and leaves its destination (design rule 12). Does nothing if it is over.
-    #[inline]
-    pub fn leave<E: Environment<Place = L>>(&mut self, environment: &E) {
-        if environment.destination().is_some() && self.holds() {
-            self.leave_now(environment);
-        }
-    }
-
-    #[inline(never)]
-    fn leave_now<E: Environment<Place = L>>(&mut self, environment: &E) {
-        self.end_stage(environment, Ended::Unknown);
-        self.session.on_cancel(repaid(environment));
     }
 }
 
@@ -664,19 +443,6 @@ fn with_waker<A: Access>(
     match answer {
         Answer::Wait(..) if waker.is_some() => destination.ask(now, asking, true, waker),
         answer => answer,
-    }
-}
-
-impl Stage {
-    /// The permit, if it is such a one.
-    fn take_permit(&mut self, wanted: impl FnOnce(&Permit) -> bool) -> Option<Permit> {
-        match mem::replace(self, Self::Outside) {
-            Self::Permitted(permit) if wanted(&permit) => Some(permit),
-            other => {
-                *self = other;
-                None
-            }
-        }
     }
 }
 

@@ -1,0 +1,131 @@
+//! What a call tells its destination when an attempt is over, and when it goes away.
+
+use core::mem;
+
+use super::place::Stage;
+use super::{Call, Environment, Place, repaid};
+use crate::failure::Failure;
+use crate::gate::Ended;
+use crate::outbound::{Holding, Permit};
+use crate::time::Instant;
+
+impl<L: Place> Call<'_, L> {
+    /// The destination answered, whatever is made of it.
+    #[inline]
+    pub fn answered<E: Environment<Place = L>>(&mut self, environment: &E) {
+        if environment.destination().is_some() && !self.has_left() && !self.end_calmly(environment)
+        {
+            self.end_there(environment, Ended::Answered);
+        }
+    }
+
+    /// The attempt that succeeded is only counted, if it is calm at the destination.
+    #[inline(never)]
+    fn end_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
+        if let (Some(destination), Some(Some(entered))) =
+            (environment.destination(), self.place.slot())
+            && let Stage::Permitted(permit) = &entered.stage
+            && permit.has_begun()
+            && destination.may_be_calm()
+            && destination.answered_calmly(environment.now(), permit)
+        {
+            entered.stage = Stage::Outside;
+            return true;
+        }
+        false
+    }
+
+    /// The running attempt is over, or the call goes away.
+    #[inline]
+    pub(super) fn end_stage<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+        if !self.has_left() {
+            self.end_there(environment, ended);
+        }
+    }
+
+    /// Whether its destination knows nothing of it that it would have to end.
+    #[inline]
+    pub(super) fn has_left(&self) -> bool {
+        match self.place.get() {
+            None => true,
+            Some(entered) => matches!(
+                entered.stage,
+                Stage::Unasked | Stage::Outside | Stage::Stopped(..)
+            ),
+        }
+    }
+
+    #[inline(never)]
+    fn end_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+        let before = self.holding_since();
+        self.leave_there(environment, ended);
+        self.tell_admission(environment, before, None);
+    }
+
+    fn leave_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+        let (Some(destination), Some(Some(entered))) =
+            (environment.destination(), self.place.slot())
+        else {
+            return;
+        };
+        if let Stage::Stopped(..) | Stage::Unasked = entered.stage {
+            return;
+        }
+        match mem::replace(&mut entered.stage, Stage::Outside) {
+            Stage::Waiting(by, _) => {
+                let held = by == Holding::Cooldown;
+                destination.leave(entered.id, held, || environment.now());
+            }
+            Stage::Permitted(permit) if permit.has_begun() => {
+                destination.ended(environment.now(), permit, ended);
+            }
+            Stage::Permitted(permit) => destination.cancel(environment.now(), permit),
+            Stage::Outside | Stage::Unasked | Stage::Stopped(..) => {}
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn failed_there<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        now: Instant,
+        failure: &Failure,
+    ) {
+        let Some(destination) = environment.destination() else {
+            return;
+        };
+        let before = self.holding_since();
+        let stage = self.place.slot().and_then(Option::as_mut);
+        let permit = stage.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
+        let started = permit.as_ref().map_or(now, Permit::started);
+        if destination.failed(now, started, permit, failure) {
+            environment.on_cooldown();
+        }
+        // What was not running has nothing to tell.
+        self.leave_there(environment, Ended::Unknown);
+        self.tell_admission(environment, before, None);
+    }
+
+    /// Whether it has anything that has to be given back when it goes away: see
+    /// [`leave`](Self::leave).
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.session.holds() || !self.has_left()
+    }
+
+    /// The call goes away without a word, as when a future is dropped: gives back what it was granted,
+    /// and leaves its destination (design rule 12). Does nothing if it is over.
+    #[inline]
+    pub fn leave<E: Environment<Place = L>>(&mut self, environment: &E) {
+        if environment.destination().is_some() && self.holds() {
+            self.leave_now(environment);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_now<E: Environment<Place = L>>(&mut self, environment: &E) {
+        self.end_stage(environment, Ended::Unknown);
+        self.session.on_cancel(repaid(environment));
+    }
+}

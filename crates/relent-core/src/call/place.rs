@@ -1,0 +1,126 @@
+//! Where a call stands at its destination.
+
+use core::mem;
+use core::time::Duration;
+
+use super::{Call, Environment};
+use crate::decision::StopReason;
+use crate::outbound::{Holding, Permit};
+use crate::time::Instant;
+
+/// The room that a [`Call`] takes for where it stands at its destination: `()` for a call without one,
+/// which has neither room nor instructions for it (design rule 10), else `Option<Entered>`.
+pub trait Place: Default + sealed::Sealed {
+    /// Where it stands, once it has been there.
+    #[doc(hidden)]
+    fn get(&self) -> Option<&Entered>;
+
+    /// The same, to be changed.
+    #[doc(hidden)]
+    fn slot(&mut self) -> Option<&mut Option<Entered>>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl Sealed for Option<super::Entered> {}
+}
+
+impl Place for () {
+    #[inline]
+    fn get(&self) -> Option<&Entered> {
+        None
+    }
+
+    #[inline]
+    fn slot(&mut self) -> Option<&mut Option<Entered>> {
+        None
+    }
+}
+
+impl Place for Option<Entered> {
+    #[inline]
+    fn get(&self) -> Option<&Entered> {
+        self.as_ref()
+    }
+
+    #[inline]
+    fn slot(&mut self) -> Option<&mut Option<Entered>> {
+        Some(self)
+    }
+}
+
+/// Where a call stands at a destination that it has come to.
+#[derive(Debug)]
+pub struct Entered {
+    /// Its number there.
+    pub(super) id: u64,
+    pub(super) stage: Stage,
+}
+
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Nobody had to ask so far (design rule 10).
+    Unasked,
+    /// The next attempt has yet to ask.
+    Outside,
+    /// This holds it back, since then.
+    Waiting(Holding, Instant),
+    /// The attempt may start, or runs.
+    Permitted(Permit),
+    /// It has given up, for this reason, and may come back then; [`Instant::MAX`] if nothing says when.
+    Stopped(StopReason, Instant),
+}
+
+impl Stage {
+    /// The permit, if it is such a one.
+    pub(super) fn take_permit(&mut self, wanted: impl FnOnce(&Permit) -> bool) -> Option<Permit> {
+        match mem::replace(self, Self::Outside) {
+            Self::Permitted(permit) if wanted(&permit) => Some(permit),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+impl<L: Place> Call<'_, L> {
+    /// What holds the next attempt back.
+    #[must_use]
+    pub fn holding(&self) -> Option<Holding> {
+        self.holding_since().map(|(holding, _)| holding)
+    }
+
+    pub(super) fn holding_since(&self) -> Option<(Holding, Instant)> {
+        match self.place.get()?.stage {
+            Stage::Waiting(holding, since) => Some((holding, since)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn stand(&mut self, stage: Stage) {
+        if let Some(slot) = self.place.slot() {
+            match slot {
+                Some(entered) => entered.stage = stage,
+                // It was refused when it came.
+                None => *slot = Some(Entered { id: 0, stage }),
+            }
+        }
+    }
+
+    /// Tells of what has changed there: `before` is what held the attempt back until now. Without the
+    /// time, it goes away.
+    pub(super) fn tell_admission<E: Environment<Place = L>>(
+        &self,
+        environment: &E,
+        before: Option<(Holding, Instant)>,
+        now: Option<Instant>,
+    ) {
+        let held = before.map(|(by, since)| {
+            let held = now.map_or(Duration::ZERO, |now| now.saturating_since(since));
+            (by, held)
+        });
+        environment.on_admission(held, self.holding(), now);
+    }
+}
