@@ -21,12 +21,14 @@ use relent::failure::Cause;
 use relent::policy::{Pattern, format_duration};
 use relent::random::Random;
 use relent::{Destination, Failure, Policy, StopReason};
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::admission::{admitted, say_what_does_not_apply};
 use crate::console::{complain, say};
 use crate::live::{Live, Waiting};
 use crate::options::{PolicyOptions, duration};
+use crate::quit::Quit;
 use crate::signals::{Signals, outlive_file_limit};
 use crate::stdout;
 use crate::streams;
@@ -258,8 +260,18 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
     let policy = for_commands(&args, args.options.resolve()?.policy)?;
     let kill_after = kill_after(args.kill_after, &policy)?;
     let policy = inside_deadline(policy, kill_after)?;
-    let trace = args.options.trace.as_deref().map(TraceOut::open);
-    let trace = trace.transpose()?;
+    let mut signals = Signals::listen().map_err(|error| Error::Signals(error).to_string())?;
+    let mut trace = None;
+    if let Some(name) = args.options.trace.clone() {
+        // A named pipe opens when there is somebody at its other end.
+        let opened = spawn_blocking(move || TraceOut::open(&name));
+        let opened = tokio::select! {
+            biased;
+            signal = signals.cancelled() => return Ok(Quit::by_signal(signal).status),
+            opened = opened => opened,
+        };
+        trace = Some(opened.map_err(|error| format!("cannot start: {error}"))??);
+    }
     let mut words = args.command.into_iter();
     let run = Run {
         command: CommandLine {
@@ -284,7 +296,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         .destination(&there)
         .start();
 
-    let end = run.attempts(&mut driver).await;
+    let end = run.attempts(&mut driver, &mut signals).await;
     let stop = match &end {
         Ok(end) => end.stop,
         Err(_) => Some(driver.on_cancel()),
@@ -377,8 +389,8 @@ impl Run {
     async fn attempts<R: Random, D: Target>(
         &self,
         driver: &mut Driver<'_, TokioClock, R, &Policy, D>,
+        signals: &mut Signals,
     ) -> Result<End, Error> {
-        let mut signals = Signals::listen().map_err(Error::Signals)?;
         // What is kept of the output goes to a file, and the command must not outlive relent.
         outlive_file_limit().map_err(Error::Signals)?;
         let mut stdin = Stdin::of_process()?;
@@ -409,8 +421,7 @@ impl Run {
                 }
             };
             let how = self.next_attempt(driver, leave);
-            let mut attempted =
-                child::attempt(&self.command, how, &mut stdin, &mut signals).await?;
+            let mut attempted = child::attempt(&self.command, how, &mut stdin, signals).await?;
             let verdict = self.judge(&attempted);
             self.say_what_no_status_tells(&attempted, verdict.as_ref());
             if verdict.is_some()
@@ -433,7 +444,7 @@ impl Run {
                     let stop = decision.and_then(|decision| decision.stop());
                     let own = attempted.ended.status();
                     let status = status(own, attempted.cancelled, stop);
-                    let interrupted = output::to_stdout(attempted.stdout, &mut signals).await?;
+                    let interrupted = output::to_stdout(attempted.stdout, signals).await?;
                     return Ok(End {
                         status: interrupted.map_or(status, status_of),
                         stop,
@@ -448,7 +459,7 @@ impl Run {
                 wait: after,
             };
             let own = attempted.ended.status();
-            let mut interrupted = output::to_stderr(attempted.stdout, &mut signals).await?;
+            let mut interrupted = output::to_stderr(attempted.stdout, signals).await?;
             if interrupted.is_none() {
                 interrupted = signals.cancelling(self.live.wait(&waiting)).await;
             }

@@ -48,6 +48,28 @@ fn a_signal_reaches_every_member_of_the_group_and_no_attempt_follows() {
 }
 
 #[test]
+fn a_signal_is_heard_while_the_pipe_for_the_trace_has_nobody_at_its_other_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let marker = folder.path().join("began");
+    let script = format!("echo > {}", marker.display());
+    let child = sh(&["--trace", pipe.to_str().unwrap()], &script).spawn();
+    let child = child.unwrap();
+    // From when it listens to signals on, it waits for the pipe and for nothing else.
+    let status = format!("/proc/{}/status", child.id());
+    eventually("relent listens to signals", || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+        caught >> (Signal::SIGTERM as u32 - 1) & 1 == 1
+    });
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    assert_eq!(code(&finish(child)), 128 + Signal::SIGTERM as i32);
+    assert!(!marker.exists(), "the command does not begin");
+}
+
+#[test]
 fn a_command_that_handles_the_signal_decides_the_status() {
     let script =
         "trap 'echo cleaned up; exit 7' TERM; echo ready >&2; while :; do sleep 0.02; done";
