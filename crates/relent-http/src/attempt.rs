@@ -14,6 +14,7 @@ pub use crate::destinations::DestinationSource;
 pub use crate::drain::{BYTES, Drain, TIME, patience};
 pub use crate::drained::Drained;
 pub use crate::observe::{AttemptSpan, Named};
+pub use crate::replaced_policy::ReplacedPolicy;
 pub use crate::replay::Turns;
 pub use crate::secret::{Names, REDACTED, is_secret};
 pub use crate::unchanged::UnchangedFile;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use http::Uri;
 use http::uri::Authority;
+use relent::clock::Clock;
 use relent::{Destination, Destinations};
 use relent_core::Policy;
 
@@ -27,6 +28,14 @@ impl DestinationSource {
     #[must_use]
     pub fn by_origin(policy: &Arc<Policy>) -> Self {
         Self::ByOrigin(Arc::new(Destinations::new(Arc::clone(policy))))
+    }
+
+    /// They go by this policy from now on, all that there are and those to come.
+    pub fn set_policy(&self, policy: &Arc<Policy>, clock: &impl Clock) {
+        match self {
+            Self::ByOrigin(destinations) => destinations.set_policy(Arc::clone(policy), clock),
+            Self::One(destination) => destination.set_policy(Arc::clone(policy), clock),
+        }
     }
 
     /// The destination at this address.

@@ -38,6 +38,7 @@ use crate::field::content_length;
 use crate::hint::HintOptions;
 use crate::network;
 use crate::observe::Named;
+use crate::replaced_policy::ReplacedPolicy;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use body::ResponseBody;
@@ -169,6 +170,8 @@ type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 #[derive(Clone)]
 struct Config<K, M, N> {
     policy: Arc<Policy>,
+    /// Shared with all that have its destinations.
+    replaced: Arc<ReplacedPolicy>,
     destinations: DestinationSource,
     hints: HintOptions,
     traced: bool,
@@ -203,6 +206,7 @@ impl RetryLayer {
             config: Config {
                 destinations: DestinationSource::by_origin(&policy),
                 policy,
+                replaced: Arc::default(),
                 hints: HintOptions::default(),
                 traced: false,
                 named: Named::default(),
@@ -226,8 +230,37 @@ impl<K, M, N> RetryLayer<K, M, N> {
     /// budget, gate and cooldown with others, or where many hosts fail as one.
     #[must_use]
     pub fn destination(mut self, destination: Arc<Destination>) -> Self {
-        self.config.destinations = DestinationSource::One(destination);
+        self.config.at_one(destination);
         self
+    }
+
+    /// Goes by this policy from now on: the calls that are made later through this layer, its clones and the
+    /// services that they have made, and all their destinations, which keep what they have learnt. A call that
+    /// has begun keeps the policy that it began with, and waits at its destination by the new rules: see
+    /// [`Destination::set_policy`]. What a request says itself by an [`Override`], and the policies that a gRPC
+    /// service config gives to methods, go before it as ever.
+    ///
+    /// A clone that was given another [`destination`](Self::destination) since has a policy of its own.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new(Policy::STANDARD);
+    /// // ... in an incident, while its services are called:
+    /// layer.set_policy(Policy::STANDARD.clone().without_retries());
+    /// ```
+    pub fn set_policy(&self, policy: impl Into<Arc<Policy>>)
+    where
+        K: Clock,
+    {
+        let Config {
+            replaced,
+            destinations,
+            clock,
+            ..
+        } = &self.config;
+        replaced.set(policy.into(), destinations, clock);
     }
 
     /// What the destination means by headers that do not say it themselves.
@@ -372,12 +405,15 @@ impl<K, M, N> RetryLayer<K, M, N> {
 }
 
 impl<K, M, N> Config<K, M, N> {
-    /// Whether calls have nothing but the policy, the destination and a map of the body.
-    fn is_plain(&self) -> bool {
-        self.policy.hedge().is_none()
-            && self.cross.is_none()
-            && self.random.is_none()
-            && !self.traced
+    /// Whether calls have nothing but the policy, which may hedge, the destination and a map of the body.
+    const fn is_plain(&self) -> bool {
+        self.cross.is_none() && self.random.is_none() && !self.traced
+    }
+
+    /// Takes all for this destination, and a policy that is set later for it alone.
+    fn at_one(&mut self, destination: Arc<Destination>) {
+        self.destinations = DestinationSource::One(destination);
+        self.replaced = Arc::new(ReplacedPolicy::clone(&self.replaced));
     }
 
     /// The same with others of what has a type of its own, and what is left over.
@@ -388,6 +424,7 @@ impl<K, M, N> Config<K, M, N> {
         let (clock, map, reopen, left) = others(self.clock, self.map, self.reopen);
         let config = Config {
             policy: self.policy,
+            replaced: self.replaced,
             destinations: self.destinations,
             hints: self.hints,
             traced: self.traced,

@@ -69,6 +69,8 @@ pub mod problem;
 pub mod rate_limit;
 mod repeatable;
 #[cfg(feature = "attempt")]
+mod replaced_policy;
+#[cfg(feature = "attempt")]
 mod replay;
 pub mod retry_after;
 #[cfg(feature = "attempt")]

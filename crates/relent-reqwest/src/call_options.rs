@@ -12,7 +12,9 @@ use relent::random::SessionRandom;
 use relent_core::{
     Cause, Decision, Failure, Hedge, Hop, Instant, Kind, Pattern, Policy, Repeatable, StopReason,
 };
-use relent_http::attempt::{AttemptSpan, CrossLayer, DestinationSource, Judge, Named, Telling};
+use relent_http::attempt::{
+    AttemptSpan, CrossLayer, DestinationSource, Judge, Named, ReplacedPolicy, Telling,
+};
 use relent_http::grpc::is_grpc;
 use relent_http::{HintOptions, RequestFacts};
 use reqwest::Url;
@@ -38,6 +40,50 @@ type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
 /// The driver of a request, with shares in its policy and destination.
 pub(crate) type CallDriver =
     Driver<'static, TokioClock, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
+
+/// What a client or a middleware does for all of its requests. One that is changed goes by another policy from
+/// then on.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedOptions {
+    options: Arc<CallOptions>,
+    replaced: ReplacedPolicy,
+}
+
+impl SharedOptions {
+    pub(crate) fn new(policy: Arc<Policy>) -> Self {
+        Self {
+            options: Arc::new(CallOptions::new(policy)),
+            replaced: ReplacedPolicy::default(),
+        }
+    }
+
+    /// Those of a request that is sent now.
+    #[inline]
+    pub(crate) fn now(&self) -> Arc<CallOptions> {
+        let mut options = Arc::clone(&self.options);
+        if let Some(policy) = self.replaced.get() {
+            Arc::make_mut(&mut options).policy = policy;
+        }
+        options
+    }
+
+    /// To be changed.
+    pub(crate) fn change(&mut self) -> &mut CallOptions {
+        if let Some(policy) = std::mem::take(&mut self.replaced).get() {
+            Arc::make_mut(&mut self.options).policy = policy;
+        }
+        Arc::make_mut(&mut self.options)
+    }
+
+    pub(crate) fn set_policy(&self, policy: Arc<Policy>) {
+        let destinations = &self.options.destinations;
+        self.replaced.set(policy, destinations, &TokioClock);
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.options.watched
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct CallOptions {
@@ -374,11 +420,33 @@ impl CallOptions {
     }
 }
 
-/// What a client and a middleware say alike of all their requests: both have
-/// `options(&mut self) -> &mut CallOptions`.
+/// What a client and a middleware say alike of all their requests: both have `shared(&self) -> &SharedOptions`
+/// and `options(&mut self) -> &mut CallOptions`.
 macro_rules! call_option_methods {
     ($who:ty) => {
         impl $who {
+            /// Goes by this policy from now on: the requests that are sent later by this one and its clones, and
+            /// all their destinations, which keep what they have learnt. A request that runs keeps the
+            /// policy that it began with, and waits at its destination by the new rules: see
+            /// [`Destination::set_policy`](relent::Destination::set_policy). What a route or a request says itself
+            /// goes before it as ever. Replaces what [`retry_on`](Self::retry_on) has changed in the policy.
+            ///
+            /// A clone that one of the methods here that take `self` has changed since goes by a policy of its
+            /// own.
+            ///
+            /// ```
+            /// use relent::Policy;
+            /// use relent_reqwest::Client;
+            ///
+            /// let client = Client::new(Policy::STANDARD)?;
+            /// // ... in an incident, while it is used:
+            /// client.set_policy(Policy::STANDARD.clone().without_retries());
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            pub fn set_policy(&self, policy: impl Into<std::sync::Arc<relent_core::Policy>>) {
+                self.shared().set_policy(policy.into());
+            }
+
             /// Takes all that it calls for this one destination, in place of one for each origin: to
             /// share its budget, gate and cooldown with others, or where many hosts fail as one.
             #[must_use]

@@ -11,7 +11,7 @@ use relent_http::KeyForm;
 use relent_http::attempt::DestinationSource;
 use relent_http::body::Replay;
 
-use crate::call_options::{CallOptions, call_option_methods};
+use crate::call_options::{CallOptions, SharedOptions, call_option_methods};
 use crate::dns::Resolver;
 use crate::failed::AttemptError;
 use crate::redirects::{self, watched};
@@ -62,7 +62,7 @@ pub(crate) struct Made {
     recipe: Option<Arc<Recipe>>,
     /// For the retry of a 421, which needs a fresh connection; made when it is first needed.
     unpooled: Arc<OnceLock<Option<reqwest::Client>>>,
-    pub(crate) options: Arc<CallOptions>,
+    shared: SharedOptions,
     routes: Vec<(Route, Routed)>,
     pub(crate) key_form: KeyForm,
     /// The most bytes that are kept of a body that streams.
@@ -132,7 +132,7 @@ impl Client {
             http,
             recipe: None,
             unpooled: Arc::default(),
-            options: Arc::new(CallOptions::new(policy.into())),
+            shared: SharedOptions::new(policy.into()),
             routes: Vec::new(),
             key_form: KeyForm::default(),
             body_cap: Replay::CAP,
@@ -164,8 +164,12 @@ impl Client {
         Arc::make_mut(&mut self.0)
     }
 
+    fn shared(&self) -> &SharedOptions {
+        &self.0.shared
+    }
+
     fn options(&mut self) -> &mut CallOptions {
-        Arc::make_mut(&mut self.made().options)
+        self.made().shared.change()
     }
 
     /// Finds the destination of each origin here, to share them with other clients. An origin is called
@@ -283,10 +287,8 @@ impl Client {
         method: &Method,
         uri: impl FnOnce() -> Option<Uri>,
     ) -> Arc<CallOptions> {
-        let Made {
-            options, routes, ..
-        } = &*self.0;
-        let mut options = Arc::clone(options);
+        let routes = &self.0.routes;
+        let mut options = self.0.shared.now();
         if !routes.is_empty()
             && let Some(uri) = uri()
             && let Some((_, routed)) = routes.iter().find(|(route, _)| route.matches(method, &uri))
@@ -307,7 +309,7 @@ impl Client {
             let build = || built_once(&**recipe).pool_max_idle_per_host(0).build();
             let (http, watched) = redirects::built(build).ok()?;
             // A recipe may make another client each time.
-            (watched || !self.0.options.watched).then_some(http)
+            (watched || !self.0.shared.is_watched()).then_some(http)
         };
         let unpooled = self.0.unpooled.get_or_init(make).as_ref();
         unpooled.unwrap_or(&self.0.http)
@@ -324,7 +326,7 @@ fn built_once(recipe: &Recipe) -> reqwest::ClientBuilder {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("policy", &self.0.options.policy)
+            .field("policy", &self.0.shared.now().policy)
             .finish_non_exhaustive()
     }
 }

@@ -18,7 +18,7 @@ use reqwest_middleware::{Error, Middleware, Next, Result};
 use crate::attempt::{Attempt, Connection, Until};
 use crate::body::{Body, Opened};
 use crate::call::{Attempts, Ended};
-use crate::call_options::{CallDriver, CallOptions, call_option_methods};
+use crate::call_options::{CallDriver, CallOptions, SharedOptions, call_option_methods};
 use crate::complete::checked_by_length;
 use crate::failed::{AttemptError, Broken, Failed, Last};
 use crate::request_template::Template;
@@ -67,7 +67,7 @@ use crate::request_template::Template;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RetryMiddleware {
-    options: Arc<CallOptions>,
+    shared: Arc<SharedOptions>,
 }
 
 impl RetryMiddleware {
@@ -75,12 +75,16 @@ impl RetryMiddleware {
     #[must_use]
     pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
         Self {
-            options: Arc::new(CallOptions::new(policy.into())),
+            shared: Arc::new(SharedOptions::new(policy.into())),
         }
     }
 
+    fn shared(&self) -> &SharedOptions {
+        &self.shared
+    }
+
     fn options(&mut self) -> &mut CallOptions {
-        Arc::make_mut(&mut self.options)
+        Arc::make_mut(&mut self.shared).change()
     }
 
     /// Says that each attempt makes one call, or lets it be seen if it makes more: the redirect policy of
@@ -170,7 +174,7 @@ impl Middleware for RetryMiddleware {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let mut options = self.options.clone();
+        let mut options = self.shared.now();
         if let Some(policy) = extensions.get::<Arc<Policy>>() {
             Arc::make_mut(&mut options).policy = policy.clone();
         }

@@ -72,8 +72,7 @@ impl Destinations {
     /// Goes by this policy from now on: all that there are, as
     /// [`Destination::set_policy`] describes, and those that are made later.
     ///
-    /// A client of HTTP gives each call a policy of its own. To replace that too, make another client
-    /// which finds its destinations here.
+    /// A client of HTTP gives each call its own policy, too: it has a `set_policy` for both.
     ///
     /// ```
     /// use relent::{Destinations, Policy};

@@ -1,7 +1,10 @@
 //! What the layer tells the server, and the deadline that a request brings along.
 
+use std::sync::Arc;
+
 use http::Request;
 use relent::clock::Clock;
+use relent_core::Policy;
 
 use super::{Config, Override, RetryLayer};
 use crate::cross_layer::{CrossLayer, Telling};
@@ -39,12 +42,17 @@ impl<K: Clock + Clone, M, N> Config<K, M, N> {
     /// Puts the deadline that the request brings along, if it is the nearer one, into how it is
     /// retried.
     #[inline]
-    pub(super) fn obey_deadline<T>(&self, request: &Request<T>, overrides: &mut Option<Override>) {
+    pub(super) fn obey_deadline<T>(
+        &self,
+        policy: &Arc<Policy>,
+        request: &Request<T>,
+        overrides: &mut Option<Override>,
+    ) {
         if self.cross.is_none() || request.headers().is_empty() {
             return;
         }
         let own = overrides.as_ref().and_then(|own| own.policy.as_ref());
-        let sooner = CrossLayer::policy(own.unwrap_or(&self.policy), request.headers());
+        let sooner = CrossLayer::policy(own.unwrap_or(policy), request.headers());
         if let Some(sooner) = sooner {
             overrides.get_or_insert_default().policy = Some(sooner);
         }

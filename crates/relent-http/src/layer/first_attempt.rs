@@ -8,7 +8,7 @@ use relent::Attempt;
 use relent::clock::{Clock, Sleeper};
 use relent::driver::Next;
 use relent::timer::Timer;
-use relent_core::{Failure, Repeatable};
+use relent_core::{Failure, Policy, Repeatable};
 use tower_service::Service;
 
 use super::future::{Extras, Limit, ResponseFuture, State, begin};
@@ -55,9 +55,12 @@ where
         config: &Arc<Config<K, M, N>>,
         mut request: Request<B>,
     ) -> Self {
-        let once = config.policy.max_retries() == Some(0);
-        let mut opening = if config.plain && request.extensions().is_empty() && !once {
-            let driver = config.driver(request.uri(), &config.policy, Repeatable::Unknown);
+        let replaced = config.replaced.get();
+        let policy = replaced.as_ref().unwrap_or(&config.policy);
+        let once = policy.max_retries() == Some(0);
+        let plain = config.plain && policy.hedge().is_none();
+        let mut opening = if plain && request.extensions().is_empty() && !once {
+            let driver = config.driver(request.uri(), policy, Repeatable::Unknown);
             Opening {
                 driver: driver.start(),
                 // They can still be read from the head that is kept.
@@ -66,7 +69,7 @@ where
                 extras: None,
             }
         } else {
-            Self::open(config, &mut request)
+            Self::open(config, policy, &mut request)
         };
         let at_once = match opening.is_hedged() {
             true => None,
@@ -148,16 +151,20 @@ where
         }
     }
 
-    /// How a call begins that may be more than attempts by the layer's policy.
+    /// How a call begins that may be more than attempts by this policy, which the layer has now.
     #[inline(never)]
-    fn open(config: &Config<K, M, N>, request: &mut Request<B>) -> Opening<B, R, K> {
+    fn open(
+        config: &Config<K, M, N>,
+        policy: &Arc<Policy>,
+        request: &mut Request<B>,
+    ) -> Opening<B, R, K> {
         let mut overrides: Option<Override> = request.extensions_mut().remove();
         // That of a layer around this one.
         request.extensions_mut().remove::<Attempt>();
-        config.obey_deadline(request, &mut overrides);
+        config.obey_deadline(policy, request, &mut overrides);
         let overrides = overrides.unwrap_or_default();
         let facts = RequestFacts::of(request.method(), request.headers());
-        let policy = overrides.policy.as_ref().unwrap_or(&config.policy);
+        let policy = overrides.policy.as_ref().unwrap_or(policy);
         let known = Repeatable::known(facts.repeatable);
         let repeatable = overrides.repeatable.map_or(known, Repeatable::from);
         let driver = config.driver(request.uri(), policy, repeatable);

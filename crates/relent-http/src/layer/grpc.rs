@@ -19,7 +19,6 @@ use super::readiness::let_go;
 use super::{MapBody, Override, ResponseBody, Retry, RetryLayer, ServiceError, Unchanged};
 use crate::cross_layer::CrossLayer;
 use crate::deadline::within;
-use crate::destinations::DestinationSource;
 use crate::grpc::{Peeked, ServiceConfig, timeout};
 use crate::headers::GRPC_PREVIOUS_RPC_ATTEMPTS;
 use crate::replay::{BoxError, ByType, Reopen};
@@ -88,8 +87,10 @@ impl<K, M, N> RetryLayer<K, M, N> {
     #[must_use]
     pub fn grpc(mut self, methods: ServiceConfig) -> GrpcLayer<K, M, N> {
         if let Some(budget) = methods.new_budget() {
-            let there = Destination::new(self.config.policy.clone()).with_budget(budget);
-            self.config.destinations = DestinationSource::One(Arc::new(there));
+            let policy = self.config.replaced.get();
+            let policy = policy.unwrap_or_else(|| self.config.policy.clone());
+            let there = Destination::new(policy).with_budget(budget);
+            self.config.at_one(Arc::new(there));
         }
         // An attempt maps the body when it has seen it.
         let unmapped = |clock, map, reopen| (clock, Unchanged, reopen, map);
@@ -183,8 +184,10 @@ impl<S, K, M, N> GrpcRetry<S, K, M, N> {
             overrides.policy = method.map(|method| method.policy().clone());
         }
         overrides.repeatable = overrides.repeatable.or(declared);
-        let policy = overrides.policy.as_ref();
-        let policy = policy.unwrap_or(&self.retry.config.policy);
+        let config = &self.retry.config;
+        let replaced = config.replaced.get();
+        let policy = overrides.policy.as_ref().or(replaced.as_ref());
+        let policy = policy.unwrap_or(&config.policy);
         let sooner = timeout.and_then(|timeout| within(policy, timeout));
         let deadline = sooner.as_ref().unwrap_or(policy).deadline();
         overrides.policy = sooner.or(overrides.policy);

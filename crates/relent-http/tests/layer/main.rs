@@ -15,6 +15,7 @@ mod held_by;
 mod mock;
 mod one_request;
 mod readiness;
+mod reload;
 mod time;
 
 use std::io;
