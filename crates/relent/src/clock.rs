@@ -29,7 +29,8 @@ pub use self::tokio::TokioClock;
 ///
 /// Give another to [`Retry::clock`](crate::Retry::clock) to run without the real one.
 pub trait Clock {
-    /// Now, on a time line that never steps back.
+    /// Now, on a time line that never steps back. It may stand still or jump while the machine sleeps: what
+    /// follows is said in `docs/rules.md`, 13.
     fn now(&self) -> Instant;
 
     /// Now, on the wall: only for showing an instant to people and for HTTP dates.
