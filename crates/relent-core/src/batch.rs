@@ -1,7 +1,7 @@
 //! What an open gate is told later: requests and fast successes, counted without its lock.
 
 use crate::gate::Calm;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Alone, AtomicU64, Ordering};
 use crate::time::Instant;
 
 /// What an open gate is told in one go.
@@ -16,6 +16,9 @@ use crate::time::Instant;
 /// in one step, so none is ever told to a gate that has closed meanwhile. A request that has found
 /// everything calm goes, as if it had come a moment earlier, and is told with the next batch.
 ///
+/// All threads count in the one [`Lane`] that is here until two of them meet in it. From then on each
+/// has one of the [`Lanes`], and what is here is only read, until somebody takes a turn.
+///
 /// Except where it is said, the atomics are relaxed: each is a count of its own, and no other memory is
 /// reached by what they say.
 #[derive(Debug)]
@@ -24,7 +27,13 @@ pub(crate) struct Batch {
     calm_until: AtomicU64,
     /// A success that took more nanoseconds is for the gate to judge.
     longest: AtomicU64,
-    /// All requests so far. It numbers the callers.
+    lane: Lane,
+}
+
+/// What some threads have counted.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// All requests so far, above the first number of the lane. It numbers the callers.
     requests: AtomicU64,
     /// Those that the gate has been told of. Only who has the lock looks at it.
     told: AtomicU64,
@@ -34,9 +43,18 @@ pub(crate) struct Batch {
     answered: AtomicU64,
 }
 
+/// Room for the threads that make requests to one destination at once, so that each counts in a cache line
+/// of its own: see [`Access::lanes`](crate::Access::lanes).
+#[derive(Debug)]
+pub struct Lanes([Alone<Lane>; LANES]);
+
+/// With more threads, some share one.
+const LANES: usize = if cfg!(loom) { 2 } else { 8 };
+/// So many callers have numbers of one lane: above this bit is the lane.
+const NUMBERS: u32 = 56;
 /// One success, above the sum of the times.
 const ONE: u64 = 1 << 48;
-/// As many successes as one batch has room for, which leaves as much for the sum.
+/// As many successes as one lane has room for, which leaves as much for the sum.
 const FULL: u64 = 2048 * ONE;
 const SHUT: u64 = 1 << 63;
 /// So long takes no success that is counted here, in nanoseconds: about a minute.
@@ -61,11 +79,14 @@ impl Batch {
         Self {
             calm_until: AtomicU64::new(0),
             longest: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-            told: AtomicU64::new(0),
-            successes: AtomicU64::new(SHUT),
-            answered: AtomicU64::new(0),
+            lane: Lane::new(0),
         }
+    }
+
+    /// Where all threads count that have no lane of their own.
+    #[inline]
+    pub(crate) const fn lane(&self) -> &Lane {
+        &self.lane
     }
 
     /// Whether everything goes, so that requests and successes need only be counted.
@@ -75,83 +96,160 @@ impl Batch {
         now.as_nanos() < self.calm_until.load(Ordering::Acquire)
     }
 
+    /// Numbers a request that the gate is told of by who has the lock.
+    pub(crate) fn add_told_request(&self) -> u64 {
+        let told = self.lane.told.load(Ordering::Relaxed);
+        self.lane.told.store(told.wrapping_add(1), Ordering::Relaxed);
+        self.lane.add_request()
+    }
+
+    /// Counts a success of an attempt that started then in this lane, if there is nothing more to it. Else
+    /// the gate is to be told. `on_meeting` is called if another thread has counted there at once.
+    #[inline]
+    #[must_use]
+    pub(crate) fn add_success(
+        &self,
+        lane: &Lane,
+        now: Instant,
+        started: Instant,
+        on_meeting: impl Fn(),
+    ) -> bool {
+        let took = now.nanos_since(started);
+        if !self.is_calm(now) || took > self.longest.load(Ordering::Relaxed) {
+            return false;
+        }
+        lane.answered.store(now.as_nanos(), Ordering::Relaxed);
+        match lane.add_success(lane.successes.load(Ordering::Relaxed), took) {
+            Ok(added) => added,
+            Err(seen) => lane.add_success_at_once(seen, took, on_meeting),
+        }
+    }
+
+    /// Takes what was counted, and shuts the batch until it is [opened](Self::open). For who has the lock.
+    pub(crate) fn take(&self, now: Instant, lanes: Option<&Lanes>) -> Counted {
+        let calm_until = self.calm_until.load(Ordering::Relaxed);
+        if calm_until != 0 {
+            self.calm_until.store(0, Ordering::Relaxed);
+        }
+        let mut counted = Counted {
+            requests: 0,
+            at: match calm_until {
+                0 => now,
+                end => Instant::from_nanos(end - 1),
+            },
+            successes: 0,
+            took: 0,
+            answered: Instant::ORIGIN,
+        };
+        self.lane.take(&mut counted);
+        for lane in lanes.into_iter().flat_map(Lanes::all) {
+            lane.take(&mut counted);
+        }
+        counted
+    }
+
+    /// Counts from now on while it is calm. For who has the lock, and has [taken](Self::take) what there
+    /// was.
+    pub(crate) fn open(&self, calm: Calm, lanes: Option<&Lanes>) {
+        self.longest
+            .store(calm.longest.min(LONGEST), Ordering::Relaxed);
+        self.lane.successes.store(0, Ordering::Relaxed);
+        for lane in lanes.into_iter().flat_map(Lanes::all) {
+            lane.successes.store(0, Ordering::Relaxed);
+        }
+        self.calm_until
+            .store(calm.until.as_nanos(), Ordering::Release);
+    }
+}
+
+impl Lane {
+    fn new(first: u64) -> Self {
+        Self {
+            requests: AtomicU64::new(first),
+            told: AtomicU64::new(first),
+            successes: AtomicU64::new(SHUT),
+            answered: AtomicU64::new(0),
+        }
+    }
+
     /// Counts a request. Returns its number.
     #[inline]
     pub(crate) fn add_request(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Numbers a request that the gate is told of by who has the lock.
-    pub(crate) fn add_told_request(&self) -> u64 {
-        let told = self.told.load(Ordering::Relaxed);
-        self.told.store(told.wrapping_add(1), Ordering::Relaxed);
-        self.add_request()
+    /// Adds a success, if there is room and it is not shut. An error is what another has made of it.
+    #[inline]
+    fn add_success(&self, seen: u64, took: u64) -> Result<bool, u64> {
+        // What was shut is far above.
+        if seen >= FULL {
+            return Ok(false);
+        }
+        // Who takes it sees when it came.
+        let (new, order) = (seen + ONE + took, Ordering::Release);
+        self.successes
+            .compare_exchange(seen, new, order, Ordering::Relaxed)
+            .map(|_| true)
     }
 
-    /// Counts a success of an attempt that started then, if there is nothing more to it. Else the gate is
-    /// to be told.
-    #[inline]
-    #[must_use]
-    pub(crate) fn add_success(&self, now: Instant, started: Instant) -> bool {
-        let took = now.nanos_since(started);
-        if !self.is_calm(now) || took > self.longest.load(Ordering::Relaxed) {
-            return false;
-        }
-        self.answered.store(now.as_nanos(), Ordering::Relaxed);
-        let mut seen = self.successes.load(Ordering::Relaxed);
-        // What was shut is far above.
-        while seen < FULL {
-            // Who takes it sees when it came.
-            let added = self.successes.compare_exchange_weak(
-                seen,
-                seen + ONE + took,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
-            match added {
-                Ok(_) => return true,
+    /// The same while others do.
+    #[cold]
+    #[inline(never)]
+    fn add_success_at_once(&self, mut seen: u64, took: u64, on_meeting: impl Fn()) -> bool {
+        on_meeting();
+        loop {
+            match self.add_success(seen, took) {
+                Ok(added) => return added,
                 Err(now) => seen = now,
             }
         }
-        false
     }
 
-    /// Takes what was counted, and shuts the batch until it is [opened](Self::open). For who has the lock.
-    pub(crate) fn take(&self, now: Instant) -> Counted {
-        let calm_until = self.calm_until.load(Ordering::Relaxed);
-        if calm_until != 0 {
-            self.calm_until.store(0, Ordering::Relaxed);
-        }
+    /// Adds what was counted, and shuts the lane.
+    fn take(&self, counted: &mut Counted) {
         // Where it stays shut nobody writes to it.
         let successes = match self.successes.load(Ordering::Relaxed) {
-            SHUT => SHUT,
-            _ => self.successes.swap(SHUT, Ordering::Acquire),
-        } & !SHUT;
+            SHUT => 0,
+            _ => self.successes.swap(SHUT, Ordering::Acquire) & !SHUT,
+        };
+        if successes != 0 {
+            // Two thousand in each of a few lanes.
+            counted.successes += (successes / ONE) as u32;
+            counted.took += successes % ONE;
+            let answered = Instant::from_nanos(self.answered.load(Ordering::Relaxed));
+            counted.answered = counted.answered.max(answered);
+        }
         let requests = self.requests.load(Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
         if requests != told {
             self.told.store(requests, Ordering::Relaxed);
-        }
-        Counted {
-            requests: requests.wrapping_sub(told),
-            at: match calm_until {
-                0 => now,
-                end => Instant::from_nanos(end - 1),
-            },
-            successes: (successes / ONE) as u32,
-            took: successes % ONE,
-            answered: Instant::from_nanos(self.answered.load(Ordering::Relaxed)),
+            counted.requests = counted.requests.wrapping_add(requests.wrapping_sub(told));
         }
     }
+}
 
-    /// Counts from now on while it is calm. For who has the lock, and has [taken](Self::take) what there
-    /// was.
-    pub(crate) fn open(&self, calm: Calm) {
-        self.longest
-            .store(calm.longest.min(LONGEST), Ordering::Relaxed);
-        self.successes.store(0, Ordering::Relaxed);
-        self.calm_until
-            .store(calm.until.as_nanos(), Ordering::Release);
+impl Lanes {
+    /// Lanes in which nothing has been counted.
+    #[must_use]
+    pub fn new() -> Self {
+        let lane = |index| Alone(Lane::new((index as u64 + 1) << NUMBERS));
+        Self(core::array::from_fn(lane))
+    }
+
+    /// That of the thread of this number.
+    #[inline]
+    pub(crate) const fn of(&self, thread: usize) -> &Lane {
+        &self.0[thread % LANES].0
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Lane> {
+        self.0.iter().map(|lane| &lane.0)
+    }
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -173,20 +271,45 @@ mod loom_tests {
         }
     }
 
-    fn open() -> Arc<Batch> {
-        let batch = Batch::new();
-        batch.open(calm(100, 50));
-        Arc::new(batch)
+    /// A batch, and the lanes of threads that have met.
+    struct Shared(Batch, Lanes);
+
+    impl Shared {
+        fn open() -> Arc<Self> {
+            let shared = Self(Batch::new(), Lanes::new());
+            shared.0.open(calm(100, 50), Some(&shared.1));
+            Arc::new(shared)
+        }
+
+        fn lane(&self, apart: bool) -> &Lane {
+            if apart { self.1.of(1) } else { self.0.lane() }
+        }
+
+        fn add_success(&self, apart: bool, now: u64, started: u64) -> bool {
+            let lane = self.lane(apart);
+            self.0.add_success(lane, at(now), at(started), || ())
+        }
+
+        fn take(&self, now: u64) -> Counted {
+            self.0.take(at(now), Some(&self.1))
+        }
+    }
+
+    /// With both threads in one lane, and with the other one apart.
+    fn models(test: fn(bool)) {
+        for apart in [false, true] {
+            loom::model(move || test(apart));
+        }
     }
 
     #[test]
     fn loom_every_success_that_is_counted_is_told_once() {
-        loom::model(|| {
-            let batch = open();
-            let other = batch.clone();
-            let there = thread::spawn(move || u64::from(other.add_success(at(10), at(7))));
-            let here = u64::from(batch.add_success(at(20), at(19)));
-            let first = batch.take(at(30));
+        models(|apart| {
+            let shared = Shared::open();
+            let other = shared.clone();
+            let there = thread::spawn(move || u64::from(other.add_success(apart, 10, 7)));
+            let here = u64::from(shared.add_success(false, 20, 19));
+            let first = shared.take(30);
             let there = there.join().unwrap();
             assert_eq!(u64::from(first.successes), here + there);
             assert_eq!(first.took, here + 3 * there);
@@ -198,43 +321,141 @@ mod loom_tests {
     /// A gate that closes while somebody has the lock hears of no success afterwards but by a turn.
     #[test]
     fn loom_nothing_is_added_to_what_was_taken_until_it_is_opened() {
-        loom::model(|| {
-            let batch = open();
-            let other = batch.clone();
-            let there = thread::spawn(move || other.add_success(at(10), at(9)));
-            let before = batch.take(at(20));
+        models(|apart| {
+            let shared = Shared::open();
+            let other = shared.clone();
+            let there = thread::spawn(move || other.add_success(apart, 10, 9));
+            let before = shared.take(20);
             let added = there.join().unwrap();
             assert_eq!(u32::from(added), before.successes);
-            assert_eq!(batch.take(at(30)).successes, 0);
+            assert_eq!(shared.take(30).successes, 0);
         });
     }
 
     #[test]
     fn loom_requests_have_numbers_of_their_own_and_are_told_once() {
-        loom::model(|| {
-            let batch = open();
-            let other = batch.clone();
-            let there = thread::spawn(move || [other.add_request(), other.add_request()]);
+        models(|apart| {
+            let shared = Shared::open();
+            let other = shared.clone();
+            let there = thread::spawn(move || {
+                let lane = other.lane(apart);
+                [lane.add_request(), lane.add_request()]
+            });
             // One with a turn, which is told by itself.
-            let first = batch.take(at(20)).requests;
-            let own = batch.add_told_request();
+            let first = shared.take(20).requests;
+            let own = shared.0.add_told_request();
             let numbers = there.join().unwrap();
             assert!(!numbers.contains(&own) && numbers[0] < numbers[1]);
-            assert_eq!(first + batch.take(at(30)).requests, 2);
-            assert_eq!(batch.take(at(40)).requests, 0);
+            assert_eq!(first + shared.take(30).requests, 2);
+            assert_eq!(shared.take(40).requests, 0);
         });
     }
 
     #[test]
     fn loom_who_sees_that_it_is_calm_sees_what_is_slow() {
-        loom::model(|| {
-            let batch = open();
-            let other = batch.clone();
+        models(|apart| {
+            let shared = Shared::open();
+            let other = shared.clone();
             // Calm by the second word only, by which it is slow.
-            let there = thread::spawn(move || other.add_success(at(150), at(110)));
-            batch.take(at(90));
-            batch.open(calm(200, 30));
+            let there = thread::spawn(move || other.add_success(apart, 150, 110));
+            shared.take(90);
+            shared.0.open(calm(200, 30), Some(&shared.1));
             assert!(!there.join().unwrap());
         });
+    }
+
+    /// Two threads meet while a third has the lock: what is counted in their lanes from then on is told.
+    #[test]
+    fn loom_lanes_that_come_in_the_middle_of_a_turn_lose_nothing() {
+        loom::model(|| {
+            let shared = Arc::new(Shared(Batch::new(), Lanes::new()));
+            shared.0.open(calm(100, 50), None);
+            let other = shared.clone();
+            let there = thread::spawn(move || {
+                other.lane(true).add_request();
+                u32::from(other.add_success(true, 10, 9))
+            });
+            let before = shared.0.take(at(20), None);
+            shared.0.open(calm(100, 50), Some(&shared.1));
+            let added = there.join().unwrap();
+            let after = shared.take(30);
+            assert_eq!(before.successes + after.successes, added);
+            assert_eq!(before.requests + after.requests, 1);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Request,
+        Told,
+        Success(u64),
+        Take,
+        Open,
+    }
+
+    fn step() -> impl Strategy<Value = (usize, Step)> {
+        let step = prop_oneof![
+            4 => Just(Step::Request),
+            1 => Just(Step::Told),
+            4 => (0..60_u64).prop_map(Step::Success),
+            1 => Just(Step::Take),
+            2 => Just(Step::Open),
+        ];
+        (0..2 * LANES, step)
+    }
+
+    proptest! {
+        /// As much as if they had counted in one, whatever thread counts where.
+        #[test]
+        fn lanes_hold_together_what_one_would(
+            steps in proptest::collection::vec(step(), 0..200),
+            met in 0..100_usize,
+        ) {
+            let (apart, lanes) = (Batch::new(), Lanes::new());
+            let one = Batch::new();
+            let mut numbers = Vec::new();
+            for (turn, (thread, step)) in steps.into_iter().enumerate() {
+                let now = Instant::from_nanos(turn as u64);
+                if turn == met {
+                    // Where lanes come, they are shut until the next turn at the lock.
+                    prop_assert_eq!(apart.take(now, None), one.take(now, None));
+                }
+                let lanes = (turn >= met).then_some(&lanes);
+                let lane = lanes.map_or(apart.lane(), |lanes| lanes.of(thread));
+                match step {
+                    Step::Request => {
+                        numbers.push(lane.add_request());
+                        one.lane().add_request();
+                    }
+                    Step::Told => {
+                        numbers.push(apart.add_told_request());
+                        one.add_told_request();
+                    }
+                    Step::Success(took) => {
+                        let (now, started) = (Instant::from_nanos(100), Instant::from_nanos(100 - took));
+                        let counted = apart.add_success(lane, now, started, || ());
+                        prop_assert_eq!(counted, one.add_success(one.lane(), now, started, || ()));
+                    }
+                    Step::Take => prop_assert_eq!(apart.take(now, lanes), one.take(now, None)),
+                    Step::Open => {
+                        prop_assert_eq!(apart.take(now, lanes), one.take(now, None));
+                        let calm = || Calm { until: Instant::from_nanos(150), longest: 50 };
+                        apart.open(calm(), lanes);
+                        one.open(calm(), None);
+                    }
+                }
+            }
+            let count = numbers.len();
+            numbers.sort_unstable();
+            numbers.dedup();
+            prop_assert_eq!(numbers.len(), count, "each request has a number of its own");
+        }
     }
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicBool;
 
 use crate::error::PolicyError;
 use crate::failure::{Cause, Kind};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Alone, AtomicU64, Ordering};
 use crate::time::Instant;
 pub use config::BudgetConfig;
 
@@ -99,12 +99,10 @@ pub struct Budget {
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
     refill_every: AtomicU64,
     refund_on_success: AtomicBool,
+    /// Whether a success changes anything.
+    success_counts: AtomicBool,
     charge_failures: AtomicBool,
 }
-
-/// Has its cache line to itself, and the one that the processor fetches along with it.
-#[repr(align(128))]
-struct Alone<T>(T);
 
 /// Tokens taken from a [`Budget`] for one retry; hand them to [`Budget::refund`] if the retry is
 /// called off. Plain data: nothing happens when it is dropped.
@@ -141,6 +139,7 @@ impl Budget {
             per_second: AtomicU64::new(0),
             refill_every: AtomicU64::new(u64::MAX),
             refund_on_success: AtomicBool::new(false),
+            success_counts: AtomicBool::new(false),
             charge_failures: AtomicBool::new(false),
         };
         budget.set(config);
@@ -201,6 +200,8 @@ impl Budget {
         set(&self.refill_every, refill_every);
         self.refund_on_success
             .store(config.refund_on_success, Ordering::Relaxed);
+        let counts = config.refund_on_success || milli(config.success) > 0;
+        self.success_counts.store(counts, Ordering::Relaxed);
         self.charge_failures
             .store(config.charge_failures, Ordering::Relaxed);
         self.waive(self.unpaid.load(Ordering::Relaxed) & WAIVED != 0);
@@ -241,6 +242,12 @@ impl Budget {
         if self.unpaid.load(Ordering::Relaxed) != unpaid {
             self.unpaid.store(unpaid, Ordering::Relaxed);
         }
+    }
+
+    /// Whether [`on_success`](Self::on_success) changes anything.
+    #[inline]
+    pub(crate) fn hears_of_success(&self) -> bool {
+        self.success_counts.load(Ordering::Relaxed)
     }
 
     /// A logical request succeeded; `last` is what its last retry took.

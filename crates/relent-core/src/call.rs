@@ -151,6 +151,7 @@ impl Attempt {
 #[derive(Debug)]
 pub struct CallOptions<'w> {
     repeatable: Repeatable,
+    traced: bool,
     extras: Option<Box<Extras<'w>>>,
 }
 
@@ -161,6 +162,7 @@ impl<'w> CallOptions<'w> {
     pub const fn new() -> Self {
         Self {
             repeatable: Repeatable::Yes,
+            traced: false,
             extras: None,
         }
     }
@@ -175,8 +177,8 @@ impl<'w> CallOptions<'w> {
 
     /// Keeps a trace of every attempt.
     #[must_use]
-    pub fn traced(mut self) -> Self {
-        self.extras.get_or_insert_default().trace = Some(Trace::new());
+    pub const fn traced(mut self) -> Self {
+        self.traced = true;
         self
     }
 
@@ -253,6 +255,11 @@ pub struct Call<'w, L> {
     /// Whether an attempt that succeeds has anything to tell: to a clock, a destination or a trace. The
     /// rest pays for one comparison (design rule 10).
     attended: bool,
+    /// Whether its attempts begin by the clock: for its policy, or what few calls need.
+    timed: bool,
+    /// Whether it has what few calls need. Where that is not there yet, it is a trace: most calls end before
+    /// there is anything to write down.
+    has_extras: bool,
     /// Whether it has given up before an attempt, and told so.
     over: bool,
     extras: Cold<Box<Extras<'w>>>,
@@ -272,13 +279,24 @@ impl<'w, L: Place> Call<'w, L> {
         options: CallOptions<'w>,
         environment: &impl Environment<Place = L>,
     ) -> Self {
-        let CallOptions { repeatable, extras } = options;
+        let CallOptions {
+            repeatable,
+            traced,
+            mut extras,
+        } = options;
+        if let Some(extras) = &mut extras
+            && traced
+        {
+            extras.trace = Some(Trace::new());
+        }
         let mut session = Session::new(at, true);
         session.set_repeatable(repeatable);
+        let has_extras = extras.is_some() || traced;
+        let timed = environment.policy().needs_time() || has_extras;
         Self {
-            attended: environment.policy().needs_time()
-                || environment.destination().is_some()
-                || extras.is_some(),
+            attended: timed || environment.destination().is_some(),
+            timed,
+            has_extras,
             session,
             place: L::default(),
             over: false,
@@ -313,7 +331,7 @@ impl<'w, L: Place> Call<'w, L> {
 
     /// The attempts so far, if a trace was asked for.
     pub fn take_trace(&mut self) -> Option<Trace> {
-        self.extras.as_mut()?.trace.take()
+        self.extras()?.trace.take()
     }
 
     /// Why the next attempt may not start any more: `max_elapsed` or the deadline has passed. `None`

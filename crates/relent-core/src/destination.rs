@@ -5,7 +5,7 @@ use core::fmt;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Lane, Lanes};
 use crate::budget::Budget;
 use crate::cooldown::Cooldown;
 use crate::failure::{Failure, Hop};
@@ -93,6 +93,23 @@ pub trait Access {
         let _ = id;
         self.turn(leave)
     }
+
+    /// Where threads count the requests and successes of a calm destination apart, so that they do not wait
+    /// for each other's cache lines; none before they [have met](Self::on_meeting), and for one thread.
+    #[inline]
+    fn lanes(&self) -> Option<&Lanes> {
+        None
+    }
+
+    /// A number of this thread, which says what lane it has.
+    #[inline]
+    fn thread(&self) -> usize {
+        0
+    }
+
+    /// Two threads have counted in one place at once: time to make [lanes](Self::lanes), if there are none.
+    #[inline]
+    fn on_meeting(&self) {}
 }
 
 /// There is none to be reached.
@@ -126,22 +143,6 @@ impl<A> Destination<A> {
     pub fn with_budget(mut self, budget: Budget) -> Self {
         self.budget = budget;
         self.budgeted = AtomicBool::new(true);
-        self
-    }
-
-    /// Takes an outbound that is made of the one it has. `outbound` finds it in the access.
-    #[must_use]
-    pub fn with_outbound(
-        mut self,
-        outbound: impl FnOnce(&mut A) -> &mut Outbound,
-        change: impl FnOnce(Outbound) -> Outbound,
-    ) -> Self {
-        let outbound = outbound(&mut self.access);
-        // It is calm no more: whoever has a turn says so again.
-        outbound.on_counted(&self.batch.take(Instant::ORIGIN));
-        *outbound = change(core::mem::take(outbound));
-        self.quiet = AtomicBool::new(outbound.is_quiet());
-        self.paced = AtomicBool::new(outbound.is_paced());
         self
     }
 
@@ -194,6 +195,23 @@ impl<A> Destination<A> {
 }
 
 impl<A: Access> Destination<A> {
+    /// Takes an outbound that is made of the one it has. `outbound` finds it in the access.
+    #[must_use]
+    pub fn with_outbound(
+        mut self,
+        outbound: impl FnOnce(&mut A) -> &mut Outbound,
+        change: impl FnOnce(Outbound) -> Outbound,
+    ) -> Self {
+        // It is calm no more: whoever has a turn says so again.
+        let counted = self.batch.take(Instant::ORIGIN, self.access.lanes());
+        let outbound = outbound(&mut self.access);
+        outbound.on_counted(&counted);
+        *outbound = change(core::mem::take(outbound));
+        self.quiet = AtomicBool::new(outbound.is_quiet());
+        self.paced = AtomicBool::new(outbound.is_paced());
+        self
+    }
+
     /// Goes by this policy from now on: its budget, gate, request rate and throttle keep what they have
     /// learnt, and whoever waits, waits by the new rules. See [`Outbound::set_policy`]. A budget that the
     /// policy takes away is kept for one that comes later. [Hedges](Self::hedge) are those of each call's policy.
@@ -237,10 +255,10 @@ impl<A: Access> Destination<A> {
         random: &mut A::Random,
         change: impl FnOnce(&mut Outbound, &mut A::Random) -> T,
     ) -> T {
-        outbound.on_counted(&self.batch.take(now));
+        outbound.on_counted(&self.batch.take(now, self.access.lanes()));
         let result = change(outbound, random);
         if let Some(calm) = self.calm(now, outbound) {
-            self.batch.open(calm);
+            self.batch.open(calm, self.access.lanes());
         }
         result
     }
@@ -260,9 +278,20 @@ impl<A: Access> Destination<A> {
         self.batch.is_calm(now) && !self.cooldown.has_begun()
     }
 
+    /// Hears of what was counted, and takes a turn for all that comes next.
     #[cfg(all(test, not(loom)))]
-    pub(crate) const fn batch(&self) -> &Batch {
-        &self.batch
+    pub(crate) fn shut(&self, now: Instant) {
+        self.access
+            .turn(|outbound, _| outbound.on_counted(&self.batch.take(now, self.access.lanes())));
+    }
+
+    /// Where this thread counts.
+    #[inline]
+    fn lane(&self) -> &Lane {
+        match self.access.lanes() {
+            Some(lanes) => lanes.of(self.access.thread()),
+            None => self.batch.lane(),
+        }
     }
 
     /// Whether it is worth a look at the clock to find that out.
@@ -274,14 +303,19 @@ impl<A: Access> Destination<A> {
     /// An attempt that has started succeeded: counts it without a turn, if there is nothing more to it.
     #[inline]
     pub(crate) fn answered_calmly(&self, now: Instant, permit: &Permit) -> bool {
-        permit.is_known_to_gate() && self.batch.add_success(now, permit.started())
+        permit.is_known_to_gate()
+            && self
+                .batch
+                .add_success(self.lane(), now, permit.started(), || {
+                    self.access.on_meeting();
+                })
     }
 
     /// A request is made while it [is calm](Self::is_calm). Returns its number.
     #[inline]
     pub(crate) fn enter_calm(&self) -> u64 {
         self.count_request();
-        self.batch.add_request()
+        self.lane().add_request()
     }
 
     /// A request is made that does not ask: for a policy whose retries are off.

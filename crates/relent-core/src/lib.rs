@@ -80,6 +80,7 @@ mod waits;
 mod window;
 
 pub use backoff::{Backoff, Phase};
+pub use batch::Lanes;
 pub use budget::{Budget, BudgetConfig, Charge, Taken};
 pub use call::{Attempt, Call, CallOptions, Entered, Environment, Leave, Next, Place, Racer};
 pub use ceiling::Ceiling;

@@ -382,7 +382,7 @@ impl Policy {
     /// The last instant at which an attempt may start, for a session that began at `started`.
     #[inline]
     pub(crate) fn last_start(&self, started: Instant) -> Instant {
-        if self.max_elapsed.is_none() && self.deadline.is_none() {
+        if !self.timed {
             return Instant::MAX;
         }
         self.limited_start(started)

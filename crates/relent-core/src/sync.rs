@@ -12,3 +12,7 @@ pub(crate) use {core::sync::atomic::Ordering, portable_atomic::AtomicU64};
 pub(crate) use alloc::sync::Arc;
 #[cfg(not(target_has_atomic = "ptr"))]
 pub(crate) use portable_atomic_util::Arc;
+/// Has its cache line to itself, and the one that the processor fetches along with it.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Alone<T>(pub(crate) T);

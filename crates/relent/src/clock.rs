@@ -159,6 +159,23 @@ const PLACE_OF_FIRST: Instant = Instant::from_nanos(1 << 60);
 
 /// Places an instant of the standard library on the core's time line.
 fn on_time_line(now: system::Instant) -> Instant {
+    if let Some(first) = FIRST.get()
+        && let Some(after) = now.checked_duration_since(*first)
+        && after.as_secs() < SOON
+    {
+        let nanos = after.as_secs() * 1_000_000_000 + u64::from(after.subsec_nanos());
+        return Instant::from_nanos(PLACE_OF_FIRST.as_nanos() + nanos);
+    }
+    on_whole_time_line(now)
+}
+
+/// In seconds; what comes within 270 years need not saturate.
+const SOON: u64 = 1 << 33;
+
+/// The same for the first, and for one far from it.
+#[cold]
+#[inline(never)]
+fn on_whole_time_line(now: system::Instant) -> Instant {
     let first = *FIRST.get_or_init(|| now);
     match now.checked_duration_since(first) {
         Some(after) => PLACE_OF_FIRST.saturating_add(after),

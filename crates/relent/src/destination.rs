@@ -1,14 +1,15 @@
 //! What the callers of one destination share: budget, gate, cooldown, request rate, throttle and hedge.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::task::Waker;
 
 #[cfg(feature = "metrics")]
 use relent_core::Instant;
-use relent_core::{Access, Answer, HedgeConfig, Outbound, Policy, Random};
+use relent_core::{Access, Answer, HedgeConfig, Lanes, Outbound, Policy, Random};
 pub use relent_core::{
     Budget, Caller, Cooldown, Ended, Gate, Hedge, Holding, Latencies, Pass, RequestRate, Taken,
 };
@@ -45,6 +46,8 @@ pub struct Locked {
     shared: Mutex<Shared>,
     /// What the gate has become and nobody has told of; 0 for nothing.
     change: AtomicU8,
+    /// Made when two threads have met: a kilobyte.
+    lanes: OnceLock<Box<Lanes>>,
 }
 
 /// No clock is read under the lock, and no waker cloned, called or dropped: all of them may be somebody
@@ -282,6 +285,7 @@ impl Locked {
         Self {
             shared: Mutex::new(shared),
             change: AtomicU8::new(0),
+            lanes: OnceLock::new(),
         }
     }
 
@@ -360,6 +364,36 @@ impl Access for Locked {
         drop(waker);
         left
     }
+
+    #[inline]
+    fn lanes(&self) -> Option<&Lanes> {
+        self.lanes.get().map(|lanes| &**lanes)
+    }
+
+    #[inline]
+    fn thread(&self) -> usize {
+        THREAD.with(|number| match number.get() {
+            0 => new_thread(number),
+            known => known,
+        })
+    }
+
+    #[cold]
+    fn on_meeting(&self) {
+        self.lanes.get_or_init(Box::default);
+    }
+}
+
+thread_local! {
+    /// The number of this thread; 0 before it is asked for.
+    static THREAD: Cell<usize> = const { Cell::new(0) };
+}
+
+#[cold]
+fn new_thread(number: &Cell<usize>) -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(1);
+    number.set(THREADS.fetch_add(1, Ordering::Relaxed));
+    number.get()
 }
 
 impl fmt::Debug for Destination {

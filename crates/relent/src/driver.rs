@@ -278,6 +278,13 @@ where
         self.call.succeeded(&mut self.environment);
     }
 
+    /// The same where nobody asks for the [summary](Self::summary): a success is not written down in the
+    /// trace.
+    #[inline]
+    pub(crate) fn on_success_unseen(&mut self) {
+        self.call.succeeded_unseen(&mut self.environment);
+    }
+
     /// The same, with what was seen of the success, for the trace: a status, an exit status.
     #[inline]
     pub fn on_success_with(&mut self, seen: Cause) {

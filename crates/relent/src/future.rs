@@ -173,7 +173,7 @@ where
     pub async fn with_summary(self) -> (Result<C::Success, Option<C::Last>>, Summary) {
         let mut future = std::pin::pin!(self.into_future());
         let (result, stop) =
-            std::future::poll_fn(|context| future.as_mut().poll_end(context)).await;
+            std::future::poll_fn(|context| future.as_mut().poll_end(context, true)).await;
         let summary = future.project().driver.summary(stop);
         (result, summary)
     }
@@ -220,10 +220,12 @@ where
     X: Interrupt,
     D: Target,
 {
+    /// `seen`: the account of a success is asked for afterwards.
     #[inline]
     fn poll_end(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
+        seen: bool,
     ) -> Poll<End<C::Success, C::Last>> {
         loop {
             let mut this = self.as_mut().project();
@@ -284,7 +286,10 @@ where
                     match judge(outcome, this.driver, this.classify) {
                         // From here, so that it has nothing to do with what a race comes to.
                         Ok(value) => {
-                            this.driver.on_success();
+                            match seen {
+                                true => this.driver.on_success(),
+                                false => this.driver.on_success_unseen(),
+                            }
                             this.state.set(State::Done);
                             return Poll::Ready((Ok(value), None));
                         }
@@ -450,7 +455,7 @@ where
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (result, stop) = ready!(self.as_mut().poll_end(context));
+        let (result, stop) = ready!(self.as_mut().poll_end(context, false));
         Poll::Ready(result.map_err(|last| GaveUp::new(last, self.project().driver.summary(stop))))
     }
 }

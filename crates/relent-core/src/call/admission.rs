@@ -90,7 +90,7 @@ impl<L: Place> Call<'_, L> {
         if !self.need_not_ask(environment) {
             return self.ask(environment, waker);
         }
-        if self.needs_time(environment) {
+        if self.timed {
             return self.start_in_time(environment);
         }
         Next::Start(Leave::UNTIMED)
@@ -103,8 +103,10 @@ impl<L: Place> Call<'_, L> {
     #[inline]
     pub fn begin_untimed<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Option<u32> {
         if self.attended
-            && (self.needs_time(environment)
-                || !self.need_not_ask(environment) && self.start_calmly(environment).is_none())
+            && (self.timed
+                || !self.is_at_quiet(environment)
+                    && self.start_calmly(environment).is_none()
+                    && !self.is_off_there(environment))
         {
             return None;
         }
@@ -131,44 +133,48 @@ impl<L: Place> Call<'_, L> {
         Some(self.begin_timed(environment, number, now))
     }
 
-    /// Whether an attempt begins by the clock.
-    #[inline]
-    fn needs_time<E: Environment<Place = L>>(&self, environment: &E) -> bool {
-        environment.policy().needs_time() || self.extras.is_some()
-    }
-
     /// Whether the next attempt may start without a look at the destination, which hears of the call if
     /// it is new there.
     #[inline]
     fn need_not_ask<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
-        let Some(destination) = environment.destination() else {
+        self.is_at_quiet(environment) || self.is_off_there(environment)
+    }
+
+    /// Whether nobody has to ask there, and it has not.
+    #[inline]
+    fn is_at_quiet<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
+        let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
             return true;
         };
-        let quiet = destination.is_quiet();
-        // Off is no retries, and nothing that comes with them; the request rate holds for first
-        // attempts too.
-        let is_off = || environment.policy().is_off() && !destination.is_paced();
-        match self.place.get().map(|entered| &entered.stage) {
-            None if quiet => {
-                if let Some(slot) = self.place.slot() {
-                    let stage = Stage::Unasked;
-                    *slot = Some(Entered { id: 0, stage });
-                }
+        if !destination.is_quiet() {
+            return false;
+        }
+        match slot {
+            None => {
+                let stage = Stage::Unasked;
+                *slot = Some(Entered { id: 0, stage });
                 destination.count_request();
                 environment.on_budget();
                 true
             }
-            None => {
-                let off = is_off();
-                if off {
-                    self.enter_off(environment);
-                }
-                off
-            }
-            Some(Stage::Unasked) => quiet || is_off(),
+            Some(entered) => matches!(entered.stage, Stage::Unasked),
+        }
+    }
+
+    /// Whether it does not ask there because its retries are off. Off is no retries, and nothing that comes
+    /// with them; the request rate holds for first attempts too.
+    #[inline(never)]
+    fn is_off_there<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
+        let is_off = environment.policy().is_off()
+            && environment.destination().is_some_and(|there| !there.is_paced());
+        match self.place.get().map(|entered| &entered.stage) {
             // It has a place or a permit there, whatever a reload has changed since.
             Some(Stage::Waiting(..) | Stage::Permitted(_)) => false,
-            Some(Stage::Outside | Stage::Stopped(..)) => is_off(),
+            None if is_off => {
+                self.enter_off(environment);
+                true
+            }
+            _ => is_off,
         }
     }
 
@@ -228,7 +234,7 @@ impl<L: Place> Call<'_, L> {
     /// The attempt starts at once, if it is calm at the destination. Returns the time.
     #[inline(never)]
     fn start_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> Option<Instant> {
-        if !environment.destination()?.may_be_calm() {
+        if !environment.destination()?.may_be_calm() || environment.policy().is_off() {
             return None;
         }
         let now = self.now(environment);
@@ -361,7 +367,7 @@ impl<L: Place> Call<'_, L> {
             {
                 permit.begin();
             }
-            if self.needs_time(environment) {
+            if self.timed {
                 return self.begin_timed(environment, number, now);
             }
         }
@@ -375,8 +381,10 @@ impl<L: Place> Call<'_, L> {
         number: u32,
         now: Instant,
     ) -> (Attempt, Option<Instant>) {
-        if let Some(extras) = &mut *self.extras {
-            extras.begin(number, now);
+        // A first attempt that began with its call need not be written down before it ends.
+        let begins_later = number > 1 || now != self.session.started();
+        if self.has_extras && (begins_later || self.extras.is_some()) {
+            self.record_begin(number, now);
         }
         self.timed(environment, number, now)
     }
@@ -388,6 +396,9 @@ impl<L: Place> Call<'_, L> {
         number: u32,
         now: Instant,
     ) -> (Attempt, Option<Instant>) {
+        if !environment.policy().needs_time() {
+            return (Attempt::unlimited(number), None);
+        }
         let limit = self.session.attempt_limit(environment.policy(), now);
         let attempt = Attempt {
             number,

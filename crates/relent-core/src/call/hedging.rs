@@ -46,7 +46,8 @@ impl<L: Place> Call<'_, L> {
             at => at,
         };
         let (attempt, ends) = self.begin(environment, Leave::given(started));
-        self.attended = true;
+        self.begin_trace();
+        (self.attended, self.timed, self.has_extras) = (true, true, true);
         let extras = self.extras.get_or_insert_default();
         extras.begin_race(Race::new(hedge, started));
         Racer {

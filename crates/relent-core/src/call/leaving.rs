@@ -13,15 +13,13 @@ impl<L: Place> Call<'_, L> {
     /// The destination answered, whatever is made of it.
     #[inline]
     pub fn answered<E: Environment<Place = L>>(&mut self, environment: &E) {
-        if environment.destination().is_some() && !self.has_left() && !self.end_calmly(environment)
-        {
-            self.end_there(environment, Ended::Answered);
+        if environment.destination().is_some() && !self.has_left() {
+            self.end_answered(environment);
         }
     }
 
-    /// The attempt that succeeded is only counted, if it is calm at the destination.
     #[inline(never)]
-    fn end_calmly<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
+    fn end_answered<E: Environment<Place = L>>(&mut self, environment: &E) {
         if let (Some(destination), Some(Some(entered))) =
             (environment.destination(), self.place.slot())
             && let Stage::Permitted(permit) = &entered.stage
@@ -29,10 +27,11 @@ impl<L: Place> Call<'_, L> {
             && destination.may_be_calm()
             && destination.answered_calmly(environment.now(), permit)
         {
+            // It is only counted.
             entered.stage = Stage::Outside;
-            return true;
+            return;
         }
-        false
+        self.end_there(environment, Ended::Answered);
     }
 
     /// The running attempt is over, or the call goes away.

@@ -1,6 +1,6 @@
 //! What a call makes of how an attempt ended.
 
-use super::{Call, Environment, Place, budget, repaid, stop_after};
+use super::{Call, Environment, Place, repaid, stop_after};
 use crate::decision::{Decision, Stop, StopReason};
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
@@ -13,19 +13,34 @@ impl<L: Place> Call<'_, L> {
     #[inline]
     pub fn succeeded<E: Environment<Place = L>>(&mut self, environment: &mut E) {
         if self.attended {
-            self.session.on_success(budget(environment));
-            self.answered(environment);
-            if self.extras.is_some() {
+            self.tell_success(environment);
+            if self.has_extras {
                 self.record_success(environment);
             }
         }
+    }
+
+    /// The same where nobody will ask for the [trace](Self::take_trace): nothing is written down.
+    #[inline]
+    pub fn succeeded_unseen<E: Environment<Place = L>>(&mut self, environment: &mut E) {
+        if self.attended {
+            self.tell_success(environment);
+        }
+    }
+
+    #[inline]
+    fn tell_success<E: Environment<Place = L>>(&mut self, environment: &mut E) {
+        let hears = |there: &&Destination<_>| there.repaid_budget().hears_of_success();
+        let there = environment.destination().filter(hears);
+        self.session.on_success(there.and_then(Destination::budget));
+        self.answered(environment);
     }
 
     /// The same, with what was seen of the success, for the trace: a status, an exit status.
     #[inline]
     pub fn succeeded_with<E: Environment<Place = L>>(&mut self, environment: &mut E, seen: Cause) {
         self.succeeded(environment);
-        if self.extras.is_some() {
+        if self.has_extras {
             self.note_seen(seen);
         }
     }
@@ -50,7 +65,7 @@ impl<L: Place> Call<'_, L> {
         environment: &mut E,
         failure: &Failure,
     ) -> Decision {
-        if self.extras.is_some() || failure.as_if_in_progress {
+        if self.has_extras || failure.as_if_in_progress {
             return self.failed_in_full(environment, failure);
         }
         // The short path: it goes into the transport's own loop.

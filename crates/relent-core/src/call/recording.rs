@@ -66,7 +66,33 @@ impl Extras<'_> {
     }
 }
 
-impl<L: Place> Call<'_, L> {
+impl<'w, L: Place> Call<'w, L> {
+    /// What there is, with the trace that was asked for.
+    pub(super) fn extras(&mut self) -> Option<&mut Extras<'w>> {
+        self.begin_trace();
+        self.extras.as_deref_mut()
+    }
+
+    /// Begins the trace, if one was asked for.
+    pub(super) fn begin_trace(&mut self) {
+        if self.has_extras && self.extras.is_none() {
+            let extras = self.extras.get_or_insert_default();
+            extras.trace = Some(Trace::new());
+            if self.session.attempts() > 0 {
+                // It began with the call, or else the trace would have begun with it.
+                extras.begin(1, self.session.started());
+            }
+        }
+    }
+
+    /// An attempt begins.
+    #[cold]
+    pub(super) fn record_begin(&mut self, attempt: u32, now: Instant) {
+        if let Some(extras) = self.extras() {
+            extras.begin(attempt, now);
+        }
+    }
+
     /// The attempt is over.
     pub(super) fn record(
         &mut self,
@@ -74,7 +100,7 @@ impl<L: Place> Call<'_, L> {
         failure: Option<Failure>,
         decision: Option<Decision>,
     ) {
-        if let Some(extras) = &mut *self.extras {
+        if let Some(extras) = self.extras() {
             extras.push(ended, failure, decision);
         }
     }
@@ -83,7 +109,7 @@ impl<L: Place> Call<'_, L> {
     /// there is no attempt after the last.
     pub(super) fn record_stop(&mut self, stop: Stop, now: impl FnOnce() -> Instant) {
         let decision = Some(Decision::Stop(stop));
-        let Some(extras) = &mut *self.extras else {
+        let Some(extras) = self.extras() else {
             return;
         };
         if extras.trace.is_none() {
@@ -97,7 +123,7 @@ impl<L: Place> Call<'_, L> {
     }
 
     pub(super) fn last_recorded(&mut self) -> Option<&mut TraceEntry> {
-        self.extras.as_mut()?.trace.as_mut()?.last_mut()
+        self.extras()?.trace.as_mut()?.last_mut()
     }
 
     /// Whether the failure that decides has been counted when it came.

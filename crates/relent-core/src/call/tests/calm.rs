@@ -13,12 +13,6 @@ use crate::gate::GateConfig;
 const MILLI: u64 = 1_000_000;
 
 impl There {
-    /// Lets the gate hear of what was counted, and takes a turn for all that comes next.
-    fn shut(&self, now: Instant) {
-        self.access()
-            .turn(|outbound, _| outbound.on_counted(&self.batch().take(now)));
-    }
-
     /// All that the gate, the line and the budget know.
     fn knowledge(&self, now: Instant) -> String {
         self.shut(now);
