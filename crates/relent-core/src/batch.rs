@@ -99,7 +99,9 @@ impl Batch {
     /// Numbers a request that the gate is told of by who has the lock.
     pub(crate) fn add_told_request(&self) -> u64 {
         let told = self.lane.told.load(Ordering::Relaxed);
-        self.lane.told.store(told.wrapping_add(1), Ordering::Relaxed);
+        self.lane
+            .told
+            .store(told.wrapping_add(1), Ordering::Relaxed);
         self.lane.add_request()
     }
 

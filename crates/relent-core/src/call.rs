@@ -252,17 +252,23 @@ impl Default for CallOptions<'_> {
 pub struct Call<'w, L> {
     session: Session,
     place: L,
-    /// Whether an attempt that succeeds has anything to tell: to a clock, a destination or a trace. The
-    /// rest pays for one comparison (design rule 10).
-    attended: bool,
-    /// Whether its attempts begin by the clock: for its policy, or what few calls need.
-    timed: bool,
-    /// Whether it has what few calls need. Where that is not there yet, it is a trace: most calls end before
-    /// there is anything to write down.
-    has_extras: bool,
+    attends: Attends,
     /// Whether it has given up before an attempt, and told so.
     over: bool,
     extras: Cold<Box<Extras<'w>>>,
+}
+
+/// What a call sees to beside its attempts; what stands later has a part of all before. Most have one
+/// comparison for it (design rule 10).
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+enum Attends {
+    Nothing,
+    Destination,
+    /// Its attempts begin by the clock.
+    Clock,
+    /// What few calls need. Where that is not there yet, it is a trace: most calls end before there is
+    /// anything to write down.
+    Extras,
 }
 
 impl<'w, L: Place> Call<'w, L> {
@@ -291,14 +297,19 @@ impl<'w, L: Place> Call<'w, L> {
         }
         let mut session = Session::new(at, true);
         session.set_repeatable(repeatable);
-        let has_extras = extras.is_some() || traced;
-        let timed = environment.policy().needs_time() || has_extras;
+        let attends = if extras.is_some() || traced {
+            Attends::Extras
+        } else if environment.policy().needs_time() {
+            Attends::Clock
+        } else if environment.destination().is_some() {
+            Attends::Destination
+        } else {
+            Attends::Nothing
+        };
         Self {
-            attended: timed || environment.destination().is_some(),
-            timed,
-            has_extras,
             session,
             place: L::default(),
+            attends,
             over: false,
             extras: Cold::new(extras),
         }

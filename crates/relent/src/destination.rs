@@ -412,3 +412,32 @@ impl fmt::Debug for Locked {
         f.write_str("Locked")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocking;
+    use crate::clock::VirtualClock;
+
+    /// Their counts come together at the next turn at the lock.
+    #[test]
+    fn nothing_is_lost_that_threads_count_apart() {
+        let there = Destination::new(Policy::STANDARD);
+        let clock = VirtualClock::new();
+        clock.advance(std::time::Duration::from_secs(100_000));
+        let once = Policy::STANDARD.clone().without_retries();
+        let call = |policy, answer: Result<(), ()>| {
+            let asked = blocking::retry(policy, move || answer);
+            asked.destination(&there).clock(&clock).run().is_ok()
+        };
+        there.core.access().on_meeting();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..5000).for_each(|_| assert!(call(Policy::STANDARD, Ok(())))));
+            }
+        });
+        assert!(!call(&once, Err(())));
+        let known = there.read(|outbound| format!("{outbound:?}"));
+        assert!(known.contains("totals: [20001]"), "{known}");
+    }
+}

@@ -4,7 +4,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::place::{Entered, Place, Stage};
-use super::{Attempt, Call, Environment, NOT_YET};
+use super::{Attempt, Attends, Call, Environment, NOT_YET};
 use crate::decision::{Stop, StopReason};
 use crate::destination::{Access, Destination};
 use crate::gate::Ended;
@@ -84,13 +84,13 @@ impl<L: Place> Call<'_, L> {
         environment: &mut E,
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Next {
-        if !self.attended {
+        if self.attends == Attends::Nothing {
             return Next::Start(Leave::UNTIMED);
         }
         if !self.need_not_ask(environment) {
             return self.ask(environment, waker);
         }
-        if self.timed {
+        if self.attends >= Attends::Clock {
             return self.start_in_time(environment);
         }
         Next::Start(Leave::UNTIMED)
@@ -102,8 +102,8 @@ impl<L: Place> Call<'_, L> {
     /// once: it costs them less.
     #[inline]
     pub fn begin_untimed<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Option<u32> {
-        if self.attended
-            && (self.timed
+        if self.attends != Attends::Nothing
+            && (self.attends >= Attends::Clock
                 || !self.is_at_quiet(environment)
                     && self.start_calmly(environment).is_none()
                     && !self.is_off_there(environment))
@@ -166,7 +166,9 @@ impl<L: Place> Call<'_, L> {
     #[inline(never)]
     fn is_off_there<E: Environment<Place = L>>(&mut self, environment: &E) -> bool {
         let is_off = environment.policy().is_off()
-            && environment.destination().is_some_and(|there| !there.is_paced());
+            && environment
+                .destination()
+                .is_some_and(|there| !there.is_paced());
         match self.place.get().map(|entered| &entered.stage) {
             // It has a place or a permit there, whatever a reload has changed since.
             Some(Stage::Waiting(..) | Stage::Permitted(_)) => false,
@@ -367,7 +369,7 @@ impl<L: Place> Call<'_, L> {
             {
                 permit.begin();
             }
-            if self.timed {
+            if self.attends >= Attends::Clock {
                 return self.begin_timed(environment, number, now);
             }
         }
@@ -383,7 +385,7 @@ impl<L: Place> Call<'_, L> {
     ) -> (Attempt, Option<Instant>) {
         // A first attempt that began with its call need not be written down before it ends.
         let begins_later = number > 1 || now != self.session.started();
-        if self.has_extras && (begins_later || self.extras.is_some()) {
+        if self.attends == Attends::Extras && (begins_later || self.extras.is_some()) {
             self.record_begin(number, now);
         }
         self.timed(environment, number, now)

@@ -1,6 +1,6 @@
 //! What a call does for attempts that run at once.
 
-use super::{Attempt, Call, Environment, Leave, NOT_YET, Place, budget, repaid};
+use super::{Attempt, Attends, Call, Environment, Leave, NOT_YET, Place, budget, repaid};
 use crate::budget::Taken;
 use crate::decision::{Decision, Stop, StopReason};
 use crate::failure::{Cause, Failure};
@@ -47,7 +47,7 @@ impl<L: Place> Call<'_, L> {
         };
         let (attempt, ends) = self.begin(environment, Leave::given(started));
         self.begin_trace();
-        (self.attended, self.timed, self.has_extras) = (true, true, true);
+        self.attends = Attends::Extras;
         let extras = self.extras.get_or_insert_default();
         extras.begin_race(Race::new(hedge, started));
         Racer {

@@ -20,25 +20,28 @@ impl<L: Place> Call<'_, L> {
 
     #[inline(never)]
     fn end_answered<E: Environment<Place = L>>(&mut self, environment: &E) {
+        let mut ended = None;
         if let (Some(destination), Some(Some(entered))) =
             (environment.destination(), self.place.slot())
             && let Stage::Permitted(permit) = &entered.stage
             && permit.has_begun()
-            && destination.may_be_calm()
-            && destination.answered_calmly(environment.now(), permit)
         {
-            // It is only counted.
-            entered.stage = Stage::Outside;
-            return;
+            let now = environment.now();
+            if destination.answered_calmly(now, permit) {
+                // It is only counted.
+                entered.stage = Stage::Outside;
+                return;
+            }
+            ended = Some(now);
         }
-        self.end_there(environment, Ended::Answered);
+        self.end_there(environment, Ended::Answered, ended);
     }
 
     /// The running attempt is over, or the call goes away.
     #[inline]
     pub(super) fn end_stage<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
         if !self.has_left() {
-            self.end_there(environment, ended);
+            self.end_there(environment, ended, None);
         }
     }
 
@@ -55,13 +58,24 @@ impl<L: Place> Call<'_, L> {
     }
 
     #[inline(never)]
-    fn end_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+    fn end_there<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        ended: Ended,
+        at: Option<Instant>,
+    ) {
         let before = self.holding_since();
-        self.leave_there(environment, ended);
+        self.leave_there(environment, ended, at);
         self.tell_admission(environment, before, None);
     }
 
-    fn leave_there<E: Environment<Place = L>>(&mut self, environment: &E, ended: Ended) {
+    /// `at`: the time, if it was looked at.
+    fn leave_there<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        ended: Ended,
+        at: Option<Instant>,
+    ) {
         let (Some(destination), Some(Some(entered))) =
             (environment.destination(), self.place.slot())
         else {
@@ -70,15 +84,16 @@ impl<L: Place> Call<'_, L> {
         if let Stage::Stopped(..) | Stage::Unasked = entered.stage {
             return;
         }
+        let now = || at.unwrap_or_else(|| environment.now());
         match mem::replace(&mut entered.stage, Stage::Outside) {
             Stage::Waiting(by, _) => {
                 let held = by == Holding::Cooldown;
-                destination.leave(entered.id, held, || environment.now());
+                destination.leave(entered.id, held, now);
             }
             Stage::Permitted(permit) if permit.has_begun() => {
-                destination.ended(environment.now(), permit, ended);
+                destination.ended(now(), permit, ended);
             }
-            Stage::Permitted(permit) => destination.cancel(environment.now(), permit),
+            Stage::Permitted(permit) => destination.cancel(now(), permit),
             Stage::Outside | Stage::Unasked | Stage::Stopped(..) => {}
         }
     }
@@ -101,7 +116,7 @@ impl<L: Place> Call<'_, L> {
             environment.on_cooldown();
         }
         // What was not running has nothing to tell.
-        self.leave_there(environment, Ended::Unknown);
+        self.leave_there(environment, Ended::Unknown, None);
         self.tell_admission(environment, before, None);
     }
 

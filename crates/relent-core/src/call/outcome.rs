@@ -1,6 +1,6 @@
 //! What a call makes of how an attempt ended.
 
-use super::{Call, Environment, Place, repaid, stop_after};
+use super::{Attends, Call, Environment, Place, repaid, stop_after};
 use crate::decision::{Decision, Stop, StopReason};
 use crate::destination::{Access, Destination};
 use crate::failure::{Cause, Failure};
@@ -12,9 +12,9 @@ impl<L: Place> Call<'_, L> {
     /// The operation succeeded.
     #[inline]
     pub fn succeeded<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        if self.attended {
+        if self.attends != Attends::Nothing {
             self.tell_success(environment);
-            if self.has_extras {
+            if self.attends == Attends::Extras {
                 self.record_success(environment);
             }
         }
@@ -23,7 +23,7 @@ impl<L: Place> Call<'_, L> {
     /// The same where nobody will ask for the [trace](Self::take_trace): nothing is written down.
     #[inline]
     pub fn succeeded_unseen<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        if self.attended {
+        if self.attends != Attends::Nothing {
             self.tell_success(environment);
         }
     }
@@ -40,7 +40,7 @@ impl<L: Place> Call<'_, L> {
     #[inline]
     pub fn succeeded_with<E: Environment<Place = L>>(&mut self, environment: &mut E, seen: Cause) {
         self.succeeded(environment);
-        if self.has_extras {
+        if self.attends == Attends::Extras {
             self.note_seen(seen);
         }
     }
@@ -65,7 +65,7 @@ impl<L: Place> Call<'_, L> {
         environment: &mut E,
         failure: &Failure,
     ) -> Decision {
-        if self.has_extras || failure.as_if_in_progress {
+        if self.attends == Attends::Extras || failure.as_if_in_progress {
             return self.failed_in_full(environment, failure);
         }
         // The short path: it goes into the transport's own loop.

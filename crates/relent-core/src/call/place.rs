@@ -58,16 +58,17 @@ pub struct Entered {
     pub(super) stage: Stage,
 }
 
+// The two of which the destination knows come first, so that one comparison tells them from the others.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Nobody had to ask so far (design rule 10).
-    Unasked,
-    /// The next attempt has yet to ask.
-    Outside,
     /// This holds it back, since then.
     Waiting(Holding, Instant),
     /// The attempt may start, or runs.
     Permitted(Permit),
+    /// Nobody had to ask so far (design rule 10).
+    Unasked,
+    /// The next attempt has yet to ask.
+    Outside,
     /// It has given up, for this reason, and may come back then; [`Instant::MAX`] if nothing says when.
     Stopped(StopReason, Instant),
 }

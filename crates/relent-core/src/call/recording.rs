@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
-use super::{Call, Place};
+use super::{Attends, Call, Place};
 use crate::decision::{Decision, Stop};
 use crate::failure::Failure;
 use crate::race::Race;
@@ -75,7 +75,7 @@ impl<'w, L: Place> Call<'w, L> {
 
     /// Begins the trace, if one was asked for.
     pub(super) fn begin_trace(&mut self) {
-        if self.has_extras && self.extras.is_none() {
+        if self.attends == Attends::Extras && self.extras.is_none() {
             let extras = self.extras.get_or_insert_default();
             extras.trace = Some(Trace::new());
             if self.session.attempts() > 0 {
