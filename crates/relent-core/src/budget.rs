@@ -17,6 +17,9 @@ const MILLI: f64 = 1000.0;
 /// in which it makes a tenth.
 const PER_MILLI: u128 = 1_000_000_000_000_000;
 const TENTH: u64 = 100_000_000_000_000_000;
+/// Thousand millionths of a token in a thousandth of one; and nanoseconds in a second.
+const PER_SECOND_IN_MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
 /// No time has been seen yet: the first refill counts from the first withdrawal, not from zero
 /// (the AWS SDK for Rust counts its first refill from 1970).
 ///
@@ -56,6 +59,9 @@ impl From<Kind> for Charge {
     }
 }
 
+/// What an empty balance is counted as, so that it can go below: that much is lent.
+const EMPTY: u64 = 1 << 40;
+
 /// A gate paces retries; or each was paid for when it failed.
 const WAIVED: u64 = 1;
 const CHARGED: u64 = 2;
@@ -86,6 +92,11 @@ pub struct Budget {
     /// Why a retry takes nothing when it is granted, in bits; 0 where it does.
     unpaid: AtomicU64,
     ratio: AtomicU64,
+    /// What a retry leaves, above [`EMPTY`].
+    floor_now: AtomicU64,
+    timeout_cost_now: AtomicU64,
+    /// What requests and time deposit in a second, in thousandths of a token, as far as it lends.
+    earning: AtomicU64,
     // What it was made of, which can be replaced while it is used.
     least_ratio: AtomicU64,
     success: AtomicU64,
@@ -94,6 +105,8 @@ pub struct Budget {
     throttled_cost: AtomicU64,
     timeout_cost: AtomicU64,
     floor: AtomicU64,
+    overload_floor: AtomicU64,
+    lend: AtomicBool,
     /// What time deposits in a second, in thousand millionths of a token; 0 for nothing.
     per_second: AtomicU64,
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
@@ -102,6 +115,22 @@ pub struct Budget {
     /// Whether a success changes anything.
     success_counts: AtomicBool,
     charge_failures: AtomicBool,
+}
+
+/// What a [`Gate`](crate::Gate) has found out, for the [`Budget`] of its destination.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Lesson {
+    /// The ratio of retries to requests that hides the failures seen, while they do not depend on load
+    /// (design rule 7).
+    pub ratio: f64,
+    /// Requests per second, at least.
+    pub requests: f64,
+    /// Whether a failure may be a sign of overload, as far as one can tell.
+    pub suspicious: bool,
+    /// Whether attempts that time out are taken to be lost on the way, and cost no more than others.
+    pub lossy: bool,
+    /// Whether retries cost nothing but after timeouts: the gate is closed, and paces them.
+    pub waived: bool,
 }
 
 /// Tokens taken from a [`Budget`] for one retry; hand them to [`Budget::refund`] if the retry is
@@ -125,10 +154,13 @@ impl Budget {
 
     pub(crate) fn from_checked(config: &BudgetConfig) -> Self {
         let budget = Self {
-            balance: Alone(AtomicU64::new(milli(config.reserve))),
+            balance: Alone(AtomicU64::new(EMPTY + milli(config.reserve))),
             refilled: AtomicU64::new(NEVER),
             unpaid: AtomicU64::new(0),
             ratio: AtomicU64::new(0),
+            floor_now: AtomicU64::new(0),
+            timeout_cost_now: AtomicU64::new(0),
+            earning: AtomicU64::new(0),
             least_ratio: AtomicU64::new(0),
             success: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
@@ -136,6 +168,8 @@ impl Budget {
             throttled_cost: AtomicU64::new(0),
             timeout_cost: AtomicU64::new(0),
             floor: AtomicU64::new(0),
+            overload_floor: AtomicU64::new(0),
+            lend: AtomicBool::new(false),
             per_second: AtomicU64::new(0),
             refill_every: AtomicU64::new(u64::MAX),
             refund_on_success: AtomicBool::new(false),
@@ -172,7 +206,10 @@ impl Budget {
         }
         let is_first = self.capacity.load(Ordering::Relaxed) == 0;
         self.set(config);
-        let (reserve, capacity) = (milli(config.reserve), milli(config.capacity));
+        let (reserve, capacity) = (
+            EMPTY + milli(config.reserve),
+            EMPTY + milli(config.capacity),
+        );
         update(&self.balance.0, |balance| match is_first {
             true => Some(reserve),
             false => (balance > capacity).then_some(capacity),
@@ -195,6 +232,8 @@ impl Budget {
         set(&self.throttled_cost, milli(config.throttled_cost));
         set(&self.timeout_cost, milli(config.timeout_cost_or_cost()));
         set(&self.floor, milli(config.floor));
+        set(&self.overload_floor, milli(config.overload_floor));
+        self.lend.store(config.lend, Ordering::Relaxed);
         set(&self.per_second, per_second);
         let refill_every = TENTH.checked_div(per_second).unwrap_or(u64::MAX);
         set(&self.refill_every, refill_every);
@@ -204,7 +243,10 @@ impl Budget {
         self.success_counts.store(counts, Ordering::Relaxed);
         self.charge_failures
             .store(config.charge_failures, Ordering::Relaxed);
-        self.waive(self.unpaid.load(Ordering::Relaxed) & WAIVED != 0);
+        self.learn(&Lesson {
+            waived: self.unpaid.load(Ordering::Relaxed) & WAIVED != 0,
+            ..Lesson::default()
+        });
     }
 
     /// A logical request goes out for the first time: deposits the ratio.
@@ -213,15 +255,39 @@ impl Budget {
         self.deposit(self.ratio.load(Ordering::Relaxed));
     }
 
-    /// Requests deposit this ratio from now on, or the configured one if that is more: what a
-    /// [`Gate`](crate::Gate) says while failures do not depend on load (design rule 7).
-    pub fn widen(&self, ratio: f64) {
-        let ratio = ((ratio * MILLI) as u64).min(self.capacity.load(Ordering::Relaxed));
-        let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
+    /// Goes by this from now on, until it is told something else. A ratio below the configured one has no
+    /// effect.
+    pub fn learn(&self, lesson: &Lesson) {
         // Seldom changed, often read.
-        if self.ratio.load(Ordering::Relaxed) != ratio {
-            self.ratio.store(ratio, Ordering::Relaxed);
-        }
+        let set = |cell: &AtomicU64, to: u64| {
+            if cell.load(Ordering::Relaxed) != to {
+                cell.store(to, Ordering::Relaxed);
+            }
+        };
+        let ratio = ((lesson.ratio * MILLI) as u64).min(self.capacity.load(Ordering::Relaxed));
+        let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
+        set(&self.ratio, ratio);
+        let floor = EMPTY + self.floor.load(Ordering::Relaxed);
+        let beside = self.overload_floor.load(Ordering::Relaxed);
+        set(
+            &self.floor_now,
+            floor + if lesson.suspicious { beside } else { 0 },
+        );
+        let timeout_cost = match lesson.lossy {
+            true => &self.cost,
+            false => &self.timeout_cost,
+        };
+        set(&self.timeout_cost_now, timeout_cost.load(Ordering::Relaxed));
+        let earning = match self.lend.load(Ordering::Relaxed) {
+            true => {
+                let per_second = self.per_second.load(Ordering::Relaxed);
+                (lesson.requests * ratio as f64) as u64 + per_second / PER_SECOND_IN_MILLI
+            }
+            false => 0,
+        };
+        set(&self.earning, earning);
+        let charged = u64::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
+        set(&self.unpaid, charged | (u64::from(lesson.waived) * WAIVED));
     }
 
     /// Whether it goes by what it was made of, and would still if it was [widened](Self::widen) to any
@@ -232,16 +298,6 @@ impl Budget {
         ratio <= least
             && self.ratio.load(Ordering::Relaxed) == least
             && self.unpaid.load(Ordering::Relaxed) & WAIVED == 0
-    }
-
-    /// Whether retries cost nothing from now on, because a [`Gate`](crate::Gate) that is not open
-    /// paces them.
-    pub fn waive(&self, waived: bool) {
-        let charged = u64::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
-        let unpaid = charged | (u64::from(waived) * WAIVED);
-        if self.unpaid.load(Ordering::Relaxed) != unpaid {
-            self.unpaid.store(unpaid, Ordering::Relaxed);
-        }
     }
 
     /// Whether [`on_success`](Self::on_success) changes anything.
@@ -266,7 +322,8 @@ impl Budget {
         if self.charge_failures.load(Ordering::Relaxed) {
             let cost = u64::from(self.cost_of(what.into()));
             update(&self.balance.0, |balance| {
-                Some(balance.saturating_sub(cost))
+                // What was lent is not forgiven.
+                Some(balance.saturating_sub(cost).max(EMPTY.min(balance)))
             });
         }
     }
@@ -277,11 +334,54 @@ impl Budget {
     #[inline]
     pub fn withdraw(&self, now: Instant, what: impl Into<Charge>) -> Option<Taken> {
         self.refill(now);
+        let what = what.into();
         let unpaid = self.unpaid.load(Ordering::Relaxed);
-        if unpaid != 0 {
-            return self.grant_unpaid(unpaid);
+        if unpaid != 0
+            && let Some(granted) = self.grant_unpaid(unpaid, what)
+        {
+            return granted;
         }
-        self.take(self.cost_of(what.into()))
+        self.take(self.cost_of(what))
+    }
+
+    /// The same, or a token that requests will have deposited in so many nanoseconds, `longest` at most: the
+    /// retry is not to start before. `None` also where nothing is lent.
+    pub(crate) fn withdraw_within(
+        &self,
+        now: Instant,
+        what: Charge,
+        longest: u64,
+    ) -> Option<(Taken, u64)> {
+        if let Some(taken) = self.withdraw(now, what) {
+            return Some((taken, 0));
+        }
+        let earning = self.earning.load(Ordering::Relaxed);
+        if earning == 0 || self.unpaid.load(Ordering::Relaxed) & CHARGED != 0 {
+            return None;
+        }
+        let cost = self.cost_of(what);
+        let floor = self.floor_now.load(Ordering::Relaxed);
+        let earned_in = |balance: u64| {
+            let missing = (floor + u64::from(cost)).saturating_sub(balance);
+            missing.saturating_mul(SECOND) / earning
+        };
+        let mut seen = self.balance.0.load(Ordering::Relaxed);
+        loop {
+            let wait = earned_in(seen);
+            if wait > longest {
+                return None;
+            }
+            let left = seen.checked_sub(u64::from(cost))?;
+            match self.balance.0.compare_exchange_weak(
+                seen,
+                left,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some((Taken(cost), wait)),
+                Err(now) => seen = now,
+            }
+        }
     }
 
     /// The same where nothing but the balance has a say: `None` also where time is to refill it first,
@@ -297,7 +397,7 @@ impl Budget {
 
     #[inline]
     fn take(&self, cost: u32) -> Option<Taken> {
-        let floor = self.floor.load(Ordering::Relaxed);
+        let floor = self.floor_now.load(Ordering::Relaxed);
         update(&self.balance.0, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
             (left >= floor).then_some(left)
@@ -305,12 +405,17 @@ impl Budget {
         .then_some(Taken(cost))
     }
 
+    /// What is said where something else pays for a retry; `None` where it pays for itself all the same.
     #[cold]
-    fn grant_unpaid(&self, why: u64) -> Option<Taken> {
+    fn grant_unpaid(&self, why: u64, what: Charge) -> Option<Option<Taken>> {
+        if why & CHARGED == 0 {
+            // What the destination was left with by an attempt that timed out costs it as much as ever.
+            return (what != Charge::Timeout).then_some(Some(Taken(0)));
+        }
         // What was paid when it failed goes while there is strictly more than the floor (A6).
         let granted = why & WAIVED != 0
-            || self.balance.0.load(Ordering::Relaxed) > self.floor.load(Ordering::Relaxed);
-        granted.then_some(Taken(0))
+            || self.balance.0.load(Ordering::Relaxed) > self.floor_now.load(Ordering::Relaxed);
+        Some(granted.then_some(Taken(0)))
     }
 
     /// Gives back what a retry took that was called off before it went out.
@@ -318,10 +423,10 @@ impl Budget {
         self.deposit(u64::from(taken.0));
     }
 
-    /// The tokens in the budget now.
+    /// The tokens in the budget now; negative by what is lent.
     #[must_use]
     pub fn balance(&self) -> f64 {
-        self.balance.0.load(Ordering::Relaxed) as f64 / MILLI
+        (self.balance.0.load(Ordering::Relaxed) as f64 - EMPTY as f64) / MILLI
     }
 
     #[inline]
@@ -329,7 +434,7 @@ impl Budget {
         let cost = match what {
             Charge::Ordinary => &self.cost,
             Charge::Throttled => &self.throttled_cost,
-            Charge::Timeout => &self.timeout_cost,
+            Charge::Timeout => &self.timeout_cost_now,
         };
         // At most a million tokens, by the check.
         cost.load(Ordering::Relaxed) as u32
@@ -339,7 +444,7 @@ impl Budget {
     fn deposit(&self, amount: u64) {
         // A full budget is the usual state of a healthy destination: it is only read, so that
         // its cache line stays shared among the cores.
-        let capacity = self.capacity.load(Ordering::Relaxed);
+        let capacity = EMPTY + self.capacity.load(Ordering::Relaxed);
         update(&self.balance.0, |balance| {
             let after = (balance + amount).min(capacity);
             (after > balance).then_some(after)

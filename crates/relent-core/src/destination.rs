@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
 use crate::batch::{Batch, Lane, Lanes};
-use crate::budget::Budget;
+use crate::budget::{Budget, Lesson};
 use crate::cooldown::Cooldown;
 use crate::failure::{Failure, Hop};
 use crate::gate::{Calm, Ended, Gate};
@@ -126,8 +126,11 @@ impl<A> Destination<A> {
     /// A destination with the budget of the policy, if it has one, and this outbound, which is put into its access
     /// by `share`.
     pub fn new(policy: &Policy, outbound: Outbound, share: impl FnOnce(Outbound) -> A) -> Self {
+        let budget = policy.new_budget().unwrap_or_else(Budget::none);
+        let mut outbound = outbound;
+        outbound.teach(Instant::ORIGIN, &budget);
         Self {
-            budget: policy.new_budget().unwrap_or_else(Budget::none),
+            budget,
             budgeted: AtomicBool::new(policy.budget().is_some()),
             cooldown: Cooldown::new(),
             longest: AtomicU64::new(nanos(policy.max_hint())),
@@ -232,7 +235,7 @@ impl<A: Access> Destination<A> {
             match outbound.gate() {
                 Some(_) => outbound.teach(now, &self.budget),
                 // It has nothing to say any more.
-                None => self.budget.waive(false),
+                None => self.budget.learn(&Lesson::default()),
             }
             self.quiet.store(outbound.is_quiet(), Ordering::Relaxed);
             self.paced.store(outbound.is_paced(), Ordering::Relaxed);
@@ -432,20 +435,21 @@ impl<A: Access> Destination<A> {
         permit: Option<Permit>,
         failure: &Failure,
     ) -> bool {
-        let begins = self.cooldown.on_failure(
-            now,
-            failure,
-            Duration::from_nanos(self.longest.load(Ordering::Relaxed)),
-        );
-        if self.learns() {
-            self.turn(now, |outbound, random| {
-                let ended = outbound.on_failure(now, started, failure);
-                if let Some(permit) = permit {
-                    self.end(now, permit, ended, outbound, random);
-                }
-            });
+        let cool = || {
+            let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
+            self.cooldown.on_failure(now, failure, longest)
+        };
+        if !self.learns() {
+            return cool();
         }
-        begins
+        self.turn(now, |outbound, random| {
+            let begins = !outbound.contradicts(now, failure) && cool();
+            let ended = outbound.on_failure(now, started, failure);
+            if let Some(permit) = permit {
+                self.end(now, permit, ended, outbound, random);
+            }
+            begins
+        })
     }
 
     /// The budget learns what the gate has found out.

@@ -85,7 +85,7 @@ impl FastPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::{Budget, BudgetConfig};
+    use crate::budget::{Budget, BudgetConfig, Lesson};
     use crate::failure::{Cause, Failure, Hop, Kind, Network, Scope};
     use crate::hint::Hint;
     use crate::pattern::Pattern;
@@ -182,7 +182,7 @@ mod tests {
             };
             let went = |policy: &Policy| {
                 let budget = Budget::new(&config).unwrap();
-                budget.waive(waived);
+                budget.learn(&Lesson { waived, ..Lesson::default() });
                 let mut session = Session::new(Instant::ORIGIN, repeatable);
                 let mut now = 0;
                 let decisions: Vec<_> = failures

@@ -79,6 +79,8 @@ table!(BudgetForm {
     throttled_cost: f64,
     timeout_cost: f64,
     floor: f64,
+    overload_floor: f64,
+    lend: bool,
     refund_on_success: bool,
     charge_failures: bool,
 });
@@ -287,6 +289,8 @@ impl BudgetForm {
             throttled_cost: unless(config.throttled_cost, &default.throttled_cost),
             timeout_cost: config.timeout_cost,
             floor: unless(config.floor, &default.floor),
+            overload_floor: unless(config.overload_floor, &default.overload_floor),
+            lend: unless(config.lend, &default.lend),
             refund_on_success: unless(config.refund_on_success, &default.refund_on_success),
             charge_failures: unless(config.charge_failures, &default.charge_failures),
         }
@@ -304,6 +308,8 @@ impl BudgetForm {
             throttled_cost: self.throttled_cost.unwrap_or(default.throttled_cost),
             timeout_cost: self.timeout_cost,
             floor: self.floor.unwrap_or(default.floor),
+            overload_floor: self.overload_floor.unwrap_or(default.overload_floor),
+            lend: self.lend.unwrap_or(default.lend),
             refund_on_success: self.refund_on_success.unwrap_or(default.refund_on_success),
             charge_failures: self.charge_failures.unwrap_or(default.charge_failures),
         }

@@ -28,24 +28,29 @@
 
 mod closed;
 mod config;
+mod evidence;
 mod limit;
 mod measure;
 mod parked;
 mod run;
+mod widening;
 
 use core::time::Duration;
 
 use crate::batch::Counted;
+use crate::budget::Lesson;
 use crate::error::PolicyError;
 use crate::failure::{Cause, Failure, Hop, Kind, Scope};
 use crate::random::Random;
 use crate::time::Instant;
 use closed::Closed;
 pub use config::GateConfig;
+use evidence::Evidence;
 use limit::{BARE, Limit};
 use measure::{Demand, Share, Tally, Usual};
 use parked::Parked;
 use run::Run;
+use widening::Widening;
 
 /// Who asks to make an attempt. Of those who are parked, the one whose time runs out first goes
 /// first; between equals, the one who has waited longest.
@@ -208,6 +213,8 @@ pub struct Gate {
     recent: f64,
     /// When overload was last seen.
     overload: Option<Instant>,
+    evidence: Evidence,
+    widening: Widening,
 }
 
 impl Gate {
@@ -236,6 +243,8 @@ impl Gate {
             slowed: None,
             recent: 0.0,
             overload: None,
+            evidence: Evidence::default(),
+            widening: Widening::new(),
         }
     }
 
@@ -267,6 +276,7 @@ impl Gate {
             self.run.on_success(counted.answered);
             self.share.add_successes(counted.successes);
             self.at_once.add_successes(counted.successes);
+            self.widening.on_successes(counted.successes);
             self.slowed = None;
             self.tally.add(counted.successes, counted.took);
         }
@@ -297,7 +307,7 @@ impl Gate {
     }
 
     /// The ratio of retries to requests that hides the failures seen, while they do not depend on
-    /// load; 0 otherwise. For [`Budget::widen`](crate::Budget::widen).
+    /// load; 0 otherwise. Where failures come at once, it is found by trying.
     #[must_use]
     pub fn ratio(&self, now: Instant) -> f64 {
         let bound = self
@@ -306,7 +316,29 @@ impl Gate {
         if !self.is_open() || bound || self.at_once.is_above(HOPELESS) {
             return 0.0;
         }
-        self.highest_ratio()
+        match self.evidence.is_served(self.recent, &self.usual) {
+            true => self.highest_ratio(),
+            false => self.highest_ratio().min(self.widening.ratio()),
+        }
+    }
+
+    /// What it has found out, for the budget of the destination.
+    pub fn lesson(&mut self, now: Instant) -> Lesson {
+        let requests = self.demand.least(now);
+        Lesson {
+            ratio: self.ratio(now),
+            requests,
+            suspicious: !self.evidence.is_served(self.recent, &self.usual),
+            lossy: self.is_open() && self.evidence.is_lossy(),
+            // Who has made few requests cannot tell whether it is one of very many.
+            waived: self.is_closed() && requests > 0.0,
+        }
+    }
+
+    /// Whether something succeeded in the last so many nanoseconds.
+    pub(crate) fn has_answered_within(&self, now: Instant, nanos: u64) -> bool {
+        let then = now.as_nanos().saturating_sub(nanos);
+        self.run.has_answered_since(Instant::from_nanos(then))
     }
 
     /// The most that the [ratio](Self::ratio) can come to as long as nothing fails.
@@ -430,6 +462,9 @@ impl Gate {
                 self.run.on_success(now);
                 self.share.add(false);
                 self.at_once.add(false);
+                if self.is_open() {
+                    self.widening.on_successes(1);
+                }
                 self.slowed = self.usual.is_far_below(took).then_some(now);
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
@@ -471,11 +506,25 @@ impl Gate {
         random: &mut (impl Random + ?Sized),
     ) {
         let demand = self.demand.usual(now);
-        let silence = self.usual.silence(demand < BUSY);
+        let silence = self.usual.silence(demand);
         let silent = ended == Ended::TimedOut && now.nanos_since(pass.started) >= silence;
         self.run.on_failure(pass.started, silent, &self.share);
         self.share.add(true);
-        self.at_once.add(ended == Ended::Failed);
+        let knows = (&self.usual, &self.run, &self.share);
+        let lost = ended == Ended::TimedOut
+            && self.is_open()
+            && self
+                .evidence
+                .on_timeout(now, pass.started, (self.recent, demand), knows);
+        let ended = if lost { Ended::Failed } else { ended };
+        let harmless = ended == Ended::Failed;
+        if harmless {
+            self.evidence.on_failure(now.nanos_since(pass.started));
+        }
+        self.at_once.add(harmless);
+        if self.is_open() {
+            self.widening.on_failure(now, self.highest_ratio(), random);
+        }
         let overloaded = ended != Ended::Failed;
         if let State::Closed(closed) = &mut self.state {
             if pass.probe {
@@ -517,13 +566,15 @@ impl Gate {
     }
 
     /// A process that sees little need not wait until it has seen more: a failure and a success that
-    /// took far longer than usual are overload.
+    /// took far longer than usual are overload, unless what failed had been worked on.
     fn judge_soon(&mut self, now: Instant) {
         let slowed = self
             .slowed
             .is_some_and(|then| then.saturating_add(BOUND) > now);
+        let served = self.tally.is_plain() && self.evidence.is_served(self.recent, &self.usual);
         if self.is_open()
             && slowed
+            && !served
             && self.usual.is_failing(&self.tally)
             && self.demand.usual(now) < BUSY
         {
@@ -583,7 +634,12 @@ impl Gate {
             self.keep_parked(now);
         }
         let demand = self.demand.usual(now);
-        let least = if demand >= BUSY { LEAST } else { BARE };
+        // What no retries would get done is not to be held back.
+        let least = if demand >= BUSY && tally.is_lost_anyway() {
+            LEAST
+        } else {
+            BARE
+        };
         let slow = self.usual.is_slow(&tally);
         let failing = self.usual.is_failing(&tally);
         let overload = failing && (slow || self.usual.is_too_much(&tally));

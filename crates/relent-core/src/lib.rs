@@ -81,7 +81,7 @@ mod window;
 
 pub use backoff::{Backoff, Phase};
 pub use batch::Lanes;
-pub use budget::{Budget, BudgetConfig, Charge, Taken};
+pub use budget::{Budget, BudgetConfig, Charge, Lesson, Taken};
 pub use call::{Attempt, Call, CallOptions, Entered, Environment, Leave, Next, Place, Racer};
 pub use ceiling::Ceiling;
 pub use cold::Cold;

@@ -148,6 +148,8 @@ pub struct Outbound {
     due: Option<Instant>,
     /// Whom the cooldown holds until then has been spread again.
     spread_again: Instant,
+    /// No wake-up is ever lost.
+    wakes_all: bool,
 }
 
 impl Outbound {
@@ -163,7 +165,16 @@ impl Outbound {
             line: Line::default(),
             due: None,
             spread_again: Instant::ORIGIN,
+            wakes_all: false,
         }
+    }
+
+    /// For a driver that lets everybody ask who is woken, and at the time that it was told, such as a
+    /// simulator: nobody who is parked need look after itself in case that a wake-up is lost.
+    #[must_use]
+    pub const fn with_certain_wakes(mut self) -> Self {
+        self.wakes_all = true;
+        self
     }
 
     /// Takes this request rate in place of the policy's.
@@ -405,6 +416,10 @@ impl Outbound {
             self.changed(now, cooldown, random);
             return answer;
         }
+        if let Some(permit) = self.take_last_chance(now, asking, cooldown) {
+            self.changed(now, cooldown, random);
+            return Answer::Start(permit);
+        }
         let answer = self.wait(now, asking);
         self.appoint(now);
         answer
@@ -492,7 +507,16 @@ impl Outbound {
                 // The more wait, the less often each of them looks after itself.
                 let each = FALLBACK_EACH.saturating_mul(self.line.len() as u64);
                 let fallback = later_by(now, FALLBACK.saturating_add(each));
-                (self.until(asking), fallback)
+                let last = self.last_chance(asking).filter(|last| *last > now);
+                let own = self.until(asking).min(last.unwrap_or(Instant::MAX));
+                (
+                    own,
+                    if self.wakes_all {
+                        Instant::MAX
+                    } else {
+                        fallback
+                    },
+                )
             }
         };
         let relieved = match self.line.lookout() {
@@ -586,13 +610,49 @@ impl Outbound {
         self.changed(now, cooldown, random);
     }
 
-    /// What the gate has found out, for the budget of the destination: it is widened while failures do
-    /// not depend on load, and retries cost nothing while the gate paces them.
-    pub fn teach(&self, now: Instant, budget: &Budget) {
-        if let Some(gate) = &self.gate {
-            budget.widen(gate.ratio(now));
-            budget.waive(!gate.is_open());
+    /// Tells the budget of the destination what the gate has found out.
+    pub fn teach(&mut self, now: Instant, budget: &Budget) {
+        if let Some(gate) = &mut self.gate {
+            budget.learn(&gate.lesson(now));
         }
+    }
+
+    /// Whether what a failure says to all is not true of all: the destination has answered others within the
+    /// time for which it asks everybody to stay away.
+    pub(crate) fn contradicts(&self, now: Instant, failure: &Failure) -> bool {
+        let gate = self.gate.as_ref().filter(|gate| !gate.is_closed());
+        let said = gate.zip(failure.hint.delay_nanos());
+        said.is_some_and(|(gate, delay)| gate.has_answered_within(now, delay))
+    }
+
+    /// When a parked request that has made no attempt looks whether it makes one whatever the gate says.
+    fn last_chance(&self, asking: &Asking) -> Option<Instant> {
+        let until = self.until(asking).min(asking.answer_by);
+        let time = until.nanos_since(asking.since);
+        asking
+            .fresh
+            .then(|| later_by(asking.since, time - time / LAST_PART))
+    }
+
+    /// The last chance of a parked request, if this is the time for it and the gate is closed: no retries
+    /// would have made one attempt. Where what is parked goes by and by, there is a pace.
+    fn take_last_chance(
+        &mut self,
+        now: Instant,
+        asking: &Asking,
+        cooldown: &Cooldown,
+    ) -> Option<Permit> {
+        let closed = self.gate.as_ref().is_some_and(Gate::is_closed);
+        let at = self.last_chance(asking).filter(|_| closed)?;
+        let parked = self.line.holding(asking.id) == Some(Holding::Gate);
+        let in_time = at <= now && !is_overdue(at, now);
+        let rate = self.rate.as_mut();
+        let has_slot = rate.is_none_or(|rate| rate.next_slot(now) <= now);
+        if !parked || !in_time || cooldown.is_running(now) || !has_slot {
+            return None;
+        }
+        self.remove(asking.id);
+        Some(self.permit(now, Some(Pass::new(now, false))))
     }
 
     /// The attempt was not made: its slot is free again, and if it was a probe, another may go.
@@ -799,6 +859,9 @@ impl Outbound {
     }
 }
 
+/// A parked request that has made no attempt makes one when this part of its time is left, one in so many: enough
+/// to be answered, and late enough for most outages to be over.
+const LAST_PART: u64 = 4;
 /// How long an offer stands, in nanoseconds: enough for a runtime that is late, and little beside what
 /// a gate or a rate lets anybody wait for.
 const OFFER: u64 = 100_000_000;

@@ -10,7 +10,13 @@ use crate::policy::Policy;
 static STANDARD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
     .max_delay(Duration::from_secs(20))
     .max_retries(7)
-    .budget(BudgetConfig::DEFAULT)
+    .budget(BudgetConfig {
+        per_second: 0.0,
+        timeout_cost: Some(3.0),
+        overload_floor: 8.0,
+        lend: true,
+        ..BudgetConfig::DEFAULT
+    })
     .gate(GateConfig::DEFAULT)
     .build_const();
 

@@ -472,8 +472,14 @@ impl Session {
                 || failure.cause.is_answer()
                 || failure.hint.audience != Audience::Shared && hint.is_some();
             if !exempt {
-                match budget.withdraw(now, Charge::of(kind, failure.cause)) {
-                    Some(taken) => self.taken = taken,
+                let longest = policy
+                    .max_delay()
+                    .map_or(room, |most| room.min(nanos(most)));
+                match budget.withdraw_within(now, Charge::of(kind, failure.cause), longest) {
+                    Some((taken, earned_in)) => {
+                        self.taken = taken;
+                        wait = wait.max(earned_in);
+                    }
                     None => return stop(StopReason::Budget),
                 }
             }

@@ -57,23 +57,22 @@ impl Destinations {
             false => std::mem::take(woken),
         }
     }
-
-    /// When something is next offered to somebody who waits, if nothing happens before.
-    pub(crate) fn due(&self, number: u32) -> Option<Instant> {
-        self.shared(number).outbound.due()
-    }
 }
 
 /// A destination that knows nothing yet.
 fn fresh(policy: &Policy, random: &SharedStream) -> Destination<OneThread> {
-    Destination::new(policy, Outbound::new(policy), |outbound| {
-        OneThread(RefCell::new(Shared {
-            outbound,
-            random: random.clone(),
-            waiters: HashMap::default(),
-            woken: Vec::new(),
-        }))
-    })
+    Destination::new(
+        policy,
+        Outbound::new(policy).with_certain_wakes(),
+        |outbound| {
+            OneThread(RefCell::new(Shared {
+                outbound,
+                random: random.clone(),
+                waiters: HashMap::default(),
+                woken: Vec::new(),
+            }))
+        },
+    )
 }
 
 impl Access for OneThread {

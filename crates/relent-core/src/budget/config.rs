@@ -41,6 +41,14 @@ pub struct BudgetConfig {
     pub timeout_cost: Option<f64>,
     /// A retry is granted only if at least this much would be left.
     pub floor: f64,
+    /// What must be left beside the floor by a retry after a failure that may be a sign of overload: after
+    /// one that came faster than successes do, or too late, or while no success is known. For a budget
+    /// with a [`Gate`](crate::Gate), which tells; without one it has no effect.
+    pub overload_floor: f64,
+    /// Whether an empty budget lends what requests will deposit within the policy's `max_delay`: the retry
+    /// waits for that long. For a budget with a [`Gate`](crate::Gate), which counts the requests; without
+    /// one it lends nothing.
+    pub lend: bool,
     /// The cost of the last retry comes back when it succeeds (AWS).
     pub refund_on_success: bool,
     /// The cost is taken by every failure, granted a retry or not (gRFC A6), instead of by every
@@ -60,6 +68,8 @@ impl BudgetConfig {
         throttled_cost: 1.0,
         timeout_cost: None,
         floor: 0.0,
+        overload_floor: 0.0,
+        lend: false,
         refund_on_success: false,
         charge_failures: false,
     };
@@ -81,6 +91,7 @@ impl BudgetConfig {
             ("throttled_cost", self.throttled_cost),
             ("timeout_cost", self.timeout_cost_or_cost()),
             ("floor", self.floor),
+            ("overload_floor", self.overload_floor),
         ];
         let mut index = 0;
         while index < amounts.len() {
@@ -139,15 +150,16 @@ impl BudgetConfig {
         let grants = if self.charge_failures {
             self.capacity > self.floor
         } else {
-            let throttled = self.capacity >= self.throttled_cost + self.floor;
-            let timeout = self.capacity >= self.timeout_cost_or_cost() + self.floor;
-            self.capacity >= self.cost + self.floor && throttled && timeout
+            let floor = self.floor + self.overload_floor;
+            let throttled = self.capacity >= self.throttled_cost + floor;
+            let timeout = self.capacity >= self.timeout_cost_or_cost() + floor;
+            self.capacity >= self.cost + floor && throttled && timeout
         };
         if !grants {
             return Err(PolicyError::new(
                 "capacity",
                 Found::Number(self.capacity),
-                "a budget that cannot hold its floor and the cost of one retry never grants one: \
+                "a budget that cannot hold its floors and the cost of one retry never grants one: \
                  raise the capacity, or set retries = \"off\"",
             ));
         }

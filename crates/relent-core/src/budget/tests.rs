@@ -278,14 +278,20 @@ fn a_small_amount_is_counted_or_refused() {
 fn a_ratio_without_bound_fills_the_budget_and_no_more() {
     for ratio in [f64::INFINITY, f64::MAX, 1e19] {
         let budget = Budget::new(&STILL).unwrap();
-        budget.widen(ratio);
+        budget.learn(&Lesson {
+            ratio,
+            ..Lesson::default()
+        });
         for _ in 0..3 {
             budget.on_request();
         }
         assert_eq!(budget.balance(), 100.0, "{ratio}");
     }
     let budget = Budget::new(&STILL).unwrap();
-    budget.widen(f64::NAN);
+    budget.learn(&Lesson {
+        ratio: f64::NAN,
+        ..Lesson::default()
+    });
     budget.on_request();
     assert_eq!(budget.balance(), 10.1);
 }
@@ -382,4 +388,138 @@ proptest! {
             prop_assert_eq!((budget.balance() * MILLI) as i64, model);
         }
     }
+}
+
+/// A budget that lends, of which a gate counts five requests a second: half a token.
+fn lending() -> Budget {
+    let config = BudgetConfig {
+        reserve: 1.0,
+        timeout_cost: Some(3.0),
+        overload_floor: 8.0,
+        lend: true,
+        ..STILL
+    };
+    let budget = Budget::new(&config).unwrap();
+    budget.learn(&Lesson {
+        requests: 5.0,
+        ..Lesson::default()
+    });
+    budget
+}
+
+#[test]
+fn an_empty_budget_lends_what_requests_will_deposit_in_time() {
+    let (budget, now) = (lending(), Instant::ORIGIN);
+    let longest = 5_000_000_000;
+    let take = || budget.withdraw_within(now, Charge::Ordinary, longest);
+    assert_eq!(take().unwrap().1, 0, "there is one");
+    assert_eq!(
+        take().unwrap().1,
+        2_000_000_000,
+        "the next is deposited in two seconds"
+    );
+    let (taken, wait) = take().unwrap();
+    assert_eq!((wait, budget.balance()), (4_000_000_000, -2.0));
+    assert!(take().is_none(), "six seconds are too long");
+    // Who is called off gives up its place.
+    budget.refund(taken);
+    assert_eq!(take().unwrap().1, 4_000_000_000);
+}
+
+#[test]
+fn what_is_lent_is_paid_back_before_anything_else_is_taken() {
+    let (budget, now) = (lending(), Instant::ORIGIN);
+    for _ in 0..3 {
+        assert!(
+            budget
+                .withdraw_within(now, Charge::Ordinary, u64::MAX)
+                .is_some()
+        );
+    }
+    for _ in 0..29 {
+        budget.on_request();
+        assert!(budget.withdraw(now, Kind::Ambiguous).is_none());
+    }
+    budget.on_request();
+    assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
+}
+
+#[test]
+fn nothing_is_lent_where_nobody_counts_the_requests_or_the_configuration_does_not_say_so() {
+    let none = Budget::new(&BudgetConfig {
+        reserve: 0.0,
+        lend: true,
+        ..STILL
+    })
+    .unwrap();
+    assert!(
+        none.withdraw_within(Instant::ORIGIN, Charge::Ordinary, u64::MAX)
+            .is_none()
+    );
+    let unlent = Budget::new(&BudgetConfig {
+        reserve: 0.0,
+        ..STILL
+    })
+    .unwrap();
+    unlent.learn(&Lesson {
+        requests: 1e6,
+        ..Lesson::default()
+    });
+    assert!(
+        unlent
+            .withdraw_within(Instant::ORIGIN, Charge::Ordinary, u64::MAX)
+            .is_none()
+    );
+}
+
+#[test]
+fn after_what_may_be_a_sign_of_overload_a_retry_leaves_more() {
+    let config = BudgetConfig {
+        reserve: 10.0,
+        overload_floor: 8.0,
+        ..STILL
+    };
+    let (budget, now) = (Budget::new(&config).unwrap(), Instant::ORIGIN);
+    let suspicious = Lesson {
+        suspicious: true,
+        ..Lesson::default()
+    };
+    budget.learn(&suspicious);
+    assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
+    assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
+    assert!(budget.withdraw(now, Kind::Ambiguous).is_none());
+    budget.learn(&Lesson::default());
+    assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
+}
+
+#[test]
+fn attempts_that_are_lost_on_the_way_cost_no_more_than_others() {
+    let config = BudgetConfig {
+        reserve: 4.0,
+        timeout_cost: Some(3.0),
+        ..STILL
+    };
+    let (budget, now) = (Budget::new(&config).unwrap(), Instant::ORIGIN);
+    assert!(budget.withdraw(now, Charge::Timeout).is_some());
+    assert!(budget.withdraw(now, Charge::Timeout).is_none());
+    budget.learn(&Lesson {
+        lossy: true,
+        ..Lesson::default()
+    });
+    assert!(budget.withdraw(now, Charge::Timeout).is_some());
+}
+
+#[test]
+fn a_closed_gate_pays_for_retries_but_not_after_timeouts() {
+    let budget = Budget::new(&BudgetConfig {
+        reserve: 0.0,
+        ..STILL
+    })
+    .unwrap();
+    budget.learn(&Lesson {
+        waived: true,
+        ..Lesson::default()
+    });
+    assert!(budget.withdraw(Instant::ORIGIN, Charge::Ordinary).is_some());
+    assert!(budget.withdraw(Instant::ORIGIN, Charge::Timeout).is_none());
 }

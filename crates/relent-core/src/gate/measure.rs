@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::Ended;
+use super::{BUSY, Ended};
 use crate::time::Instant;
 use crate::window::Window;
 
@@ -68,13 +68,31 @@ impl Demand {
         self.rate(now).max(self.kept)
     }
 
+    /// Requests per second over the last minute, at least: as many as there are less twice what chance adds.
+    pub(super) fn least(&mut self, now: Instant) -> f64 {
+        let count = f64::from(self.counted(now));
+        let least = (count - 2.0 * libm::sqrt(count)).max(0.0);
+        least / self.covered(now) as f64 * 1e9
+    }
+
+    fn counted(&mut self, now: Instant) -> u32 {
+        let [count] = self.window.totals(now);
+        count
+    }
+
+    /// Nanoseconds in which that came.
+    fn covered(&self, now: Instant) -> u64 {
+        let covered = WHOLE_SLOTS * SLOT + now.as_nanos() % SLOT;
+        let since = self.first.map_or(0, |first| now.nanos_since(first));
+        covered.min(since).max(YOUNG)
+    }
+
     /// Per second. Never zero after a first request, however long ago.
     fn rate(&mut self, now: Instant) -> f64 {
-        let Some(first) = self.first else { return 0.0 };
-        let [count] = self.window.totals(now);
-        let covered = WHOLE_SLOTS * SLOT + now.as_nanos() % SLOT;
-        let covered = covered.min(now.nanos_since(first)).max(YOUNG);
-        f64::from(count.max(1)) / covered as f64 * 1e9
+        if self.first.is_none() {
+            return 0.0;
+        }
+        f64::from(self.counted(now).max(1)) / self.covered(now) as f64 * 1e9
     }
 }
 
@@ -128,6 +146,19 @@ impl Tally {
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let passed = now.nanos_since(self.since);
         passed >= LATE || passed >= SOON && self.attempts() >= f64::from(ENOUGH)
+    }
+
+    /// Whether nothing was refused as too much, and nothing timed out.
+    pub(super) const fn is_plain(&self) -> bool {
+        self.refused == 0 && self.timed_out == 0
+    }
+
+    /// Whether holding back requests loses little: half of what failed was refused as too much, or timed out
+    /// while most attempts failed.
+    pub(super) const fn is_lost_anyway(&self) -> bool {
+        let half = self.failures.div_ceil(2);
+        half > 0
+            && (self.refused >= half || self.timed_out >= half && self.failures > self.successes)
     }
 
     /// It is not due before.
@@ -192,6 +223,7 @@ const UNLIKE: (f64, f64) = (1.5, 0.0);
 const MANY: f64 = 10.0;
 const MANY_SMALL: f64 = 3.0;
 const SILENCE: u64 = 250_000_000;
+const SEVERAL: f64 = 8.0;
 /// Where more fails, what it would take on average is not made.
 const MOST_FAILED: f64 = 0.6;
 
@@ -212,6 +244,11 @@ impl Usual {
         self.failed += (tally.failed() - self.failed) / f64::from(self.learned);
     }
 
+    /// Nanoseconds; 0 for unknown.
+    pub(super) const fn took(&self) -> f64 {
+        self.took
+    }
+
     /// Attempts that a request usually takes.
     pub(super) fn attempts(&self) -> f64 {
         1.0 / (1.0 - self.failed.min(MOST_FAILED))
@@ -230,21 +267,31 @@ impl Usual {
         most(tally.refused) || most(tally.timed_out) && !fast
     }
 
+    /// Few successes take longer by chance: it has to be more than twice their standard deviation, if they vary
+    /// as exponential times do.
     pub(super) fn is_slow(&self, tally: &Tally) -> bool {
-        self.is_beyond(SLOW, tally)
+        let (times, more) = SLOW;
+        let chance = 1.0 + 2.0 / libm::sqrt(f64::from(tally.successes.max(1)));
+        self.is_beyond((times.max(chance), more), tally)
     }
 
     pub(super) fn is_very_slow(&self, tally: &Tally) -> bool {
         self.is_beyond(VERY_SLOW, tally)
     }
 
-    /// After how many nanoseconds without an answer nothing is heard any more.
-    pub(super) fn silence(&self, small: bool) -> u64 {
-        if self.took == 0.0 {
-            return SILENCE;
-        }
+    /// After how many nanoseconds without an answer nothing is heard any more, at this demand: in that time
+    /// several requests are made, so that it is no chance that none of them succeeds.
+    pub(super) fn silence(&self, demand: f64) -> u64 {
+        let small = demand < BUSY;
         let times = if small { MANY_SMALL } else { MANY };
-        SILENCE.min((self.took * times) as u64)
+        let silence = match self.took > 0.0 {
+            true => SILENCE.min((self.took * times) as u64),
+            false => SILENCE,
+        };
+        match small {
+            true => silence,
+            false => silence.max((SEVERAL / demand * 1e9) as u64),
+        }
     }
 
     /// Whether one success took so long that it alone speaks of a queue.
@@ -302,6 +349,15 @@ impl Share {
     pub(super) fn likely(&self) -> f64 {
         let count = f64::from(self.count);
         (self.value * count + 1.0) / (count + 3.0)
+    }
+
+    /// Whether `rise` more fails than of another, by more than three times the standard deviation of so
+    /// few: it is asked again and again.
+    pub(super) fn is_above_share(&self, other: &Self, rise: f64) -> bool {
+        let above = (self.value - other.value - rise).max(0.0);
+        let mean = (self.value + other.value) / 2.0;
+        let each = |share: &Self| 1.0 / f64::from(share.count.max(1));
+        above * above > 9.0 * mean * (1.0 - mean) * (each(self) + each(other))
     }
 
     /// Whether more than `limit` fails, by more than twice the standard deviation of so many.

@@ -29,6 +29,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// Whether something succeeded after this instant.
+    pub(super) fn has_answered_since(&self, then: Instant) -> bool {
+        self.answered > then
+    }
+
     pub(super) fn on_success(&mut self, now: Instant) {
         self.length = 0;
         self.silent = 0;

@@ -73,7 +73,7 @@ fn failures_that_do_not_depend_on_load_widen_the_budget() {
 }
 
 #[test]
-fn failures_of_slow_destinations_limit_and_bind_the_budget() {
+fn failures_of_slow_destinations_limit_retries_and_bind_the_budget() {
     let mut gate = gate();
     let now = requests(&mut gate, 0, 400, 25, 5, |_| Ended::Answered);
     // A third fails, and what succeeds takes half a second.
@@ -84,10 +84,127 @@ fn failures_of_slow_destinations_limit_and_bind_the_budget() {
     let now = requests(&mut gate, now, 40, 25, 500, failing);
     assert!(!gate.is_open() && !gate.is_closed());
     assert_eq!(gate.ratio(millis(now)), 0.0);
+    // Two of three get done without retries.
+    assert_eq!(gate.parked(), 0, "fresh requests are not held back");
+}
+
+/// What no retries would get done is not held back. What would fail anyway is.
+#[test]
+fn fresh_requests_are_held_back_where_most_time_out_or_are_refused_as_too_much() {
+    for (every, ended, held) in [
+        (3, Ended::TimedOut, false),
+        (2, Ended::TimedOut, false),
+        (3, Ended::Overloaded, true),
+    ] {
+        let mut gate = gate();
+        let now = requests(&mut gate, 0, 400, 25, 5, |_| Ended::Answered);
+        let failing = |id| {
+            if id % every == 0 {
+                ended
+            } else {
+                Ended::Answered
+            }
+        };
+        requests(&mut gate, now, 40, 25, 150, failing);
+        assert!(!gate.is_open() && !gate.is_closed());
+        assert_eq!(gate.parked() > 0, held, "one in {every}: {ended:?}");
+    }
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 400, 25, 5, |_| Ended::Answered);
+    let failing = |id| {
+        if id % 5 < 3 {
+            Ended::TimedOut
+        } else {
+            Ended::Answered
+        }
+    };
+    requests(&mut gate, now, 60, 25, 150, failing);
     assert!(
-        gate.parked() > 0,
-        "fresh requests are held to what succeeds"
+        !gate.is_closed() && gate.parked() > 0,
+        "three in five time out"
     );
+}
+
+/// A process with 40 requests per second takes a quarter of a second without a success for silence, and one with
+/// eight a second: what happens eight times by chance says nothing.
+#[test]
+fn silence_is_as_long_as_several_requests_take_to_be_made() {
+    for (every, closed) in [(25, true), (125, false)] {
+        let mut gate = gate();
+        let now = requests(&mut gate, 0, 400, every, 5, |_| Ended::Answered);
+        let lost = gate.admit(millis(now), caller(0, millis(now))).unwrap();
+        gate.on_end(
+            millis(now + 600),
+            lost,
+            Ended::TimedOut,
+            &mut MIDDLE.clone(),
+        );
+        assert_eq!(gate.is_closed(), closed, "each {every} ms");
+    }
+}
+
+/// Refusals that come at once: by a bad node as many whatever is made, by a queue that is short the more.
+#[test]
+fn where_failures_come_at_once_the_budget_is_widened_for_as_long_as_no_more_fails() {
+    for rises in [false, true] {
+        let mut gate = gate();
+        let mut now = requests(&mut gate, 0, 400, 25, 50, |_| Ended::Answered);
+        let mut ratios = Vec::new();
+        for id in 0..4000_u64 {
+            // A quarter fails; and the more is tried, the more.
+            let ratio = gate.ratio(millis(now));
+            ratios.push(ratio);
+            let more = if rises {
+                1.5 * (ratio - 0.1).max(0.0)
+            } else {
+                0.0
+            };
+            let drawn =
+                (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 11) as f64 / (1_u64 << 53) as f64;
+            let (took, ended) = match drawn < (0.25 + more).min(0.8) {
+                true => (1, Ended::Failed),
+                false => (50, Ended::Answered),
+            };
+            requests(&mut gate, now, 1, 25, took, |_| ended);
+            now += 25;
+        }
+        assert!(ratios.iter().any(|ratio| *ratio > 0.1), "it was tried");
+        let wide = ratios.iter().filter(|ratio| **ratio > 0.25).count();
+        assert_eq!(wide > 2000, !rises, "{wide} of 4000");
+    }
+}
+
+#[test]
+fn what_fails_at_once_or_before_any_success_is_suspicious_and_what_was_worked_on_is_not() {
+    let mut new = gate();
+    assert!(new.lesson(millis(0)).suspicious);
+    requests(&mut new, 0, 1, 25, 5, |_| Ended::Failed);
+    assert!(new.lesson(millis(50)).suspicious, "no success is known");
+    for (took, suspicious) in [(1, true), (20, false)] {
+        let mut gate = gate();
+        let now = requests(&mut gate, 0, 400, 25, 20, |_| Ended::Answered);
+        assert!(gate.lesson(millis(now)).suspicious, "nothing has failed");
+        let now = requests(&mut gate, now, 3, 25, took, |id| match id {
+            1 => Ended::Answered,
+            _ => Ended::Failed,
+        });
+        assert_eq!(gate.lesson(millis(now)).suspicious, suspicious, "{took} ms");
+    }
+}
+
+#[test]
+fn who_has_made_few_requests_is_lent_little_and_pays_for_its_retries() {
+    let mut seldom = gate();
+    requests(&mut seldom, 0, 2, 1000, 500, |_| Ended::TimedOut);
+    let lesson = seldom.lesson(millis(2000));
+    assert!(seldom.is_closed() && !lesson.waived);
+    assert_eq!(lesson.requests, 0.0);
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 400, 25, 1, |_| Ended::Answered);
+    let now = requests(&mut gate, now, 40, 25, 1, |_| Ended::Failed);
+    let lesson = gate.lesson(millis(now));
+    assert!(gate.is_closed() && lesson.waived);
+    assert!((30.0..40.0).contains(&lesson.requests), "{lesson:?}");
 }
 
 /// How many failures in a row it takes, 25 ms apart.
@@ -327,8 +444,10 @@ fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
             }
         }
         assert_eq!(gate.is_open(), open, "{took} ms");
-        // Each costs as much as an answer: no more of them than by the policy's own ratio.
-        assert_eq!(gate.ratio(millis(now)), 0.0);
+        // What was lost is made again. What came too late costs as much as an answer: no more of it than by
+        // the policy's own ratio.
+        assert_eq!(gate.ratio(millis(now)) > 0.2, open);
+        assert_eq!(gate.lesson(millis(now)).lossy, open);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The rules of those who wait, one by one; all of them together are a [model](model).
 
 mod clock_jump;
+mod last_chance;
 mod model;
 mod reload;
 

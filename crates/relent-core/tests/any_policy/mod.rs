@@ -116,28 +116,34 @@ fn budget() -> BoxedStrategy<BudgetConfig> {
     (
         (0.0..1e6f64, 0.0..1e6f64, 0.0..100f64, 0.0..1e6f64),
         (
-            100.0..1e6f64,
+            104.0..1e6f64,
             0.0..50f64,
             0.0..50f64,
             0.0..50f64,
             optional(0.0..50f64),
         ),
+        0.0..=8f64,
+        any::<bool>(),
         any::<bool>(),
         any::<bool>(),
     )
         .prop_map(
-            |(filling, taking, refund_on_success, charge_failures)| BudgetConfig {
-                ratio: filling.0,
-                success: filling.1,
-                reserve: filling.2,
-                per_second: filling.3,
-                capacity: taking.0,
-                cost: taking.1,
-                throttled_cost: taking.2,
-                floor: taking.3,
-                timeout_cost: taking.4,
-                refund_on_success,
-                charge_failures,
+            |(filling, taking, overload_floor, lend, refund_on_success, charge_failures)| {
+                BudgetConfig {
+                    overload_floor: (overload_floor - 4.0).max(0.0),
+                    lend,
+                    ratio: filling.0,
+                    success: filling.1,
+                    reserve: filling.2,
+                    per_second: filling.3,
+                    capacity: taking.0,
+                    cost: taking.1,
+                    throttled_cost: taking.2,
+                    floor: taking.3,
+                    timeout_cost: taking.4,
+                    refund_on_success,
+                    charge_failures,
+                }
             },
         )
         .boxed()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use relent_core::{
     Budget, Call, CallOptions, Cause, Decision, Destination, Entered, Environment, Failure, Hedge,
-    Hint, HintSource, Holding, Instant, Next, Policy, Raced, Racer, Repeatable,
+    Hint, HintSource, Instant, Next, Policy, Raced, Racer, Repeatable,
 };
 
 use super::{World, places};
@@ -178,36 +178,13 @@ impl World<'_> {
                     self.plan_hedge(now, index);
                 }
             }
-            Err(Next::Wait { until, by, .. }) => {
-                let at = self.next_look(now, index, until, by);
-                let at = at.as_nanos().min(self.deadline(index)).max(now);
+            Err(Next::Wait { until, .. }) => {
+                let at = until.as_nanos().min(self.deadline(index)).max(now);
                 let key = self.clients.stamp(index);
                 self.queue.push(at, Event::Ask(key));
             }
             Err(_) => self.give_up(now, index),
         }
-    }
-
-    /// When a call asks again that is told to wait, unless it is woken before.
-    ///
-    /// Whoever is parked and has not the timer for what comes next is told a time at which to look whether
-    /// the one who has it is still there. Here nobody falls asleep, and a million would look each second:
-    /// such a call looks when its own time is over.
-    fn next_look(&self, now: u64, index: u32, until: Instant, by: Holding) -> Instant {
-        let (Holding::Gate, Some(gate)) = (by, self.policy.gate()) else {
-            return until;
-        };
-        let Client {
-            call, destination, ..
-        } = &self.clients[index];
-        let next = Instant::from_nanos(now + 1);
-        let due = self.destinations.due(*destination);
-        if due.is_some_and(|due| due.max(next) == until) {
-            return until;
-        }
-        let session = call.session();
-        let patience = session.started().saturating_add(gate.patience);
-        session.last_start(self.policy).min(patience)
     }
 
     /// Lets those ask who were woken.

@@ -147,7 +147,11 @@ fn nothing_is_due_when_the_last_one_is_told_that_its_turn_comes_too_late() {
 #[test]
 fn a_shorter_patience_reaches_those_who_are_parked() {
     let (mut there, now) = There::closed();
-    let (caller, until) = there.waits(now);
+    let caller = Asking {
+        fresh: false,
+        ..there.caller(now)
+    };
+    let until = waits(there.ask(now, &caller));
     assert!(until > now);
     let shorter = GateConfig {
         patience: Duration::from_millis(100),

@@ -1,0 +1,79 @@
+//! What failures look like beside successes: whether they may be signs of overload.
+
+use super::SECOND;
+use super::measure::{Share, Usual};
+use super::run::Run;
+use crate::time::Instant;
+
+/// Failures are remembered as the mean of this many.
+const MEMORY: f64 = 20.0;
+/// What takes this share of the time of a success was worked on. A few that vary as exponential times do may
+/// be shorter by chance: less is enough for one failure than for many.
+const SERVED_ONE: f64 = 0.25;
+const SERVED_MANY: f64 = 0.4;
+/// Lost attempts leave the successes beside them as fast as ever: no longer than this many times the usual
+/// and ten milliseconds. What timed out had this many times as long.
+const AS_FAST: (f64, f64) = (1.5, 1e7);
+const FAR_BEYOND: f64 = 4.0;
+/// Nothing need have succeeded meanwhile where only so few requests are made in that time and a second, in
+/// nanoseconds, before.
+const FEW: f64 = 3.0;
+const LONGEST_BEFORE: f64 = 1e9;
+/// Where more fails, it is no chance on the way.
+const MOST_LOST: f64 = 0.6;
+
+/// A service that is full refuses at once, and one that does not get to it lets attempts time out. An
+/// error that comes after as much work as a success, or an attempt that is lost beside others that
+/// succeed as fast as ever, does not come of load.
+#[derive(Default, Debug)]
+pub(super) struct Evidence {
+    /// Nanoseconds that failures took lately.
+    took: f64,
+    count: f64,
+    lossy: bool,
+}
+
+impl Evidence {
+    /// An attempt failed that took so many nanoseconds, and was neither refused as too much nor timed out, or
+    /// was lost.
+    pub(super) fn on_failure(&mut self, took: u64) {
+        self.count = (self.count + 1.0).min(MEMORY);
+        self.took += (took as f64 - self.took) / self.count;
+    }
+
+    /// An attempt that started then timed out. Whether it is taken to be lost on the way: something has
+    /// succeeded since, or not long before at this `demand`. `recent` is the mean of the successes lately, in
+    /// seconds.
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        started: Instant,
+        (recent, demand): (f64, f64),
+        (usual, run, share): (&Usual, &Run, &Share),
+    ) -> bool {
+        let (recent, usual) = (recent * SECOND, usual.took());
+        let (times, more) = AS_FAST;
+        let before = (FEW / demand.max(1e-9) * SECOND).min(LONGEST_BEFORE) as u64;
+        let since = Instant::from_nanos(started.as_nanos().saturating_sub(before));
+        self.lossy = usual > 0.0
+            && recent > 0.0
+            && recent <= times * usual + more
+            && now.nanos_since(started) as f64 >= FAR_BEYOND * usual.max(recent)
+            && run.has_answered_since(since)
+            && share.get() < MOST_LOST;
+        self.lossy
+    }
+
+    /// Whether attempts that time out are taken to be lost on the way.
+    pub(super) const fn is_lossy(&self) -> bool {
+        self.lossy
+    }
+
+    /// Whether failures take about as long as successes: then they were worked on. Not known while no success
+    /// is.
+    pub(super) fn is_served(&self, recent: f64, usual: &Usual) -> bool {
+        let success = usual.took().max(recent * SECOND);
+        let few = (SERVED_MANY - SERVED_ONE) / self.count.max(1.0);
+        success > 0.0 && self.took >= (SERVED_MANY - few) * success
+    }
+}

@@ -1,0 +1,81 @@
+//! What a gate holds back is attempted once all the same, and what one is told to all need not hold for all.
+
+use super::*;
+
+/// No retries would have made one attempt: who is parked while the gate is closed makes it too.
+#[test]
+fn who_is_parked_by_a_closed_gate_makes_one_attempt_before_its_time_is_over() {
+    let (mut there, now) = There::closed();
+    let asking = Asking {
+        answer_by: later_by(now, 400 * MILLI),
+        ..there.caller(now)
+    };
+    let last = later_by(now, 300 * MILLI);
+    assert_eq!(waits(there.ask(now, &asking)), last);
+    assert!(waits(there.again(later_by(now, 299 * MILLI), &asking)) <= last);
+    let permit = starts(there.again(last, &asking));
+    assert_eq!(there.outbound.waiting(), 0);
+    // It is no probe, and finds out as much as one.
+    there.ended(later_by(last, MILLI), permit, Ended::Answered);
+    assert!(!there.outbound.gate().unwrap().is_closed());
+}
+
+#[test]
+fn who_has_made_an_attempt_has_no_last_chance() {
+    let (mut there, now) = There::closed();
+    let asking = Asking {
+        answer_by: later_by(now, 400 * MILLI),
+        fresh: false,
+        ..there.caller(now)
+    };
+    assert!(waits(there.ask(now, &asking)) > later_by(now, 300 * MILLI));
+    waits(there.again(later_by(now, 399 * MILLI), &asking));
+}
+
+#[test]
+fn there_is_no_last_chance_during_a_cooldown_nor_when_its_time_is_over() {
+    for (cooled, late) in [(350, 0), (0, 150)] {
+        let (mut there, now) = There::closed();
+        let asking = Asking {
+            answer_by: later_by(now, 400 * MILLI),
+            ..there.caller(now)
+        };
+        waits(there.ask(now, &asking));
+        if cooled > 0 {
+            there.cool(now, cooled);
+        }
+        waits(there.again(later_by(now, (300 + late) * MILLI), &asking));
+    }
+}
+
+/// One of many refusals of a short queue says "come back in five seconds": that is for whom it was told.
+#[test]
+fn rule_4_what_is_said_to_all_holds_for_one_while_others_are_answered() {
+    let mut there = There::new(true, None);
+    let caller = there.caller(at(1000));
+    let permit = starts(there.ask(at(1000), &caller));
+    let says = |seconds| Failure::not_processed().hint(Hint::after(Duration::from_secs(seconds)));
+    assert!(
+        !there.outbound.contradicts(at(1001), &says(5)),
+        "nothing is known"
+    );
+    there.ended(at(1010), permit, Ended::Answered);
+    assert!(there.outbound.contradicts(at(2000), &says(5)));
+    assert!(
+        !there
+            .outbound
+            .contradicts(at(2000), &Failure::not_processed())
+    );
+    assert!(
+        !there.outbound.contradicts(at(6010), &says(5)),
+        "nobody is answered any more"
+    );
+    let mut ungated = There::new(false, Some(rate(10.0, 1)));
+    let caller = ungated.caller(at(0));
+    let permit = starts(ungated.ask(at(0), &caller));
+    ungated.ended(at(10), permit, Ended::Answered);
+    assert!(
+        !ungated.outbound.contradicts(at(20), &says(5)),
+        "nobody learns what succeeds"
+    );
+}
