@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use relent::{NamedPolicy, Policy};
-use relent_sim::{Model, Scenario, WaitFormat, scenarios};
+use relent_sim::{DestinationOf, Model, Scenario, WaitFormat, scenarios};
 
 /// The name of no retries.
 const OFF: &str = "off";
@@ -131,6 +131,22 @@ fn playable(scenario: &Scenario) -> Result<(), &'static str> {
             "the clocks are those of this machine: leave out clock_skew and dates",
         ),
         (
+            !scenario.clients.classes.is_empty(),
+            "classes of requests are not played over sockets: leave out clients.classes",
+        ),
+        (
+            !scenario.clients.restarts.is_empty(),
+            "restarts of clients are not played over sockets: leave out clients.restarts",
+        ),
+        (
+            scenario.service.sticky,
+            "a server does not know who asks: leave out service.sticky",
+        ),
+        (
+            scenario.clients.destination == DestinationOf::Node,
+            "all nodes have one address: leave out clients.destination",
+        ),
+        (
             scenario.service.cancellation,
             "a service that drops what nobody waits for is not played over sockets",
         ),
@@ -177,6 +193,23 @@ mod tests {
         ] {
             assert!(case(name, &[]).scenario().is_ok(), "{name}");
         }
+        for (key, value) in [
+            ("clients.restarts", "[{ at = \"1s\" }]"),
+            ("clients.destination", "node"),
+            ("clients.classes", "[{ name = \"a\", share = 1 }]"),
+            ("service.cancellation", "true"),
+        ] {
+            let refused = case("stall", &[(key, value)]).scenario().unwrap_err();
+            let key = key.rsplit('.').next().unwrap();
+            assert!(refused.contains(key) || key == "cancellation", "{refused}");
+        }
+        let sticky = [("service.nodes", "2"), ("service.sticky", "true")];
+        assert!(
+            case("stall", &sticky)
+                .scenario()
+                .unwrap_err()
+                .contains("sticky")
+        );
         assert!(case("no-such", &[]).scenario().is_err());
         assert!(
             case("stall", &[("service.no_such", "1")])

@@ -1,20 +1,22 @@
 //! `relent simulate`: what a crowd does with a policy.
 
+mod advise;
 mod charts;
 mod random;
+mod ranked;
 mod table;
 
 use std::fmt::Write;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use relent::{NamedPolicy, Policy};
-use relent_sim::study::{RunResult, run_all, verdict};
+use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Metrics, Scenario, scenarios};
 use serde::Serialize;
 
@@ -42,17 +44,35 @@ Examples:
       relent simulate blackout --policies off,standard --report blackout.html
       relent simulate herd --policies aws-legacy --plot herd.png
 
+  Which policy should a service of one's own have? A file for it, with the
+  reason of each value, and a page that shows what it does beside others:
+      relent simulate --format service > orders.toml     # and fill it in
+      curl -s http://orders.internal/metrics > metrics.txt
+      relent simulate --advise orders.toml --histogram metrics.txt \\
+          --metric http_request_duration_seconds --report orders.html > policy.toml
+
   Does a policy ever do harm? A thousand services, crowds and troubles that are
   drawn at random; those in which it does are written to a directory, as files:
       relent simulate --random 1000 --policies standard --save found
+
+Policies are ranked by goodput, and where that differs by less than .001 by
+attempts. off (no retries) is always among them, and above all is the bound:
+the goodput of somebody who knows the future, has all requests in one queue and
+makes only the attempts that are needed. Where there is none it says why. A
+warning tells of a policy that is worse than off by more than .01 (paired by
+seeds, beyond the 95 % interval), that keeps an outage alive which is over
+without retries, or that makes twice the attempts that are needed.
 
 The numbers are means over the seeds, with 95 % confidence intervals:
   goodput     successes before the caller's deadline, as a share of the requests
   ampl.       attempts that reach the service, per success
   ttr         seconds from the end of the outage until new requests are well
-              again: the first of ten in which 99 % finish within a second;
-              never, if that does not happen; the mean is of the seeds in which
-              it happens, and how many do not is said
+              again: the first of ten in which 99 % finish within a second, or
+              within what 99.9 % of the services take if that is longer; never,
+              if that does not happen; the mean is of the seeds in which it
+              happens, and how many do not is said. Where only some recover,
+              the other numbers have no interval, and the words say what both
+              kinds of runs get done
   drain       seconds until the last request of the outage, or of a herd, has
               succeeded
   peak        the most attempts in a second after the outage, over the capacity
@@ -81,12 +101,19 @@ seed.
 
 With --random each policy is held against off, on the same requests. A
 difference counts if it exceeds its 99 % confidence interval over ten seeds:
-  trap        in the last quarter of the time, long after the trouble is over,
-              less is done than with off, by more than .1 of the requests
+  trap        of the requests of the last quarter of the time, long after the
+              trouble, fewer are done than with off, by more than .1; and in a
+              run of four times the time, too
   harm        less is done than with off, by more than .01 of the requests
   better      another policy that comes along gets more done, by more than .02
               of the requests, without more attempts
 --seed is the number of the first scenario. The numbers do not depend on --jobs.
+
+With --advise standard output is a policy file. Its comments say where each
+value comes from, and what it does in troubles that fit the description, beside
+off, standard, policies of other systems (--policies) and the bound. A histogram
+is in the text format of Prometheus; take it from a good hour, since it should
+say how long the service takes while it is well.
 
 Runs are made by the code that decides in production, in virtual time; the same
 seed gives the same numbers on every machine.
@@ -111,12 +138,8 @@ pub(crate) struct SimulateArgs {
     scenarios: Vec<String>,
 
     /// Presets, files with one policy, FILE#C for the [policies.C] of a file; off for no retries
-    #[arg(
-        long,
-        value_name = "A,B,FILE#C",
-        value_delimiter = ',',
-        default_value = "off,standard"
-    )]
+    /// [default: off,standard]
+    #[arg(long, value_name = "A,B,FILE#C", value_delimiter = ',')]
     policies: Vec<String>,
 
     /// Runs with as many seeds, counted up from --seed
@@ -139,6 +162,19 @@ pub(crate) struct SimulateArgs {
     /// Write the random scenarios in which something is found to this directory
     #[arg(long, value_name = "DIR", requires = "random")]
     save: Option<PathBuf>,
+
+    /// Print a policy file for the service that is described in a file (see --format service)
+    #[arg(long, value_name = "FILE",
+        conflicts_with_all = ["scenarios", "set", "json", "plot", "random", "list", "show", "format"])]
+    advise: Option<PathBuf>,
+
+    /// Take the latencies of that service from its metrics, in the text format of Prometheus
+    #[arg(long, value_name = "FILE", requires = "advise")]
+    histogram: Option<PathBuf>,
+
+    /// The histogram in that file, with labels if it should be only some of its series
+    #[arg(long, value_name = "NAME", requires = "histogram")]
+    metric: Option<String>,
 
     /// Change a value of every scenario, such as service.failures=0.1
     #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
@@ -164,9 +200,17 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "SCENARIO", conflicts_with_all = ["scenarios", "set", "json", "report", "plot", "format"])]
     show: Option<String>,
 
-    /// Print the format of a scenario: every key and its default
-    #[arg(long, conflicts_with_all = ["scenarios", "set", "json", "report", "plot"])]
-    format: bool,
+    /// Print the format of a scenario, or of the description of a service: every key and its default
+    #[arg(long, value_name = "scenario|service", num_args = 0..=1, default_missing_value = "scenario",
+        hide_possible_values = true, conflicts_with_all = ["scenarios", "set", "json", "report", "plot"])]
+    format: Option<FormatOf>,
+}
+
+/// What has a format.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum FormatOf {
+    Scenario,
+    Service,
 }
 
 fn seeds(text: &str) -> Result<u64, String> {
@@ -184,6 +228,7 @@ fn change(text: &str) -> Result<(String, String), String> {
 }
 
 /// Something with the name that it was given by, and its file.
+#[derive(Clone)]
 struct Named<T> {
     name: String,
     value: T,
@@ -202,18 +247,30 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     if let Some(name) = &args.show {
         return show(name);
     }
-    if args.format {
-        return print(scenarios::FORMAT).map_err(Quit::failed);
+    if let Some(of) = args.format {
+        let format = match of {
+            FormatOf::Scenario => scenarios::FORMAT,
+            FormatOf::Service => relent_sim::advise::FORMAT,
+        };
+        return print(format).map_err(Quit::failed);
     }
     let threads = match args.jobs {
         Some(jobs) => jobs as usize,
         None => thread::available_parallelism().map_or(1, NonZeroUsize::get),
     };
-    let policies = args.policies.iter().map(|spec| {
+    let seeds: Vec<u64> = (0..args.seeds)
+        .map(|number| args.seed.wrapping_add(number))
+        .collect();
+    if let Some(file) = &args.advise {
+        return advise::run(args, file, &seeds, threads);
+    }
+    let specs = match args.policies.as_slice() {
+        [] => vec![ranked::OFF.to_owned(), "standard".to_owned()],
+        specs => specs.to_vec(),
+    };
+    let policies = specs.iter().map(|spec| {
         let value = policy(spec).map_err(Quit::usage)?;
-        let text = toml::to_string(&value).map_err(|e| Quit::failed(e.to_string()))?;
-        let name = spec.clone();
-        Ok(Named { name, value, text })
+        named(spec, value)
     });
     let policies: Vec<Named<Policy>> = policies.collect::<Result<_, Quit>>()?;
     if let Some(count) = args.random {
@@ -229,13 +286,16 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         Ok(Named { name, value, text })
     });
     let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
-    let seeds: Vec<u64> = (0..args.seeds)
-        .map(|number| args.seed.wrapping_add(number))
-        .collect();
+    // A table holds all others against no retries, also if they were not asked for.
+    let off = match args.json || specs.iter().any(|spec| spec == ranked::OFF) {
+        true => None,
+        false => Some(policy(ranked::OFF).map_err(Quit::failed)?),
+    };
 
     let mut charts = charts::Charts::open(args, &scenarios, &policies)?;
 
-    let runs = scenarios.len() * policies.len() * seeds.len();
+    let rows = policies.len() + usize::from(off.is_some());
+    let runs = scenarios.len() * rows * seeds.len();
     let bar = progress(runs + charts.runs());
     let mut given_up = 0;
     for scenario in &scenarios {
@@ -245,7 +305,25 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         given_up += results.iter().flatten().filter(|run| run.is_err()).count();
         let text = match args.json {
             true => json(&scenario.name, &policies, &seeds, &results),
-            false => report(scenario, &policies, &seeds, &results),
+            false => {
+                let without = off.iter().flat_map(|off| {
+                    run_all(&scenario.value, &[off], &seeds, threads, &|| bar.inc(1))
+                });
+                let without: Vec<Vec<RunResult>> = without.collect();
+                let rows = policies
+                    .iter()
+                    .zip(&results)
+                    .map(|(policy, runs)| ranked::Row {
+                        name: &policy.name,
+                        runs,
+                    });
+                let without = without.iter().map(|runs| ranked::Row {
+                    name: ranked::OFF,
+                    runs,
+                });
+                let rows: Vec<ranked::Row<'_>> = rows.chain(without).collect();
+                ranked::report(scenario, &rows, &seeds)
+            }
         };
         bar.suspend(|| print(&text)).map_err(Quit::failed)?;
         charts.add(scenario, seeds[0], results, threads, &|| bar.inc(1));
@@ -298,18 +376,33 @@ fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, Strin
 }
 
 fn read(path: &str) -> Result<String, String> {
-    let mut bytes = Vec::new();
-    match File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes)) {
-        Ok(_) if bytes.len() as u64 > MOST => {
-            Err(format!("{path}: a scenario has at most {MOST} bytes"))
-        }
-        Ok(_) => String::from_utf8(bytes).map_err(|_| format!("{path}: is not UTF-8 text")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
+    if !Path::new(path).exists() {
+        return Err(format!(
             "no scenario {path:?}: there is no file of that name, and those that come along are {}\n{SEE_FORMAT}",
             scenarios::names().join(", ")
-        )),
-        Err(error) => Err(format!("{path}: cannot be read: {error}")),
+        ));
     }
+    read_at_most(Path::new(path), MOST, "a scenario")
+}
+
+/// The text of a file, which may not be larger than this.
+fn read_at_most(path: &Path, most: u64, what: &str) -> Result<String, String> {
+    let name = path.display();
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes)) {
+        Ok(_) if bytes.len() as u64 > most => {
+            Err(format!("{name}: {what} has at most {most} bytes"))
+        }
+        Ok(_) => String::from_utf8(bytes).map_err(|_| format!("{name}: is not UTF-8 text")),
+        Err(error) => Err(format!("{name}: cannot be read: {error}")),
+    }
+}
+
+/// A policy with its name, as its file would be.
+fn named(name: &str, value: Policy) -> Result<Named<Policy>, Quit> {
+    let text = toml::to_string(&value).map_err(|error| Quit::failed(error.to_string()))?;
+    let name = name.to_owned();
+    Ok(Named { name, value, text })
 }
 
 fn policy(spec: &str) -> Result<Policy, String> {
@@ -325,34 +418,6 @@ fn progress(runs: usize) -> ProgressBar {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
-}
-
-fn report(
-    scenario: &Named<Scenario>,
-    policies: &[Named<Policy>],
-    seeds: &[u64],
-    results: &[Vec<RunResult>],
-) -> String {
-    let mut text = match scenario.value.description.as_str() {
-        "" => format!("{}\n", scenario.name),
-        description => format!("{}: {description}\n", scenario.name),
-    };
-    let _ = match seeds {
-        [only] => writeln!(text, "seed {only}\n"),
-        _ => writeln!(text, "{} seeds from {}\n", seeds.len(), seeds[0]),
-    };
-    let rows: Vec<(&str, Vec<&Metrics>)> = policies
-        .iter()
-        .zip(results)
-        .map(|(policy, runs)| (policy.name.as_str(), runs.iter().flatten().collect()))
-        .collect();
-    text.push_str(&table::table(&rows, scenario.value.outages_end().is_some()));
-    text.push('\n');
-    for (policy, runs) in policies.iter().zip(results) {
-        let _ = writeln!(text, "{}: {}", policy.name, verdict(&scenario.value, runs));
-    }
-    text.push('\n');
-    text
 }
 
 #[derive(Serialize)]

@@ -230,3 +230,97 @@ fn random_scenarios_in_which_a_policy_does_harm_are_found_saved_and_can_be_playe
     let refused = run(&["simulate", "blackout", "--random", "2"]);
     assert_eq!(refused.status, 2, "{}", refused.stderr);
 }
+
+#[test]
+fn policies_are_ranked_beside_no_retries_and_the_bound() {
+    let ran = with(&["--policies", "standard", "--seeds", "2"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let first: Vec<&str> = ran
+        .stdout
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    let place = |name: &str| first.iter().position(|word| *word == name).unwrap();
+    assert!(
+        place("bound") < place("standard") && place("standard") < place("off"),
+        "{}",
+        ran.stdout
+    );
+    let worse = run(&[
+        "simulate",
+        "stall",
+        "--policies",
+        "cenkalti",
+        "--seeds",
+        "1",
+        "--set",
+        "clients.arrivals.poisson={rate=800,for=\"90s\"}",
+    ]);
+    let told = "warning: cenkalti is worse than no retries";
+    assert!(
+        worse.stdout.contains(told),
+        "{}{}",
+        worse.stdout,
+        worse.stderr
+    );
+    let none = run(&["simulate", "herd", "--seeds", "1"]).stdout;
+    assert!(none.contains("no bound: a row"), "{none}");
+}
+
+const SERVICE: &str = "rate = 20\ncapacity = 40\nprocesses = 4\ndeadline = \"3s\"\nrepeatable = true\n\
+    failure.outage = \"5s\"\n";
+
+#[test]
+fn advice_is_a_policy_file_with_a_comparison_and_a_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (service, metrics, report, policy) = (
+        at("service.toml"),
+        at("metrics.txt"),
+        at("report.html"),
+        at("policy.toml"),
+    );
+    std::fs::write(&service, SERVICE).unwrap();
+    let histogram = "http_seconds_bucket{le=\"0.01\"} 5000\nhttp_seconds_bucket{le=\"0.2\"} 9990\n\
+        http_seconds_bucket{le=\"+Inf\"} 10000\n";
+    std::fs::write(&metrics, histogram).unwrap();
+    let args = [
+        "simulate",
+        "--advise",
+        &service,
+        "--histogram",
+        &metrics,
+        "--seeds",
+        "1",
+    ];
+    let ran = run(&[&args[..], &["--report", &report]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    for part in [
+        "# bound ",
+        "# advised ",
+        "# off ",
+        "# standard ",
+        "the histogram http_seconds",
+    ] {
+        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+    }
+    std::fs::write(&policy, &ran.stdout).unwrap();
+    let checked = run(&["policy", "check", &policy]);
+    assert_eq!(checked.status, 0, "{}{}", checked.stdout, checked.stderr);
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.contains("cold-stall") && page.contains("advised"));
+
+    let without = run(&["simulate", "--advise", &service]);
+    assert_eq!(without.status, 2);
+    assert!(
+        without.stderr.contains("--histogram FILE"),
+        "{}",
+        without.stderr
+    );
+    std::fs::write(&metrics, histogram.replace("9990", "many")).unwrap();
+    let wrong = run(&args);
+    assert_eq!(wrong.status, 2);
+    assert!(wrong.stderr.contains("(line 2)"), "{}", wrong.stderr);
+    let format = run(&["simulate", "--format", "service"]);
+    assert_eq!(format.stdout, relent_sim::advise::FORMAT);
+}

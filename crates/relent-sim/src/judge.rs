@@ -12,8 +12,11 @@ use crate::study::in_parallel;
 
 /// The difference of goodput from which on a policy does harm.
 pub const HARM: f64 = 0.01;
-/// The difference of goodput in the last quarter of the time from which on a policy is trapped.
+/// The difference in what becomes of the requests of the last quarter of the time from which on a policy is trapped.
 pub const TRAP: f64 = 0.1;
+/// A policy that looks trapped is given so many times the time before it is called so: a backlog that is being
+/// served, or a slow recovery, is over by then.
+pub const PATIENCE: u32 = 4;
 /// The difference of goodput from which on another policy is better.
 pub const BETTER: f64 = 0.02;
 /// Runs by which a scenario is looked through, and judged if it is suspicious.
@@ -63,7 +66,7 @@ impl Difference {
 pub struct Means {
     /// Goodput.
     pub goodput: f64,
-    /// Goodput in the last quarter of the time.
+    /// Goodput of the requests that are made in the last quarter of the time.
     pub late: f64,
     /// Attempts that reach the service, per request.
     pub attempts: f64,
@@ -78,7 +81,8 @@ pub struct Judgement {
     pub off: Means,
     /// How much less goodput than no retries, if it was looked at more closely.
     pub lost: Option<Difference>,
-    /// Long after the trouble far less is done than with no retries, which recover.
+    /// No retries recover and it does not: of the requests that are made long after the trouble far fewer are
+    /// done, in [`PATIENCE`] times the time too.
     pub trap: bool,
     /// Clearly less is done than with no retries.
     pub harm: bool,
@@ -101,7 +105,9 @@ pub struct Case {
     pub drawn: Generated,
     /// Of each that was judged, in their order.
     pub judgements: Vec<Judgement>,
-    /// Goodput of each of the others, in their order, by the first seeds.
+    /// Goodput with no retries, by the first seeds.
+    pub off: f64,
+    /// Goodput of each of the others, in their order, by those.
     pub others: Vec<f64>,
     /// Goodput of each that was judged, by those.
     pub first: Vec<f64>,
@@ -112,7 +118,16 @@ struct Runs(Vec<Means>);
 
 impl Runs {
     fn of(scenario: &Scenario, policy: &Policy, seeds: std::ops::Range<u64>) -> Self {
-        let means = |seed| match run_bounded(scenario, policy, seed, MOST_EVENTS) {
+        Self::bounded(scenario, policy, seeds, MOST_EVENTS)
+    }
+
+    fn bounded(
+        scenario: &Scenario,
+        policy: &Policy,
+        seeds: std::ops::Range<u64>,
+        most_events: u64,
+    ) -> Self {
+        let means = |seed| match run_bounded(scenario, policy, seed, most_events) {
             Ok(metrics) => Means {
                 goodput: metrics.goodput,
                 late: metrics.late_goodput.unwrap_or(metrics.goodput),
@@ -208,7 +223,8 @@ fn closely(
             better: Vec::new(),
         };
     }
-    let fresh = |policy| Runs::of(scenario, policy, 1001..1001 + SEEDS);
+    let seeds = 1001..1001 + SEEDS;
+    let fresh = |policy| Runs::of(scenario, policy, seeds.clone());
     let (runs, off) = (fresh(policy), fresh(off_policy));
     let means = runs.means();
     let lost = off.beyond(&runs, |run| run.goodput);
@@ -222,10 +238,26 @@ fn closely(
         means,
         off: off.means(),
         lost: Some(lost),
-        trap: off.beyond(&runs, |run| run.late).exceeds(TRAP),
+        trap: off.beyond(&runs, |run| run.late).exceeds(TRAP)
+            && stays_trapped(scenario, off_policy, policy, seeds.clone()),
         harm: lost.exceeds(HARM),
         better: better.collect(),
     }
+}
+
+/// Whether it is still so where requests go on being made for much longer after the same trouble.
+fn stays_trapped(
+    scenario: &Scenario,
+    off: &Policy,
+    policy: &Policy,
+    seeds: std::ops::Range<u64>,
+) -> bool {
+    let mut longer = scenario.clone();
+    longer.clients.arrivals.prolong(PATIENCE);
+    let most_events = MOST_EVENTS * u64::from(PATIENCE);
+    let runs = |policy| Runs::bounded(&longer, policy, seeds.clone(), most_events);
+    let difference = runs(off).beyond(&runs(policy), |run| run.late);
+    difference.exceeds(TRAP)
 }
 
 /// Draws scenarios and judges policies in each, on so many threads, and calls `on_case` after each. The cases are
@@ -256,6 +288,7 @@ pub fn judge_all(
             .map(|(policy, runs)| closely(&scenario, off, policy, &without, runs, &others));
         let case = Case {
             judgements: judgements.collect(),
+            off: without.means().goodput,
             others: others
                 .iter()
                 .map(|(_, runs)| runs.means().goodput)
@@ -306,4 +339,55 @@ pub fn tally(cases: &[Case], policy: usize) -> Vec<Tally> {
         }
     };
     levels.map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use relent_core::Backoff;
+
+    fn off() -> Policy {
+        let off = Policy::builder(Backoff::None).max_retries(0);
+        off.build().unwrap()
+    }
+
+    /// A budget of a fifth leaves 4 of 100 per second for the queue of a stall of 5 s, which takes no retries
+    /// a quarter of a minute and this policy more than the rest of the run: it does harm, but nothing keeps the
+    /// outage alive.
+    #[test]
+    fn whoever_recovers_late_in_the_run_does_harm_and_is_not_trapped() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.poisson = { rate = 80, for = \"60s\" }
+             clients.deadline = \"10s\"
+             clients.processes = 1
+             service.capacity = 100
+             outages = [{ at = \"5s\", for = \"5s\", effect = \"stall\" }]",
+        )
+        .unwrap();
+        let budget = relent_core::BudgetConfig {
+            ratio: 0.2,
+            ..relent_core::BudgetConfig::DEFAULT
+        };
+        let slow = Policy::builder(Backoff::constant(std::time::Duration::from_millis(50)))
+            .max_retries(3)
+            .budget(budget)
+            .build()
+            .unwrap();
+        let late = |policy| Runs::of(&scenario, policy, 1..5).means().late;
+        assert!(late(&off()) - late(&slow) > TRAP, "it looks like a trap");
+        let judgement = judge(&scenario, &off(), &slow, &[]);
+        assert!(judgement.harm && !judgement.trap, "{judgement:?}");
+    }
+
+    #[test]
+    fn a_run_is_prolonged_by_its_requests_and_not_by_its_trouble() {
+        let text =
+            "clients.arrivals.bursts = { rate = 9, on = \"1s\", off = \"2s\", for = \"30s\" }
+             outages = [{ at = \"5s\", for = \"2s\", effect = \"stall\" }]";
+        let scenario = Scenario::parse(text).unwrap();
+        let mut longer = scenario.clone();
+        longer.clients.arrivals.prolong(4);
+        assert_eq!(longer.arrivals_end(), 4 * scenario.arrivals_end());
+        assert_eq!(longer.outages, scenario.outages);
+    }
 }

@@ -12,7 +12,9 @@
 //! - [`trace`]: when each client made its attempts.
 //! - [`requests`], [`Serving`] and [`Observed`]: the parts of a run for a load test that has a medium
 //!   of its own, such as sockets: who asks when, the service by a clock from outside, and the numbers.
-//! - [`study`]: several policies and seeds on all cores.
+//! - [`study`]: several policies and seeds on all cores; [`ranking`]: which is best, and which does harm.
+//! - [`bound`]: what could have been done at all.
+//! - [`advise`]: a policy for a service that is described.
 //! - [`generate`]: random scenarios; [`judge`]: whether a policy does harm in them.
 //! - `report`, with the feature of that name: charts of all that, as a page or as a picture.
 //!
@@ -27,7 +29,9 @@
 //! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
 
+pub mod advise;
 mod arrivals;
+mod bound;
 mod class;
 mod client;
 mod cluster;
@@ -42,6 +46,7 @@ mod metrics;
 mod network;
 mod observed;
 mod queue;
+pub mod ranking;
 mod recorder;
 mod recording;
 #[cfg(feature = "report")]
@@ -61,6 +66,7 @@ mod wait_header;
 mod world;
 
 pub use arrivals::{Request, requests};
+pub use bound::bound;
 pub use metrics::{ClassCount, Layer, Metrics};
 pub use observed::{Observed, RequestOutcome};
 pub use recording::Recording;

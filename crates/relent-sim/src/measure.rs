@@ -170,7 +170,12 @@ impl Measure {
             false => self.places,
         };
         let mean = format!("{:.places$}", estimate.mean);
-        let cell = match estimate.half_width.map(|half| format!("{half:.places$}")) {
+        // Runs of two kinds have no interval about their mean: the verdict says how many are of each.
+        let half_width = match self.recovers_in_some(runs, outage) {
+            true => None,
+            false => estimate.half_width,
+        };
+        let cell = match half_width.map(|half| format!("{half:.places$}")) {
             Some(half) if half.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) => {
                 format!("{mean}±{half}")
             }
@@ -180,5 +185,11 @@ impl Measure {
             true => format!("{cell}, {missing} never"),
             false => cell,
         }
+    }
+
+    /// Whether it tells of an outage that only some of these runs recover from.
+    fn recovers_in_some(&self, runs: &[&Metrics], outage: bool) -> bool {
+        let recovered = runs.iter().filter(|run| run.ttr_s.is_some()).count();
+        outage && self.name != TTR && (1..runs.len()).contains(&recovered)
     }
 }

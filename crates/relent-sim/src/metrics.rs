@@ -10,7 +10,7 @@ pub struct Metrics {
     /// Attempts that reach the service, per success; `None` without a success.
     pub amplification: Option<f64>,
     /// Whole seconds from the end of the last outage to the first second that begins ten in which at
-    /// least 99 % of the new requests finish within a second of being made. `None` if that never
+    /// least 99 % of the new requests are [prompt](crate::Scenario::prompt). `None` if that never
     /// happens while requests are made, or there is no outage.
     pub ttr_s: Option<f64>,
     /// Seconds from the end of the last outage (for a herd: from its start) to the last success of a
@@ -51,8 +51,8 @@ pub struct Metrics {
     /// Attempts in the last ten seconds in which requests are made, over what the service could have
     /// served in them; 0 where requests are made for less than ten seconds.
     pub late_load: f64,
-    /// Successes in the last quarter of the time in which requests are made, over the requests made in it; `None`
-    /// without any.
+    /// Successes before the caller's deadline of the requests made in the last quarter of the time in which
+    /// requests are made, as a share of those; `None` without any.
     pub late_goodput: Option<f64>,
     /// Events of the run: what it cost to simulate.
     pub events: u64,

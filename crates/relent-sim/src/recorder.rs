@@ -16,11 +16,9 @@ const PEAK_SECONDS: usize = 120;
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
     requests: u32,
-    /// Of them, finished within a second.
+    /// Of them, prompt.
     prompt: u32,
     attempts: u32,
-    /// Requests that succeed in it, whenever they were made.
-    successes: u32,
 }
 
 /// What became of the requests of one process or station.
@@ -48,6 +46,11 @@ pub(crate) struct Recorder {
     /// The time of a medium that was of use, and all of it.
     medium: Option<(u64, u64)>,
     events: u64,
+    /// A request that takes no longer is prompt.
+    prompt: u64,
+    /// The last quarter of the time in which requests are made begins here, and so many of its requests succeed.
+    late_from: u64,
+    late_successes: u64,
     /// Requests made up to here are the backlog.
     backlog_until: Option<u64>,
     backlog_done: Option<u64>,
@@ -88,6 +91,9 @@ impl Recorder {
             classes: vec![ClassCount::default(); scenario.clients.classes.len()],
             medium: None,
             events: 0,
+            prompt: scenario.prompt(),
+            late_from: late_from(scenario),
+            late_successes: 0,
             backlog_until: scenario.outages_end().or(herd.then_some(0)),
             backlog_done: None,
             tape: None,
@@ -173,12 +179,12 @@ impl Recorder {
     pub(crate) fn on_success(&mut self, call: u32, party: u32, made: u64, now: u64) {
         self.party(party).successes += 1;
         self.successes += 1;
-        self.second(now).successes += 1;
+        self.late_successes += u64::from(made >= self.late_from);
         self.latencies.record(now - made);
         if let Some(tape) = &mut self.tape {
             tape.on_success(call, now);
         }
-        if now - made <= SECOND {
+        if now - made <= self.prompt {
             self.second(made).prompt += 1;
         }
         if let Some(until) = self.backlog_until
@@ -238,11 +244,8 @@ impl Recorder {
             Some(from) => attempts(from, made_until).sum(),
             None => 0,
         };
-        let last = &self.seconds[..made_until.min(self.seconds.len())];
-        let last = &last[last.len() - last.len() / 4..];
-        let (asked, done) = last.iter().fold((0, 0), |(asked, done), second| {
-            (asked + second.requests, done + second.successes)
-        });
+        let last = self.seconds.iter().skip((self.late_from / SECOND) as usize);
+        let asked = last.map(|second| u64::from(second.requests)).sum();
         Metrics {
             goodput: per(self.successes, self.requests).unwrap_or(0.0),
             amplification: per(self.attempts, self.successes),
@@ -265,7 +268,7 @@ impl Recorder {
             layers: self.layers.clone(),
             classes: self.classes.clone(),
             late_load: f64::from(late) / (capacity * GOOD_SECONDS as f64),
-            late_goodput: per(u64::from(done), u64::from(asked)),
+            late_goodput: per(self.late_successes, asked),
             events: self.events,
         }
     }
@@ -298,6 +301,12 @@ impl Recorder {
             .position(good)
             .map(|seconds| seconds as f64)
     }
+}
+
+/// Where the last quarter of the time begins in which requests are made, at a whole second.
+const fn late_from(scenario: &Scenario) -> u64 {
+    let made = scenario.arrivals_end() / SECOND;
+    (made - made / 4) * SECOND
 }
 
 /// Whether messages get lost.

@@ -122,6 +122,43 @@ impl Estimate {
     }
 }
 
+/// How many of several runs had an outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Those that had it.
+    pub count: usize,
+    /// All.
+    pub of: usize,
+}
+
+impl Share {
+    /// The 95 % confidence interval of the probability (Wilson, 1927). It says something also where all runs had
+    /// the same outcome; `None` without any.
+    ///
+    /// ```
+    /// use relent_sim::study::Share;
+    ///
+    /// let (low, high) = Share { count: 0, of: 10 }.interval().expect("ten runs");
+    /// assert!(low == 0.0 && (0.27..0.28).contains(&high));
+    /// ```
+    #[must_use]
+    pub fn interval(&self) -> Option<(f64, f64)> {
+        const Z: f64 = 1.96;
+        if self.of == 0 {
+            return None;
+        }
+        let (count, of) = (self.count.min(self.of) as f64, self.of as f64);
+        let share = count / of;
+        let middle = share + Z * Z / (2.0 * of);
+        let half = Z * ((share * (1.0 - share) + Z * Z / (4.0 * of)) / of).sqrt();
+        let scale = 1.0 + Z * Z / of;
+        Some((
+            ((middle - half) / scale).max(0.0),
+            ((middle + half) / scale).min(1.0),
+        ))
+    }
+}
+
 /// What a policy did, in words: one line about all its runs.
 ///
 /// The words are thresholds on [`Metrics`], not opinions: "traps" means that in most runs the
@@ -149,7 +186,9 @@ pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
     }
     if let Some(end) = scenario.outages_end() {
         let after = scenario.arrivals_end().saturating_sub(end) / SECOND;
-        if most(&|metrics| metrics.ttr_s.is_none()) {
+        if let Some(sentence) = of_two_kinds(&ended) {
+            words.push(sentence);
+        } else if most(&|metrics| metrics.ttr_s.is_none()) {
             words.push(match most(&|metrics| metrics.late_load > 1.0) {
                 true => "traps: offered load after the outage stays above capacity".to_owned(),
                 false => format!("does not recover within the {after} s after the outage"),
@@ -200,9 +239,72 @@ pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
     words.join("; ")
 }
 
+/// Where only some of the runs recover: how many of each kind there are, and what either gets done. A mean of both
+/// would be that of no run.
+fn of_two_kinds(ended: &[&Metrics]) -> Option<String> {
+    let (well, never): (Vec<&Metrics>, Vec<&Metrics>) =
+        ended.iter().partition(|metrics| metrics.ttr_s.is_some());
+    if well.is_empty() || never.is_empty() {
+        return None;
+    }
+    let share = Share {
+        count: well.len(),
+        of: ended.len(),
+    };
+    let (low, high) = share.interval()?;
+    let goodput = |runs: &[&Metrics]| {
+        runs.iter().map(|metrics| metrics.goodput).sum::<f64>() / runs.len() as f64
+    };
+    Some(format!(
+        "recovers in {} of {} runs ({:.0} to {:.0} % of all by their 95 % interval), with a goodput of {:.4}; in {} it \
+         does not, with {:.4}",
+        well.len(),
+        ended.len(),
+        100.0 * low,
+        100.0 * high,
+        goodput(&well),
+        never.len(),
+        goodput(&never),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_interval_of_a_share_is_wilsons() {
+        // Of Brown, Cai and DasGupta (2001), and by hand: 3 of 10.
+        let (low, high) = Share { count: 3, of: 10 }.interval().unwrap();
+        assert!((low - 0.1078).abs() < 1e-3 && (high - 0.6032).abs() < 1e-3);
+        let (low, high) = Share { count: 10, of: 10 }.interval().unwrap();
+        assert!((low - 0.7225).abs() < 1e-3 && high == 1.0);
+        assert_eq!(Share { count: 0, of: 0 }.interval(), None);
+    }
+
+    #[test]
+    fn runs_of_two_outcomes_are_told_apart() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.poisson = { rate = 40, for = \"40s\" }
+             outages = [{ at = \"5s\", for = \"2s\", effect = \"blackout\" }]",
+        )
+        .unwrap();
+        let run = run(&scenario, Policy::STANDARD, 1).unwrap();
+        let stuck = Metrics {
+            ttr_s: None,
+            goodput: 0.25,
+            ..run.clone()
+        };
+        let runs = [Ok(run.clone()), Ok(stuck.clone()), Ok(run.clone())];
+        let words = verdict(&scenario, &runs);
+        assert!(
+            words.starts_with("recovers in 2 of 3 runs (21 to 94 %"),
+            "{words}"
+        );
+        assert!(words.contains("in 1 it does not, with 0.2500"), "{words}");
+        let cell = crate::measure::ALL[0].cell(&[&run, &stuck], true);
+        assert!(!cell.contains('±'), "{cell}");
+    }
 
     #[test]
     fn the_interval_is_students() {

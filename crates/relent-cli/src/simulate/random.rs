@@ -65,6 +65,7 @@ pub(super) fn run(
         bar.inc(1);
     });
     bar.finish_and_clear();
+    let files = file_names(&judged);
     let mut found = 0;
     for (index, policy) in judged.iter().enumerate() {
         print(&report(&policy.name, index, &cases, &contenders)).map_err(Quit::failed)?;
@@ -72,7 +73,7 @@ pub(super) fn run(
             let judgement = &case.judgements[index];
             found += usize::from(judgement.is_guilty());
             if let (Some(folder), Some(what)) = (&args.save, what(judgement)) {
-                save(folder, &policy.name, what, case, judgement)?;
+                save(folder, &policy.name, &files[index], what, case, judgement)?;
             }
         }
     }
@@ -138,6 +139,7 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
         "mean goodput: {name} {:.4}",
         mean(&|case| case.first[index])
     );
+    let _ = writeln!(text, "              off {:.4}", mean(&|case| case.off));
     for (number, other) in others.iter().enumerate() {
         let goodput = mean(&|case| case.others[number]);
         let _ = writeln!(text, "              {} {goodput:.4}", other.name);
@@ -170,16 +172,40 @@ fn better(judgement: &Judgement) -> String {
     names.join(", ")
 }
 
+/// What files about each policy are called: its name as far as a file's may be, and no two alike.
+fn file_names(policies: &[&Named<Policy>]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for policy in policies {
+        let last = policy.name.rsplit('/').next().unwrap_or_default();
+        let last = last.replace(".toml", "").replace(".json", "");
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let name: String = last.chars().map(plain).collect();
+        let name = match name.trim_matches('-') {
+            "" => "policy",
+            name => name,
+        };
+        let mut own = name.to_owned();
+        let mut number = 2;
+        while names.contains(&own) {
+            own = format!("{name}-{number}");
+            number += 1;
+        }
+        names.push(own);
+    }
+    names
+}
+
 /// Writes a scenario with what was found in it.
 fn save(
     folder: &Path,
     policy: &str,
+    file: &str,
     what: &str,
     case: &Case,
     judgement: &Judgement,
 ) -> Result<(), Quit> {
     let number = case.drawn.number;
-    let path = folder.join(format!("{what}-{number}.toml"));
+    let path = folder.join(format!("{file}-{what}-{number}.toml"));
     let (means, off) = (judgement.means, judgement.off);
     let levels = case.drawn.levels.iter();
     let levels: Vec<String> = levels
@@ -203,4 +229,21 @@ fn save(
         case.drawn.text,
     );
     fs::write(&path, text).map_err(|error| Quit::failed(format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_two_policies_never_have_one_name() {
+        let named = |name: &str| Named {
+            name: name.to_owned(),
+            value: Policy::STANDARD.clone(),
+            text: String::new(),
+        };
+        let policies = ["standard", "a/mine.toml#x", "b/mine.toml#x", "../.."].map(named);
+        let names = file_names(&policies.iter().collect::<Vec<_>>());
+        assert_eq!(names, ["standard", "mine-x", "mine-x-2", "policy"]);
+    }
 }

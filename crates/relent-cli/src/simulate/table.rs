@@ -5,8 +5,9 @@ use std::fmt::Write;
 use relent_sim::Metrics;
 use relent_sim::measure;
 
-/// The table, every line ended. `outage`: is there something to recover from?
-pub(super) fn table(rows: &[(&str, Vec<&Metrics>)], outage: bool) -> String {
+/// The table, every line ended. `outage`: is there something to recover from? `bound`: the goodput that could
+/// have been had, in a line above all.
+pub(super) fn table(rows: &[(&str, Vec<&Metrics>)], outage: bool, bound: Option<f64>) -> String {
     let runs: Vec<Vec<&Metrics>> = rows.iter().map(|(_, runs)| runs.clone()).collect();
     let columns = measure::shown(&runs);
     let mut lines: Vec<Vec<String>> = vec![
@@ -14,6 +15,13 @@ pub(super) fn table(rows: &[(&str, Vec<&Metrics>)], outage: bool) -> String {
             .chain(columns.iter().map(|measure| measure.head()))
             .collect(),
     ];
+    if let Some(most) = bound {
+        let cells = columns.iter().map(|measure| match measure.name {
+            "goodput" => format!("{most:.4}"),
+            _ => String::new(),
+        });
+        lines.push(std::iter::once("bound".to_owned()).chain(cells).collect());
+    }
     for (name, runs) in rows {
         let cells = columns.iter().map(|measure| measure.cell(runs, outage));
         lines.push(std::iter::once((*name).to_owned()).chain(cells).collect());
@@ -25,14 +33,15 @@ pub(super) fn table(rows: &[(&str, Vec<&Metrics>)], outage: bool) -> String {
     let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
     let mut text = String::new();
     for cells in &lines {
+        let mut line = String::new();
         let mut cells = cells.iter().zip(&widths);
         if let Some((name, width)) = cells.next() {
-            let _ = write!(text, "{name:width$}");
+            let _ = write!(line, "{name:width$}");
         }
         for (cell, width) in cells {
-            let _ = write!(text, "  {cell:>width$}");
+            let _ = write!(line, "  {cell:>width$}");
         }
-        text.push('\n');
+        let _ = writeln!(text, "{}", line.trim_end());
     }
     text
 }

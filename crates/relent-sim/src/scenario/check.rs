@@ -293,6 +293,11 @@ impl Clients {
         for restart in &self.restarts {
             ensure(restart.at <= LONGEST, "at", "a time up to 24h")?;
             ensure(restart.over <= LONGEST, "over", "a time up to 24h")?;
+            ensure(
+                restart.processes.iter().all(|one| *one < self.processes),
+                "processes",
+                "a list of numbers from 0, each below clients.processes",
+            )?;
         }
         Ok(())
     }

@@ -73,9 +73,9 @@ pub struct Class {
     pub attempt_timeout: Option<u64>,
 }
 
-/// A restart of all client processes. The requests that they are making end without an answer, and what they
+/// A restart of client processes. The requests that they are making end without an answer, and what they
 /// had learned of the service is lost. New requests are made at once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restart {
     /// When the first are restarted.
@@ -84,6 +84,9 @@ pub struct Restart {
     /// Within this time the others follow, in up to a hundred steps; 0 for all at once.
     #[serde(default, deserialize_with = "nanos")]
     pub over: u64,
+    /// The processes that are restarted, in this order, counted from 0; all if empty.
+    #[serde(default)]
+    pub processes: Vec<u32>,
 }
 
 /// A rate at a moment.
@@ -188,6 +191,21 @@ pub enum Arrivals {
         #[serde(rename = "for", deserialize_with = "nanos")]
         lasts: u64,
     },
+}
+
+impl Arrivals {
+    /// Makes requests come so many times as long; a herd comes once.
+    pub(crate) fn prolong(&mut self, times: u32) {
+        match self {
+            Self::Poisson { lasts, .. }
+            | Self::Closed { lasts, .. }
+            | Self::Bursts { lasts, .. }
+            | Self::Curve { lasts, .. }
+            | Self::Wave { lasts, .. }
+            | Self::Saturated { lasts, .. } => *lasts = lasts.saturating_mul(u64::from(times)),
+            Self::Herd { .. } => {}
+        }
+    }
 }
 
 impl Clients {

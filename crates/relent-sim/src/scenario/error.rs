@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a scenario was not read: what was wrong, where, and what is accepted.
+/// Why a scenario, or what describes a service, was not read: what was wrong, where, and what is accepted.
 ///
 /// ```text
 /// unknown field `arivals`, expected one of `arrivals`, … (line 2)
@@ -26,7 +26,7 @@ impl ScenarioError {
         self.place.as_ref().map(|(line, _)| *line)
     }
 
-    pub(super) fn toml(text: &str, error: &toml::de::Error) -> Self {
+    pub(crate) fn toml(text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().filter(|span| *span != (0..text.len()));
         let before = span.and_then(|span| text.get(..span.start));
         Self {
@@ -36,7 +36,7 @@ impl ScenarioError {
     }
 
     /// The value of `key` is not accepted. It has a line if the text gives it exactly one.
-    pub(super) fn value(text: &str, key: &str, accepted: &str) -> Self {
+    pub(crate) fn value(text: &str, key: &str, accepted: &str) -> Self {
         let mut lines = text
             .lines()
             .enumerate()
@@ -46,6 +46,14 @@ impl ScenarioError {
         Self {
             message: format!("{key}: {accepted}"),
             place: only.and_then(|index| place(text, index)),
+        }
+    }
+
+    /// Something about the line of this index, or about all of the text.
+    pub(crate) fn at(text: &str, index: Option<usize>, message: &str) -> Self {
+        Self {
+            message: message.to_owned(),
+            place: index.and_then(|index| place(text, index)),
         }
     }
 

@@ -182,3 +182,30 @@ proptest! {
         let _ = Scenario::parse_with(HERD, &[(&key, &value)]);
     }
 }
+
+#[test]
+fn a_request_is_prompt_by_what_the_service_takes() {
+    let prompt = |service: &str| {
+        Scenario::parse(&format!("{HERD}{service}"))
+            .unwrap()
+            .prompt()
+    };
+    assert_eq!(prompt(""), SECOND, "a quick one has a second");
+    // A mean of 2 s: one in a thousand takes 13.8 s and more.
+    let slow = prompt("service = { capacity = 5, workers = 10 }");
+    assert_eq!(slow / 100_000_000, 138);
+    let constant = prompt("service = { capacity = 5, workers = 10, time = \"constant\" }");
+    assert_eq!(constant, 2 * SECOND + 1_000_000);
+}
+
+#[test]
+fn single_processes_can_be_restarted() {
+    let text = "clients.restarts = [{ at = \"1s\", processes = [3] }]\nclients.processes = 4\n";
+    let scenario = Scenario::parse(&format!("{HERD}{text}")).unwrap();
+    assert_eq!(scenario.clients.restarts[0].processes, [3]);
+    let error = Scenario::parse(&format!("{HERD}{}", text.replace("[3]", "[4]"))).unwrap_err();
+    assert!(
+        error.to_string().contains("below clients.processes"),
+        "{error}"
+    );
+}

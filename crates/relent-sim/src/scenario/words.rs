@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer};
 use super::{QueueBound, ServiceRetryAfter};
 
 /// Reads a duration such as "500ms".
-pub(super) fn nanos<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+pub(crate) fn nanos<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     parse(&text).map_err(D::Error::custom)
 }
 
 /// Reads a duration that may be absent.
-pub(super) fn some_nanos<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+pub(crate) fn some_nanos<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     nanos(from).map(Some)
 }
 

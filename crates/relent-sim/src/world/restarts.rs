@@ -8,19 +8,26 @@ use crate::scenario::Restart;
 const MOST_STEPS: u32 = 100;
 
 /// Who is restarted when.
-pub(super) fn parts(restart: Restart, processes: u32) -> impl Iterator<Item = (u64, Processes)> {
-    let steps = match restart.over {
-        0 => 1,
-        _ => processes.min(MOST_STEPS),
+pub(super) fn parts(restart: &Restart, processes: u32) -> Vec<(u64, Processes)> {
+    let steps = match (restart.processes.len(), restart.over) {
+        (0, 0) => 1,
+        (0, _) => processes.min(MOST_STEPS),
+        (named, _) => named as u32,
     };
     // The part of `all` that is over after so many steps.
-    let share = move |all: u64, step: u32| all * u64::from(step) / u64::from(steps);
-    (0..steps).map(move |step| {
-        let process = |step| share(u64::from(processes), step) as u32;
-        let (from, to) = (process(step), process(step + 1));
+    let share = |all: u64, step: u32| all * u64::from(step) / u64::from(steps);
+    let part = |step: u32| {
         let at = restart.at + share(restart.over, step);
+        let (from, to) = match restart.processes.get(step as usize) {
+            Some(one) => (*one, one + 1),
+            None => {
+                let process = |step| share(u64::from(processes), step) as u32;
+                (process(step), process(step + 1))
+            }
+        };
         (at, Processes { from, to })
-    })
+    };
+    (0..steps).map(part).collect()
 }
 
 impl World<'_> {
@@ -47,7 +54,12 @@ mod tests {
     #[test]
     fn every_process_is_restarted_once_in_at_most_a_hundred_steps() {
         for (processes, over, steps) in [(1, 5, 1), (7, 0, 1), (7, 70, 7), (1234, 1000, 100)] {
-            let parts: Vec<_> = parts(Restart { at: 3, over }, processes).collect();
+            let restart = Restart {
+                at: 3,
+                over,
+                processes: Vec::new(),
+            };
+            let parts = parts(&restart, processes);
             assert_eq!(parts.len(), steps);
             assert!(parts.iter().all(|(at, _)| (3..=3 + over).contains(at)));
             let mut next = 0;
@@ -57,5 +69,19 @@ mod tests {
             }
             assert_eq!(next, processes);
         }
+    }
+
+    #[test]
+    fn single_processes_are_restarted_in_the_order_in_which_they_are_named() {
+        let restart = Restart {
+            at: 10,
+            over: 6,
+            processes: vec![4, 0, 2],
+        };
+        let parts: Vec<(u64, u32, u32)> = parts(&restart, 9)
+            .into_iter()
+            .map(|(at, part)| (at, part.from, part.to))
+            .collect();
+        assert_eq!(parts, [(10, 4, 5), (12, 0, 1), (14, 2, 3)]);
     }
 }

@@ -1,0 +1,326 @@
+//! `relent simulate --advise`: a policy for a service that is described, and what it does beside others.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use relent::policy::PolicyFile;
+use relent::{NamedPolicy, Policy};
+use relent_sim::advise::{self, Advice, Description};
+use relent_sim::study::{RunResult, run_all};
+use relent_sim::{Scenario, ranking};
+
+use super::ranked::{OFF, Row, mean_bound, warnings};
+use super::{Named, SimulateArgs, charts, progress, read_at_most};
+use crate::console::print;
+use crate::quit::Quit;
+
+/// What the advised policy is called.
+const ADVISED: &str = "advised";
+/// What it is compared with unless --policies says otherwise.
+const OTHERS: [&str; 6] = ["standard", OFF, "aws-standard", "grpc", "envoy", "cenkalti"];
+/// The most that is read of a description, and of what a service says about itself.
+const MOST: u64 = 1 << 20;
+const MOST_METRICS: u64 = 64 << 20;
+/// A difference of goodput that is worth a word.
+const WORTH: f64 = 0.01;
+/// Hedges are advised if they lose no more than this of the goodput, and leave no more than this of p99 while the
+/// service is well.
+const HEDGES_LOSE: f64 = 0.002;
+const HEDGES_LEAVE: f64 = 0.9;
+/// What the one of the two is called that is not advised.
+const HEDGED: &str = "with hedges";
+const UNHEDGED: &str = "without hedges";
+
+/// Prints a policy file, with the comparison in its comments.
+///
+/// # Errors
+/// Files that cannot be read or are wrong, output that cannot be written.
+pub(super) fn run(
+    args: &SimulateArgs,
+    file: &Path,
+    seeds: &[u64],
+    threads: usize,
+) -> Result<(), Quit> {
+    let advice = advice(args, file)?;
+    let mut policies = vec![own(ADVISED, &advice.policy)?];
+    let hedged = advice.hedged.as_deref();
+    policies.extend(hedged.map(|text| own(HEDGED, text)).transpose()?);
+    policies.extend(others(args)?);
+    let scenarios = advice.troubles.iter().map(|trouble| {
+        let value = Scenario::parse(&trouble.text)
+            .map_err(|error| Quit::failed(format!("{}: {error}", trouble.name)))?;
+        Ok(Named {
+            name: trouble.name.to_owned(),
+            value,
+            text: trouble.text.clone(),
+        })
+    });
+    let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
+
+    let mut charts = charts::Charts::open(args, &scenarios, &policies)?;
+    let bar = progress(scenarios.len() * policies.len() * seeds.len() + charts.runs());
+    let values: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
+    let mut results: Vec<Vec<Vec<RunResult>>> = Vec::new();
+    for scenario in &scenarios {
+        bar.set_message(scenario.name.clone());
+        let runs = run_all(&scenario.value, &values, seeds, threads, &|| bar.inc(1));
+        results.push(runs.clone());
+        charts.add(scenario, seeds[0], runs, threads, &|| bar.inc(1));
+    }
+    bar.finish_and_clear();
+    // The rows keep their numbers, and the names change.
+    let mut policies = policies.clone();
+    if hedged.is_some()
+        && hedges_help(&results)
+        && let [unhedged, hedged, ..] = policies.as_mut_slice()
+    {
+        unhedged.name = UNHEDGED.to_owned();
+        hedged.name = ADVISED.to_owned();
+    }
+    let names: Vec<&str> = policies.iter().map(|policy| policy.name.as_str()).collect();
+    let advised = policies.iter().find(|policy| policy.name == ADVISED);
+    let policy = advised.map_or(&advice.policy, |policy| &policy.text);
+    let text = policy.clone() + &comparison(&advice, &scenarios, &names, &results, seeds);
+    print(&text).map_err(Quit::failed)?;
+    charts.write(&policies, seeds, &[])
+}
+
+/// A policy of ours, from its text.
+fn own(name: &str, text: &str) -> Result<Named<Policy>, Quit> {
+    let value = PolicyFile::parse(text)
+        .and_then(|file| Ok(file.get(None)?.policy.clone()))
+        .map_err(|error| Quit::failed(format!("the advised policy: {error}")))?;
+    Ok(Named {
+        name: name.to_owned(),
+        value,
+        text: text.to_owned(),
+    })
+}
+
+/// Whether the second policy is better than the first, which is the same without hedges. Of each trouble, of which
+/// the first is none.
+fn hedges_help(results: &[Vec<Vec<RunResult>>]) -> bool {
+    let goodput = |policy: usize| {
+        let goodputs = results.iter().map(|runs| ranking::goodput(&runs[policy]));
+        goodputs.sum::<f64>() / results.len().max(1) as f64
+    };
+    let p99 = |policy: usize| {
+        let well = results.first().map_or(&[][..], |runs| &runs[policy]);
+        let slow = well.iter().flatten().filter_map(|metrics| metrics.p99_ms);
+        slow.sum::<f64>()
+    };
+    goodput(1) >= goodput(0) - HEDGES_LOSE && p99(1) <= HEDGES_LEAVE * p99(0)
+}
+
+/// What the files say, and what follows from it.
+fn advice(args: &SimulateArgs, file: &Path) -> Result<Advice, Quit> {
+    const SEE: &str = "see `relent simulate --format service` for every key";
+    let name = file.display();
+    let text = read_at_most(file, MOST, "a description").map_err(Quit::usage)?;
+    let service = Description::parse(&text)
+        .map_err(|error| Quit::usage(format!("{name}: {error}\n{SEE}")))?;
+    let latency = match (&args.histogram, service.latency()) {
+        (None, Some(latency)) => latency,
+        (Some(metrics), None) => {
+            let text = read_at_most(metrics, MOST_METRICS, "what a service says of itself")
+                .map_err(Quit::usage)?;
+            advise::histogram(&text, args.metric.as_deref())
+                .map_err(|error| Quit::usage(format!("{}: {error}", metrics.display())))?
+        }
+        (Some(_), Some(_)) => {
+            return Err(Quit::usage(format!(
+                "{name}: latency: the histogram says it; leave out [latency], or --histogram"
+            )));
+        }
+        (None, None) => {
+            return Err(Quit::usage(format!(
+                "{name}: latency: say how long the service takes while it is well, as [latency] with p50 and p99, or \
+                 by --histogram FILE\n{SEE}"
+            )));
+        }
+    };
+    Ok(advise::advise(&service, &latency))
+}
+
+/// The others, no retries among them.
+fn others(args: &SimulateArgs) -> Result<Vec<Named<Policy>>, Quit> {
+    let mut named: Vec<&str> = match args.policies.as_slice() {
+        [] => OTHERS.to_vec(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    if !named.contains(&OFF) {
+        named.push(OFF);
+    }
+    let load = |name: &str| {
+        let loaded = NamedPolicy::load(name);
+        let value = loaded
+            .map_err(|error| Quit::usage(format!("--policies {name}: {error}")))?
+            .policy;
+        super::named(name, value)
+    };
+    named.into_iter().map(load).collect()
+}
+
+/// The comparison as comments of a policy file.
+fn comparison(
+    advice: &Advice,
+    scenarios: &[Named<Scenario>],
+    names: &[&str],
+    results: &[Vec<Vec<RunResult>>],
+    seeds: &[u64],
+) -> String {
+    let mean = |policy: usize| {
+        let goodputs = results.iter().map(|runs| ranking::goodput(&runs[policy]));
+        goodputs.sum::<f64>() / results.len().max(1) as f64
+    };
+    let mut order: Vec<usize> = (0..names.len()).collect();
+    order.sort_by(|one, other| mean(*other).total_cmp(&mean(*one)));
+    let mut lines = vec![
+        std::iter::once(String::new())
+            .chain(std::iter::once("mean".to_owned()))
+            .chain(scenarios.iter().map(|scenario| scenario.name.clone()))
+            .collect::<Vec<String>>(),
+    ];
+    let bounds = scenarios
+        .iter()
+        .map(|scenario| mean_bound(&scenario.value, seeds).ok());
+    let bounds: Vec<Option<f64>> = bounds.collect();
+    let total: Option<f64> = bounds.iter().copied().sum();
+    let cell = |bound: &Option<f64>| {
+        bound.map_or_else(|| "-".to_owned(), |most| format!("{most:.4}     "))
+    };
+    lines.push(
+        [
+            "bound".to_owned(),
+            total.map_or_else(
+                || "-".to_owned(),
+                |sum| format!("{:.4}", sum / bounds.len() as f64),
+            ),
+        ]
+        .into_iter()
+        .chain(bounds.iter().map(cell))
+        .collect(),
+    );
+    for policy in &order {
+        let cells = results.iter().map(|runs| {
+            let runs = &runs[*policy];
+            format!(
+                "{:.4} {:>4}",
+                ranking::goodput(runs),
+                attempts(ranking::attempts(runs))
+            )
+        });
+        lines.push(
+            [names[*policy].to_owned(), format!("{:.4}", mean(*policy))]
+                .into_iter()
+                .chain(cells)
+                .collect(),
+        );
+    }
+    let mut text = format!(
+        "\n# What it does beside others, simulated with {} seeds from {}: goodput, and attempts per request. bound is \
+         what\n# could have been done at all. All give an attempt the same time, if they name none themselves.\n#\n",
+        seeds.len(),
+        seeds.first().copied().unwrap_or_default()
+    );
+    let widths: Vec<usize> = (0..scenarios.len() + 2)
+        .map(|column| {
+            lines
+                .iter()
+                .map(|cells| cells[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    for cells in &lines {
+        let cells = cells.iter().zip(&widths).enumerate();
+        let line: String = cells
+            .map(|(column, (cell, width))| match column {
+                0 => format!("{cell:width$}"),
+                _ => format!("  {cell:>width$}"),
+            })
+            .collect();
+        let _ = writeln!(text, "# {}", line.trim_end());
+    }
+    text += "#\n";
+    for scenario in scenarios {
+        let _ = writeln!(text, "# {}: {}", scenario.name, scenario.value.description);
+    }
+    let remarks = remarks(advice, scenarios, names, results);
+    if !remarks.is_empty() {
+        text += "#\n";
+    }
+    for remark in remarks {
+        let _ = writeln!(text, "# {remark}");
+    }
+    text
+}
+
+/// What is to be said of the description, of the advised policy, and of those that do harm.
+fn remarks(
+    advice: &Advice,
+    scenarios: &[Named<Scenario>],
+    names: &[&str],
+    results: &[Vec<Vec<RunResult>>],
+) -> Vec<String> {
+    let doubts = advice.doubts.iter().map(|doubt| format!("doubt: {doubt}"));
+    let mut remarks: Vec<String> = doubts.collect();
+    let own = names
+        .iter()
+        .position(|name| *name == ADVISED)
+        .unwrap_or_default();
+    // Of others it is enough to know what happens where.
+    let mut others: Vec<(&str, &'static str, Vec<&str>)> = Vec::new();
+    for (scenario, runs) in scenarios.iter().zip(results) {
+        let rows: Vec<Row<'_>> = names
+            .iter()
+            .zip(runs)
+            .map(|(name, runs)| Row { name, runs })
+            .collect();
+        for (name, warning) in warnings(&scenario.value, &rows) {
+            let what = warning.what();
+            if name == ADVISED {
+                remarks.push(format!("warning: {}: {name} {warning}", scenario.name));
+            } else if let Some((.., places)) = others
+                .iter_mut()
+                .find(|(other, kind, _)| (*other, *kind) == (name, what))
+            {
+                places.push(&scenario.name);
+            } else {
+                others.push((name, what, vec![&scenario.name]));
+            }
+        }
+        let goodput = |policy: &(usize, &Vec<RunResult>)| ranking::goodput(policy.1);
+        let best = runs
+            .iter()
+            .enumerate()
+            .max_by(|one, other| goodput(one).total_cmp(&goodput(other)));
+        let more = best.map_or(0.0, |best| goodput(&best) - ranking::goodput(&runs[own]));
+        if let Some((best, runs)) = best
+            && more > WORTH
+        {
+            remarks.push(format!(
+                "better here: {}: {} gets {:.1} % more of the requests done, with {} attempts per request",
+                scenario.name,
+                names[best],
+                100.0 * more,
+                attempts(ranking::attempts(runs)),
+            ));
+        }
+    }
+    others.sort_by_key(|(name, ..)| names.iter().position(|other| other == name));
+    let others = others
+        .iter()
+        .map(|(name, what, places)| format!("warning: {name} {what} in {}", places.join(", ")));
+    remarks.extend(others);
+    remarks
+}
+
+fn attempts(per_request: f64) -> String {
+    match per_request {
+        many if many.is_infinite() => "-".to_owned(),
+        many if many >= 100.0 => format!("{many:.0}"),
+        many if many >= 10.0 => format!("{many:.1}"),
+        few => format!("{few:.2}"),
+    }
+}

@@ -1,0 +1,83 @@
+//! What came of one scenario: the policies, the best first, beside no retries and the bound.
+
+use std::fmt::Write;
+
+use relent_sim::study::{RunResult, verdict};
+use relent_sim::{Scenario, bound, ranking};
+
+use super::{Named, table};
+
+/// The name of no retries.
+pub(super) const OFF: &str = "off";
+
+/// The runs of a policy.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) name: &'a str,
+    pub(super) runs: &'a [RunResult],
+}
+
+/// The mean of the bound over these seeds, or why there is none.
+pub(super) fn mean_bound(scenario: &Scenario, seeds: &[u64]) -> Result<f64, &'static str> {
+    let bounds = seeds.iter().map(|seed| bound(scenario, *seed));
+    let bounds: Vec<f64> = bounds.collect::<Result<_, _>>()?;
+    Ok(bounds.iter().sum::<f64>() / bounds.len().max(1) as f64)
+}
+
+/// The warnings of all policies, with their names: each is held against `off`.
+pub(super) fn warnings<'a>(
+    scenario: &Scenario,
+    rows: &[Row<'a>],
+) -> Vec<(&'a str, ranking::Warning)> {
+    let Some(off) = rows.iter().find(|row| row.name == OFF) else {
+        return Vec::new();
+    };
+    let of = |row: &Row<'a>| {
+        let found = ranking::warnings(scenario, row.runs, off.runs).into_iter();
+        let name = row.name;
+        found.map(move |warning| (name, warning))
+    };
+    rows.iter().flat_map(of).collect()
+}
+
+/// Table, words and warnings.
+pub(super) fn report(scenario: &Named<Scenario>, rows: &[Row<'_>], seeds: &[u64]) -> String {
+    let mut text = match scenario.value.description.as_str() {
+        "" => format!("{}\n", scenario.name),
+        description => format!("{}: {description}\n", scenario.name),
+    };
+    let _ = match seeds {
+        [only] => writeln!(text, "seed {only}; the best first\n"),
+        _ => writeln!(
+            text,
+            "{} seeds from {}; the best first\n",
+            seeds.len(),
+            seeds[0]
+        ),
+    };
+    let runs: Vec<Vec<RunResult>> = rows.iter().map(|row| row.runs.to_vec()).collect();
+    let order = ranking::best_first(&runs);
+    let ranked: Vec<Row<'_>> = order
+        .into_iter()
+        .filter_map(|index| rows.get(index).copied())
+        .collect();
+    let cells: Vec<_> = ranked
+        .iter()
+        .map(|row| (row.name, row.runs.iter().flatten().collect()))
+        .collect();
+    let bound = mean_bound(&scenario.value, seeds);
+    let outage = scenario.value.outages_end().is_some();
+    text.push_str(&table::table(&cells, outage, bound.ok()));
+    text.push('\n');
+    if let Err(why) = bound {
+        let _ = writeln!(text, "no bound: {why}");
+    }
+    for row in &ranked {
+        let _ = writeln!(text, "{}: {}", row.name, verdict(&scenario.value, row.runs));
+    }
+    for (name, warning) in warnings(&scenario.value, &ranked) {
+        let _ = writeln!(text, "warning: {name} {warning}");
+    }
+    text.push('\n');
+    text
+}

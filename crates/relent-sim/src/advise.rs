@@ -1,0 +1,110 @@
+//! A policy for a service that is described: each value with its reason.
+//!
+//! ```
+//! use relent_sim::advise::{Description, Latency};
+//!
+//! let text = r#"
+//!     rate = 80
+//!     capacity = 100
+//!     processes = 4
+//!     deadline = "10s"
+//!     repeatable = true
+//!     latency = { p50 = "20ms", p99 = "200ms" }
+//! "#;
+//! let service = Description::parse(text)?;
+//! let latency = service.latency().expect("it is described");
+//! let advice = relent_sim::advise::advise(&service, &latency);
+//! assert!(advice.policy.contains("deadline = \"10s\""));
+//! assert!(advice.troubles.iter().any(|trouble| trouble.name == "blackout"));
+//! # Ok::<(), relent_sim::ScenarioError>(())
+//! ```
+
+mod description;
+mod histogram;
+mod latency;
+mod policy;
+mod troubles;
+
+pub use description::{Description, FailureDescription};
+pub use histogram::histogram;
+pub use latency::{Latency, Quantiles};
+pub use troubles::Trouble;
+
+/// The format of a description, with every key and its default (Markdown).
+pub const FORMAT: &str = include_str!("advise/SERVICE.md");
+
+/// A policy for a service, and what it has to go through.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Advice {
+    /// A policy file: TOML, with the reason of each value in its comments.
+    pub policy: String,
+    /// The same with hedges, where there is a tail that they might cut: which of the two is better is seen when both
+    /// are simulated.
+    pub hedged: Option<String>,
+    /// What the policies are to be compared in: scenario files.
+    pub troubles: Vec<Trouble>,
+    /// What the description makes doubtful, in sentences.
+    pub doubts: Vec<String>,
+}
+
+/// Works out a policy by rules; nothing is simulated.
+#[must_use]
+pub fn advise(service: &Description, latency: &Latency) -> Advice {
+    let size = service.size(latency);
+    let hedges = policy::Hedges::of(service, latency, size);
+    let (policy, timeout) = policy::write(service, latency, size, &hedges.without());
+    Advice {
+        policy,
+        hedged: hedges
+            .may_help()
+            .then(|| policy::write(service, latency, size, &hedges).0),
+        troubles: troubles::of(service, latency, size, timeout),
+        doubts: doubts(service, latency, size),
+    }
+}
+
+/// What the service can do, and with how many workers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Size {
+    /// Requests per second.
+    capacity: f64,
+    /// Of each node.
+    workers: u32,
+}
+
+fn doubts(service: &Description, latency: &Latency, size: Size) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if service.rate > 0.95 * size.capacity {
+        doubts.push(format!(
+            "{} of {} requests per second: there is no room for retries, and a backlog is never worked off; no \
+             policy makes up for capacity",
+            policy::figure(service.rate),
+            policy::figure(size.capacity)
+        ));
+    }
+    if service.concurrency.is_none() && f64::from(size.workers) * f64::from(service.nodes) < 1.0 {
+        doubts.push("the service does less than one request at a time".to_owned());
+    }
+    let p999 = latency.quantile(0.999);
+    if p999 > service.deadline as f64 {
+        doubts.push(format!(
+            "one request in a thousand takes {} while all is well, longer than its caller waits",
+            policy::time(p999)
+        ));
+    }
+    if service.failure.share / (1.0 - service.failure.share) * service.rate + service.rate
+        > size.capacity
+    {
+        doubts.push(
+            "the retries that would hide the failures need more than the capacity".to_owned(),
+        );
+    }
+    let hint = service.failure.retry_after;
+    if hint.is_some_and(|hint| hint > service.deadline) {
+        doubts.push(
+            "Retry-After is longer than the deadline: calls stop with `retry_later` and the server's instant"
+                .to_owned(),
+        );
+    }
+    doubts
+}

@@ -1,0 +1,248 @@
+//! What somebody knows of a service.
+
+use serde::Deserialize;
+
+use super::Size;
+use super::latency::{Latency, Quantiles};
+use crate::scenario::words::{nanos, some_nanos};
+use crate::scenario::{SECOND, ScenarioError};
+
+/// A service, its callers, and how it fails.
+///
+#[doc = include_str!("SERVICE.md")]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// What the policy file calls it.
+    #[serde(default = "service")]
+    pub name: String,
+    /// Requests per second of all callers.
+    pub rate: f64,
+    /// Requests per second that it can do.
+    pub capacity: Option<f64>,
+    /// Requests that it works on at the same time.
+    pub concurrency: Option<u32>,
+    /// Nodes that share the capacity.
+    #[serde(default = "one")]
+    pub nodes: u16,
+    /// Client processes.
+    pub processes: u32,
+    /// The caller of a request goes away after this, in nanoseconds.
+    #[serde(deserialize_with = "nanos")]
+    pub deadline: u64,
+    /// Whether a request may run twice without harm.
+    pub repeatable: bool,
+    /// How long it takes while it is well.
+    pub latency: Option<Quantiles>,
+    /// What happens when it fails.
+    #[serde(default)]
+    pub failure: FailureDescription,
+}
+
+/// How a service fails.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FailureDescription {
+    /// The share of the attempts that fails whatever the load.
+    pub share: f64,
+    /// The HTTP status of its errors and refusals.
+    pub status: u16,
+    /// What its refusals say about time, in nanoseconds.
+    #[serde(deserialize_with = "some_nanos")]
+    pub retry_after: Option<u64>,
+    /// How long it usually is out of order, in nanoseconds.
+    #[serde(deserialize_with = "nanos")]
+    pub outage: u64,
+}
+
+impl Default for FailureDescription {
+    fn default() -> Self {
+        Self {
+            share: 0.0,
+            status: 503,
+            retry_after: None,
+            outage: 30 * SECOND,
+        }
+    }
+}
+
+fn service() -> String {
+    "service".to_owned()
+}
+const fn one() -> u16 {
+    1
+}
+
+impl Description {
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// A text that is not TOML, unknown or missing keys, values that are not accepted; with the line.
+    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
+        let service: Self =
+            toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
+        service
+            .check()
+            .map_err(|(key, accepted)| ScenarioError::value(text, key, accepted))?;
+        if let Some(quantiles) = &service.latency {
+            quantiles
+                .latency()
+                .map_err(|(key, accepted)| ScenarioError::value(text, key, accepted))?;
+        }
+        Ok(service)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        let positive = |rate: f64| (1e-3..=1e6).contains(&rate);
+        let day = |time: u64| (1..=86_400 * SECOND).contains(&time);
+        let rules = [
+            (
+                !self.name.is_empty() && !self.name.contains(char::is_control),
+                "name",
+                "a name in one line",
+            ),
+            (
+                positive(self.rate),
+                "rate",
+                "a number of requests per second from 0.001 to 1000000",
+            ),
+            (
+                self.capacity.is_some() != self.concurrency.is_some(),
+                "capacity",
+                "either `capacity`, in requests per second, or `concurrency`, in requests at the same time",
+            ),
+            (
+                self.capacity.is_none_or(positive),
+                "capacity",
+                "a number of requests per second from 0.001 to 1000000",
+            ),
+            (
+                self.concurrency
+                    .is_none_or(|all| (1..=100_000).contains(&all)),
+                "concurrency",
+                "a number of requests at the same time from 1 to 100000",
+            ),
+            (
+                (1..=1000).contains(&self.nodes),
+                "nodes",
+                "a number from 1 to 1000",
+            ),
+            (
+                (1..=1_000_000).contains(&self.processes),
+                "processes",
+                "a number from 1 to 1000000",
+            ),
+            (
+                (10_000_000..=86_400 * SECOND).contains(&self.deadline),
+                "deadline",
+                "a time from 10ms to 24h",
+            ),
+            (
+                (0.0..=0.9).contains(&self.failure.share),
+                "share",
+                "a share of the attempts from 0 to 0.9",
+            ),
+            (
+                (500..600).contains(&self.failure.status),
+                "status",
+                "an HTTP status from 500 to 599; other errors are not outages",
+            ),
+            (
+                self.failure.retry_after.is_none_or(day),
+                "retry_after",
+                "a time above 0, up to 24h",
+            ),
+            (
+                (SECOND..=86_400 * SECOND).contains(&self.failure.outage),
+                "outage",
+                "a time from 1s to 24h",
+            ),
+        ];
+        match rules.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, key, accepted)) => Err((key, accepted)),
+            None => Ok(()),
+        }
+    }
+
+    /// How long it takes, if the description says so.
+    #[must_use]
+    pub fn latency(&self) -> Option<Latency> {
+        self.latency.as_ref()?.latency().ok()
+    }
+
+    pub(super) fn size(&self, latency: &Latency) -> Size {
+        let mean = latency.mean() / SECOND as f64;
+        let nodes = f64::from(self.nodes);
+        let at_once = match (self.concurrency, self.capacity) {
+            (Some(all), _) => f64::from(all),
+            (None, capacity) => capacity.unwrap_or(self.rate) * mean,
+        };
+        let workers = libm::round(at_once / nodes).clamp(1.0, 10_000.0);
+        let capacity = self.capacity.unwrap_or(workers * nodes / mean);
+        Size {
+            capacity: capacity.clamp(1e-3, 1e6),
+            workers: workers as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: &str = "rate = 80\ncapacity = 100\nprocesses = 4\ndeadline = \"10s\"\nrepeatable = true\n\
+        [latency]\np50 = \"20ms\"\np99 = \"200ms\"\n";
+
+    #[test]
+    fn every_error_names_the_key_and_its_line_and_what_is_accepted() {
+        for (from, to, line, part) in [
+            ("rate = 80", "rate = -1", 1, "from 0.001"),
+            ("rate = 80", "rate = nan", 1, "from 0.001"),
+            ("rate = 80", "rates = 80", 1, "rates"),
+            ("capacity = 100", "concurrency = 0", 2, "from 1 to 100000"),
+            ("processes = 4", "processes = 0", 3, "from 1 to 1000000"),
+            ("\"10s\"", "\"1ms\"", 4, "10ms"),
+            ("\"10s\"", "10", 4, "string"),
+            ("p50 = \"20ms\"", "p50 = \"300ms\"", 7, "longer than"),
+            ("p50 = \"20ms\"", "p60 = \"20ms\"", 7, "p60"),
+        ] {
+            let error = Description::parse(&WELL.replace(from, to)).unwrap_err();
+            let text = error.to_string();
+            let found = error.line();
+            assert!(text.contains(part), "{to}: {text}");
+            // Of two quantiles that contradict each other the error names the later.
+            assert!(
+                found == Some(line) || found == Some(line + 1),
+                "{to}: {text}"
+            );
+        }
+        let both = WELL.replace("capacity", "concurrency = 3\ncapacity");
+        let error = Description::parse(&both).unwrap_err().to_string();
+        assert!(error.contains("either `capacity`"), "{error}");
+        assert!(
+            Description::parse("")
+                .unwrap_err()
+                .to_string()
+                .contains("rate")
+        );
+    }
+
+    #[test]
+    fn the_format_can_be_read() {
+        let toml = super::super::FORMAT.split("```toml").nth(1).unwrap();
+        let toml = toml.split("```").next().unwrap();
+        let service = Description::parse(toml).unwrap();
+        assert_eq!((service.rate, service.processes), (800.0, 20));
+    }
+
+    #[test]
+    fn capacity_and_concurrency_say_the_same_by_littles_law() {
+        let by_capacity = Description::parse(WELL).unwrap();
+        let latency = by_capacity.latency().unwrap();
+        let size = by_capacity.size(&latency);
+        let at_once = WELL.replace("capacity = 100", "concurrency = 4");
+        let other = Description::parse(&at_once).unwrap().size(&latency);
+        assert_eq!(size.workers, 3, "100 per second of {} ns", latency.mean());
+        assert!((other.capacity - 4.0 / (latency.mean() / 1e9)).abs() < 1e-9);
+    }
+}

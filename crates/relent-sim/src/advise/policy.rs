@@ -1,0 +1,432 @@
+//! The policy file: each value by a rule, which is said beside it.
+
+use std::fmt::Write;
+
+use super::{Description, Latency, Size};
+use crate::scenario::SECOND;
+
+/// The first wait of `standard`, its ceiling, its retries and its share of the budget.
+const INITIAL: f64 = 100e6;
+const CEILING: f64 = 20e9;
+const RETRIES: u32 = 7;
+const RATIO: f64 = 0.1;
+
+/// A number of three digits.
+pub(super) fn figure(value: f64) -> String {
+    let text = match value {
+        _ if value >= 100.0 => format!("{value:.0}"),
+        _ if value >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    };
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// A time of two digits, in the unit that it reads best in; as a policy file writes it.
+pub(super) fn time(nanos: f64) -> String {
+    let digits = libm::floor(libm::log10(nanos.max(1.0))) - 1.0;
+    let step = libm::pow(10.0, digits.max(0.0));
+    let nanos = libm::round(nanos / step) * step;
+    exact(nanos as u64)
+}
+
+/// A time as it was given.
+pub(super) fn exact(nanos: u64) -> String {
+    let units = [(SECOND, "s"), (1_000_000, "ms"), (1000, "us")];
+    match units
+        .into_iter()
+        .find(|(unit, _)| nanos.is_multiple_of(*unit))
+    {
+        Some((unit, name)) => format!("{}{name}", nanos / unit),
+        None => format!("{nanos}ns"),
+    }
+}
+
+/// Words of a comment, in lines.
+pub(super) fn comment(text: &mut String, words: &str) {
+    const WIDTH: usize = 98;
+    let mut line = "#".to_owned();
+    for word in words.split_whitespace() {
+        if line.chars().count() + word.chars().count() >= WIDTH {
+            let _ = writeln!(text, "{line}");
+            line = "#".to_owned();
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+/// The text, and the time that it gives to an attempt, in nanoseconds.
+pub(super) fn write(
+    service: &Description,
+    latency: &Latency,
+    size: Size,
+    hedges: &Hedges,
+) -> (String, u64) {
+    let mut text = String::new();
+    let say = |text: &mut String, words: &str| {
+        text.push('\n');
+        comment(text, words);
+    };
+    let given: Vec<String> = latency
+        .given()
+        .map(|(name, nanos)| format!("{name} {}", time(nanos)))
+        .collect();
+    comment(
+        &mut text,
+        &format!(
+            "For {}: {} requests per second on {} that it can do, {} client processes. How long it takes \
+             while it is well, by {}: {}. Beside each value is the reason; what is not here is the default \
+             (relent policy show standard).",
+            service.name,
+            figure(service.rate),
+            figure(size.capacity),
+            service.processes,
+            latency.source,
+            given.join(", "),
+        ),
+    );
+    let deadline = service.deadline as f64;
+    let _ = writeln!(
+        text,
+        "\ndescription = {:?}\nsource = \"relent simulate --advise\"",
+        format!("for {}", service.name)
+    );
+
+    say(
+        &mut text,
+        "The caller goes away after this: nothing is done for nobody.",
+    );
+    let _ = writeln!(text, "deadline = \"{}\"", exact(service.deadline));
+
+    let (timeout, why) = timeout(latency, deadline);
+    say(&mut text, &why);
+    let timeout = match timeout {
+        Some(timeout) => {
+            let _ = writeln!(text, "attempt_timeout = \"{}\"", exact(timeout));
+            timeout
+        }
+        None => service.deadline,
+    };
+
+    say(
+        &mut text,
+        "Eight attempts, as in `standard`: they hide failures of one half from more than 99 % of the requests. \
+         The budget and the gate keep them from doing harm.",
+    );
+    let _ = writeln!(text, "max_retries = {RETRIES}");
+    let initial = INITIAL.max(latency.quantile(0.5)).min(deadline / 8.0);
+    let ceiling = CEILING.min(deadline / 4.0).max(initial);
+    say(
+        &mut text,
+        "The first wait: 100 ms, or the median if that is longer, since what is slow is not well again sooner. \
+         The ceiling: a quarter of the deadline, 20 s at most, so that the last wait leaves time for an attempt. \
+         Full jitter keeps callers that failed together from coming back together.",
+    );
+    let _ = writeln!(
+        text,
+        "backoff.exponential = {{ initial = \"{}\" }}\nmax_delay = \"{}\"\njitter = \"full\"",
+        time(initial),
+        time(ceiling)
+    );
+
+    repeatable(&mut text, service);
+    budget(&mut text, service, size, hedges);
+    gate(&mut text, service, size);
+    hedge(&mut text, latency, hedges);
+    (text, timeout)
+}
+
+/// The time given to an attempt, and why.
+fn timeout(latency: &Latency, deadline: f64) -> (Option<u64>, String) {
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| latency.quantile(share));
+    let rounded = |nanos: f64| {
+        let text = time(nanos);
+        relent_core::parse_duration(&text).map_or(nanos as u64, |time| {
+            u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+        })
+    };
+    let wanted = (2.0 * p999).max(5.0 * p50).max(10e6);
+    if wanted <= deadline / 2.0 {
+        let why = format!(
+            "Twice p99.9, which is {}: about one attempt in a thousand would be cut off at p99.9 while all is \
+             well (AWS Builders' Library, \"Timeouts, retries, and backoff with jitter\"), and a service at half \
+             speed still answers in time; no less than five times the median, nor than 10 ms.",
+            time(p999)
+        );
+        return (Some(rounded(wanted)), why);
+    }
+    if p99 <= deadline / 2.0 {
+        let why = format!(
+            "Half of the deadline, so that a second attempt fits. p99 is {}, p99.9 is {}: some that would have \
+             succeeded are cut off.",
+            time(p99),
+            time(p999)
+        );
+        return (Some(rounded(deadline / 2.0)), why);
+    }
+    let why = format!(
+        "No attempt timeout: p99 is {}, so that a second attempt does not fit before the deadline.",
+        time(p99)
+    );
+    (None, why)
+}
+
+fn repeatable(text: &mut String, service: &Description) {
+    text.push('\n');
+    let status = service.failure.status;
+    match (service.repeatable, status, service.failure.retry_after) {
+        (true, ..) => comment(
+            text,
+            "A request may run twice without harm, so that doubtful failures (timeouts, cut connections, 5xx) are \
+             repeated. Over HTTP that is so of a POST only with an Idempotency-Key, a precondition, or if the \
+             caller says so; this file leaves it to the caller.",
+        ),
+        (false, 503, Some(_)) => comment(
+            text,
+            "A request must not run twice, so that only what was surely not processed is repeated: here a 503 \
+             with a Retry-After is, a timeout is not. `retry(..)` takes what it is given as repeatable: say no \
+             with `.repeatable(false)`. An idempotency key would let the rest be repeated too.",
+        ),
+        (false, ..) => comment(
+            text,
+            &format!(
+                "A request must not run twice, so that only what was surely not processed is repeated: refused \
+                 connections are, a {status} without Retry-After and a timeout are not. `retry(..)` takes what it \
+                 is given as repeatable: say no with `.repeatable(false)`. An idempotency key would let the rest \
+                 be repeated too."
+            ),
+        ),
+    }
+    let _ = writeln!(text, "assume_repeatable = false");
+}
+
+fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges) {
+    let share = service.failure.share;
+    let needed = 1.2 * share / (1.0 - share);
+    let mut ratio = libm::ceil(needed.clamp(RATIO, 1.0) * 100.0) / 100.0;
+    let mut paid = "";
+    if matches!(hedges, Hedges::Slowest) {
+        ratio += 0.05;
+        paid = "A twentieth more pays for the hedges.";
+    }
+    let spare = (size.capacity - service.rate).max(0.05 * size.capacity);
+    let processes = f64::from(service.processes);
+    let reserve = libm::floor((spare / processes).clamp(1.0, 10.0));
+    let per_second = (0.01 * size.capacity / processes).clamp(0.001, 0.1);
+    let why = match needed > RATIO {
+        true => format!(
+            "Of the attempts {} % fail whatever the load: hiding them takes {} % more, and a fifth of that for \
+             chance.",
+            figure(100.0 * share),
+            figure(100.0 * share / (1.0 - share))
+        ),
+        false => "A retry for ten requests, as in `standard`; the gate widens it while failures do not depend on \
+                  load."
+            .to_owned(),
+    };
+    text.push('\n');
+    comment(
+        text,
+        &format!(
+            "{why} {paid} Reserves of {} processes add up: at most 10 for each, and all together no more than what is left \
+             of the capacity in a second; what time brings is at most a hundredth of the capacity.",
+            service.processes
+        ),
+    );
+    let _ = writeln!(
+        text,
+        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = {}",
+        figure(ratio),
+        figure(per_second)
+    );
+}
+
+fn gate(text: &mut String, service: &Description, size: Size) {
+    let outage = service.failure.outage as f64;
+    // All processes together probe with a twentieth of the capacity at most.
+    let least = 20.0 * f64::from(service.processes) / size.capacity * SECOND as f64;
+    let most = (outage / 20.0).clamp(500e6, 5e9).max(least.min(30e9));
+    text.push('\n');
+    comment(
+        text,
+        &format!(
+            "Requests are parked while it is down, and single probes go out. The longest time between two: a \
+             twentieth of the usual outage of {}, from 500 ms to 5 s, so that its end is seen soon; longer if {} \
+             processes together would probe with more than a twentieth of the capacity.",
+            exact(service.failure.outage),
+            service.processes
+        ),
+    );
+    let _ = writeln!(
+        text,
+        "[gate]\nfirst_probe = \"500ms\"\nmax_probe = \"{}\"",
+        time(most)
+    );
+    if service.deadline > 300 * SECOND {
+        let _ = writeln!(text, "patience = \"{}\"", exact(service.deadline));
+    }
+}
+
+/// Whether hedges come into question.
+#[derive(Clone, Debug)]
+pub(super) enum Hedges {
+    /// None, for this reason.
+    None(String),
+    /// For the slowest twentieth.
+    Slowest,
+}
+
+impl Hedges {
+    pub(super) fn of(service: &Description, latency: &Latency, size: Size) -> Self {
+        let [p50, p99] = [0.5, 0.99].map(|share| latency.quantile(share));
+        let busy = service.rate / size.capacity;
+        match (service.repeatable, p99 > 5.0 * p50, busy < 0.75) {
+            (false, ..) => Self::None("a request must not run twice".to_owned()),
+            (true, false, _) => Self::None(format!(
+                "p99 ({}) is not above five times the median ({}), so that there is no tail to cut off",
+                time(p99),
+                time(p50)
+            )),
+            (true, true, false) => Self::None(format!(
+                "{} % of the capacity are in use, and hedges make one request in twenty cost twice",
+                figure(100.0 * busy)
+            )),
+            (true, true, true) => Self::Slowest,
+        }
+    }
+
+    pub(super) const fn may_help(&self) -> bool {
+        matches!(self, Self::Slowest)
+    }
+
+    pub(super) fn without(&self) -> Self {
+        match self {
+            Self::None(_) => self.clone(),
+            Self::Slowest => Self::None(
+                "in the simulation below they cost more of the requests than they make faster"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+fn hedge(text: &mut String, latency: &Latency, hedges: &Hedges) {
+    let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| latency.quantile(share));
+    text.push('\n');
+    match hedges {
+        Hedges::None(why) => comment(text, &format!("No hedges: {why}.")),
+        Hedges::Slowest => {
+            comment(
+                text,
+                &format!(
+                    "p99 ({}) is more than five times the median ({}): a second attempt beside one that takes longer \
+                     than p95 cuts the tail for one request in twenty that is sent twice (Dean and Barroso, \"The \
+                     Tail at Scale\", 2013). The percentile is measured as it goes, and is never taken for less \
+                     than p95 now. Hedges are paid from the budget.",
+                    time(p99),
+                    time(p50)
+                ),
+            );
+            let most = p95.max(10e9);
+            let _ = writeln!(
+                text,
+                "[hedge]\npercentile = 0.95\nleast = \"{}\"\nmost = \"{}\"",
+                time(p95),
+                time(most)
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::advise::advise;
+    use proptest::prelude::*;
+    use relent::NamedPolicy;
+    use relent::policy::PolicyFile;
+
+    fn read(text: &str) -> NamedPolicy {
+        let file = PolicyFile::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        file.get(None).unwrap().clone()
+    }
+
+    fn described(more: &str) -> (Description, Latency) {
+        let text = format!(
+            "rate = 80\ncapacity = 200\nprocesses = 4\ndeadline = \"10s\"\n{more}\n\
+             latency = {{ p50 = \"20ms\", p99 = \"200ms\" }}"
+        );
+        let service = Description::parse(&text).unwrap();
+        let latency = service.latency().unwrap();
+        (service, latency)
+    }
+
+    #[test]
+    fn values_come_from_the_description() {
+        let (service, latency) =
+            described("repeatable = true\nfailure = { share = 0.2, outage = \"20s\" }");
+        let policy = read(&advise(&service, &latency).policy).policy;
+        let seconds = |time: Option<std::time::Duration>| time.unwrap().as_secs_f64();
+        assert_eq!(seconds(policy.deadline()), 10.0);
+        // p99.9 is 426 ms.
+        assert_eq!(seconds(policy.attempt_timeout()), 0.85);
+        assert_eq!(policy.budget().unwrap().ratio, 0.3);
+        assert_eq!(policy.gate().unwrap().max_probe.as_secs_f64(), 1.0);
+        assert!(policy.hedge().is_none());
+        let hedged = read(&advise(&service, &latency).hedged.unwrap()).policy;
+        assert!(hedged.hedge().is_some());
+        assert_eq!(hedged.budget().unwrap().ratio, 0.35);
+    }
+
+    #[test]
+    fn what_must_not_run_twice_is_not_hedged() {
+        let (service, latency) = described("repeatable = false");
+        let advice = advise(&service, &latency);
+        let text = advice.policy;
+        assert_eq!(advice.hedged, None);
+        assert!(text.contains("must not run twice"), "{text}");
+    }
+
+    #[test]
+    fn a_crowd_gets_smaller_reserves_and_rarer_probes() {
+        let (mut service, latency) = described("repeatable = true");
+        service.processes = 1000;
+        let policy = read(&advise(&service, &latency).policy).policy;
+        let budget = policy.budget().unwrap();
+        assert_eq!(budget.reserve, 1.0);
+        assert!(budget.per_second <= 0.002);
+        assert_eq!(policy.gate().unwrap().max_probe.as_secs_f64(), 30.0);
+    }
+
+    proptest! {
+        /// Whatever is described, the file is one that Relent accepts, and its scenarios are too.
+        #[test]
+        fn advice_can_be_read(
+            rate in 0.001..1e6_f64, capacity in 0.001..1e6_f64, processes in 1..1_000_000_u32,
+            nodes in 1..50_u16, deadline in 10_u64..100_000, p50 in 1_u64..5_000_000, tail in 1.0..50.0_f64,
+            share in 0.0..0.9_f64, outage in 1_u64..10_000, repeatable: bool, hint: bool,
+        ) {
+            let hint = if hint { "retry_after = \"3s\"" } else { "" };
+            let text = format!(
+                "rate = {rate}\ncapacity = {capacity}\nprocesses = {processes}\nnodes = {nodes}\n\
+                 deadline = \"{deadline}ms\"\nrepeatable = {repeatable}\n\
+                 [latency]\np50 = \"{p50}us\"\np99 = \"{}us\"\n\
+                 [failure]\nshare = {share}\noutage = \"{outage}s\"\n{hint}",
+                (p50 as f64 * tail) as u64,
+            );
+            let service = Description::parse(&text).unwrap();
+            let latency = service.latency().unwrap();
+            let advice = advise(&service, &latency);
+            read(&advice.policy);
+            advice.hedged.iter().for_each(|hedged| drop(read(hedged)));
+            for trouble in &advice.troubles {
+                let scenario = crate::Scenario::parse(&trouble.text);
+                prop_assert!(scenario.is_ok(), "{}\n{}", scenario.unwrap_err(), trouble.text);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Several policies in one scenario: which is best, and which does harm.
+
+use std::fmt;
+
+use crate::judge::{HARM, TRAP};
+use crate::metrics::Metrics;
+use crate::scenario::Scenario;
+use crate::study::{Estimate, RunResult};
+
+/// Goodputs that are nearer to each other than this are ranked by attempts.
+const SAME: f64 = 0.001;
+/// So many times the attempts that are needed multiply the load.
+const MULTIPLIED: f64 = 2.0;
+
+/// The numbers of the policies, the best first: who gets the most requests done, and of those that differ by less
+/// than a thousandth, who makes the fewest attempts. A run that was given up gets nothing done.
+///
+/// ```
+/// use relent_core::Policy;
+/// use relent_sim::{Scenario, ranking, study};
+///
+/// let scenario = Scenario::parse(r#"
+///     clients.arrivals.poisson = { rate = 50, for = "20s" }
+///     service.failures = 0.5
+/// "#)?;
+/// let off = Policy::STANDARD.clone().without_retries();
+/// let runs = study::run_all(&scenario, &[&off, Policy::STANDARD], &[1, 2], 1, &|| ());
+/// assert_eq!(ranking::best_first(&runs), [1, 0]);
+/// # Ok::<(), relent_sim::ScenarioError>(())
+/// ```
+#[must_use]
+pub fn best_first(runs: &[Vec<RunResult>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    let steps = |index: &usize| (goodput(&runs[*index]) / SAME).round();
+    order.sort_by(|one, other| {
+        let by_goodput = steps(other).total_cmp(&steps(one));
+        by_goodput.then(attempts(&runs[*one]).total_cmp(&attempts(&runs[*other])))
+    });
+    order
+}
+
+/// The mean goodput of runs.
+#[must_use]
+pub fn goodput(runs: &[RunResult]) -> f64 {
+    mean(runs, |metrics| metrics.goodput, 0.0)
+}
+
+/// The mean of the attempts that reach the service, per request.
+#[must_use]
+pub fn attempts(runs: &[RunResult]) -> f64 {
+    let per_request = |metrics: &Metrics| metrics.attempts as f64 / metrics.requests.max(1) as f64;
+    mean(runs, per_request, f64::INFINITY)
+}
+
+fn mean(runs: &[RunResult], of: impl Fn(&Metrics) -> f64, given_up: f64) -> f64 {
+    let values = runs.iter().map(|run| run.as_ref().map_or(given_up, &of));
+    values.sum::<f64>() / runs.len().max(1) as f64
+}
+
+/// What to be warned of in a policy.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Warning {
+    /// It gets less done than no retries: by this share of all requests, with half of its 95 % interval.
+    Worse {
+        /// The difference.
+        lost: f64,
+        /// Half of its interval; `None` for a single run.
+        half_width: Option<f64>,
+    },
+    /// It does not recover in so many of all runs, while no retries do.
+    Trapped {
+        /// In so many.
+        runs: usize,
+        /// Of so many.
+        of: usize,
+    },
+    /// It makes far more attempts than are needed.
+    Multiplies {
+        /// Attempts per request; infinite if a run was given up.
+        attempts: f64,
+        /// What would do while the service is well.
+        needed: f64,
+    },
+}
+
+impl Warning {
+    /// In a few words, without its numbers.
+    #[must_use]
+    pub const fn what(&self) -> &'static str {
+        match self {
+            Self::Worse { .. } => "is worse than no retries",
+            Self::Trapped { .. } => "is trapped",
+            Self::Multiplies { .. } => "multiplies load",
+        }
+    }
+}
+
+/// A sentence without the name of the policy.
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = self.what();
+        match *self {
+            Self::Worse { lost, half_width } => {
+                write!(
+                    f,
+                    "{what}: of all requests it loses {:.1} % more",
+                    100.0 * lost
+                )?;
+                match half_width {
+                    Some(half) => write!(f, " (±{:.1} %)", 100.0 * half),
+                    None => f.write_str(", in one run"),
+                }
+            }
+            Self::Trapped { runs, of } => write!(
+                f,
+                "{what} in {runs} of {of} runs: it does not recover, and no retries do"
+            ),
+            Self::Multiplies { attempts, needed } if attempts.is_finite() => write!(
+                f,
+                "{what}: {attempts:.1} attempts per request, where {needed:.1} would do while the service is well"
+            ),
+            Self::Multiplies { .. } => write!(f, "{what}: more attempts than can be simulated"),
+        }
+    }
+}
+
+/// What to be warned of in a policy, held against no retries, whose runs have the same seeds.
+#[must_use]
+pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let done = |run: &RunResult| run.as_ref().map_or(0.0, |metrics| metrics.goodput);
+    let pairs = off.iter().zip(runs);
+    let lost: Vec<f64> = pairs.map(|(off, run)| done(off) - done(run)).collect();
+    if let Some(lost) = Estimate::of(&lost)
+        && lost.mean > HARM
+        && lost.half_width.is_none_or(|half| lost.mean > half)
+    {
+        warnings.push(Warning::Worse {
+            lost: lost.mean,
+            half_width: lost.half_width,
+        });
+    }
+    let late = |metrics: &Metrics| metrics.late_goodput.unwrap_or(metrics.goodput);
+    let trapped = off.iter().zip(runs).filter(|(off, run)| match (off, run) {
+        (Ok(off), Ok(run)) => {
+            off.ttr_s.is_some() && run.ttr_s.is_none() && late(off) - late(run) > TRAP
+        }
+        (off, run) => off.is_ok() && run.is_err(),
+    });
+    let trapped = trapped.count();
+    if scenario.outages_end().is_some() && trapped > 0 {
+        warnings.push(Warning::Trapped {
+            runs: trapped,
+            of: runs.len(),
+        });
+    }
+    let attempts = attempts(runs);
+    let needed = 1.0 / (1.0 - scenario.service.failures).max(0.05);
+    if attempts >= MULTIPLIED * needed {
+        warnings.push(Warning::Multiplies { attempts, needed });
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::run_all;
+    use relent_core::{Backoff, Policy};
+    use std::time::Duration;
+
+    #[test]
+    fn whoever_keeps_an_outage_alive_is_last_and_warned_of() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.poisson = { rate = 80, for = \"60s\" }
+             clients.deadline = \"10s\"
+             service.capacity = 100
+             outages = [{ at = \"10s\", for = \"3s\", effect = \"stall\" }]",
+        )
+        .unwrap();
+        let off = Policy::STANDARD.clone().without_retries();
+        let naive = Policy::builder(Backoff::constant(Duration::from_millis(1)));
+        let naive = naive.max_retries(10).build().unwrap();
+        let runs = run_all(&scenario, &[&naive, &off], &[1, 2, 3], 1, &|| ());
+        assert_eq!(best_first(&runs), [1, 0]);
+        let found = warnings(&scenario, &runs[0], &runs[1]);
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let found = found.join("\n");
+        for part in [
+            "worse than no retries",
+            "trapped in 3 of 3",
+            "multiplies load",
+        ] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
+        assert_eq!(warnings(&scenario, &runs[1], &runs[1]), Vec::new());
+    }
+
+    #[test]
+    fn equals_are_ranked_by_what_they_cost() {
+        let scenario = Scenario::parse(
+            "clients.arrivals.poisson = { rate = 100, for = \"20s\" }\nservice.failures = 0.001",
+        )
+        .unwrap();
+        let twice =
+            Policy::builder(Backoff::None).hedge(relent_core::HedgeConfig::after(Duration::ZERO));
+        let twice = twice.max_retries(3).build().unwrap();
+        let runs = run_all(&scenario, &[&twice, Policy::STANDARD], &[1, 2], 1, &|| ());
+        assert_eq!(best_first(&runs), [1, 0]);
+    }
+}
