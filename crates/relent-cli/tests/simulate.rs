@@ -246,16 +246,15 @@ fn policies_are_ranked_beside_no_retries_and_the_bound() {
         "{}",
         ran.stdout
     );
-    let worse = run(&[
+    let args = [
         "simulate",
         "stall",
         "--policies",
         "cenkalti",
         "--seeds",
         "1",
-        "--set",
-        "clients.arrivals.poisson={rate=800,for=\"90s\"}",
-    ]);
+    ];
+    let worse = run(&args);
     let told = "warning: cenkalti is worse than no retries";
     assert!(
         worse.stdout.contains(told),
