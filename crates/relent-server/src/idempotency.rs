@@ -36,7 +36,7 @@ mod answer;
 mod body;
 mod execution;
 mod outcome;
-mod problems;
+pub(crate) mod problems;
 mod request;
 mod service;
 
@@ -81,15 +81,17 @@ struct Settings {
     max_request: usize,
     max_answer: usize,
     fail_open: bool,
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    exactly_once: bool,
 }
 
 /// What all services of one layer share.
-struct Common {
-    running: Running,
+pub(crate) struct Common {
+    pub(crate) running: Running,
     /// Executions that may begin.
     executions: Arc<Semaphore>,
     /// Duplicates that may wait.
-    waiters: Semaphore,
+    pub(crate) waiters: Semaphore,
 }
 
 /// At most so many executions run at once, and so many duplicates wait.
@@ -114,6 +116,8 @@ impl<S: Store> IdempotencyLayer<S> {
             max_request: 1 << 20,
             max_answer: 256 << 10,
             fail_open: false,
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            exactly_once: false,
         };
         let common = Common {
             running: Running::default(),
@@ -203,6 +207,16 @@ impl<S: Store> IdempotencyLayer<S> {
     #[must_use]
     pub const fn fail_open(mut self) -> Self {
         self.settings.fail_open = true;
+        self
+    }
+
+    /// Requests with a key are claimed and recorded by their handler, in the transaction of its effects: by
+    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce), which is in the extensions of each of them. A handler that
+    /// answers with success and has not used it gets 500: nothing keeps a repetition from running.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[must_use]
+    pub const fn exactly_once(mut self) -> Self {
+        self.settings.exactly_once = true;
         self
     }
 

@@ -22,11 +22,24 @@
 //!
 //! # Features
 //! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
+//! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.
+//! - `redis`: the store `Redis`.
+//!
+//! With `sqlite` or `postgres` there is `exactly_once`, too: a handler whose effects and answer are
+//! written in one transaction.
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.9": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod exactly_once;
 pub mod idempotency;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod precondition;
+#[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
+#[path = "../tests/support/servers.rs"]
+mod servers;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;

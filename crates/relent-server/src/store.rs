@@ -2,8 +2,14 @@
 
 pub mod conformance;
 mod memory;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod micros;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "sqlite")]
-mod sqlite;
+pub(crate) mod sqlite;
 
 use std::error::Error;
 use std::fmt;
@@ -14,6 +20,10 @@ use std::time::Duration;
 use relent_core::Instant;
 use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, LeaseLost, Record};
 
+#[cfg(feature = "postgres")]
+pub use self::postgres::{Postgres, PostgresError};
+#[cfg(feature = "redis")]
+pub use self::redis::{Redis, RedisError};
 pub use crate::idempotency::Answer;
 pub use memory::{Full, Memory};
 #[cfg(feature = "sqlite")]

@@ -113,8 +113,14 @@ impl Answer {
     /// there.
     #[must_use]
     pub fn replay<B>(self) -> Option<Response<Body<B>>> {
-        let body = Body::with_trailers(self.body?, self.trailers);
-        let mut response = Response::new(body);
+        let trailers = self.trailers.clone();
+        let response = self.replay_whole()?;
+        Some(response.map(|body| Body::with_trailers(body, trailers)))
+    }
+
+    /// The same without trailers.
+    pub(crate) fn replay_whole(self) -> Option<Response<Bytes>> {
+        let mut response = Response::new(self.body?);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
         let replayed = HeaderValue::from_static("true");

@@ -150,7 +150,7 @@ impl Error for CheckpointError {
 
 /// The executions of this process.
 #[derive(Default)]
-pub(super) struct Running {
+pub(crate) struct Running {
     keys: Arc<Mutex<Keys>>,
     tasks: TaskTracker,
     /// How long one takes on average, in microseconds.
@@ -170,7 +170,7 @@ impl Running {
     }
 
     /// The execution of this key begins; it ends when what is returned is dropped.
-    pub(super) fn begin(&self, key: Key) -> Over {
+    pub(crate) fn begin(&self, key: Key) -> Over {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.next += 1;
         let number = keys.next;
@@ -183,7 +183,7 @@ impl Running {
     }
 
     /// Until the execution of this key ends, if it runs in this process; else forever.
-    pub(super) async fn over(&self, key: &Key) {
+    pub(crate) async fn over(&self, key: &Key) {
         let receiver = {
             let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
             keys.running.get(key).map(|(_, sender)| sender.subscribe())
@@ -221,7 +221,7 @@ impl Running {
 }
 
 /// Takes the execution off the list when it ends, in whatever way.
-pub(super) struct Over {
+pub(crate) struct Over {
     keys: Arc<Mutex<Keys>>,
     key: Key,
     number: u64,

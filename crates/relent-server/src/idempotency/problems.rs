@@ -8,9 +8,12 @@ use relent_core::Hint;
 use relent_http::problem::Problem;
 use relent_http::set_hint;
 
+use super::Answer;
+use crate::store::Claimed;
+
 /// Why a request gets no answer of its handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     KeyMissing,
     KeyMalformed,
     NoPrincipal,
@@ -23,10 +26,22 @@ pub(super) enum Refused {
     /// Too much runs, or waits.
     Busy,
     StoreFailed,
+    /// The handler has had effects, and no part of the transaction.
+    NotRecorded,
 }
 
 impl Refused {
-    pub(super) fn response(self) -> Response<Bytes> {
+    /// What a request that may not run is told; or its answer.
+    pub(crate) fn of(claimed: Claimed) -> Result<Answer, Self> {
+        match claimed {
+            Claimed::Replay(answer) => Ok(answer),
+            Claimed::InFlight(left) => Err(Self::InFlight(left)),
+            Claimed::Mismatch => Err(Self::Mismatch),
+            Claimed::Unknown | Claimed::Run { .. } => Err(Self::Unknown),
+        }
+    }
+
+    pub(crate) fn response(self) -> Response<Bytes> {
         let (status, code, detail) = self.text();
         let problem = Problem::new(status).detail(detail);
         // The name is none that RFC 9457 defines, so it is always taken.
@@ -98,6 +113,12 @@ impl Refused {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "idempotency-store-failed",
                 "it cannot be found out whether the request has run: ask again later",
+            ),
+            Self::NotRecorded => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "idempotency-transaction-unused",
+                "the handler of this operation has answered without the transaction of its \
+                 Idempotency-Key: it may have had its effect, and a repetition would run",
             ),
         }
     }

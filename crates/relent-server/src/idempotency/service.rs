@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use relent::{Backoff, Policy, retry};
 use relent_core::claim::{Fingerprint, Lease};
@@ -29,6 +29,8 @@ use super::execution::{CheckpointError, Execution};
 use super::outcome::Outcome;
 use super::problems::Refused;
 use super::{Answer, Body, Common, Settings, request};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -165,11 +167,7 @@ impl<S: Store> Server<S> {
         B: Send + 'static,
         R: http_body::Body<Data = Bytes> + Send + 'static,
     {
-        let wait = match CallerFacts::of(&work.parts.headers).remaining {
-            Some(remaining) => remaining.min(self.settings.wait),
-            None => self.settings.wait,
-        };
-        let until = Instant::now() + wait;
+        let until = self.until(&work.parts.headers);
         let mut waits = None;
         loop {
             let (sender, receiver) = oneshot::channel();
@@ -211,6 +209,15 @@ impl<S: Store> Server<S> {
         }
     }
 
+    /// How long a duplicate waits.
+    fn until(&self, headers: &HeaderMap) -> Instant {
+        let wait = match CallerFacts::of(headers).remaining {
+            Some(remaining) => remaining.min(self.settings.wait),
+            None => self.settings.wait,
+        };
+        Instant::now() + wait
+    }
+
     /// When a duplicate had best come back: when executions usually end, and when the lease runs out at
     /// the latest.
     fn come_back(&self, left: Duration) -> Duration {
@@ -227,6 +234,10 @@ impl<S: Store> Server<S> {
         let Ok(permit) = executions.try_acquire_owned() else {
             return Tried::Refused(Refused::Busy);
         };
+        #[cfg(any(feature = "postgres", feature = "sqlite"))]
+        if self.settings.exactly_once {
+            return self.attempt_once(work).await;
+        }
         let claim = || {
             let (owner, fingerprint) = (work.owner, work.fingerprint);
             self.store
@@ -238,15 +249,39 @@ impl<S: Store> Server<S> {
                 step,
                 repeated,
             }) => self.run(work, lease, step, repeated, permit).await,
-            Ok(Claimed::Replay(answer)) => match answer.replay() {
-                Some(response) => Tried::Answered(Ok(response)),
-                None => Tried::Refused(Refused::AnswerNotKept),
-            },
             Ok(Claimed::InFlight(left)) => Tried::InFlight(work, left),
-            Ok(Claimed::Mismatch) => Tried::Refused(Refused::Mismatch),
-            Ok(Claimed::Unknown) => Tried::Refused(Refused::Unknown),
+            Ok(claimed) => match Refused::of(claimed).map(Answer::replay) {
+                Ok(Some(response)) => Tried::Answered(Ok(response)),
+                Ok(None) => Tried::Refused(Refused::AnswerNotKept),
+                Err(refused) => Tried::Refused(refused),
+            },
             Err(_) if self.settings.fail_open => Tried::Open(work),
             Err(_) => Tried::Refused(Refused::StoreFailed),
+        }
+    }
+
+    /// Runs the handler, which claims the key itself.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    async fn attempt_once<I, B, R>(&self, mut work: Work<I>) -> Tried<I, R, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes>,
+    {
+        let mut keyed = Keyed::new(work.key, work.fingerprint);
+        keyed.claim = self.settings.claim;
+        keyed.max_answer = self.settings.max_answer;
+        let until = self.until(&work.parts.headers);
+        let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
+        let once = ExactlyOnce::new(store, keyed, until, common);
+        work.parts.extensions.insert(once.clone());
+        let request = Request::from_parts(work.parts, Body::whole(work.bytes));
+        let handled = AssertUnwindSafe(work.inner.call(request)).catch_unwind();
+        match handled.await {
+            Ok(Ok(response)) if !once.is_used() && succeeds(&response) => {
+                Tried::Refused(Refused::NotRecorded)
+            }
+            Ok(answer) => Tried::Answered(answer.map(|response| response.map(Body::streamed))),
+            Err(payload) => Tried::Panicked(payload),
         }
     }
 
@@ -410,6 +445,13 @@ impl<S: Store> Server<S> {
             }
         }
     }
+}
+
+/// Whether a response tells of effects.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn succeeds<B>(response: &Response<B>) -> bool {
+    let status = response.status();
+    Outcome::of(response) == Outcome::Final && (status.is_success() || status.is_redirection())
 }
 
 /// How a handler ended.

@@ -45,9 +45,79 @@ pub async fn check<S: Store>(make: impl FnOnce() -> S, steps: usize, seed: u64) 
         let number = below(&mut random, 6) as u8;
         let key = Key([number; 32]);
         let model = keys.entry(number).or_default();
-        model.step(&*store, &key, step, &mut random).await;
+        let time = Time::Passes(Instant::from_nanos(step as u64));
+        model.step(&*store, &key, step, time, &mut random).await;
     }
     race(&store).await;
+}
+
+/// Plays so many random steps as [`check`] does, at times that the check sets from `begin` on: for a store
+/// whose clock a test can set, by `set_clock`. Leases and what is left of them are compared to the microsecond.
+///
+/// # Panics
+/// When the store fails or decides otherwise, with the steps of that key.
+///
+/// ```
+/// use relent_core::Instant;
+/// use relent_server::store::{Memory, conformance};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// let began = tokio::time::Instant::now();
+/// let set_clock = async |now: Instant| {
+///     let now = began + now.saturating_since(Instant::ORIGIN);
+///     tokio::time::advance(now - tokio::time::Instant::now()).await;
+/// };
+/// conformance::check_in_time(&Memory::new(), set_clock, Instant::ORIGIN, 500, 1).await;
+/// # }
+/// ```
+pub async fn check_in_time<S: Store>(
+    store: &S,
+    set_clock: impl AsyncFn(Instant),
+    begin: Instant,
+    steps: usize,
+    seed: u64,
+) {
+    let mut random = SessionRandom::with_seed(seed);
+    let mut keys = HashMap::<_, Model>::new();
+    let mut now = begin;
+    for step in 0..steps {
+        now = now.saturating_add(span(&mut random));
+        set_clock(now).await;
+        let number = below(&mut random, 6) as u8;
+        let key = Key([number; 32]);
+        let model = keys.entry(number).or_default();
+        let time = Time::Set(now);
+        model.step(store, &key, step, time, &mut random).await;
+    }
+}
+
+/// What time it is for the model.
+#[derive(Clone, Copy, Debug)]
+enum Time {
+    /// A little later each time; the store has a clock of its own.
+    Passes(Instant),
+    /// The same as for the store.
+    Set(Instant),
+}
+
+impl Time {
+    const fn now(self) -> Instant {
+        match self {
+            Self::Passes(now) | Self::Set(now) => now,
+        }
+    }
+
+    /// Whether the store and the model have the same time of something that they have the same of.
+    fn agree(self, ours: Instant, theirs: Instant) -> bool {
+        matches!(self, Self::Passes(_)) || ours == theirs
+    }
+}
+
+/// Of a time that is set: often none, or as long as another.
+fn span(random: &mut SessionRandom) -> Duration {
+    let micros = [0, 0, 0, 1, 1, 2, 5, 20, 100];
+    Duration::from_micros(micros[below(random, 9) as usize])
 }
 
 fn below(random: &mut SessionRandom, bound: u64) -> u64 {
@@ -59,8 +129,6 @@ fn below(random: &mut SessionRandom, bound: u64) -> u64 {
 struct Model {
     stored: Option<(Record, Option<Arc<Answer>>)>,
     leases: Vec<Lease>,
-    /// Grows by one with each step.
-    now: u64,
     history: Vec<String>,
 }
 
@@ -70,13 +138,14 @@ impl Model {
         store: &S,
         key: &Key,
         step: usize,
+        time: Time,
         random: &mut SessionRandom,
     ) {
-        self.now += 1;
         let takeovers = [Takeover::Refuse, Takeover::Rerun, Takeover::Resume];
-        let over = |random: &mut SessionRandom, one_in| match below(random, one_in) {
-            0 => OVER,
-            _ => LONG,
+        let over = |random: &mut SessionRandom, one_in| match (time, below(random, one_in)) {
+            (Time::Set(_), _) => span(random),
+            (Time::Passes(_), 0) => OVER,
+            (Time::Passes(_), _) => LONG,
         };
         let config = ClaimConfig {
             lease: over(random, 3),
@@ -84,9 +153,10 @@ impl Model {
             takeover: takeovers[below(random, 3) as usize],
         };
         if self.leases.is_empty() || below(random, 2) == 0 {
-            let owner = (u128::from(below(random, 3)) << 100) + u128::from(self.now / 4);
+            let owner = (u128::from(below(random, 3)) << 100) + step as u128 / 24;
             let fingerprint = Fingerprint([below(random, 5).min(1) as u8; 32]);
-            self.claim(store, key, owner, fingerprint, &config).await;
+            self.claim(store, key, owner, fingerprint, &config, time)
+                .await;
         } else {
             let lease = self.leases[below(random, self.leases.len() as u64) as usize];
             let change = match below(random, 6) {
@@ -96,7 +166,7 @@ impl Model {
                 4 => Change::Release,
                 _ => Change::GiveUp,
             };
-            self.write(store, key, &lease, change, &config).await;
+            self.write(store, key, &lease, change, &config, time).await;
         }
     }
 
@@ -107,13 +177,14 @@ impl Model {
         owner: u128,
         fingerprint: Fingerprint,
         config: &ClaimConfig,
+        time: Time,
     ) {
         self.history.push(format!(
-            "claim by {owner:x} of {:?}, {config:?}",
+            "{time:?}: claim by {owner:x} of {:?}, {config:?}",
             fingerprint.0[0]
         ));
         let stored = self.stored.as_ref().map(|(record, _)| record);
-        let now = Instant::from_nanos(self.now);
+        let now = time.now();
         let (expected, change) = Record::claim(stored, now, config, owner, fingerprint);
         let answer = self.stored.as_ref().and_then(|(_, answer)| answer.clone());
         if let Some(record) = change {
@@ -139,9 +210,13 @@ impl Model {
                 self.leases.push(*got);
                 (lease.owner, lease.fence, step, repeated)
                     == (got.owner, got.fence, got_step, got_repeated)
+                    && time.agree(lease.until, got.until)
             }
             (Claim::Replay, Claimed::Replay(got)) => answer.as_deref() == Some(got),
-            (Claim::InFlight { .. }, Claimed::InFlight(left)) => LONG / 2 < *left && *left <= LONG,
+            (Claim::InFlight { until }, Claimed::InFlight(left)) => match time {
+                Time::Passes(_) => LONG / 2 < *left && *left <= LONG,
+                Time::Set(now) => *left == until.saturating_since(now),
+            },
             (Claim::Mismatch, Claimed::Mismatch) | (Claim::Unknown, Claimed::Unknown) => true,
             _ => false,
         };
@@ -157,10 +232,11 @@ impl Model {
         lease: &Lease,
         change: Change,
         config: &ClaimConfig,
+        time: Time,
     ) {
         self.history
-            .push(format!("{change:?} by {lease:?}, {config:?}"));
-        let now = Instant::from_nanos(self.now);
+            .push(format!("{time:?}: {change:?} by {lease:?}, {config:?}"));
+        let now = time.now();
         let made = self
             .stored
             .as_ref()
@@ -168,7 +244,8 @@ impl Model {
         let written = store.write(key, lease, change.clone(), config).await;
         match (made, written) {
             (Some(Ok((record, lease))), Ok(got))
-                if (lease.owner, lease.fence) == (got.owner, got.fence) =>
+                if (lease.owner, lease.fence) == (got.owner, got.fence)
+                    && time.agree(lease.until, got.until) =>
             {
                 let answer = match change {
                     Change::Complete(answer) => Some(answer),

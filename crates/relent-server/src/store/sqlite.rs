@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use relent_core::Instant;
 use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Stage};
-use rusqlite::{OptionalExtension, Savepoint, params};
+use rusqlite::{Connection, OptionalExtension, Savepoint, params};
 
 use super::{AnswerMissing, Change, Claimed, Key, Store, WriteError};
 use crate::idempotency::{Answer, InvalidAnswer};
@@ -29,9 +29,9 @@ use crate::sqlite::{Writer, WriterError};
 /// Its clock is that of the machine, and never goes back for this store: a step back stands still.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
-    writer: Writer,
+    pub(crate) writer: Writer,
     /// The latest time that was seen, in nanoseconds since 1970.
-    latest: Arc<AtomicU64>,
+    pub(crate) latest: Arc<AtomicU64>,
 }
 
 /// Why it fails.
@@ -120,20 +120,83 @@ impl Sqlite {
     /// # Errors
     /// The database cannot be opened, or its tables cannot be made.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WriterError> {
-        let writer = Writer::open(path, |connection| connection.execute_batch(TABLES))?;
+        Self::open_with(path, |_| Ok(()))
+    }
+
+    /// The same in a database that has other tables, too, which `set_up` makes: those of the service, for what it does
+    /// [exactly once](crate::exactly_once).
+    ///
+    /// # Errors
+    /// The database cannot be opened, or its tables cannot be made.
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<Self, WriterError> {
+        let writer = Writer::open(path, |connection| {
+            connection.execute_batch(TABLES)?;
+            set_up(connection)
+        })?;
         Ok(Self {
             writer,
             latest: Arc::default(),
         })
     }
+
+    /// Who writes into the database.
+    #[must_use]
+    pub const fn writer(&self) -> &Writer {
+        &self.writer
+    }
 }
 
 /// The time of the machine, or the latest that was seen if that is later.
-fn now(latest: &AtomicU64) -> Instant {
+pub(crate) fn now(latest: &AtomicU64) -> Instant {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
     let before = latest.fetch_max(nanos, Ordering::Relaxed);
     Instant::from_nanos(nanos.max(before))
+}
+
+/// A request comes with this key, in a transaction.
+pub(crate) fn claim(
+    savepoint: &Savepoint<'_>,
+    now: Instant,
+    key: &Key,
+    owner: u128,
+    fingerprint: Fingerprint,
+    config: &ClaimConfig,
+) -> Result<Claimed, SqliteError> {
+    remove_expired(savepoint, now, 2)?;
+    let stored = read(savepoint, key)?;
+    let record = stored.as_ref().map(|(record, _)| record);
+    let (claim, change) = Record::claim(record, now, config, owner, fingerprint);
+    if let Some(record) = change {
+        put(savepoint, key, &record, None)?;
+    }
+    let answer = match (claim, stored) {
+        (Claim::Replay, Some((_, Some(answer)))) => Some(Answer::from_bytes(&answer)?),
+        _ => None,
+    };
+    Ok(Claimed::of(claim, now, answer)?)
+}
+
+/// An execution changes its record, in a transaction.
+pub(crate) fn write(
+    savepoint: &Savepoint<'_>,
+    now: Instant,
+    key: &Key,
+    lease: &Lease,
+    change: &Change,
+    config: &ClaimConfig,
+) -> Result<Lease, WriteError<SqliteError>> {
+    let (record, _) = read(savepoint, key)?.ok_or(WriteError::Lost)?;
+    let (record, lease) = change.make(&record, now, lease, config)?;
+    let answer = match change {
+        Change::Complete(answer) => Some(answer.to_bytes()),
+        _ => None,
+    };
+    put(savepoint, key, &record, answer.as_deref()).map_err(SqliteError::from)?;
+    Ok(lease)
 }
 
 /// A record, and its answer in bytes.
@@ -241,19 +304,7 @@ impl Store for Sqlite {
     ) -> Result<Claimed, SqliteError> {
         let (key, config, latest) = (*key, *config, Arc::clone(&self.latest));
         let claim = move |savepoint: &Savepoint<'_>| {
-            let now = now(&latest);
-            remove_expired(savepoint, now, 2)?;
-            let stored = read(savepoint, &key)?;
-            let record = stored.as_ref().map(|(record, _)| record);
-            let (claim, change) = Record::claim(record, now, &config, owner, fingerprint);
-            if let Some(record) = change {
-                put(savepoint, &key, &record, None)?;
-            }
-            let answer = match (claim, stored) {
-                (Claim::Replay, Some((_, Some(answer)))) => Some(Answer::from_bytes(&answer)?),
-                _ => None,
-            };
-            Ok::<_, SqliteError>(Claimed::of(claim, now, answer)?)
+            claim(savepoint, now(&latest), &key, owner, fingerprint, &config)
         };
         self.writer.run(claim).await
     }
@@ -267,15 +318,8 @@ impl Store for Sqlite {
     ) -> Result<Lease, WriteError<SqliteError>> {
         let (key, lease, config) = (*key, *lease, *config);
         let latest = Arc::clone(&self.latest);
-        let answer = match &change {
-            Change::Complete(answer) => Some(answer.to_bytes()),
-            _ => None,
-        };
         let write = move |savepoint: &Savepoint<'_>| {
-            let (record, _) = read(savepoint, &key)?.ok_or(WriteError::Lost)?;
-            let (record, lease) = change.make(&record, now(&latest), &lease, &config)?;
-            put(savepoint, &key, &record, answer.as_deref()).map_err(SqliteError::from)?;
-            Ok(lease)
+            write(savepoint, now(&latest), &key, &lease, &change, &config)
         };
         self.writer.run(write).await
     }

@@ -1,0 +1,229 @@
+//! Effects, answer and record of a request in one transaction: all of it happens, and once, or nothing does.
+//!
+//! The [layer](crate::idempotency) alone has two writes: the effects of the handler, and then its answer. A crash in
+//! between leaves an unknown outcome. Where the effects are rows of the database that has the records, the handler
+//! can write them in the transaction of its record. Then there is no outcome that is unknown, nothing has to be
+//! taken over, and there is one commit instead of three.
+//!
+//! ```no_run
+//! use axum::{Extension, Router, response::Response, routing::post};
+//! use bytes::Bytes;
+//! use http_body_util::Full;
+//! use relent_server::exactly_once::{ExactlyOnce, WorkError};
+//! use relent_server::idempotency::IdempotencyLayer;
+//! # #[cfg(feature = "postgres")]
+//! use relent_server::store::Postgres;
+//!
+//! # #[cfg(feature = "postgres")]
+//! # fn service(store: Postgres) -> Router {
+//! async fn pay(Extension(once): Extension<ExactlyOnce<Postgres>>) -> Response<Full<Bytes>> {
+//!     let paid = once.run(|transaction| {
+//!         Box::pin(async move {
+//!             transaction.execute("INSERT INTO charges (amount) VALUES (5)", &[]).await?;
+//!             Ok::<_, WorkError>(http::Response::new("paid"))
+//!         })
+//!     });
+//!     paid.await.unwrap_or_else(|_| {
+//!         // Nothing has happened.
+//!         let mut response = Response::new(Full::from("the payment failed"));
+//!         *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+//!         response
+//!     })
+//! }
+//!
+//! let layer = IdempotencyLayer::anonymous(store)
+//!     .require(|_| true)
+//!     .exactly_once();
+//! Router::new().route("/payments", post(pay)).layer(layer)
+//! # }
+//! ```
+//!
+//! # What is committed
+//! What the answer says ([`Outcome`]): a final one is committed with the record. Any other, or an error, rolls all
+//! of it back: the request has had no effect, and the next with its key runs. So a 5xx is never unknown here.
+//!
+//! # What the work must not do
+//! Anything that the transaction does not undo, such as a request to another service: write a row for it in the
+//! transaction, and send it when that is committed. On PostgreSQL the work may be run again, when its transaction met
+//! another one (40001, 40P01) or its connection was lost; each time what it did before is undone.
+//!
+//! # When the connection is lost at the commit
+//! Nobody knows whether it was committed. The key is claimed again by the same owner: its record says it.
+
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+use relent_core::claim::{ClaimConfig, Fingerprint};
+use tokio::time::Instant;
+
+use crate::idempotency::problems::Refused;
+use crate::idempotency::{Answer, Common, Outcome};
+use crate::store::{Change, Claimed, Key};
+
+/// Any error, as work returns it.
+pub type WorkError = Box<dyn Error + Send + Sync>;
+
+/// A request with a key, for who has no layer: as the layer makes it of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Keyed {
+    /// What its record is found by.
+    pub key: Key,
+    /// What tells it from another request with the same key.
+    pub fingerprint: Fingerprint,
+    /// How long its answer is kept. There is a lease only if the same key is used without a transaction, too.
+    pub claim: ClaimConfig,
+    /// The longest body of an answer that is stored, in bytes: 256 KiB by default.
+    pub max_answer: usize,
+}
+
+impl Keyed {
+    /// With the defaults of the layer.
+    #[must_use]
+    pub const fn new(key: Key, fingerprint: Fingerprint) -> Self {
+        Self {
+            key,
+            fingerprint,
+            claim: ClaimConfig::DEFAULT,
+            max_answer: 256 << 10,
+        }
+    }
+}
+
+/// What came of a request that is to happen once.
+#[derive(Debug)]
+pub enum Done {
+    /// It has run, and this is its answer. If the [`Outcome`] of it is final, all of it is committed; else
+    /// nothing of it is.
+    Ran(Response<Bytes>),
+    /// It has not run: there is an answer, or another one has the key. Never [`Claimed::Run`].
+    Not(Claimed),
+}
+
+/// Why nothing is known to have happened.
+#[derive(Debug)]
+pub enum ExactlyOnceError<S> {
+    /// The work has failed, and is rolled back.
+    Work(WorkError),
+    /// The store has failed. It may be committed: ask again with the same key.
+    Store(S),
+}
+
+impl<S: fmt::Display> fmt::Display for ExactlyOnceError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Work(error) => write!(f, "rolled back: {error}"),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<S: Error + 'static> Error for ExactlyOnceError<S> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Their texts are in this one.
+            Self::Work(error) => error.source(),
+            Self::Store(error) => error.source(),
+        }
+    }
+}
+
+/// The leave to run a request once: in the extensions of a request with a key, behind a layer that is
+/// [exactly once](crate::idempotency::IdempotencyLayer::exactly_once). See the [module](self).
+pub struct ExactlyOnce<S> {
+    store: Arc<S>,
+    keyed: Keyed,
+    /// How long a duplicate waits for the first.
+    until: Instant,
+    common: Arc<Common>,
+    used: Arc<AtomicBool>,
+}
+
+impl<S> ExactlyOnce<S> {
+    pub(crate) fn new(store: Arc<S>, keyed: Keyed, until: Instant, common: Arc<Common>) -> Self {
+        Self {
+            store,
+            keyed,
+            until,
+            common,
+            used: Arc::default(),
+        }
+    }
+
+    /// The request that it is for.
+    #[must_use]
+    pub const fn keyed(&self) -> &Keyed {
+        &self.keyed
+    }
+
+    /// Whether the handler has run something with it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn set_used(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// What the client gets.
+    fn respond<E>(
+        &self,
+        done: Result<Done, ExactlyOnceError<E>>,
+    ) -> Result<Response<Full<Bytes>>, WorkError> {
+        let refused = match done {
+            Ok(Done::Ran(response)) => return Ok(response.map(Full::new)),
+            Ok(Done::Not(claimed)) => match Refused::of(claimed) {
+                Ok(answer) => match answer.replay_whole() {
+                    Some(response) => return Ok(response.map(Full::new)),
+                    None => Refused::AnswerNotKept,
+                },
+                Err(refused) => refused,
+            },
+            Err(ExactlyOnceError::Work(error)) => return Err(error),
+            Err(ExactlyOnceError::Store(_)) => Refused::StoreFailed,
+        };
+        Ok(refused.response().map(Full::new))
+    }
+}
+
+/// What is to be written together with this answer; `None` if nothing is to be.
+fn end(response: Response<Bytes>, most: usize) -> (Response<Bytes>, Option<Change>) {
+    if Outcome::of(&response) != Outcome::Final {
+        return (response, None);
+    }
+    let (head, body) = response.into_parts();
+    let kept = Some(body.clone()).filter(|body| body.len() <= most);
+    let answer = Answer::new(&head, kept, None);
+    let complete = Change::Complete(Arc::new(answer));
+    (Response::from_parts(head, body), Some(complete))
+}
+
+impl<S> Clone for ExactlyOnce<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            keyed: self.keyed,
+            until: self.until,
+            common: Arc::clone(&self.common),
+            used: Arc::clone(&self.used),
+        }
+    }
+}
+
+impl<S> fmt::Debug for ExactlyOnce<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExactlyOnce")
+            .field("keyed", &self.keyed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,24 @@
+//! Times and spans in whole microseconds, as the clocks of Redis and PostgreSQL have them.
+
+use std::time::Duration;
+
+use relent_core::Instant;
+
+/// The latest time, in microseconds since 1970: in the year 2255. Lua's numbers are exact up to it.
+pub(super) const FOREVER: i64 = (1 << 53) - 1;
+
+/// Rounded up, so that a lease is never shorter than it was asked for.
+pub(super) fn span(span: Duration) -> i64 {
+    let micros = span.as_nanos().div_ceil(1000);
+    i64::try_from(micros).map_or(FOREVER, |micros| micros.min(FOREVER))
+}
+
+pub(super) fn instant(micros: i64) -> Instant {
+    let micros = u64::try_from(micros).unwrap_or_default();
+    Instant::from_nanos(micros.saturating_mul(1000))
+}
+
+pub(super) fn of(instant: Instant) -> i64 {
+    let micros = i64::try_from(instant.as_nanos().div_ceil(1000));
+    micros.map_or(FOREVER, |micros| micros.min(FOREVER))
+}

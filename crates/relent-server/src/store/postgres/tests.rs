@@ -1,0 +1,32 @@
+use super::*;
+use crate::servers;
+use crate::store::conformance;
+
+#[tokio::test]
+async fn the_statements_decide_as_the_core_does_at_each_time() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    // One connection, so that it has the time that was set.
+    let pool = crate::postgres::pool(&server.config(), 1).unwrap();
+    let mut postgres = Postgres::new(pool.clone());
+    postgres.sql = Arc::new(Sql::new("current_setting('test.now')::bigint"));
+    postgres.create_tables().await.unwrap();
+    postgres.create_tables().await.unwrap();
+    for seed in 0..6 {
+        let set = async |now: relent_core::Instant| {
+            let micros = now.as_nanos() / 1000;
+            let client = pool.get().await.unwrap();
+            let set = format!("SET test.now = '{micros}'");
+            client.batch_execute(&set).await.unwrap();
+        };
+        let begin = relent_core::Instant::from_nanos(seed * 1_000_000_000);
+        conformance::check_in_time(&postgres, set, begin, 1000, seed).await;
+        while postgres.remove_expired(100).await.unwrap() > 0 {}
+        let client = pool.get().await.unwrap();
+        client
+            .batch_execute("TRUNCATE relent_idempotency_1")
+            .await
+            .unwrap();
+    }
+}

@@ -1,0 +1,42 @@
+use redis::AsyncCommands;
+
+use super::*;
+use crate::servers;
+use crate::store::conformance;
+
+#[tokio::test]
+async fn the_scripts_decide_as_the_core_does_at_each_time() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = Client::open(server.url()).unwrap();
+    let mut redis = Redis::connect_unchecked(client).await.unwrap();
+    let clock = "local now = tonumber(redis.call('GET', 'clock'))\n";
+    redis.scripts = Arc::new(Scripts::new(clock));
+    // Redis removes nothing by its own clock while that of the test is ahead of it.
+    let century = relent_core::Instant::from_nanos(3_200_000_000_000_000_000);
+    for seed in 0..12 {
+        let connection = redis.connection.clone();
+        let set = async |now: relent_core::Instant| {
+            let micros = now.as_nanos() / 1000;
+            let mut connection = connection.clone();
+            let _: () = connection.set("clock", micros).await.unwrap();
+        };
+        let redis = redis.clone().namespace(&format!("seed {seed}"));
+        conformance::check_in_time(&redis, set, century, 1500, seed).await;
+    }
+}
+
+#[test]
+fn a_server_that_forgets_is_refused_as_far_as_it_says_so() {
+    let check = |text: &str| check(&InfoDict::new(text)).map_err(|error| error.to_string());
+    assert_eq!(check(""), Ok(()));
+    assert_eq!(
+        check("maxmemory_policy:noeviction\r\naof_enabled:1\r\n"),
+        Ok(())
+    );
+    let evicts = check("maxmemory_policy:allkeys-lru\r\n").unwrap_err();
+    assert!(evicts.contains("allkeys-lru"), "{evicts}");
+    let volatile = check("aof_enabled:0\r\n").unwrap_err();
+    assert!(volatile.contains("appendonly"), "{volatile}");
+}

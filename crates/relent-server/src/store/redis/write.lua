@@ -1,0 +1,38 @@
+-- KEYS: the record. ARGV: owner, fence, change, lease and keep in microseconds, step, answer.
+-- Returns the end of the lease in microseconds, 0 if it is as before, -1 if it is lost.
+local change, answer = ARGV[3], ARGV[7]
+local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local r = read()
+if not r or r.owner ~= ARGV[1] or r.fence ~= tonumber(ARGV[2]) then
+    return -1
+end
+local stage = ({complete = COMPLETED, release = RELEASED, ['give-up'] = UNKNOWN})[change]
+-- An execution before it may have had an effect.
+if change == 'release' and (r.repeated == 1 or r.step > 0) then
+    stage = UNKNOWN
+end
+-- The same end may be written again.
+if stage and stage == r.stage then
+    put(r, answer)
+    return 0
+end
+if r.stage == COMPLETED or r.stage == RELEASED then
+    return -1
+end
+if stage then
+    r.stage = stage
+    r.expires = after(now, keep)
+    put(r, answer)
+    return 0
+end
+if change == 'checkpoint' then
+    r.step = math.max(r.step, tonumber(ARGV[6]))
+    put(r, '')
+    return 0
+end
+r.stage = RUNNING
+r.ends = after(now, lease)
+r.expires = after(r.ends, keep)
+put(r, '')
+return r.ends

@@ -1,0 +1,485 @@
+//! Effects, answer and record in one transaction, on both databases and through the layer.
+#![cfg(all(unix, feature = "postgres", feature = "sqlite"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+#[path = "support/servers.rs"]
+mod servers;
+
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use relent_core::claim::Fingerprint;
+use relent_server::exactly_once::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError};
+use relent_server::idempotency::{Body, IdempotencyLayer};
+use relent_server::postgres::{IsolationLevel, pool};
+use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
+use relent_server::sqlite::WriterError;
+use relent_server::store::{Claimed, Key, Postgres, Sqlite, Store};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tower::{Layer, ServiceExt, service_fn};
+
+const TABLES: &str = "
+    CREATE TABLE charges (what TEXT NOT NULL);
+    CREATE TABLE carts (id INTEGER NOT NULL PRIMARY KEY, content TEXT NOT NULL, version BIGINT NOT NULL);
+    INSERT INTO carts VALUES (1, 'empty', 1);
+";
+const CHARGE: &str = "INSERT INTO charges VALUES ($1)";
+const PUT: &str =
+    "UPDATE carts SET content = $1, version = version + 1 WHERE id = 1 AND version = $2";
+
+/// A service whose effects are rows of the database that has the records.
+trait Shop: Store + Clone {
+    /// Does what the request says.
+    fn serve(
+        once: &ExactlyOnce<Self>,
+        parts: &http::request::Parts,
+        order: String,
+    ) -> impl Future<Output = Result<Response<Full<Bytes>>, WorkError>> + Send;
+
+    /// How many charges there are.
+    async fn charges(&self) -> usize;
+}
+
+/// What the handler answers when it has charged.
+fn answer(order: &str) -> Result<Response<String>, WorkError> {
+    match order {
+        "fails" => return Err("no funds".into()),
+        "panics" => panic!("a bug of the handler"),
+        _ => {}
+    }
+    let status = if order == "unavailable" { 503 } else { 201 };
+    let response = Response::builder()
+        .status(status)
+        .header("location", "/charges/1");
+    Ok(response.body(format!("charged: {order}"))?)
+}
+
+fn put(version: u64, rows: u64) -> Result<Response<String>, WorkError> {
+    Ok(match PreconditionError::unless_changed(rows) {
+        Ok(()) => {
+            let etag = EntityTag::of_version(version + 1).to_value();
+            Response::builder()
+                .header("etag", etag)
+                .body("put".to_owned())?
+        }
+        Err(error) => error
+            .response()
+            .map(|body| String::from_utf8_lossy(&body).into_owned()),
+    })
+}
+
+impl Shop for Sqlite {
+    async fn serve(
+        once: &ExactlyOnce<Self>,
+        parts: &http::request::Parts,
+        order: String,
+    ) -> Result<Response<Full<Bytes>>, WorkError> {
+        if parts.method == http::Method::PUT {
+            let version = Preconditions::of(&parts.headers)?.version()?;
+            return once
+                .run(move |savepoint| {
+                    let rows =
+                        savepoint.execute(PUT, rusqlite::params![order, version.cast_signed()])?;
+                    put(version, rows as u64)
+                })
+                .await;
+        }
+        once.run(move |savepoint| {
+            savepoint.execute(CHARGE, [&order])?;
+            answer(&order)
+        })
+        .await
+    }
+
+    async fn charges(&self) -> usize {
+        let count = self.writer().run(|savepoint| {
+            let count = savepoint.query_row("SELECT count(*) FROM charges", [], |row| {
+                row.get::<_, i64>(0)
+            });
+            count.map_err(WriterError::from)
+        });
+        count.await.unwrap() as usize
+    }
+}
+
+impl Shop for Postgres {
+    async fn serve(
+        once: &ExactlyOnce<Self>,
+        parts: &http::request::Parts,
+        order: String,
+    ) -> Result<Response<Full<Bytes>>, WorkError> {
+        if parts.method == http::Method::PUT {
+            let version = Preconditions::of(&parts.headers)?.version()?;
+            return once
+                .run(move |transaction| {
+                    let order = order.clone();
+                    Box::pin(async move {
+                        let version = version.cast_signed();
+                        let rows = transaction.execute(PUT, &[&order, &version]).await?;
+                        put(version.cast_unsigned(), rows)
+                    })
+                })
+                .await;
+        }
+        once.run(move |transaction| {
+            let order = order.clone();
+            Box::pin(async move {
+                transaction.execute(CHARGE, &[&order]).await?;
+                answer(&order)
+            })
+        })
+        .await
+    }
+
+    async fn charges(&self) -> usize {
+        let client = self.pool().get().await.unwrap();
+        let row = client
+            .query_one("SELECT count(*) FROM charges", &[])
+            .await
+            .unwrap();
+        row.get::<_, i64>(0) as usize
+    }
+}
+
+fn sqlite(directory: &Path) -> Sqlite {
+    Sqlite::open_with(directory.join("shop.db"), |connection| {
+        connection.execute_batch(TABLES)
+    })
+    .unwrap()
+}
+
+async fn postgres(server: &servers::Postgres) -> Postgres {
+    let store = Postgres::new(pool(&server.config(), 8).unwrap());
+    store.create_tables().await.unwrap();
+    let client = store.pool().get().await.unwrap();
+    client.batch_execute(TABLES).await.unwrap();
+    store
+}
+
+type Reply = (u16, String, bool);
+
+/// Through the layer.
+async fn send<S: Shop>(layer: &IdempotencyLayer<S>, request: Request<Full<Bytes>>) -> Reply {
+    let handler = service_fn(async |request: Request<Body<Full<Bytes>>>| {
+        let (parts, body) = request.into_parts();
+        let order = body.collect().await.unwrap().to_bytes();
+        let order = String::from_utf8(order.to_vec()).unwrap();
+        let once = parts.extensions.get::<ExactlyOnce<S>>().unwrap().clone();
+        if order == "by another way" {
+            return Ok::<_, Infallible>(Response::new(Full::from("done")));
+        }
+        Ok(S::serve(&once, &parts, order)
+            .await
+            .unwrap_or_else(|error| {
+                let mut response = Response::new(Full::from(error.to_string()));
+                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                response
+            }))
+    });
+    let response = layer.layer(handler).oneshot(request).await.unwrap();
+    let replayed = response.headers().contains_key("idempotent-replayed");
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap(), replayed)
+}
+
+fn pay(key: &str, order: &str) -> Request<Full<Bytes>> {
+    let request = Request::post("/payments").header("idempotency-key", key);
+    request.body(Full::from(order.to_owned())).unwrap()
+}
+
+fn change(key: &str, version: &str, content: &str) -> Request<Full<Bytes>> {
+    let request = Request::put("/carts/1").header("idempotency-key", key);
+    let request = request.header("if-match", version);
+    request.body(Full::from(content.to_owned())).unwrap()
+}
+
+/// What holds on each database.
+async fn holds<S: Shop>(store: S) {
+    let layer = IdempotencyLayer::anonymous(store.clone()).exactly_once();
+
+    // Of 64 at once one runs, and all hear of it.
+    let replies = join_all((0..64).map(|_| send(&layer, pay("first", "5 EUR")))).await;
+    let first = (201, "charged: 5 EUR".to_owned());
+    assert!(
+        replies
+            .iter()
+            .all(|(status, body, _)| (*status, body.clone()) == first),
+        "{replies:?}"
+    );
+    assert_eq!(
+        replies.iter().filter(|(_, _, replayed)| !replayed).count(),
+        1
+    );
+    assert_eq!(store.charges().await, 1);
+
+    // The same key for another request.
+    let (status, body, _) = send(&layer, pay("first", "6 EUR")).await;
+    assert_eq!(status, 422, "{body}");
+
+    // What fails has not happened, and may be repeated.
+    for order in ["fails", "unavailable"] {
+        for _ in 0..2 {
+            let (status, body, replayed) = send(&layer, pay(order, order)).await;
+            assert!([500, 503].contains(&status) && !replayed, "{status} {body}");
+        }
+    }
+    let panics = std::panic::AssertUnwindSafe(send(&layer, pay("panics", "panics")));
+    assert!(panics.catch_unwind().await.is_err(), "a panic goes on");
+    assert_eq!(store.charges().await, 1);
+    let (status, _, replayed) = send(&layer, pay("fails", "7 EUR")).await;
+    assert_eq!((status, replayed), (201, false), "the key is as new");
+    assert_eq!(store.charges().await, 2);
+
+    // A handler that goes around it is found by its first test.
+    let (status, body, _) = send(&layer, pay("around", "by another way")).await;
+    assert!(
+        status == 500 && body.contains("idempotency-transaction-unused"),
+        "{status} {body}"
+    );
+
+    // A change is made to the version that was seen, and its repetition is none.
+    for replayed in [false, true] {
+        assert_eq!(
+            send(&layer, change("a", "\"1\"", "book")).await,
+            (200, "put".to_owned(), replayed)
+        );
+    }
+    let (status, body, _) = send(&layer, change("b", "\"1\"", "pen")).await;
+    assert!(
+        status == 412 && body.contains("precondition-failed"),
+        "{status} {body}"
+    );
+    let (status, _, replayed) = send(&layer, change("c", "\"2\"", "pen")).await;
+    assert_eq!((status, replayed), (200, false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_all_of_it_happens_once_or_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    holds(sqlite(directory.path())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_all_of_it_happens_once_or_nothing() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let store = postgres(&server).await;
+    holds(store.clone()).await;
+    let client = store.pool().get().await.unwrap();
+    client
+        .batch_execute("DROP TABLE charges, carts; TRUNCATE relent_idempotency_1")
+        .await
+        .unwrap();
+    client.batch_execute(TABLES).await.unwrap();
+    drop(client);
+    holds(store.isolation(IsolationLevel::Serializable)).await;
+}
+
+fn keyed(number: u8) -> Keyed {
+    Keyed::new(Key([number; 32]), Fingerprint([0; 32]))
+}
+
+fn ran(done: &Result<Done, ExactlyOnceError<impl std::fmt::Debug>>) -> bool {
+    matches!(done, Ok(Done::Ran(response)) if response.status() == StatusCode::OK)
+}
+
+/// Two transactions that wait for each other: PostgreSQL ends one of them (40P01), and it is run again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_met_another_one_is_run_again() {
+    let Some(server) = servers::postgres(&["fsync=off", "deadlock_timeout=50ms"]) else {
+        return;
+    };
+    let store = postgres(&server).await;
+    let client = store.pool().get().await.unwrap();
+    client
+        .batch_execute("INSERT INTO carts VALUES (2, 'empty', 1)")
+        .await
+        .unwrap();
+    drop(client);
+    let shared = Arc::new((tokio::sync::Barrier::new(2), AtomicU32::new(0)));
+    let lock = |number: u8, first: i32, second: i32| {
+        let shared = Arc::clone(&shared);
+        store.exactly_once(keyed(number), move |transaction| {
+            let shared = Arc::clone(&shared);
+            Box::pin(async move {
+                let update = "UPDATE carts SET version = version + 1 WHERE id = $1";
+                transaction.execute(update, &[&first]).await?;
+                if shared.1.fetch_add(1, Ordering::SeqCst) < 2 {
+                    shared.0.wait().await;
+                }
+                transaction.execute(update, &[&second]).await?;
+                Ok::<_, WorkError>(Response::new("locked"))
+            })
+        })
+    };
+    let (one, other) = tokio::join!(lock(1, 1, 2), lock(2, 2, 1));
+    assert!(ran(&one) && ran(&other), "{one:?} {other:?}");
+    assert_eq!(shared.1.load(Ordering::SeqCst), 3);
+    let client = store.pool().get().await.unwrap();
+    let versions = client
+        .query("SELECT version FROM carts", &[])
+        .await
+        .unwrap();
+    assert!(
+        versions.iter().all(|row| row.get::<_, i64>(0) == 3),
+        "each did both once"
+    );
+}
+
+/// Work that does nothing.
+fn work(answer: &'static str) -> BoxFuture<'static, Result<Response<&'static str>, WorkError>> {
+    Box::pin(async move { Ok(Response::new(answer)) })
+}
+
+/// While one works on a key, another one with it hears so at once, and needs no connection for longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_meets_a_transaction_with_its_key_does_not_wait_for_it() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let store = postgres(&server).await;
+    let inner = store.clone();
+    let outer = store.exactly_once(keyed(1), move |_| {
+        let inner = inner.clone();
+        Box::pin(async move {
+            for _ in 0..20 {
+                let inner = inner.exactly_once(keyed(1), |_| work("never")).await;
+                assert!(
+                    matches!(inner, Ok(Done::Not(Claimed::InFlight(_)))),
+                    "{inner:?}"
+                );
+            }
+            Ok::<_, WorkError>(Response::new("done"))
+        })
+    });
+    assert!(ran(&outer.await));
+}
+
+/// Where the connection is cut.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Cut {
+    /// PostgreSQL never hears of the commit.
+    Before,
+    /// It commits, and nobody hears of it.
+    After,
+}
+
+/// Hands on what goes between the pool and the database, and cuts the first connection that commits a charge.
+async fn proxy(
+    listen: PathBuf,
+    database: PathBuf,
+    cut: Cut,
+    cuts: Arc<AtomicU32>,
+) -> io::Result<()> {
+    let listener = UnixListener::bind(listen)?;
+    loop {
+        let (client, _) = listener.accept().await?;
+        let (server, cuts) = (UnixStream::connect(&database).await?, Arc::clone(&cuts));
+        tokio::spawn(async move {
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = server.into_split();
+            let back =
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut from_server, &mut to_client).await },
+                );
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
+                let commits = bytes[..length].windows(7).any(|text| text == b"COMMIT\0");
+                let now = commits && cuts.fetch_add(1, Ordering::SeqCst) == 0;
+                if now {
+                    back.abort();
+                }
+                if !(now && cut == Cut::Before) {
+                    drop(to_server.write_all(&bytes[..length]).await);
+                }
+                if now {
+                    break;
+                }
+            }
+            back.abort();
+        });
+    }
+}
+
+/// A commit whose acknowledgement is lost is neither taken for one that failed nor run twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answer() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let direct = postgres(&server).await;
+    for (number, cut) in [(1, Cut::Before), (2, Cut::After)] {
+        let directory = tempfile::tempdir().unwrap();
+        let cuts = Arc::new(AtomicU32::new(0));
+        let name = ".s.PGSQL.5432";
+        let (listen, database) = (
+            directory.path().join(name),
+            server.server.directory().join(name),
+        );
+        let proxy = tokio::spawn(proxy(listen.clone(), database, cut, Arc::clone(&cuts)));
+        while !listen.exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let config = format!(
+            "host={} user=relent dbname=postgres",
+            directory.path().display()
+        );
+        let store = Postgres::new(pool(&config, 4).unwrap());
+        let runs = AtomicU32::new(0);
+        let done = store.exactly_once(keyed(number), |transaction| {
+            let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
+            Box::pin(async move {
+                transaction.execute(CHARGE, &[&"5 EUR"]).await?;
+                Ok::<_, WorkError>(Response::new(format!("run {run}")))
+            })
+        });
+        let Ok(Done::Ran(response)) = done.await else {
+            panic!("{cut:?}");
+        };
+        // What was committed is what is told.
+        let expected = if cut == Cut::After { "run 1" } else { "run 2" };
+        assert_eq!(*response.body(), expected, "{cut:?}");
+        assert_eq!(direct.charges().await, usize::from(number), "{cut:?}");
+        let again = direct.exactly_once(keyed(number), |_| work("never"));
+        let Ok(Done::Not(Claimed::Replay(answer))) = again.await else {
+            panic!("{cut:?}");
+        };
+        assert_eq!(answer.body.unwrap(), expected, "{cut:?}");
+        assert!(cuts.load(Ordering::SeqCst) > 0);
+        proxy.abort();
+    }
+}
+
+/// A statement fails, the work goes on as if it had not: nothing is committed.
+#[tokio::test]
+async fn work_that_does_not_look_at_its_errors_commits_nothing() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let store = postgres(&server).await;
+    let done = store.exactly_once(keyed(1), |transaction| {
+        Box::pin(async move {
+            transaction.execute(CHARGE, &[&"5 EUR"]).await?;
+            drop(
+                transaction
+                    .batch_execute("INSERT INTO nowhere VALUES (1)")
+                    .await,
+            );
+            Ok::<_, WorkError>(Response::new("charged"))
+        })
+    });
+    assert!(matches!(done.await, Err(ExactlyOnceError::Store(_))));
+    assert_eq!(store.charges().await, 0);
+}

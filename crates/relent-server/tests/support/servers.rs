@@ -1,0 +1,241 @@
+//! Real servers for tests and measurements, each in a directory of its own, with a Unix socket in it: no
+//! port can be taken by somebody else. They end when they are dropped.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    missing_docs,
+    unreachable_pub,
+    reason = "it is part of several test binaries, each of which uses some of it"
+)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A server that this process has started.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    signal: &'static str,
+    directory: Option<TempDir>,
+}
+
+impl Server {
+    pub fn directory(&self) -> &Path {
+        self.directory.as_ref().unwrap().path()
+    }
+
+    /// Ends it, and leaves the directory.
+    pub fn end(mut self) -> TempDir {
+        self.directory.take().unwrap()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        signal_to(&self.child, signal);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // If it is stopped it has to go on in order to end.
+        signal_to(&self.child, self.signal);
+        signal_to(&self.child, "CONT");
+        drop(self.child.wait());
+    }
+}
+
+fn signal_to(child: &Child, signal: &str) {
+    let process = child.id().to_string();
+    drop(Command::new("kill").args(["-s", signal, &process]).status());
+}
+
+/// The program, or `None` if it is not installed, which fails where nothing may be skipped.
+fn program(name: &str, places: &[PathBuf], package: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_else(OsString::new);
+    let found = std::env::split_paths(&path)
+        .chain(places.iter().cloned())
+        .map(|place| place.join(name))
+        .find(|program| program.is_file());
+    if found.is_none() {
+        let missing = format!("{name} is not installed: apt-get install {package}");
+        assert!(
+            std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+            "{missing}"
+        );
+        eprintln!("skipped, since {missing}");
+    }
+    found
+}
+
+fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !ready() {
+        assert!(Instant::now() < patience, "{what} does not begin");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+pub struct Redis {
+    pub server: Server,
+}
+
+/// A Redis with these settings; `None` if it is not installed.
+pub fn redis(settings: &[&str]) -> Option<Redis> {
+    redis_in(tempfile::tempdir().unwrap(), settings)
+}
+
+/// The same in this directory, as it was left.
+pub fn redis_in(directory: TempDir, settings: &[&str]) -> Option<Redis> {
+    let program = program("redis-server", &[], "redis-server")?;
+    let mut command = Command::new(program);
+    command
+        .args(["--port", "0", "--unixsocket", "socket", "--save", ""])
+        .args(settings)
+        .current_dir(directory.path())
+        .stdout(Stdio::null());
+    let child = command.spawn().unwrap();
+    let server = Server {
+        child,
+        signal: "KILL",
+        directory: Some(directory),
+    };
+    let redis = Redis { server };
+    until("redis-server", || {
+        let answer = UnixStream::connect(redis.socket()).and_then(|mut socket| {
+            socket.write_all(b"PING\r\n")?;
+            let mut answer = [0; 5];
+            socket.read_exact(&mut answer)?;
+            Ok(answer)
+        });
+        answer.is_ok_and(|answer| &answer == b"+PONG")
+    });
+    Some(redis)
+}
+
+impl Redis {
+    pub fn socket(&self) -> PathBuf {
+        self.server.directory().join("socket")
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+}
+
+pub struct Postgres {
+    pub server: Server,
+}
+
+/// A PostgreSQL with these settings, as `name=value`; `None` if it is not installed.
+pub fn postgres(settings: &[&str]) -> Option<Postgres> {
+    let [postgres, initdb, pg_isready] = ["postgres", "initdb", "pg_isready"].map(postgres_program);
+    let (program, initdb, pg_isready) = (postgres?, initdb?, pg_isready?);
+    let directory = tempfile::tempdir().unwrap();
+    let (path, data) = (directory.path(), directory.path().join("data"));
+    let user = unprivileged(path);
+    let command = |program: &Path| {
+        let mut command = Command::new(program);
+        command.current_dir(path).stdout(Stdio::null());
+        if let Some((user, group)) = user {
+            command.uid(user).gid(group);
+        }
+        command
+    };
+    let made = command(&initdb)
+        .args([
+            "--no-sync",
+            "--auth=trust",
+            "--username=relent",
+            "--encoding=UTF8",
+        ])
+        .arg("--pgdata")
+        .arg(&data)
+        .status()
+        .unwrap();
+    assert!(made.success(), "initdb: {made}");
+    let mut start = command(&program);
+    start.arg("-D").arg(&data);
+    let directories = [
+        "listen_addresses=".to_owned(),
+        format!("unix_socket_directories={}", path.display()),
+    ];
+    for setting in directories
+        .iter()
+        .map(String::as_str)
+        .chain(settings.iter().copied())
+    {
+        start.args(["-c", setting]);
+    }
+    let log = fs::File::create(path.join("log")).unwrap();
+    let child = start.stderr(log).spawn().unwrap();
+    let server = Server {
+        child,
+        signal: "QUIT",
+        directory: Some(directory),
+    };
+    let postgres = Postgres { server };
+    until("postgres", || {
+        let ready = Command::new(&pg_isready)
+            .arg("-q")
+            .arg("-h")
+            .arg(postgres.server.directory())
+            .status();
+        ready.is_ok_and(|status| status.success())
+    });
+    Some(postgres)
+}
+
+/// A program of PostgreSQL.
+pub fn postgres_program(name: &str) -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let mut places: Vec<_> = versions
+        .flatten()
+        .map(|version| version.path().join("bin"))
+        .collect();
+    places.sort();
+    places.reverse();
+    program(name, &places, "postgresql")
+}
+
+/// PostgreSQL refuses to run as root: then somebody else owns the directory and runs it.
+fn unprivileged(directory: &Path) -> Option<(u32, u32)> {
+    if fs::metadata(directory).unwrap().uid() != 0 {
+        return None;
+    }
+    let users = fs::read_to_string("/etc/passwd").unwrap();
+    let find = |name: &str| {
+        let user = users
+            .lines()
+            .find(|line| line.split(':').next() == Some(name))?;
+        let mut numbers = user
+            .split(':')
+            .skip(2)
+            .map(|number| number.parse::<u32>().unwrap());
+        Some((numbers.next()?, numbers.next()?))
+    };
+    let user = find("postgres").or_else(|| find("nobody")).unwrap();
+    chown(directory, Some(user.0), Some(user.1)).unwrap();
+    Some(user)
+}
+
+impl Postgres {
+    /// For clients in the words of libpq.
+    pub fn config(&self) -> String {
+        format!(
+            "host={} user=relent dbname=postgres",
+            self.server.directory().display()
+        )
+    }
+}
