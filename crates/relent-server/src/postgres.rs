@@ -6,6 +6,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod};
@@ -123,16 +124,22 @@ pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
-            return error.code().is_none_or(|code| {
-                [
-                    SqlState::T_R_SERIALIZATION_FAILURE,
-                    SqlState::T_R_DEADLOCK_DETECTED,
-                    SqlState::ADMIN_SHUTDOWN,
-                    SqlState::CRASH_SHUTDOWN,
-                    SqlState::CANNOT_CONNECT_NOW,
-                ]
-                .contains(code)
-            });
+            let passing = [
+                SqlState::T_R_SERIALIZATION_FAILURE,
+                SqlState::T_R_DEADLOCK_DETECTED,
+                SqlState::ADMIN_SHUTDOWN,
+                SqlState::CRASH_SHUTDOWN,
+                SqlState::CANNOT_CONNECT_NOW,
+            ];
+            return match error.code() {
+                Some(code) => passing.contains(code),
+                None => {
+                    error.is_closed()
+                        || error
+                            .source()
+                            .is_some_and(|source| source.is::<io::Error>())
+                }
+            };
         }
         next = error.source();
     }

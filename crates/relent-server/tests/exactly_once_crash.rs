@@ -44,7 +44,7 @@ fn keyed(number: u32) -> Keyed {
 
 /// As if it were killed here.
 fn die_at_random() {
-    if SessionRandom::new().next_u64().is_multiple_of(150) {
+    if SessionRandom::new().next_u64().is_multiple_of(600) {
         std::process::abort();
     }
 }
@@ -174,7 +174,7 @@ fn kill_and_compare(database: &str) {
             .spawn()
             .unwrap();
         // When it has told so many it is killed, in the midst of others, if it has not died before.
-        let stop_at = random.next_u64() % 400;
+        let stop_at = random.next_u64() % 600;
         let (mut seen, mut panicked) = (0, None);
         let mut killed = stop_at == 0;
         if killed {

@@ -55,7 +55,8 @@ enum Ended {
 
 impl Postgres {
     /// Runs the work if the key is free, in the transaction that its record and its answer are written in. While it
-    /// runs, others with this key hear so at once ([`Claimed::InFlight`]) and hold no connection.
+    /// runs, others with this key hear so at once ([`Claimed::InFlight`]) and hold no connection: it has an advisory
+    /// lock of its transaction, whose number is the first eight bytes of the key.
     ///
     /// The work may run again: see the [module](super).
     ///

@@ -275,8 +275,8 @@ impl<S: Store> Server<S> {
         let once = ExactlyOnce::new(store, keyed, until, common);
         work.parts.extensions.insert(once.clone());
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
-        let handled = AssertUnwindSafe(work.inner.call(request)).catch_unwind();
-        match handled.await {
+        let handle = async { work.inner.call(request).await };
+        match AssertUnwindSafe(handle).catch_unwind().await {
             Ok(Ok(response)) if !once.is_used() && succeeds(&response) => {
                 Tried::Refused(Refused::NotRecorded)
             }

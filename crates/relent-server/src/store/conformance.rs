@@ -82,7 +82,7 @@ pub async fn check_in_time<S: Store>(
     let mut keys = HashMap::<_, Model>::new();
     let mut now = begin;
     for step in 0..steps {
-        now = now.saturating_add(span(&mut random));
+        now = now.saturating_add(span(&mut random, &[0, 0, 0, 1, 1, 2, 5, 20, 100]));
         set_clock(now).await;
         let number = below(&mut random, 6) as u8;
         let key = Key([number; 32]);
@@ -114,10 +114,9 @@ impl Time {
     }
 }
 
-/// Of a time that is set: often none, or as long as another.
-fn span(random: &mut SessionRandom) -> Duration {
-    let micros = [0, 0, 0, 1, 1, 2, 5, 20, 100];
-    Duration::from_micros(micros[below(random, 9) as usize])
+/// One of these.
+fn span(random: &mut SessionRandom, micros: &[u64]) -> Duration {
+    Duration::from_micros(micros[below(random, micros.len() as u64) as usize])
 }
 
 fn below(random: &mut SessionRandom, bound: u64) -> u64 {
@@ -143,7 +142,7 @@ impl Model {
     ) {
         let takeovers = [Takeover::Refuse, Takeover::Rerun, Takeover::Resume];
         let over = |random: &mut SessionRandom, one_in| match (time, below(random, one_in)) {
-            (Time::Set(_), _) => span(random),
+            (Time::Set(_), _) => span(random, &[0, 1, 2, 5, 20, 100, 1000]),
             (Time::Passes(_), 0) => OVER,
             (Time::Passes(_), _) => LONG,
         };
@@ -158,7 +157,13 @@ impl Model {
             self.claim(store, key, owner, fingerprint, &config, time)
                 .await;
         } else {
-            let lease = self.leases[below(random, self.leases.len() as u64) as usize];
+            // Most often the latest: others are lost.
+            let among = match below(random, 2) {
+                0 => 1,
+                _ => self.leases.len(),
+            };
+            let back = below(random, among as u64) as usize;
+            let lease = self.leases[self.leases.len() - 1 - back];
             let change = match below(random, 6) {
                 0 => Change::Renew,
                 1 => Change::Checkpoint(below(random, 4) as u32 + 1),
