@@ -134,10 +134,7 @@ pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
             return match error.code() {
                 Some(code) => passing.contains(code),
                 None => {
-                    error.is_closed()
-                        || error
-                            .source()
-                            .is_some_and(|source| source.is::<io::Error>())
+                    error.is_closed() || error.source().is_some_and(<dyn Error>::is::<io::Error>)
                 }
             };
         }

@@ -306,6 +306,9 @@ mod tests {
         Preconditions::of(&headers)
     }
 
+    /// Fields, and what they hold for.
+    type Case<'a> = (&'a [(&'a str, &'a str)], [bool; 3]);
+
     fn tag(text: &str) -> EntityTag {
         EntityTag::parse(text.as_bytes()).unwrap()
     }
@@ -314,7 +317,7 @@ mod tests {
     fn a_change_is_made_to_the_version_that_its_client_has_seen_only() {
         let (seven, weak) = (tag("\"7\""), tag("W/\"7\""));
         // The precondition, and whether it holds for version 7, weak version 7, and no resource.
-        let cases: [(&[(&str, &str)], [bool; 3]); 11] = [
+        let cases: [Case<'_>; 11] = [
             (&[], [true, true, true]),
             (&[("if-match", "\"7\"")], [true, false, false]),
             (&[("if-match", "\"6\", ,\"7\" ")], [true, false, false]),

@@ -1,7 +1,12 @@
 //! Processes that are killed while they work on keys, each key by several at once: there is one effect for each
 //! key that was acknowledged, and none without an answer.
 #![cfg(all(unix, feature = "postgres", feature = "sqlite"))]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests may"
+)]
 
 #[path = "support/servers.rs"]
 mod servers;

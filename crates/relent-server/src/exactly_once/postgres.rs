@@ -49,14 +49,14 @@ impl Run {
 
 /// Why it has to be run again, or not.
 enum Ended {
-    Done(Done),
+    Done(Box<Done>),
     Failed(Failed),
 }
 
 impl Postgres {
     /// Runs the work if the key is free, in the transaction that its record and its answer are written in. While it
     /// runs, others with this key hear so at once ([`Claimed::InFlight`]) and hold no connection: it has an advisory
-    /// lock of its transaction, whose number is the first eight bytes of the key.
+    /// lock of its transaction, whose number is made of the key.
     ///
     /// The work may run again: see the [module](super).
     ///
@@ -98,7 +98,8 @@ impl Postgres {
                 }
                 // The transaction before may still be there, and may be committed.
                 Ok(Done::Not(Claimed::InFlight(left))) if run.again.load(Ordering::Relaxed) => {
-                    Err(Ended::Done(Done::Not(Claimed::InFlight(left))))
+                    let done = Done::Not(Claimed::InFlight(left));
+                    Err(Ended::Done(Box::new(done)))
                 }
                 ended => Ok(ended),
             }
@@ -106,7 +107,7 @@ impl Postgres {
         match retry(&AGAIN, attempt).await {
             Ok(ended) => ended,
             Err(gave_up) => match gave_up.into_error() {
-                Some(Ended::Done(done)) => Ok(done),
+                Some(Ended::Done(done)) => Ok(*done),
                 Some(Ended::Failed(failed)) => Err(failed),
                 None => Err(ExactlyOnceError::Store(PostgresError::Contended)),
             },

@@ -16,7 +16,7 @@ use crate::store::{Claimed, Sqlite, SqliteError, WriteError};
 /// Why a savepoint is rolled back.
 enum Undone {
     /// The answer says so.
-    Answered(Response<Bytes>),
+    Answered(Box<Response<Bytes>>),
     Failed(ExactlyOnceError<SqliteError>),
 }
 
@@ -69,7 +69,7 @@ impl Sqlite {
             };
             let (response, end) = end(response, max_answer);
             let Some(end) = end else {
-                return Err(Undone::Answered(response));
+                return Err(Undone::Answered(Box::new(response)));
             };
             // By the time of the claim: nothing can have come in between.
             match write(savepoint, now, &key, &lease, &end, &config) {
@@ -81,7 +81,7 @@ impl Sqlite {
         };
         match self.writer.run(job).await {
             Ok(done) => Ok(done),
-            Err(Undone::Answered(response)) => Ok(Done::Ran(response)),
+            Err(Undone::Answered(response)) => Ok(Done::Ran(*response)),
             Err(Undone::Failed(error)) => Err(error),
         }
     }

@@ -27,6 +27,7 @@ pub(crate) enum Refused {
     Busy,
     StoreFailed,
     /// The handler has had effects, and no part of the transaction.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     NotRecorded,
 }
 
@@ -114,6 +115,7 @@ impl Refused {
                 "idempotency-store-failed",
                 "it cannot be found out whether the request has run: ask again later",
             ),
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
             Self::NotRecorded => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "idempotency-transaction-unused",

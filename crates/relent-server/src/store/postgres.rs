@@ -363,8 +363,12 @@ impl Statements {
     ) -> Result<Found, PostgresError> {
         let (key_bytes, owner_bytes) = (&key.0[..], &owner.to_be_bytes()[..]);
         let (lease, keep) = (span(config.lease), span(config.keep));
-        let (print, lock) = (&fingerprint.0[..], key.0.first_chunk());
-        let lock = lock.map_or(0, |first| i64::from_be_bytes(*first));
+        let print = &fingerprint.0[..];
+        // Keys are digests, but for those that somebody else has made.
+        let (chunks, _) = key.0.as_chunks();
+        let lock = chunks
+            .iter()
+            .fold(0, |lock, chunk| lock ^ i64::from_be_bytes(*chunk));
         let all: [&(dyn ToSql + Sync); 6] =
             [&key_bytes, &print, &owner_bytes, &lease, &keep, &lock];
         let parameters = if self.locked { &all } else { &all[..5] };

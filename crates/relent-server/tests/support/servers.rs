@@ -11,7 +11,6 @@
     reason = "it is part of several test binaries, each of which uses some of it"
 )]
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -63,7 +62,7 @@ fn signal_to(child: &Child, signal: &str) {
 
 /// The program, or `None` if it is not installed, which fails where nothing may be skipped.
 fn program(name: &str, places: &[PathBuf], package: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_else(OsString::new);
+    let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .chain(places.iter().cloned())
         .map(|place| place.join(name))
