@@ -287,6 +287,20 @@ async fn on_postgres_all_of_it_happens_once_or_nothing() {
     holds(store.isolation(IsolationLevel::Serializable)).await;
 }
 
+/// Its effects would be there without the record, and come again.
+#[tokio::test]
+async fn on_sqlite_work_that_loses_its_record_commits_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = sqlite(directory.path());
+    let done = store.exactly_once(keyed(9), |savepoint| {
+        savepoint.execute(CHARGE, ["5 EUR"])?;
+        savepoint.execute("DELETE FROM relent_idempotency_1", [])?;
+        Ok::<_, WorkError>(Response::new("charged"))
+    });
+    assert!(!ran(&done.await));
+    assert_eq!(store.charges().await, 0);
+}
+
 fn keyed(number: u8) -> Keyed {
     Keyed::new(Key([number; 32]), Fingerprint([0; 32]))
 }

@@ -75,8 +75,10 @@ impl Sqlite {
             match write(savepoint, now, &key, &lease, &end, &config) {
                 Ok(_) => Ok(Done::Ran(response)),
                 Err(WriteError::Store(error)) => Err(error.into()),
-                // The work has changed the record.
-                Err(WriteError::Lost) => Ok(Done::Not(Claimed::Unknown)),
+                // Else its effects would be there without the record, and come again.
+                Err(WriteError::Lost) => Err(Undone::Failed(ExactlyOnceError::Work(
+                    "the work has changed the record of its own key".into(),
+                ))),
             }
         };
         match self.writer.run(job).await {

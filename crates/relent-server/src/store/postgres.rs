@@ -120,6 +120,8 @@ impl From<ConnectionError> for WriteError<PostgresError> {
     }
 }
 
+/// Spreads the bits of a key over the number of its lock: a key may repeat itself.
+const MIX: i64 = 0x517c_c1b7_2722_0a95;
 /// How often a claim looks again, since others have changed the record between two statements.
 const LOOKS: usize = 10;
 /// Of so many claims one has so many expired records removed.
@@ -366,9 +368,9 @@ impl Statements {
         let print = &fingerprint.0[..];
         // Keys are digests, but for those that somebody else has made.
         let (chunks, _) = key.0.as_chunks();
-        let lock = chunks
-            .iter()
-            .fold(0, |lock, chunk| lock ^ i64::from_be_bytes(*chunk));
+        let lock = chunks.iter().fold(0_i64, |lock, chunk| {
+            (lock.rotate_left(5) ^ i64::from_be_bytes(*chunk)).wrapping_mul(MIX)
+        });
         let all: [&(dyn ToSql + Sync); 6] =
             [&key_bytes, &print, &owner_bytes, &lease, &keep, &lock];
         let parameters = if self.locked { &all } else { &all[..5] };
