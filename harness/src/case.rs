@@ -114,10 +114,6 @@ fn playable(scenario: &Scenario) -> Result<(), &'static str> {
             "only the model \"queue\" is played over sockets",
         ),
         (
-            relent_sim::requests(scenario, 0).is_none(),
-            "clients that wait for their answers are not played over sockets",
-        ),
-        (
             scenario.chain.layers > 1,
             "a chain is not played over sockets",
         ),
@@ -149,6 +145,10 @@ fn playable(scenario: &Scenario) -> Result<(), &'static str> {
         (
             scenario.service.cancellation,
             "a service that drops what nobody waits for is not played over sockets",
+        ),
+        (
+            relent_sim::requests(scenario, 0).is_none(),
+            "clients that wait for their answers are not played over sockets",
         ),
     ];
     match refusals.iter().find(|(applies, _)| *applies) {

@@ -49,7 +49,8 @@ Examples:
       relent simulate --format service > orders.toml     # and fill it in
       curl -s http://orders.internal/metrics > metrics.txt
       relent simulate --advise orders.toml --histogram metrics.txt \\
-          --metric http_request_duration_seconds --report orders.html > policy.toml
+          --metric http_request_duration_seconds --report orders.html \\
+          > policy.toml
 
   Does a policy ever do harm? A thousand services, crowds and troubles that are
   drawn at random; those in which it does are written to a directory, as files:

@@ -278,7 +278,7 @@ impl Budget {
             false => &self.timeout_cost,
         };
         set(&self.timeout_cost_now, timeout_cost.load(Ordering::Relaxed));
-        let earning = match self.lend.load(Ordering::Relaxed) {
+        let earning = match self.lend.load(Ordering::Relaxed) && lesson.requests > 0.0 {
             true => {
                 let per_second = self.per_second.load(Ordering::Relaxed);
                 (lesson.requests * ratio as f64) as u64 + per_second / PER_SECOND_IN_MILLI
@@ -290,7 +290,7 @@ impl Budget {
         set(&self.unpaid, charged | (u64::from(lesson.waived) * WAIVED));
     }
 
-    /// Whether it goes by what it was made of, and would still if it was [widened](Self::widen) to any
+    /// Whether it goes by what it was made of, and would still if it was [told](Self::learn) any
     /// ratio up to this, and retries were to cost what they do.
     pub(crate) fn is_unmoved(&self, ratio: f64) -> bool {
         let least = self.least_ratio.load(Ordering::Relaxed);
@@ -361,6 +361,7 @@ impl Budget {
         }
         let cost = self.cost_of(what);
         let floor = self.floor_now.load(Ordering::Relaxed);
+        let lowest = EMPTY - self.capacity.load(Ordering::Relaxed);
         let earned_in = |balance: u64| {
             let missing = (floor + u64::from(cost)).saturating_sub(balance);
             missing.saturating_mul(SECOND) / earning
@@ -371,7 +372,11 @@ impl Budget {
             if wait > longest {
                 return None;
             }
+            // No more than it could hold: who made many requests and makes few now could not pay it back.
             let left = seen.checked_sub(u64::from(cost))?;
+            if left < lowest {
+                return None;
+            }
             match self.balance.0.compare_exchange_weak(
                 seen,
                 left,
@@ -489,8 +494,8 @@ impl Budget {
             .compare_exchange(last, moved, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
         {
-            let capacity = self.capacity.load(Ordering::Relaxed);
-            self.deposit(u64::try_from(gained).unwrap_or(u64::MAX).min(capacity));
+            // More than all that can be lent is too much to be added; the capacity is seen to there.
+            self.deposit(u64::try_from(gained).unwrap_or(u64::MAX).min(2 * EMPTY));
         }
     }
 }

@@ -5,7 +5,8 @@
 //! rule 7). The gate tells the two apart and acts on what it finds:
 //!
 //! - **Open**: everything goes. While attempts fail but those that succeed are as fast as ever, the
-//!   failures do not depend on load, and [`Gate::ratio`] widens the budget to what hides them.
+//!   failures do not depend on load, and [`Gate::ratio`] widens the budget to what hides them. Failures
+//!   that come at once may come of a queue too short to be seen: it is tried whether more retries help.
 //! - **Limited**: more fails than usual, and successes are slow or attempts time out: there is a
 //!   queue, and more attempts get less done. All attempts together are held to a multiple of the
 //!   demand. It shrinks by what fails, grows by steps while nothing does and successes are fast, and
@@ -18,9 +19,11 @@
 //!
 //! Many processes call one destination without knowing of each other, so what a process does is
 //! measured in its own demand: a crowd of ten thousand that each ask once in ten seconds probes and
-//! drains in proportion to what it usually asks for. One process cannot find out whether more
-//! attempts would succeed by making more of them (it would only take the others' share), which is why
-//! the time that successes take is the sign of overload here, and not their number.
+//! drains in proportion to what it usually asks for. The first sign of overload is the time that successes
+//! take, and not their number: one process that makes more attempts takes the others' share.
+//!
+//! A default must not get less done than no retries. So requests that have made no attempt are held back only
+//! where most would fail, and make one attempt in any case.
 //!
 //! A process that asks seldom sees too little to find out anything by degrees. It takes one success
 //! that was far slower than usual for overload as soon as anything fails, and lets what was parked go
@@ -146,6 +149,9 @@ const HOPELESS: f64 = 0.6;
 const WIDEST: f64 = 1.5;
 const MARGIN: f64 = 1.25;
 const SECOND: f64 = 1e9;
+/// A destination that has answered one of so many requests still answers: where four of five are refused, thirty in
+/// a row are by chance once in eight hundred times.
+const FEW: f64 = 30.0;
 
 /// An open gate to which requests and fast successes make no difference for a while, except that it has to
 /// know of them afterwards.
@@ -310,10 +316,7 @@ impl Gate {
     /// load; 0 otherwise. Where failures come at once, it is found by trying.
     #[must_use]
     pub fn ratio(&self, now: Instant) -> f64 {
-        let bound = self
-            .overload
-            .is_some_and(|seen| now < seen.saturating_add(BOUND));
-        if !self.is_open() || bound || self.at_once.is_above(HOPELESS) {
+        if !self.is_open() || self.is_bound(now) || self.at_once.is_above(HOPELESS) {
             return 0.0;
         }
         match self.evidence.is_served(self.recent, &self.usual) {
@@ -322,22 +325,29 @@ impl Gate {
         }
     }
 
+    /// Whether overload was seen a short time ago.
+    fn is_bound(&self, now: Instant) -> bool {
+        self.overload
+            .is_some_and(|seen| now < seen.saturating_add(BOUND))
+    }
+
     /// What it has found out, for the budget of the destination.
     pub fn lesson(&mut self, now: Instant) -> Lesson {
-        let requests = self.demand.least(now);
         Lesson {
             ratio: self.ratio(now),
-            requests,
+            requests: self.demand.least(now),
             suspicious: !self.evidence.is_served(self.recent, &self.usual),
             lossy: self.is_open() && self.evidence.is_lossy(),
             // Who has made few requests cannot tell whether it is one of very many.
-            waived: self.is_closed() && requests > 0.0,
+            waived: self.is_closed() && self.demand.is_known(now),
         }
     }
 
-    /// Whether something succeeded in the last so many nanoseconds.
-    pub(crate) fn has_answered_within(&self, now: Instant, nanos: u64) -> bool {
-        let then = now.as_nanos().saturating_sub(nanos);
+    /// Whether something succeeded in the last so many nanoseconds, and among the last few requests: what was
+    /// answered before is no sign that anybody still is.
+    pub(crate) fn has_answered_within(&mut self, now: Instant, nanos: u64) -> bool {
+        let few = FEW / self.demand.usual(now).max(1e-9) * SECOND;
+        let then = now.as_nanos().saturating_sub(nanos.min(few as u64));
         self.run.has_answered_since(Instant::from_nanos(then))
     }
 
@@ -519,11 +529,13 @@ impl Gate {
         let ended = if lost { Ended::Failed } else { ended };
         let harmless = ended == Ended::Failed;
         if harmless {
-            self.evidence.on_failure(now.nanos_since(pass.started));
+            let took = now.nanos_since(pass.started);
+            self.evidence.on_failure(took, self.recent, &self.usual);
         }
         self.at_once.add(harmless);
         if self.is_open() {
-            self.widening.on_failure(now, self.highest_ratio(), random);
+            let (needed, bound) = (self.highest_ratio(), self.is_bound(now));
+            self.widening.on_failure(now, needed, bound, random);
         }
         let overloaded = ended != Ended::Failed;
         if let State::Closed(closed) = &mut self.state {

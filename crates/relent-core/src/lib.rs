@@ -52,6 +52,8 @@ mod fast_path;
 mod form;
 mod gate;
 mod grpc;
+#[cfg(all(test, not(loom)))]
+mod harm_tests;
 mod hedge;
 mod hint;
 mod histogram;

@@ -460,6 +460,12 @@ impl Outbound {
         let mut pass = None;
         if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
             pass = gate.admit(now, caller(asking));
+            let is_late = || last_chance(gate, asking).is_some_and(|at| at <= now);
+            if pass.is_none() && gate.is_closed() && is_late() {
+                // It comes too late for another one, since it was held or queued before.
+                gate.forget(&caller(asking));
+                pass = Some(Pass::new(now, false));
+            }
             if pass.is_none() {
                 self.line.park(asking);
                 return None;
@@ -475,7 +481,7 @@ impl Outbound {
             return Some(later(cooled));
         }
         match self.line.holding(asking.id)? {
-            Holding::Gate if now >= self.until(asking) => Some(Answer::Stop(Stop {
+            Holding::Gate if now >= self.parked_until(asking).0 => Some(Answer::Stop(Stop {
                 reason: StopReason::Gate,
                 retry_at: None,
             })),
@@ -507,8 +513,10 @@ impl Outbound {
                 // The more wait, the less often each of them looks after itself.
                 let each = FALLBACK_EACH.saturating_mul(self.line.len() as u64);
                 let fallback = later_by(now, FALLBACK.saturating_add(each));
-                let last = self.last_chance(asking).filter(|last| *last > now);
-                let own = self.until(asking).min(last.unwrap_or(Instant::MAX));
+                let (until, last) = self.parked_until(asking);
+                let own = last
+                    .filter(|last| *last > now)
+                    .map_or(until, |last| until.min(last));
                 (
                     own,
                     if self.wakes_all {
@@ -619,19 +627,17 @@ impl Outbound {
 
     /// Whether what a failure says to all is not true of all: the destination has answered others within the
     /// time for which it asks everybody to stay away.
-    pub(crate) fn contradicts(&self, now: Instant, failure: &Failure) -> bool {
-        let gate = self.gate.as_ref().filter(|gate| !gate.is_closed());
+    pub(crate) fn contradicts(&mut self, now: Instant, failure: &Failure) -> bool {
+        let gate = self.gate.as_mut().filter(|gate| !gate.is_closed());
         let said = gate.zip(failure.hint.delay_nanos());
         said.is_some_and(|(gate, delay)| gate.has_answered_within(now, delay))
     }
 
-    /// When a parked request that has made no attempt looks whether it makes one whatever the gate says.
-    fn last_chance(&self, asking: &Asking) -> Option<Instant> {
-        let until = self.until(asking).min(asking.answer_by);
-        let time = until.nanos_since(asking.since);
-        asking
-            .fresh
-            .then(|| later_by(asking.since, time - time / LAST_PART))
+    /// Until when it may be parked, and when it has its last chance.
+    fn parked_until(&self, asking: &Asking) -> (Instant, Option<Instant>) {
+        let gate = self.gate.as_ref();
+        let until = gate.map_or(asking.since, |gate| patience_ends(gate, asking));
+        (until, gate.and_then(|gate| last_chance(gate, asking)))
     }
 
     /// The last chance of a parked request, if this is the time for it and the gate is closed: no retries
@@ -642,8 +648,8 @@ impl Outbound {
         asking: &Asking,
         cooldown: &Cooldown,
     ) -> Option<Permit> {
-        let closed = self.gate.as_ref().is_some_and(Gate::is_closed);
-        let at = self.last_chance(asking).filter(|_| closed)?;
+        let gate = self.gate.as_ref().filter(|gate| gate.is_closed())?;
+        let at = last_chance(gate, asking)?;
         let parked = self.line.holding(asking.id) == Some(Holding::Gate);
         let in_time = at <= now && !is_overdue(at, now);
         let rate = self.rate.as_mut();
@@ -850,18 +856,25 @@ impl Outbound {
             gate.forget(&caller(&asking));
         }
     }
-
-    /// Until when the gate may park it.
-    fn until(&self, asking: &Asking) -> Instant {
-        let patience = self.gate.as_ref().map(|gate| gate.config().patience);
-        let patience = asking.since.saturating_add(patience.unwrap_or_default());
-        asking.last_start.min(patience)
-    }
 }
 
 /// A parked request that has made no attempt makes one when this part of its time is left, one in so many: enough
 /// to be answered, and late enough for most outages to be over.
 const LAST_PART: u64 = 4;
+/// Until when a gate may park it.
+fn patience_ends(gate: &Gate, asking: &Asking) -> Instant {
+    let patience = asking.since.saturating_add(gate.config().patience);
+    asking.last_start.min(patience)
+}
+
+/// When a parked request that has made no attempt looks whether it makes one whatever the gate says.
+fn last_chance(gate: &Gate, asking: &Asking) -> Option<Instant> {
+    let until = patience_ends(gate, asking).min(asking.answer_by);
+    let time = until.nanos_since(asking.since);
+    let last = later_by(asking.since, time - time / LAST_PART);
+    asking.fresh.then_some(last)
+}
+
 /// How long an offer stands, in nanoseconds: enough for a runtime that is late, and little beside what
 /// a gate or a rate lets anybody wait for.
 const OFFER: u64 = 100_000_000;

@@ -30,7 +30,7 @@ static PATIENT: Policy = Policy::builder(Backoff::exponential(Duration::from_sec
 impl Policy {
     /// The preset `standard`, the default for clients that share a destination: 8 attempts (full
     /// jitter from 100 ms, ceiling 20 s, about six seconds of waits), hints as a floor, a budget of
-    /// 10 % with a reserve of 10, and a gate. The last two act where they are shared: see
+    /// 10 % with a reserve of 10 that is waited for when it is empty, and a gate. The last two act where they are shared: see
     /// [`Policy::new_budget`] and [`Policy::new_gate`].
     pub const STANDARD: &'static Self = &STANDARD;
 

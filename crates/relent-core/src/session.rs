@@ -26,6 +26,8 @@ const WAITING: u8 = 64;
 const HEDGING: u8 = 128;
 /// A wait was cut so that one last attempt fits before a time limit.
 const LAST_WAIT_CUT: u8 = 32;
+/// It waits for a token that is lent to it, and not yet in the budget.
+const LENT: u8 = 16;
 
 /// No rule has matched yet.
 const NO_RULE: u8 = u8::MAX;
@@ -80,7 +82,7 @@ pub struct Session {
     /// The rule of the last failure.
     rule: u8,
     /// Causes that are retried once and have been (bits of [`once_bit`]), [`WAITING`], [`HEDGING`]
-    /// and [`LAST_WAIT_CUT`]. In one byte, which keeps a session at 64.
+    /// [`LAST_WAIT_CUT`] and [`LENT`]. In one byte, which keeps a session at 64.
     marks: u8,
     repeatable: Repeatable,
     /// Whether an attempt so far may have taken effect.
@@ -138,7 +140,7 @@ impl Session {
             // The number stays, and retries are counted all the same.
             None => self.base = self.base.saturating_sub(1),
         }
-        self.marks &= !WAITING;
+        self.marks &= !(WAITING | LENT);
         self.attempts
     }
 
@@ -161,7 +163,7 @@ impl Session {
             budget.refund(self.taken);
         }
         self.taken = Taken::NOTHING;
-        self.marks &= !WAITING;
+        self.marks &= !(WAITING | LENT);
         self.call_off_hedge(budget);
     }
 
@@ -202,7 +204,8 @@ impl Session {
         };
         let is_first = step <= 1 && !backoff.looks_at_elapsed();
         self.reset(now);
-        if is_first {
+        // What is lent goes as it is deposited, and not before.
+        if is_first || self.marks & LENT != 0 {
             return until;
         }
         match self.own_wait(policy, now, Kind::NotProcessed, rule, Own::Backoff, random) {
@@ -472,13 +475,22 @@ impl Session {
                 || failure.cause.is_answer()
                 || failure.hint.audience != Audience::Shared && hint.is_some();
             if !exempt {
-                let longest = policy
-                    .max_delay()
-                    .map_or(room, |most| room.min(nanos(most)));
+                let useful = if policy.cut_last_wait {
+                    self.latest_useful_start(policy, now)
+                        .nanos_since(now)
+                        .max(wait)
+                } else {
+                    room
+                };
+                let most = policy.max_delay().unwrap_or(policy.max_hint);
+                let longest = useful.min(nanos(most));
                 match budget.withdraw_within(now, Charge::of(kind, failure.cause), longest) {
                     Some((taken, earned_in)) => {
                         self.taken = taken;
-                        wait = wait.max(earned_in);
+                        if earned_in > wait {
+                            wait = earned_in;
+                            self.marks |= LENT;
+                        }
                     }
                     None => return stop(StopReason::Budget),
                 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
-use relent_core::{Access, Answer, Destination, Instant, Outbound, Policy, Random};
+use relent_core::{Access, Answer, Destination, Outbound, Policy, Random};
 
 use crate::stream::Stream;
 

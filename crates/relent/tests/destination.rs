@@ -150,7 +150,7 @@ async fn a_wait_that_never_ends_ends_with_the_patience_of_the_gate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_is_kept_while_parked_and_there_is_no_last_error() {
+async fn a_deadline_is_kept_by_who_is_parked_and_makes_one_attempt_late() {
     let there = Destination::new(policy());
     bring_down(&there).await;
     let hurried = policy()
@@ -159,13 +159,17 @@ async fn a_deadline_is_kept_while_parked_and_there_is_no_last_error() {
         .build()
         .unwrap();
     let began = Instant::now();
-    let gave_up = retry(&hurried, || async { Ok::<_, ()>(()) })
-        .destination(&there)
-        .await
-        .unwrap_err();
+    let gave_up = retry(&hurried, || async {
+        // When three quarters of its time are over.
+        assert_eq!(began.elapsed().as_millis(), 188);
+        std::future::pending::<Result<(), ()>>().await
+    })
+    .destination(&there)
+    .await
+    .unwrap_err();
     assert_eq!(
         (gave_up.reason(), gave_up.attempts()),
-        (StopReason::Gate, 0)
+        (StopReason::Deadline, 1)
     );
     assert!(gave_up.error().is_none());
     assert!(began.elapsed() <= SECOND / 4 + Duration::from_millis(1));

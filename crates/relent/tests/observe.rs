@@ -396,6 +396,8 @@ async fn what_holds_requests_back_is_counted_and_timed() {
     );
 
     parked.await.unwrap();
+    // What is said to all does not hold while others are answered.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let hint = Hint::after(Duration::from_secs(2));
     once(Err(Failure::throttled().hint(hint)))
         .await

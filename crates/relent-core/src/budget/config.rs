@@ -147,10 +147,10 @@ impl BudgetConfig {
             index += 1;
         }
         // With `charge_failures` a retry is granted above the floor, else down to it.
+        let floor = self.floor + self.overload_floor;
         let grants = if self.charge_failures {
-            self.capacity > self.floor
+            self.capacity > floor
         } else {
-            let floor = self.floor + self.overload_floor;
             let throttled = self.capacity >= self.throttled_cost + floor;
             let timeout = self.capacity >= self.timeout_cost_or_cost() + floor;
             self.capacity >= self.cost + floor && throttled && timeout

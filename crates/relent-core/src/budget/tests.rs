@@ -390,26 +390,26 @@ proptest! {
     }
 }
 
-/// A budget that lends, of which a gate counts five requests a second: half a token.
-fn lending() -> Budget {
-    let config = BudgetConfig {
-        reserve: 1.0,
-        timeout_cost: Some(3.0),
-        overload_floor: 8.0,
-        lend: true,
-        ..STILL
-    };
-    let budget = Budget::new(&config).unwrap();
-    budget.learn(&Lesson {
-        requests: 5.0,
-        ..Lesson::default()
-    });
-    budget
-}
+/// Of a budget that lends, a gate counts five requests a second: half a token.
+const LENDING: BudgetConfig = BudgetConfig {
+    reserve: 1.0,
+    timeout_cost: Some(3.0),
+    overload_floor: 8.0,
+    lend: true,
+    ..STILL
+};
+const FIVE_A_SECOND: Lesson = Lesson {
+    ratio: 0.0,
+    requests: 5.0,
+    suspicious: false,
+    lossy: false,
+    waived: false,
+};
 
 #[test]
 fn an_empty_budget_lends_what_requests_will_deposit_in_time() {
-    let (budget, now) = (lending(), Instant::ORIGIN);
+    let (budget, now) = (Budget::new(&LENDING).unwrap(), Instant::ORIGIN);
+    budget.learn(&FIVE_A_SECOND);
     let longest = 5_000_000_000;
     let take = || budget.withdraw_within(now, Charge::Ordinary, longest);
     assert_eq!(take().unwrap().1, 0, "there is one");
@@ -428,7 +428,8 @@ fn an_empty_budget_lends_what_requests_will_deposit_in_time() {
 
 #[test]
 fn what_is_lent_is_paid_back_before_anything_else_is_taken() {
-    let (budget, now) = (lending(), Instant::ORIGIN);
+    let (budget, now) = (Budget::new(&LENDING).unwrap(), Instant::ORIGIN);
+    budget.learn(&FIVE_A_SECOND);
     for _ in 0..3 {
         assert!(
             budget

@@ -35,10 +35,17 @@ pub(super) struct Evidence {
 
 impl Evidence {
     /// An attempt failed that took so many nanoseconds, and was neither refused as too much nor timed out, or
-    /// was lost.
-    pub(super) fn on_failure(&mut self, took: u64) {
+    /// was lost. What took longer than a success counts as much as one: a single attempt that ran for very long
+    /// says nothing of the others.
+    pub(super) fn on_failure(&mut self, took: u64, recent: f64, usual: &Usual) {
+        let success = usual.took().max(recent * SECOND);
+        let took = if success > 0.0 {
+            (took as f64).min(success)
+        } else {
+            took as f64
+        };
         self.count = (self.count + 1.0).min(MEMORY);
-        self.took += (took as f64 - self.took) / self.count;
+        self.took += (took - self.took) / self.count;
     }
 
     /// An attempt that started then timed out. Whether it is taken to be lost on the way: something has

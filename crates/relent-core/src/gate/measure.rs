@@ -14,6 +14,8 @@ pub(super) struct Demand {
     /// The rate that is kept: those who are parked make no new requests, which is no reason to let
     /// them go more slowly.
     kept: f64,
+    /// The [least](Self::least) then.
+    kept_least: f64,
 }
 
 /// The window is twelve slots of five seconds, of which the last is running.
@@ -28,6 +30,7 @@ impl Demand {
             window: Window::new(Duration::from_secs(60)),
             first: None,
             kept: 0.0,
+            kept_least: 0.0,
         }
     }
 
@@ -54,6 +57,7 @@ impl Demand {
     /// Keeps the rate of now.
     pub(super) fn keep(&mut self, now: Instant) {
         self.kept = self.rate(now);
+        self.kept_least = self.least(now);
     }
 
     /// Those who are parked came in so many nanoseconds, and are demand however long they wait.
@@ -73,6 +77,11 @@ impl Demand {
         let count = f64::from(self.counted(now));
         let least = (count - 2.0 * libm::sqrt(count)).max(0.0);
         least / self.covered(now) as f64 * 1e9
+    }
+
+    /// Whether enough requests are made, or were before anybody was parked, for their rate to be known.
+    pub(super) fn is_known(&mut self, now: Instant) -> bool {
+        self.kept_least.max(self.least(now)) > 0.0
     }
 
     fn counted(&mut self, now: Instant) -> u32 {

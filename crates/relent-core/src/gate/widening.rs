@@ -70,14 +70,22 @@ impl Widening {
         }
     }
 
-    /// Something failed; `needed` is the ratio that would hide what fails. Only this ends a step, so that it
+    /// Something failed; `needed` is the ratio that would hide what fails. While the budget is `bound`, nothing
+    /// more is made than while it is narrow, and nothing can be found out. Only this ends a step, so that it
     /// makes no difference when successes are told.
     pub(super) fn on_failure(
         &mut self,
         now: Instant,
         needed: f64,
+        bound: bool,
         random: &mut (impl Random + ?Sized),
     ) {
+        if bound && self.is_wide() {
+            self.ratio = NARROW;
+            self.is_needed = false;
+            self.narrow = Share::default();
+            self.attempts = 0;
+        }
         self.attempts = self.attempts.saturating_add(1);
         if !self.is_wide() {
             let is_needed = needed > NARROW;
@@ -88,7 +96,7 @@ impl Widening {
                 self.attempts = 0;
             }
             self.narrow.add(true);
-            if is_needed && self.attempts >= ENOUGH && now >= self.paused_until {
+            if is_needed && !bound && self.attempts >= ENOUGH && now >= self.paused_until {
                 self.ratio = FIRST;
                 self.wide = Share::default();
                 self.attempts = 0;

@@ -45,7 +45,7 @@ impl Session {
     }
 
     /// The last instant at which an attempt may start and has time to end.
-    fn latest_useful_start(&self, policy: &Policy, now: Instant) -> Instant {
+    pub(super) fn latest_useful_start(&self, policy: &Policy, now: Instant) -> Instant {
         let last_start = policy.last_start(self.started);
         let Some(deadline) = policy.deadline else {
             return last_start;

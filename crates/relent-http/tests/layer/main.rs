@@ -460,26 +460,20 @@ async fn a_host_that_is_down_parks_requests_before_their_first_attempt_and_no_ot
 }
 
 #[tokio::test]
-async fn a_request_that_is_parked_until_its_deadline_was_never_sent() {
+async fn a_request_that_is_parked_is_sent_once_before_its_deadline() {
     let policy = Policy::STANDARD.clone().into_builder().deadline(SECOND / 4);
-    // In exact time. A timer that is late by a part of a millisecond finds the deadline passed after
-    // the gate has let the request go, and then the deadline is the reason.
     let (layer, _) = layer(policy);
     let down = Mock::new([status(503)]);
     let service = layer.layer(down.clone());
-    let mut never_sent = 0;
     for _ in 0..40 {
         let before = down.calls();
         if let Err(gave_up) = service.clone().oneshot(get()).await {
             let made = down.calls() - before;
             assert_eq!(u32::try_from(made).unwrap(), gave_up.attempts());
-            if made == 0 {
-                assert_eq!(gave_up.reason(), StopReason::Gate);
-                never_sent += 1;
-            }
+            assert!(made > 0, "no retries would have sent it too");
         }
     }
-    assert!(never_sent > 20, "{never_sent}");
+    assert!(down.calls() < 60, "{}", down.calls());
 }
 
 #[tokio::test]

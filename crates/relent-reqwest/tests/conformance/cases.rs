@@ -331,15 +331,15 @@ pub fn held_back() -> Vec<Case> {
             .after(Before::Down),
         get(
             "a closed gate that stays closed",
-            [ok()],
-            0,
+            [refused()],
+            1,
             Some(StopReason::Gate),
         )
         .by(|policy| {
             policy.gate(GateConfig {
                 first_probe: hour,
                 max_probe: hour,
-                patience: MILLI * 50,
+                patience: MILLI * 400,
             })
         })
         .after(Before::Down),
@@ -422,15 +422,20 @@ pub fn deadlines() -> Vec<Case> {
             let policy = policy.jitter(Jitter::None).deadline(MILLI * 20_000);
             policy.backoff(Backoff::constant(MILLI * 30_000))
         }),
-        get("while it is parked", [ok()], 0, Some(StopReason::Gate))
-            .by(|policy| {
-                short(policy).gate(GateConfig {
-                    first_probe: MILLI * 60_000,
-                    max_probe: MILLI * 60_000,
-                    ..GateConfig::DEFAULT
-                })
+        get(
+            "late, after it was parked",
+            [silence()],
+            1,
+            Some(StopReason::Deadline),
+        )
+        .by(|policy| {
+            short(policy).gate(GateConfig {
+                first_probe: MILLI * 60_000,
+                max_probe: MILLI * 60_000,
+                ..GateConfig::DEFAULT
             })
-            .after(Before::Down),
+        })
+        .after(Before::Down),
         get(
             "while a refusal is read",
             [refusal_without_end(), silence()],
