@@ -216,7 +216,8 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
     let spare = (size.capacity - service.rate).max(0.05 * size.capacity);
     let processes = f64::from(service.processes);
     let reserve = libm::floor((spare / processes).clamp(1.0, 10.0));
-    let per_second = (0.01 * size.capacity / processes).clamp(0.001, 0.1);
+    // Most of it is for failures that do not come of load, as in `standard`.
+    let overload_floor = libm::floor(0.8 * reserve);
     let why = match needed > RATIO {
         true => format!(
             "Of the attempts {} % fail whatever the load: hiding them takes {} % more, and a fifth of that for \
@@ -233,15 +234,16 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
         text,
         &format!(
             "{why} {paid} Reserves of {} processes add up: at most 10 for each, and all together no more than what is left \
-             of the capacity in a second; what time brings is at most a hundredth of the capacity.",
+             of the capacity in a second. Most of them are for failures that do not come of load, time brings none, a \
+             timeout costs three, and an empty budget is waited for, all as in `standard`.",
             service.processes
         ),
     );
     let _ = writeln!(
         text,
-        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = {}",
-        figure(ratio),
-        figure(per_second)
+        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = 0\ntimeout_cost = 3\noverload_floor = {overload_floor}\nlend = \
+         true",
+        figure(ratio)
     );
 }
 
@@ -398,7 +400,7 @@ mod tests {
         let policy = read(&advise(&service, &latency).policy).policy;
         let budget = policy.budget().unwrap();
         assert_eq!(budget.reserve, 1.0);
-        assert!(budget.per_second <= 0.002);
+        assert_eq!((budget.per_second, budget.overload_floor), (0.0, 0.0));
         assert_eq!(policy.gate().unwrap().max_probe.as_secs_f64(), 30.0);
     }
 
