@@ -23,7 +23,8 @@
 //! take, and not their number: one process that makes more attempts takes the others' share.
 //!
 //! A default must not get less done than no retries. So requests that have made no attempt are held back only
-//! where most would fail, and make one attempt in any case.
+//! where most would fail. Who is parked by a closed gate without an attempt makes one before its time is over,
+//! unless a cooldown or the request rate holds it then.
 //!
 //! A process that asks seldom sees too little to find out anything by degrees. It takes one success
 //! that was far slower than usual for overload as soon as anything fails, and lets what was parked go

@@ -47,7 +47,7 @@ pub struct BudgetConfig {
     pub overload_floor: f64,
     /// Whether an empty budget lends what requests will deposit within the policy's `max_delay`: the retry
     /// waits for that long. For a budget with a [`Gate`](crate::Gate), which counts the requests; without
-    /// one it lends nothing.
+    /// one it lends nothing, and neither does one that [charges failures](Self::charge_failures).
     pub lend: bool,
     /// The cost of the last retry comes back when it succeeds (AWS).
     pub refund_on_success: bool,

@@ -38,11 +38,9 @@ impl Evidence {
     /// was lost. What took longer than a success counts as much as one: a single attempt that ran for very long
     /// says nothing of the others.
     pub(super) fn on_failure(&mut self, took: u64, recent: f64, usual: &Usual) {
-        let success = usual.took().max(recent * SECOND);
-        let took = if success > 0.0 {
-            (took as f64).min(success)
-        } else {
-            took as f64
+        let took = match success_takes(recent, usual) {
+            success if success > 0.0 => (took as f64).min(success),
+            _ => took as f64,
         };
         self.count = (self.count + 1.0).min(MEMORY);
         self.took += (took - self.took) / self.count;
@@ -79,8 +77,13 @@ impl Evidence {
     /// Whether failures take about as long as successes: then they were worked on. Not known while no success
     /// is.
     pub(super) fn is_served(&self, recent: f64, usual: &Usual) -> bool {
-        let success = usual.took().max(recent * SECOND);
+        let success = success_takes(recent, usual);
         let few = (SERVED_MANY - SERVED_ONE) / self.count.max(1.0);
         success > 0.0 && self.took >= (SERVED_MANY - few) * success
     }
+}
+
+/// Nanoseconds that a success takes, lately or usually, whichever is longer; 0 if none is known.
+fn success_takes(recent: f64, usual: &Usual) -> f64 {
+    usual.took().max(recent * SECOND)
 }

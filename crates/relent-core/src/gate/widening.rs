@@ -62,6 +62,14 @@ impl Widening {
         self.ratio > NARROW
     }
 
+    /// What fails while it is narrow is counted anew.
+    fn narrow_again(&mut self) {
+        self.ratio = NARROW;
+        self.is_needed = false;
+        self.narrow = Share::default();
+        self.attempts = 0;
+    }
+
     pub(super) fn on_successes(&mut self, count: u32) {
         self.attempts = self.attempts.saturating_add(count);
         match self.is_wide() {
@@ -81,10 +89,7 @@ impl Widening {
         random: &mut (impl Random + ?Sized),
     ) {
         if bound && self.is_wide() {
-            self.ratio = NARROW;
-            self.is_needed = false;
-            self.narrow = Share::default();
-            self.attempts = 0;
+            self.narrow_again();
         }
         self.attempts = self.attempts.saturating_add(1);
         if !self.is_wide() {
@@ -109,9 +114,7 @@ impl Widening {
         }
         self.attempts = 0;
         if self.wide.is_above_share(&self.narrow, RISE) {
-            self.ratio = NARROW;
-            self.is_needed = false;
-            self.narrow = Share::default();
+            self.narrow_again();
             let pause = (self.pause / 2).saturating_add(up_to(self.pause, random));
             self.paused_until = Instant::from_nanos(now.as_nanos().saturating_add(pause));
             self.pause = self.pause.saturating_mul(2).min(LONGEST_PAUSE);
