@@ -48,7 +48,7 @@ macro_rules! presets {
     };
 }
 
-// Ours first, then the documents that Relent reproduces, then other systems.
+// Ours first, then the documents that Relent reproduces, other systems, and schedules of notifications.
 presets!(
     "standard",
     "patient",
@@ -66,6 +66,16 @@ presets!(
     "envoy",
     "finagle",
     "tcp",
+    "wechat-pay",
+    "wechat-pay-v2",
+    "alipay",
+    "standard-webhooks",
+    "svix",
+    "stripe-like",
+    "circle-cpn",
+    "juspay-upi",
+    "nmi",
+    "sns",
 );
 
 /// The names of all presets: Relent's own first.

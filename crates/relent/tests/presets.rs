@@ -697,6 +697,123 @@ fn tcp_waits() {
     );
 }
 
+/// R4.3: what providers publish of how they repeat a notification, without jitter, and the total.
+#[test]
+fn notifications_are_repeated_as_published() {
+    const S: f64 = 1e3;
+    const M: f64 = 60.0 * S;
+    const H: f64 = 60.0 * M;
+    let published: [(&str, &[f64], f64); 6] = [
+        (
+            "wechat-pay",
+            &[
+                15.0 * S,
+                15.0 * S,
+                30.0 * S,
+                3.0 * M,
+                10.0 * M,
+                20.0 * M,
+                30.0 * M,
+                30.0 * M,
+                30.0 * M,
+                60.0 * M,
+                3.0 * H,
+                3.0 * H,
+                3.0 * H,
+                6.0 * H,
+                6.0 * H,
+            ],
+            24.0 * H + 4.0 * M,
+        ),
+        (
+            "wechat-pay-v2",
+            &[
+                15.0, 15.0, 30.0, 180.0, 1800.0, 1800.0, 1800.0, 1800.0, 3600.0,
+            ]
+            .map(|s| s * S),
+            3.0 * H + 4.0 * M,
+        ),
+        (
+            "alipay",
+            &[4.0, 10.0, 10.0, 60.0, 120.0, 360.0, 900.0].map(|m| m * M),
+            24.0 * H + 24.0 * M,
+        ),
+        (
+            "circle-cpn",
+            &[
+                1.0, 10.0, 30.0, 60.0, 900.0, 3600.0, 10800.0, 18000.0, 21600.0, 36000.0, 39600.0,
+            ]
+            .map(|s| s * S),
+            36.0 * H + 16.0 * M + 41.0 * S,
+        ),
+        (
+            "juspay-upi",
+            &[
+                1.0, 5.0, 5.0, 10.0, 10.0, 10.0, 10.0, 10.0, 60.0, 60.0, 60.0, 60.0, 60.0, 360.0,
+                360.0, 360.0,
+            ]
+            .map(|m| m * M),
+            24.0 * H + M,
+        ),
+        ("sns", &[20.0 * S; 3], M),
+    ];
+    for (name, delays, total) in published {
+        let policy = load(name);
+        pinned(&policy, status(503), [delays; 3]);
+        assert_eq!(delays.iter().sum::<f64>(), total, "{name}");
+    }
+    let nmi = waits(&load("nmi"), status(503), 0.5);
+    assert_eq!((nmi.len(), nmi[0], nmi[19]), (20, 15.0 * S, 24.0 * H));
+    assert_eq!(
+        nmi.iter().sum::<f64>(),
+        58.0 * H + 53.0 * M + 15.0 * S,
+        "about the three days that NMI names"
+    );
+    for (name, retries, total, spread) in [
+        ("standard-webhooks", 9, 75.0 * H + 35.0 * M + 5.0 * S, 0.1),
+        ("svix", 7, 27.0 * H + 35.0 * M + 5.0 * S, 0.2),
+    ] {
+        let policy = load(name);
+        for (draw, factor) in [(0.0, 1.0 - spread), (0.5, 1.0), (1.0, 1.0 + spread)] {
+            let waits = waits(&policy, status(503), draw);
+            let sum = waits.iter().sum::<f64>();
+            assert_eq!(waits.len(), retries, "{name}");
+            assert!((sum - total * factor).abs() < 1.0, "{name}: {sum}");
+        }
+    }
+}
+
+/// R4.3: whatever is no acknowledgement is repeated: also a redirect, and an answer that blames the request.
+#[test]
+fn a_notification_is_repeated_until_it_is_acknowledged() {
+    for (name, gone) in [
+        ("wechat-pay", true),
+        ("wechat-pay-v2", true),
+        ("alipay", true),
+        ("circle-cpn", true),
+        ("juspay-upi", true),
+        ("nmi", true),
+        ("standard-webhooks", false),
+        ("svix", false),
+        ("stripe-like", false),
+    ] {
+        let policy = load(name);
+        retried_statuses(&policy, |code| code >= 300 && (gone || code != 410));
+        assert!(retries(&policy, timeout(), true), "{name}");
+    }
+    retried_statuses(&load("sns"), |code| code >= 500 || code == 429);
+}
+
+/// Up to three days, 1 min doubling to 12 h.
+#[test]
+fn stripe_like_lasts_three_days() {
+    let policy = load("stripe-like");
+    assert_eq!(policy.max_elapsed(), Some(Duration::from_secs(72 * 3600)));
+    let longest = waits(&policy, status(500), 1.0);
+    assert_eq!(longest[..3], [60e3, 120e3, 240e3]);
+    assert_eq!(longest[10], 12.0 * 3600e3);
+}
+
 /// Code that takes an iterator of durations must not find an empty one because a preset lists the
 /// statuses that it retries.
 #[test]
