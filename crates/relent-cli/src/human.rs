@@ -31,8 +31,22 @@ fn two(seconds: u64, large: u64, large_name: &str, small: u64, small_name: &str)
     }
 }
 
-/// A duration for a table: exact to the microsecond below a second, else to the millisecond.
+/// A duration for a table: exact to the microsecond below a second, else to the millisecond; whole seconds
+/// beyond a minute in hours, minutes and seconds, `24h 4m`.
 pub(crate) fn tabular(duration: Duration) -> String {
+    if duration >= Duration::from_secs(60) && duration.subsec_nanos() == 0 {
+        let seconds = duration.as_secs();
+        let parts = [
+            (seconds / 3600, "h"),
+            (seconds / 60 % 60, "m"),
+            (seconds % 60, "s"),
+        ];
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        return parts
+            .map(|(count, unit)| format!("{count}{unit}"))
+            .collect::<Vec<_>>()
+            .join(" ");
+    }
     let unit = if duration < Duration::from_secs(1) {
         1_000
     } else {
@@ -77,6 +91,9 @@ mod tests {
             (300, "300ns"),
             (51_200, "51us"),
             (1_687_500_000, "1.688s"),
+            (60_000_000_000, "1m"),
+            (86_640_000_000_000, "24h 4m"),
+            (3_601_000_000_000, "1h 1s"),
             (500_000_000, "500ms"),
             (123_456_789, "123.457ms"),
         ] {
