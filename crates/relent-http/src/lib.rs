@@ -28,6 +28,7 @@
 //!   conventions for HTTP, and the [events](https://docs.rs/relent/latest/relent/observe) of waits
 //!   and give-ups.
 //! - `metrics`: the counters of `relent`, with a name for the destination if it is given one.
+//! - `webhook`: the module `webhook`, signatures of webhooks by the specification Standard Webhooks.
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.7": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
@@ -79,6 +80,8 @@ mod server_clock;
 mod status;
 #[cfg(feature = "attempt")]
 mod unchanged;
+#[cfg(feature = "webhook")]
+pub mod webhook;
 
 pub use caller::CallerFacts;
 pub use classify::{classify, classify_listed};

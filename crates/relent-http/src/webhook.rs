@@ -1,0 +1,317 @@
+//! Signatures of webhooks: [Standard Webhooks 1.0.0][spec].
+//!
+//! A sender signs each attempt to deliver a message: its identifier, the time of the attempt and the body. The
+//! identifier is the same for every attempt, so that the receiver can drop what it has already done. The
+//! signature keeps whoever does not know the key from sending messages, and the time keeps a message that was
+//! overheard from being sent again later.
+//!
+//! ```
+//! use std::time::{Duration, SystemTime};
+//! use http::HeaderMap;
+//! use relent_http::webhook::{Signer, SigningKey, Verifier, VerifyingKey};
+//!
+//! let body = br#"{"type":"payment.settled","data":{"order":17}}"#;
+//! let now = SystemTime::now();
+//!
+//! // The sender, once for each attempt.
+//! let key: SigningKey = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse()?;
+//! let mut headers = HeaderMap::new();
+//! Signer::new(key).sign("msg_17", now, body, &mut headers)?;
+//!
+//! // The receiver.
+//! let key: VerifyingKey = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse()?;
+//! let verifier = Verifier::new([key]);
+//! assert_eq!(verifier.verify(&headers, body, now)?.id, "msg_17");
+//! assert!(verifier.verify(&headers, b"{}", now).is_err());
+//! assert!(verifier.verify(&headers, body, now + Duration::from_secs(301)).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Keys
+//! | written | is |
+//! |---|---|
+//! | `whsec_` and base64 of 24 to 64 bytes | a secret that both know: HMAC-SHA256, signatures `v1,…` |
+//! | `whsk_` and base64 of an Ed25519 key (the seed of 32 bytes, or seed and public key of 64) | the sender's: signatures `v1a,…` |
+//! | `whpk_` and base64 of 32 bytes | the public key of the one above, for the receiver |
+//!
+//! Keys are never shown: their `Debug` says which kind they are and nothing more.
+//!
+//! To change a key, the sender signs with the new one and the old one, and drops the old one when all
+//! receivers have the new one. A receiver is given all the keys that it believes.
+//!
+//! [spec]: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+mod keys;
+
+pub use keys::{InvalidWebhookKey, SigningKey, VerifyingKey};
+
+/// `webhook-id`: the identifier of the message, the same in all attempts to deliver it.
+pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+/// `webhook-timestamp`: when this attempt was made, in whole seconds since 1970.
+pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+/// `webhook-signature`: signatures with a space between them, one for each key.
+pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// The longest identifier of a message, in bytes.
+const LONGEST_ID: usize = 255;
+/// How many signatures of a request are looked at. A sender has two while it changes its key; a stranger could
+/// send hundreds to have them all checked.
+const MOST_SIGNATURES: usize = 16;
+
+/// Signs messages with one key or, while a key is being changed, with several.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    keys: Vec<SigningKey>,
+}
+
+impl Signer {
+    /// Signs with this key.
+    #[must_use]
+    pub fn new(key: SigningKey) -> Self {
+        Self { keys: vec![key] }
+    }
+
+    /// The same with one more signature, by the key that is being replaced.
+    #[must_use]
+    pub fn also(mut self, key: SigningKey) -> Self {
+        self.keys.push(key);
+        self
+    }
+
+    /// Puts the three fields for an attempt at `now` into `headers`, in place of any that are there.
+    ///
+    /// The body is signed as it is: what is sent has to be these bytes. A time before 1970 is written as 0, and
+    /// no receiver accepts it.
+    ///
+    /// # Errors
+    /// [`InvalidMessageId`] if the identifier is empty, longer than 255 bytes, or has anything but visible ASCII
+    /// or a full stop in it: the full stop separates what is signed.
+    pub fn sign(
+        &self,
+        id: &str,
+        now: SystemTime,
+        body: &[u8],
+        headers: &mut HeaderMap,
+    ) -> Result<(), InvalidMessageId> {
+        let written = HeaderValue::from_str(id).map_err(|_| InvalidMessageId)?;
+        if !is_message_id(id) {
+            return Err(InvalidMessageId);
+        }
+        let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let prefix = prefix(id, seconds);
+        let mut signatures = String::new();
+        for key in &self.keys {
+            if !signatures.is_empty() {
+                signatures.push(' ');
+            }
+            signatures.push_str(key.version());
+            signatures.push(',');
+            STANDARD.encode_string(key.sign(prefix.as_bytes(), body), &mut signatures);
+        }
+        headers.insert(WEBHOOK_ID, written);
+        headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(seconds));
+        // Base64, commas and spaces are fit for a field.
+        if let Ok(signatures) = HeaderValue::try_from(signatures) {
+            headers.insert(WEBHOOK_SIGNATURE, signatures);
+        }
+        Ok(())
+    }
+}
+
+/// What is signed, up to the body.
+fn prefix(id: &str, seconds: u64) -> String {
+    format!("{id}.{seconds}.")
+}
+
+fn is_message_id(id: &str) -> bool {
+    let fit = |byte: u8| byte.is_ascii_graphic() && byte != b'.';
+    (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(fit)
+}
+
+/// Tells whether a message comes from one who has the key, as it was sent, and lately.
+///
+/// # Default
+/// A message counts up to five minutes before and after the time that it names.
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    keys: Vec<VerifyingKey>,
+    tolerance: Duration,
+}
+
+/// What a message with a good signature says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Verified<'h> {
+    /// The identifier of the message: whoever has done what it says once drops the next one with this
+    /// identifier.
+    pub id: &'h str,
+    /// When the attempt was made, to the second.
+    pub at: SystemTime,
+}
+
+impl Verifier {
+    /// Believes these keys, any of them. Without a key it believes nothing.
+    #[must_use]
+    pub fn new(keys: impl IntoIterator<Item = VerifyingKey>) -> Self {
+        Self {
+            keys: keys.into_iter().collect(),
+            tolerance: Duration::from_secs(300),
+        }
+    }
+
+    /// The same with another distance between the clock here and the time of the attempt, to both sides.
+    #[must_use]
+    pub const fn tolerance(mut self, tolerance: Duration) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Verifies a message that arrived at `now`. The body is the bytes that were received: not parsed and
+    /// written anew.
+    ///
+    /// The comparison takes the same time wherever two signatures differ. At most 16 signatures are looked
+    /// at; those of unknown versions are passed over.
+    ///
+    /// # Errors
+    /// [`SignatureError`] with the reason. Answer 401 (or 400) and do nothing; the reason is meant for a log, not
+    /// for the sender.
+    pub fn verify<'h>(
+        &self,
+        headers: &'h HeaderMap,
+        body: &[u8],
+        now: SystemTime,
+    ) -> Result<Verified<'h>, SignatureError> {
+        let id = one(headers, &WEBHOOK_ID)?;
+        if !is_message_id(id) {
+            return Err(SignatureError::Malformed(WEBHOOK_ID));
+        }
+        let written = one(headers, &WEBHOOK_TIMESTAMP)?;
+        // What is signed is the number: leading zeros and signs would be another text for the same time.
+        let seconds: u64 = written
+            .parse()
+            .ok()
+            .filter(|seconds: &u64| seconds.to_string() == written)
+            .ok_or(SignatureError::Malformed(WEBHOOK_TIMESTAMP))?;
+        let at = UNIX_EPOCH
+            .checked_add(Duration::from_secs(seconds))
+            .ok_or(SignatureError::Malformed(WEBHOOK_TIMESTAMP))?;
+        if !headers.contains_key(WEBHOOK_SIGNATURE) {
+            return Err(SignatureError::Missing(WEBHOOK_SIGNATURE));
+        }
+        let prefix = prefix(id, seconds);
+        let found = headers
+            .get_all(WEBHOOK_SIGNATURE)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(' '))
+            .filter_map(|signature| signature.split_once(','))
+            .take(MOST_SIGNATURES)
+            .filter_map(|(version, text)| Some((version, STANDARD.decode(text).ok()?)))
+            .any(|(version, signature)| {
+                let mut keys = self.keys.iter().filter(|key| key.version() == version);
+                keys.any(|key| key.verifies(prefix.as_bytes(), body, &signature))
+            });
+        if !found {
+            return Err(SignatureError::NoMatch);
+        }
+        // After the signature, so that only whoever has the key learns what time it is here.
+        let distance = now
+            .duration_since(at)
+            .unwrap_or_else(|earlier| earlier.duration());
+        if distance > self.tolerance {
+            return Err(SignatureError::OutOfTime { at, now });
+        }
+        Ok(Verified { id, at })
+    }
+}
+
+/// The value of a field that stands there once.
+fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<&'h str, SignatureError> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Err(SignatureError::Missing(name.clone())),
+        (Some(value), None) => value
+            .to_str()
+            .map_err(|_| SignatureError::Malformed(name.clone())),
+        _ => Err(SignatureError::Malformed(name.clone())),
+    }
+}
+
+/// An identifier that no message can have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InvalidMessageId;
+
+impl fmt::Display for InvalidMessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the identifier of a message has 1 to {LONGEST_ID} visible ASCII characters and no full stop, \
+             such as msg_2KWPBgLlAfxdpx2AI54pPJ85f4W"
+        )
+    }
+}
+
+impl std::error::Error for InvalidMessageId {}
+
+/// Why a message is not believed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SignatureError {
+    /// A field is not there.
+    Missing(HeaderName),
+    /// A field stands there twice, or is not written as it has to be.
+    Malformed(HeaderName),
+    /// No signature is one of a known key over this body: another key, another body, or another time.
+    NoMatch,
+    /// The signature is good, but the attempt was made too long ago or lies in the future: a message that was sent
+    /// again by somebody who overheard it, or clocks that differ.
+    OutOfTime {
+        /// When the attempt was made, by its sender's clock.
+        at: SystemTime,
+        /// The time here.
+        now: SystemTime,
+    },
+}
+
+impl fmt::Display for SignatureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(name) => write!(
+                f,
+                "the field {name} is missing: a message has {WEBHOOK_ID}, {WEBHOOK_TIMESTAMP} and {WEBHOOK_SIGNATURE}"
+            ),
+            Self::Malformed(name) => write!(
+                f,
+                "the field {name} is malformed or there twice: an identifier is visible ASCII without a full stop, \
+                 and a time whole seconds since 1970"
+            ),
+            Self::NoMatch => f.write_str(
+                "no signature matches: check that both sides have the same key, and that the body is verified as it \
+                 was received, byte by byte",
+            ),
+            Self::OutOfTime { at, now } => {
+                let (distance, side) = match now.duration_since(*at) {
+                    Ok(behind) => (behind, "behind"),
+                    Err(ahead) => (ahead.duration(), "ahead of"),
+                };
+                write!(
+                    f,
+                    "the message was signed {} s {side} the clock here: it was sent again by a stranger, or the \
+                     clocks differ",
+                    distance.as_secs()
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for SignatureError {}
+
+#[cfg(test)]
+mod tests;
