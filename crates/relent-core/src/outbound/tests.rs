@@ -13,6 +13,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::backoff::Backoff;
+use crate::decision::{Stop, StopReason};
 use crate::gate::GateConfig;
 use crate::hint::{Audience, Hint};
 use crate::random::Draw;

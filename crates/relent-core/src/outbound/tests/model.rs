@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use proptest::prelude::*;
 
+use super::super::release::OFFER;
 use super::super::*;
 use super::rate;
 use crate::backoff::Backoff;

@@ -1,0 +1,238 @@
+//! Who asks to make an attempt, and what is said to it.
+
+use core::time::Duration;
+
+use super::last_chance::last_chance;
+use super::{Outbound, Permit, caller};
+use crate::cooldown::Cooldown;
+use crate::decision::{Stop, StopReason};
+use crate::gate::Pass;
+use crate::random::Random;
+use crate::time::Instant;
+
+/// Who asks to make an attempt.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Asking {
+    /// Tells the requests of one destination apart; the driver's choice.
+    pub id: u64,
+    /// When the request was made.
+    pub since: Instant,
+    /// No attempt may start later than this; [`Instant::MAX`] for no limit.
+    pub last_start: Instant,
+    /// Nobody waits for an answer later than this; [`Instant::MAX`] for no limit.
+    pub answer_by: Instant,
+    /// The longest wait for a slot that the caller accepts: the policy's `max_hint`.
+    pub longest: Duration,
+    /// The share of a cooldown's length by which the caller is spread behind it: the policy's
+    /// `hint_spread`.
+    pub spread: f64,
+    /// Whether the request has made no attempt yet.
+    pub fresh: bool,
+    /// Whether only the request rate applies to it: for a policy whose retries are off (design rule
+    /// 14), which turns off what comes with retries.
+    pub paced_only: bool,
+}
+
+/// What is said to somebody who asks.
+#[derive(Debug)]
+pub enum Answer {
+    /// Make the attempt.
+    Start(Permit),
+    /// Ask again when woken, and at this instant at the latest; and what holds the caller back.
+    Wait(Instant, Holding),
+    /// Give up. The caller has left the line.
+    Stop(Stop),
+    /// Its [`last_start`](Asking::last_start) has passed while it waited. It has left the line.
+    TooLate,
+}
+
+/// What holds somebody back who waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Holding {
+    /// The destination has asked everybody to stay away for a while.
+    Cooldown,
+    /// The request rate has no slot yet.
+    RequestRate,
+    /// The gate has parked the request.
+    Gate,
+}
+
+impl Holding {
+    /// As metrics and traces call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cooldown => "cooldown",
+            Self::RequestRate => "request_rate",
+            Self::Gate => "gate",
+        }
+    }
+}
+
+impl Outbound {
+    /// May this caller, who does not wait yet, start an attempt now? Whoever is told to wait [asks
+    /// again](Self::ask_again) when it is woken, and at the instant that it is told.
+    #[inline]
+    pub fn ask(
+        &mut self,
+        now: Instant,
+        asking: &Asking,
+        cooldown: &Cooldown,
+        random: &mut impl Random,
+    ) -> Answer {
+        self.settle(now, cooldown, random);
+        let answer = match self.arrive(now, asking, cooldown, random) {
+            Some(answer) => answer,
+            None => {
+                self.due = self.next(now, cooldown);
+                if self.due.is_some_and(|due| due <= now) {
+                    // It joins the line, and need not wait there.
+                    return self.ask_again(now, asking, cooldown, random);
+                }
+                self.wait(now, asking)
+            }
+        };
+        if !self.line.is_empty() {
+            self.appoint(now);
+        }
+        answer
+    }
+
+    /// May this caller, who was told to wait, start its attempt now?
+    pub fn ask_again(
+        &mut self,
+        now: Instant,
+        asking: &Asking,
+        cooldown: &Cooldown,
+        random: &mut impl Random,
+    ) -> Answer {
+        self.settle(now, cooldown, random);
+        if let Some(mut permit) = self.line.take_offer(asking.id) {
+            if now > asking.last_start {
+                self.cancel(now, permit, cooldown, random);
+                return Answer::TooLate;
+            }
+            if !asking.paced_only && cooldown.is_running(now) {
+                // It has begun since the offer.
+                self.cancel(now, permit, cooldown, random);
+                return self.ask(now, asking, cooldown, random);
+            }
+            permit.restart(now);
+            if self.line.is_empty() {
+                self.due = None;
+            }
+            self.appoint(now);
+            return Answer::Start(permit);
+        }
+        if !self.line.waits(asking.id) {
+            // It has lost its offer.
+            self.line.remove(asking.id);
+            if self.line.is_empty() {
+                self.due = None;
+            }
+            return self.ask(now, asking, cooldown, random);
+        }
+        if let Some(answer) = self.gives_up(now, asking, cooldown) {
+            // What it leaves may be somebody else's now.
+            self.remove(asking.id);
+            self.changed(now, cooldown, random);
+            return answer;
+        }
+        if let Some(permit) = self.take_last_chance(now, asking, cooldown) {
+            self.changed(now, cooldown, random);
+            return Answer::Start(permit);
+        }
+        let answer = self.wait(now, asking);
+        self.appoint(now);
+        answer
+    }
+
+    /// Somebody comes who is not in the line; `None`: now it is.
+    #[inline]
+    fn arrive(
+        &mut self,
+        now: Instant,
+        asking: &Asking,
+        cooldown: &Cooldown,
+        random: &mut impl Random,
+    ) -> Option<Answer> {
+        if now > asking.last_start {
+            return Some(Answer::TooLate);
+        }
+        if !asking.paced_only && cooldown.is_running(now) {
+            let left = cooldown.left(now);
+            let room = asking.last_start.saturating_since(now);
+            let wait = cooldown.wait(now, room, asking.spread, random);
+            if wait > room {
+                return Some(later(now.saturating_add(left)));
+            }
+            self.line.hold(asking, now.saturating_add(wait));
+            return None;
+        }
+        if let Some(rate) = &mut self.rate {
+            let ahead = self.line.queued() as u64;
+            if ahead > 0 || rate.next_slot(now) > now {
+                if let Some(slot) = self.too_late(now, ahead, asking) {
+                    return Some(later(slot));
+                }
+                self.line.queue(asking);
+                return None;
+            }
+        }
+        let mut pass = None;
+        if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
+            pass = gate.admit(now, caller(asking));
+            let is_late = || last_chance(gate, asking).is_some_and(|at| at <= now);
+            if pass.is_none() && gate.is_closed() && is_late() {
+                // It comes too late for another one, since it was held or queued before.
+                gate.forget(&caller(asking));
+                pass = Some(Pass::new(now, false));
+            }
+            if pass.is_none() {
+                self.line.park(asking);
+                return None;
+            }
+        }
+        Some(Answer::Start(self.permit(now, pass)))
+    }
+
+    /// When a caller that lets so many others go first would have its slot, if that is too late for it.
+    pub(super) fn too_late(
+        &mut self,
+        now: Instant,
+        ahead: u64,
+        asking: &Asking,
+    ) -> Option<Instant> {
+        // A rate that was cut comes back: nobody is turned away for what may be over soon.
+        let (slot, at_best) = self.rate.as_mut()?.slot_behind(now, ahead);
+        let is_late = at_best > asking.last_start || slot.saturating_since(now) > asking.longest;
+        is_late.then_some(slot)
+    }
+
+    /// Why somebody who waits is to wait no longer.
+    fn gives_up(&mut self, now: Instant, asking: &Asking, cooldown: &Cooldown) -> Option<Answer> {
+        let cooled = now.saturating_add(cooldown.left(now));
+        if !asking.paced_only && cooled > now && cooled > asking.last_start {
+            return Some(later(cooled));
+        }
+        match self.line.holding(asking.id)? {
+            Holding::Gate if now >= self.parked_until(asking).0 => Some(Answer::Stop(Stop {
+                reason: StopReason::Gate,
+                retry_at: None,
+            })),
+            Holding::RequestRate if now > asking.last_start => {
+                Some(later(self.slot_of(now, asking.id)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// It would have to wait for longer than it may.
+const fn later(at: Instant) -> Answer {
+    Answer::Stop(Stop {
+        reason: StopReason::RetryLater,
+        retry_at: Some(at),
+    })
+}

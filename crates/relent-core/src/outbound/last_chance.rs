@@ -1,0 +1,55 @@
+//! Until when the gate may park a request, and the one attempt that is made whatever the gate says.
+
+use super::waiting::is_overdue;
+use super::{Asking, Holding, Outbound, Permit, later_by};
+use crate::cooldown::Cooldown;
+use crate::gate::{Gate, Pass};
+use crate::time::Instant;
+
+/// A parked request that has made no attempt makes one when this part of its time is left, one in so many: enough
+/// to be answered, and late enough for most outages to be over.
+const LAST_PART: u64 = 4;
+
+impl Outbound {
+    /// Until when it may be parked, and when it has its last chance.
+    pub(super) fn parked_until(&self, asking: &Asking) -> (Instant, Option<Instant>) {
+        let gate = self.gate.as_ref();
+        let until = gate.map_or(asking.since, |gate| patience_ends(gate, asking));
+        (until, gate.and_then(|gate| last_chance(gate, asking)))
+    }
+
+    /// The last chance of a parked request, if this is the time for it and the gate is closed: no retries
+    /// would have made one attempt. Where what is parked goes by and by, there is a pace.
+    pub(super) fn take_last_chance(
+        &mut self,
+        now: Instant,
+        asking: &Asking,
+        cooldown: &Cooldown,
+    ) -> Option<Permit> {
+        let gate = self.gate.as_ref().filter(|gate| gate.is_closed())?;
+        let at = last_chance(gate, asking)?;
+        let parked = self.line.holding(asking.id) == Some(Holding::Gate);
+        let in_time = at <= now && !is_overdue(at, now);
+        let rate = self.rate.as_mut();
+        let has_slot = rate.is_none_or(|rate| rate.next_slot(now) <= now);
+        if !parked || !in_time || cooldown.is_running(now) || !has_slot {
+            return None;
+        }
+        self.remove(asking.id);
+        Some(self.permit(now, Some(Pass::new(now, false))))
+    }
+}
+
+/// Until when a gate may park it.
+fn patience_ends(gate: &Gate, asking: &Asking) -> Instant {
+    let patience = asking.since.saturating_add(gate.config().patience);
+    asking.last_start.min(patience)
+}
+
+/// When a parked request that has made no attempt looks whether it makes one whatever the gate says.
+pub(super) fn last_chance(gate: &Gate, asking: &Asking) -> Option<Instant> {
+    let until = patience_ends(gate, asking).min(asking.answer_by);
+    let time = until.nanos_since(asking.since);
+    let last = later_by(asking.since, time - time / LAST_PART);
+    asking.fresh.then_some(last)
+}

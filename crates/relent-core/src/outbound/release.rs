@@ -1,0 +1,128 @@
+//! Who goes next, and when: the offers that are made to those who wait.
+
+use super::waiting::FALLBACK;
+use super::{Outbound, caller, later_by};
+use crate::cooldown::Cooldown;
+use crate::gate::Pass;
+use crate::random::Random;
+use crate::time::Instant;
+
+/// How long an offer stands, in nanoseconds: enough for a runtime that is late, and little beside what
+/// a gate or a rate lets anybody wait for.
+pub(super) const OFFER: u64 = 100_000_000;
+
+impl Outbound {
+    /// When [`settle`](Self::settle) next has something to do, if nothing happens before; `None` while
+    /// nobody waits. For drivers that keep one timer for all, such as a simulator.
+    #[must_use]
+    pub const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    pub(super) fn next(&mut self, now: Instant, cooldown: &Cooldown) -> Option<Instant> {
+        let cooled = now.saturating_add(cooldown.left(now));
+        let slot = self.rate.as_mut().map_or(now, |rate| rate.next_slot(now));
+        let queued = self.line.first_queued().map(|_| slot);
+        let gate = self.gate.as_mut();
+        let parked = gate.and_then(|gate| gate.next_release(now));
+        let parked = parked.map(|at| at.max(slot).max(cooled));
+        let held = self.line.first_held().map(|(until, _)| until);
+        let nexts = [held, self.line.first_expiry(), queued, parked];
+        nexts.into_iter().flatten().min()
+    }
+
+    /// Makes the offers that are due and withdraws those that were not taken. All other calls do so by
+    /// themselves.
+    #[inline]
+    pub fn settle(&mut self, now: Instant, cooldown: &Cooldown, random: &mut impl Random) {
+        if self.due.is_some_and(|due| due <= now) {
+            self.release(now, cooldown, random);
+            self.due = self.next(now, cooldown);
+        }
+    }
+
+    fn release(&mut self, now: Instant, cooldown: &Cooldown, random: &mut impl Random) {
+        while let Some(permit) = self.line.take_expired(now) {
+            self.give_back(now, permit, random);
+        }
+        self.stay_spread(now);
+        while let Some((_, id)) = self.line.first_held().filter(|(until, _)| *until <= now)
+            && let Some(asking) = self.line.asking(id)
+        {
+            // It has not been asked yet whether its slot comes in time.
+            match self.too_late(now, self.line.queued() as u64, &asking) {
+                Some(_) => self.line.pass_over(&asking),
+                None => self.line.queue(&asking),
+            }
+        }
+        let cooling = cooldown.is_running(now);
+        loop {
+            let rate = self.rate.as_mut();
+            if rate.is_some_and(|rate| rate.next_slot(now) > now) {
+                return;
+            }
+            if !cooling
+                && let Some(gate) = &mut self.gate
+                && let Some((caller, pass)) = gate.release(now)
+            {
+                self.offer(now, caller.id, Some(pass), random);
+                continue;
+            }
+            let first = self.line.first_queued();
+            let Some(asking) = first.and_then(|id| self.line.asking(id)) else {
+                return;
+            };
+            if now > asking.last_start {
+                // It is told so when it asks.
+                self.line.pass_over(&asking);
+                continue;
+            }
+            if cooling && !asking.paced_only {
+                // A cooldown has begun since it came.
+                let room = asking.last_start.saturating_since(now);
+                let wait = cooldown.wait(now, room, asking.spread, random);
+                self.line.hold(&asking, now.saturating_add(wait));
+                self.line.woken.push(asking.id);
+                continue;
+            }
+            let mut pass = None;
+            if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
+                pass = gate.admit(now, caller(&asking));
+                if pass.is_none() {
+                    self.line.park(&asking);
+                    self.line.woken.push(asking.id);
+                    continue;
+                }
+            }
+            self.offer(now, asking.id, pass, random);
+        }
+    }
+
+    /// Those whose cooldown ended while nobody looked, such as while the machine slept, stay spread as they were,
+    /// from now on: they would all go at once. Each is put off once, and by no more than it is late, so that
+    /// nobody starves where the driver is always late.
+    fn stay_spread(&mut self, now: Instant) {
+        let before = self.spread_again;
+        let first = self.line.first_held_after(before);
+        let Some(first) = first.filter(|first| now.nanos_since(*first) > FALLBACK) else {
+            return;
+        };
+        let mut last = now;
+        self.line.hold_again(|asking, until| {
+            if until <= before || until > now {
+                return until;
+            }
+            let again = later_by(now, until.nanos_since(first)).min(asking.last_start);
+            last = last.max(again);
+            again
+        });
+        self.spread_again = last;
+    }
+
+    fn offer(&mut self, now: Instant, id: u64, pass: Option<Pass>, random: &mut impl Random) {
+        let permit = self.permit(now, pass);
+        if let Err(permit) = self.line.offer(id, later_by(now, OFFER), permit) {
+            self.give_back(now, permit, random);
+        }
+    }
+}
