@@ -37,8 +37,8 @@ const BUCKETS: usize = 2 + (MOST_BITS - LEAST_BITS) as usize * STEPS;
 pub struct Latencies {
     buckets: [AtomicU64; BUCKETS],
     samples: AtomicU64,
-    /// 1 while somebody halves the buckets, else 0.
-    halving: AtomicU64,
+    /// How often somebody began or ended to halve the buckets: odd while somebody does.
+    halvings: AtomicU64,
     memory: u64,
 }
 
@@ -49,7 +49,7 @@ impl Latencies {
         Self {
             buckets: core::array::from_fn(|_| AtomicU64::new(0)),
             samples: AtomicU64::new(0),
-            halving: AtomicU64::new(0),
+            halvings: AtomicU64::new(0),
             memory: u64::from(memory.max(2)),
         }
     }
@@ -90,10 +90,12 @@ impl Latencies {
     }
 
     /// The latency that this share of the samples, from 0 to 1, did not exceed; `None` without any.
+    ///
+    /// While others record and the samples are halved just then, those of a short latency may weigh half as
+    /// much as those of a long one, or up to four times as much.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Option<Duration> {
-        let counts: [u64; BUCKETS] =
-            core::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed));
+        let counts = self.counts();
         let all: u64 = counts.iter().sum();
         if all == 0 {
             return None;
@@ -110,14 +112,43 @@ impl Latencies {
         None
     }
 
+    /// What the buckets hold. They are read one after the other: if others did much meanwhile, since this
+    /// thread did not run, the first do not belong to the last, and it reads again. It waits for nobody.
+    fn counts(&self) -> [u64; BUCKETS] {
+        let mut tries = 0;
+        loop {
+            let mark = self.mark();
+            let counts = core::array::from_fn(|index| self.buckets[index].load(Ordering::Acquire));
+            tries += 1;
+            if self.is_near(mark) || tries == TRIES {
+                return counts;
+            }
+        }
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            halvings: self.halvings.load(Ordering::Acquire),
+            samples: self.samples(),
+        }
+    }
+
+    /// Whether no more happened since then than one halving, and fewer samples came than are remembered.
+    /// While the thread that halves does not run, there is no other bound to how many come.
+    fn is_near(&self, mark: Mark) -> bool {
+        let now = self.mark();
+        now.halvings.wrapping_sub(mark.halvings) <= 2
+            && now.samples.abs_diff(mark.samples) < self.memory
+    }
+
     /// One thread at a time halves the buckets. It looks again when it is done, since others went on
     /// meanwhile; but it waits for nobody.
     #[cold]
     fn forget(&self) {
-        while self.halving.swap(1, Ordering::AcqRel) == 0 {
+        while self.halvings.fetch_or(1, Ordering::AcqRel) & 1 == 0 {
             let gone = self.halve();
-            // A swap, so that what is counted by whoever left it to this thread is seen.
-            self.halving.swap(0, Ordering::AcqRel);
+            // It reads what it writes, so that what is counted by whoever left it to this thread is seen.
+            self.halvings.fetch_add(1, Ordering::AcqRel);
             if gone == 0 || self.samples() < self.memory {
                 return;
             }
@@ -136,6 +167,17 @@ impl Latencies {
         self.samples.fetch_sub(gone, Ordering::Relaxed);
         gone
     }
+}
+
+/// How often the buckets are read for one percentile, at most. Once is enough but for a thread that is
+/// interrupted between the first and the last.
+const TRIES: u32 = 4;
+
+/// A moment in what others do.
+#[derive(Clone, Copy)]
+struct Mark {
+    halvings: u64,
+    samples: u64,
 }
 
 impl fmt::Debug for Latencies {
@@ -233,6 +275,34 @@ mod tests {
             assert_eq!(held, latencies.samples());
             assert!(held <= u64::from(memory) + 4, "{held}");
         }
+    }
+
+    /// A thread that is interrupted while it reads would take few short ones of before for many long ones
+    /// of after.
+    #[test]
+    fn what_others_outran_is_read_again() {
+        let latencies = Latencies::new(64);
+        let record = |samples| {
+            for _ in 0..samples {
+                latencies.record(Duration::from_millis(10));
+            }
+        };
+        record(32);
+        let mark = latencies.mark();
+        record(31);
+        assert!(latencies.is_near(mark), "all are remembered");
+        record(32);
+        assert!(latencies.is_near(mark), "they were halved once");
+        record(32);
+        assert!(!latencies.is_near(mark), "they were halved twice");
+
+        // Another halves them, and is interrupted.
+        latencies.halvings.fetch_or(1, Ordering::Relaxed);
+        let mark = latencies.mark();
+        record(63);
+        assert!(latencies.is_near(mark));
+        record(1);
+        assert!(!latencies.is_near(mark), "nobody halves them now");
     }
 
     #[test]
