@@ -1,6 +1,7 @@
 //! The attempts of a request that is hedged.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, poll_fn, ready};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -29,6 +30,9 @@ pin_project! {
         body: Body,
     }
 }
+
+/// The body of a hedge that is not sent yet.
+type Opening = Pin<Box<dyn Future<Output = (Body, io::Result<Opened>)> + Send>>;
 
 /// What it came to, the redirects that it followed, and its body.
 type Came = (Result<reqwest::Response, Box<Failed>>, Watch, Body);
@@ -77,44 +81,61 @@ impl Call {
             telling,
         } = self;
         let (client, options, template) = (&*client, &**options, &*template);
-        let mut opened = Some(body);
-        let mut start = |racer: &Racer| {
+        let mut start = |racer: &Racer, body: Body, opened: Opened| {
             let begun = racer.attempt();
-            let body = match opened {
-                Some(_) => template.body().clone(),
-                None => template.body().beside(),
-            };
-            let (opened, unopened) = (opened.take(), body.clone());
             let tell = |request: &mut reqwest::Request| {
                 options.route(begun.number, request);
                 telling.tell(&begun, request.headers_mut());
             };
             let built = client.build(template, connection, tell);
-            let sent = async move { unopened.opened(opened).await };
             Contender {
-                attempt: client.start(connection, begun.number, built, sent),
+                attempt: client.start(connection, begun.number, built, ready(Ok(opened))),
                 options,
                 template,
                 body,
             }
         };
         let mut running = Running::new();
-        running.begin(driver, hedge, leave, &mut start);
+        running.begin(driver, hedge, leave, |racer| {
+            start(racer, template.body().clone(), body)
+        });
+        // What the hedge that is due sends. It takes time to open a file.
+        let mut opening: Option<Opening> = None;
         // What belongs to the failure that decides, unless a plainer one comes.
         let mut kept: Option<Box<Failed>> = None;
         loop {
-            let (racer, (outcome, watch, body)) =
-                match poll_fn(|context| running.poll_next(driver, context)).await {
-                    RaceEvent::Due => {
-                        running.join(driver, &mut start);
-                        continue;
+            let next = poll_fn(|context| {
+                if let Some(opening) = &mut opening
+                    && let Poll::Ready(opened) = opening.as_mut().poll(context)
+                {
+                    return Poll::Ready(Err(opened));
+                }
+                running.poll_next(driver, context).map(Ok)
+            });
+            let (racer, (outcome, watch, body)) = match next.await {
+                Err((body, opened)) => {
+                    opening = None;
+                    match opened {
+                        Ok(opened) => running.join(driver, |racer| start(racer, body, opened)),
+                        // Nothing goes out, so this is no attempt. The one that runs may yet succeed.
+                        Err(_) => running.call_off(driver),
                     }
-                    RaceEvent::Ended(racer, came) => (racer, came),
-                    RaceEvent::CutOff(racer, mut contender) => {
-                        let came = contender.as_mut().cut_off(&racer);
-                        (racer, came)
-                    }
-                };
+                    continue;
+                }
+                Ok(RaceEvent::Due) => {
+                    let body = template.body().beside();
+                    opening = Some(Box::pin(async {
+                        let opened = body.open().await;
+                        (body, opened)
+                    }));
+                    continue;
+                }
+                Ok(RaceEvent::Ended(racer, came)) => (racer, came),
+                Ok(RaceEvent::CutOff(racer, mut contender)) => {
+                    let came = contender.as_mut().cut_off(&racer);
+                    (racer, came)
+                }
+            };
             let before = racer.attempt().number.saturating_sub(1);
             let mut failed = match options.judge(before, outcome) {
                 Ok(response) => {
@@ -127,8 +148,10 @@ impl Call {
             };
             options.heed_redirects(driver, &mut failed, template, &watch);
             failed.body = Some(body);
-            if !running.is_empty() {
-                stand_beside(&mut failed, template);
+            if let Some(method) = template.method()
+                && !running.is_empty()
+            {
+                failed.failure = in_view_of_others(failed.failure, method);
             }
             let told = Failure {
                 // The caller says that no other helps.
@@ -164,16 +187,5 @@ impl Call {
 fn let_go(failed: Option<Box<Failed>>) {
     if let Some(body) = failed.and_then(|failed| failed.body) {
         body.let_go();
-    }
-}
-
-/// What a failure means while another attempt runs.
-fn stand_beside(failed: &mut Failed, template: &Template) {
-    if let Some(method) = template.method() {
-        failed.failure = in_view_of_others(failed.failure, method);
-    }
-    if failed.stop == Some(StopReason::NotReplayable) {
-        // Its body could not be opened again: nothing was sent, and the other may yet succeed.
-        failed.failure.kind = Kind::NotProcessed;
     }
 }

@@ -332,9 +332,15 @@ async fn what_another_attempt_has_deleted_is_not_an_error() {
 }
 
 #[tokio::test]
-async fn a_stream_that_goes_out_once_is_not_hedged_and_one_that_can_be_made_again_is() {
+async fn a_stream_that_goes_out_once_is_not_hedged_and_what_can_be_made_again_is() {
     let stream = || reqwest::Body::wrap(reqwest::Body::from("content"));
-    for (body, attempts) in [(Body::from(stream()), 1), (Body::made_by(stream), 2)] {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "content").unwrap();
+    for (body, attempts) in [
+        (Body::from(stream()), 1),
+        (Body::made_by(stream), 2),
+        (Body::file(file.path()).unwrap(), 2),
+    ] {
         let first = if attempts == 2 { silent() } else { late(200) };
         let server = Server::script([first, status(200)]);
         let put = hedged(quick())
@@ -353,7 +359,7 @@ async fn a_stream_that_goes_out_once_is_not_hedged_and_one_that_can_be_made_agai
 }
 
 #[tokio::test]
-async fn a_file_that_has_changed_leaves_the_first_attempt_alone() {
+async fn a_hedge_whose_file_has_changed_is_no_attempt_and_costs_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "content").unwrap();
     let body = Body::file(file.path()).unwrap();
@@ -363,9 +369,18 @@ async fn a_file_that_has_changed_leaves_the_first_attempt_alone() {
         std::fs::write(&path, "other content").unwrap();
         Step::Slow(LATE * 2, usize::MAX, response(200, &[], "done"))
     });
-    let client = plain(quick().hedge(HedgeConfig::after(LATE))).traced();
+    let there = Destination::new(quick().build().unwrap());
+    let budget = BudgetConfig {
+        ratio: 0.0,
+        reserve: 1.0,
+        per_second: 0.0,
+        ..BudgetConfig::DEFAULT
+    };
+    let there = Arc::new(there.with_budget(Budget::new(&budget).unwrap()));
+    let client = plain(quick().hedge(HedgeConfig::after(LATE))).destination(there.clone());
     let result = client.put(server.url("/")).body(body).send().await;
-    assert_eq!(ending(&result), (Some(200), 2, None));
+    assert_eq!(ending(&result), (Some(200), 1, None));
+    assert_eq!(there.budget().unwrap().balance(), 1.0);
     assert_eq!(server.count(), 1);
     assert_eq!(server.seen()[0].body, b"content");
 }
