@@ -5,6 +5,7 @@
 //! clients parked at its end as they say, arrivals and capacity growing alike: a simulator whose
 //! queue is good has the same cost for each event in all of them. The median of several runs counts.
 
+use std::env;
 use std::error::Error;
 use std::fs;
 
@@ -17,6 +18,11 @@ const RUNS: u64 = 5;
 const EVENTS: u64 = 2_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    if let [_, once, policy, sets @ ..] = &env::args().collect::<Vec<_>>()[..]
+        && once == "once"
+    {
+        return run_once(policy, sets);
+    }
     let patient = &Policy::PATIENT;
     let blackout = scenarios::get("blackout")
         .ok_or("there is a scenario blackout")?
@@ -78,4 +84,29 @@ fn running_time() -> Result<u64, Box<dyn Error>> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let first = text.split(' ').next().unwrap_or_default();
     Ok(first.parse()?)
+}
+
+fn run_once(policy: &str, sets: &[String]) -> Result<(), Box<dyn Error>> {
+    let blackout = scenarios::get("blackout")
+        .ok_or("there is a scenario blackout")?
+        .text;
+    let changes: Vec<_> = sets.iter().filter_map(|set| set.split_once('=')).collect();
+    let scenario = Scenario::parse_with(blackout, &changes)?;
+    let policy = presets::get(policy).ok_or("a preset")?.load()?.policy;
+    let before = running_time()?;
+    let metrics = run(&scenario, &policy, 1)?;
+    let took = running_time()? - before;
+    println!(
+        "{} events {:.1} ns each {}",
+        metrics.events,
+        took as f64 / metrics.events as f64,
+        metrics.attempts
+    );
+    for line in fs::read_to_string("/proc/self/status")?
+        .lines()
+        .filter(|line| line.starts_with("VmHWM"))
+    {
+        println!("{line}");
+    }
+    Ok(())
 }

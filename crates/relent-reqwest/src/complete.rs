@@ -54,7 +54,7 @@ fn apart(response: reqwest::Response) -> (Response<()>, reqwest::Body) {
 }
 
 /// The response again, with what was read of its body in place of the body.
-pub(crate) async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
+async fn drained(response: reqwest::Response, time: Duration) -> reqwest::Response {
     let (head, body) = apart(response);
     let mut drain = pin!(Drain::new(&head, body, tells_end));
     let end = poll_fn(|context| drain.as_mut().poll_end(context));

@@ -31,9 +31,8 @@ use crate::request_template::Template;
 use crate::resumable::Resumable;
 use crate::sink::Sink;
 
-/// One download across its attempts; for a loop of your own around a
-/// [`Driver`](relent::driver::Driver). [`run`](Self::run) is that loop, and [`Client::download`] a shorter
-/// way to it.
+/// One download across its attempts, which [`run`](Self::run) makes. [`Client::download`] is a shorter way for
+/// one that begins anew and has nobody to tell.
 ///
 /// ```no_run
 /// # async fn example(client: relent_reqwest::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -44,10 +43,9 @@ use crate::sink::Sink;
 /// let mut bytes = std::fs::read("large.part")?;
 ///
 /// let request = http::Request::get("https://example.com/large").body(Body::empty())?;
-/// let mut download = Download::new(&client, request).resume(stored, bytes.len() as u64);
-/// if let Err(failed) = download.attempt(None, &mut bytes).await {
-///     eprintln!("{}", failed.failure.kind);
-/// }
+/// let download = Download::new(&client, request).resume(stored, bytes.len() as u64);
+/// let received = download.run(&mut bytes, &mut (), std::future::pending()).await;
+/// println!("{} attempts", received.summary.attempts);
 /// # Ok(())
 /// # }
 /// ```
@@ -56,8 +54,6 @@ pub struct Download<'c> {
     client: &'c Client,
     template: Template,
     options: Arc<CallOptions>,
-    /// Attempts that have begun.
-    attempts: u32,
     partial: Option<Partial>,
     /// Whether a body has begun in this download: the sink has a part of it.
     begun_body: bool,
@@ -94,7 +90,6 @@ impl<'c> Download<'c> {
             telling: options.telling(),
             rate: options.rate,
             options,
-            attempts: 0,
             partial: None,
             begun_body: false,
             progress: Progress::default(),
@@ -205,36 +200,19 @@ impl<'c> Download<'c> {
     }
 
     /// Whether the request may run twice.
-    #[must_use]
-    pub fn facts(&self) -> RequestFacts {
+    pub(crate) fn facts(&self) -> RequestFacts {
         self.template.facts()
     }
 
-    /// One attempt, which ends when the whole body is in `sink` or the `limit` is over.
+    /// One attempt, which ends when the whole body is in `sink`, or its time is over. `opened` is what it
+    /// sends first.
     ///
-    /// It may be dropped and called again. If it is dropped while the sink is at work, nobody knows
+    /// It may be dropped, and another made. If it is dropped while the sink is at work, nobody knows
     /// what the sink has got, and the next attempt begins anew.
-    ///
-    /// # Errors
-    /// How it failed, for [`Failed::decide`].
-    pub async fn attempt<S: Sink>(
-        &mut self,
-        limit: Option<Duration>,
-        sink: &mut S,
-    ) -> Result<Response<()>, Failed> {
-        let begun = Attempt {
-            number: self.attempts.saturating_add(1),
-            remaining: None,
-            limit,
-        };
-        self.attempt_as(begun, None, sink, &mut ()).await
-    }
-
-    /// `opened` is what it sends, unless it has to be opened first.
-    pub(crate) async fn attempt_as<S: Sink, H: DownloadHook>(
+    pub(crate) async fn attempt<S: Sink, H: DownloadHook>(
         &mut self,
         begun: Attempt,
-        mut opened: Option<Opened>,
+        opened: Opened,
         sink: &mut S,
         hook: &mut H,
     ) -> Result<Response<()>, Failed> {
@@ -242,8 +220,8 @@ impl<'c> Download<'c> {
         self.deadline = Until::after(begun.remaining);
         self.begun = begun;
         self.watch = Watch::default();
-        let attempt = self.attempts;
-        self.attempts = attempt.saturating_add(1);
+        let attempt = begun.number.saturating_sub(1);
+        let mut opened = Some(opened);
         let result = loop {
             match self.receive(opened.take(), sink).await {
                 Ok(head) => match hook.follow(&head) {

@@ -11,14 +11,12 @@ use relent::clock::Clock;
 use relent::driver::{Driver, Target};
 use relent_core::{Cause, Decision, Failure, Network, Policy, Random, StopReason};
 use relent_http::BoxError;
-use relent_http::attempt::TIME;
 use relent_http::body::Truncated;
 
 use crate::body::Body;
 use crate::classify::classify;
 #[cfg(feature = "middleware")]
 use crate::classify::classify_foreign;
-use crate::complete::drained;
 use crate::secret::{Shown, redacted};
 
 /// Why an attempt brought no response, or an incomplete one.
@@ -124,8 +122,8 @@ pub struct Failed {
 
 /// What a failed attempt leaves behind.
 pub enum Last {
-    /// A response with a status that says failure, or that the caller's own judgement refuses; its
-    /// body has not been read, unless by [`Failed::drain`].
+    /// A response with a status that says failure, or that the caller's own judgement refuses. Of its body
+    /// as much is there as was read while a retry was waited for that has not come; see [`Client::send`](crate::Client::send).
     Refused(reqwest::Response),
     /// No response, or an incomplete one.
     Error(AttemptError),
@@ -308,7 +306,7 @@ impl Failed {
     /// Lets the driver decide, unless nothing can help. Progress is told it first. Whether the body of the
     /// request can be sent again is asked only if there would be a retry, so that the policy's own reason
     /// to stop stands.
-    pub fn decide<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>) -> Decision
+    pub(crate) fn decide<K, R, P, D>(&self, driver: &mut Driver<'_, K, R, P, D>) -> Decision
     where
         K: Clock,
         R: Random,
@@ -368,19 +366,5 @@ impl Failed {
         };
         self.unable
             .or_else(|| (!left()).then_some(StopReason::NotReplayable))
-    }
-
-    /// Reads a refused response to its end, within bounds, so that its connection can be used
-    /// again; call it while waiting for the next attempt. A longer or slower one is dropped, which
-    /// closes the connection.
-    ///
-    /// What was read, at most 256 KiB, is in the response that is given back, for the case that the
-    /// attempt is not made: held back by a gate, for instance. Its body then ends with
-    /// [`NotKept`](relent_http::body::NotKept) if that is not all of it.
-    pub async fn drain(self) -> Last {
-        match self.last {
-            Last::Refused(response) => Last::Refused(drained(response, TIME).await),
-            error => error,
-        }
     }
 }

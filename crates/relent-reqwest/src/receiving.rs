@@ -272,7 +272,7 @@ impl<S: Sink, H: DownloadHook> Attempts for Receiving<'_, '_, S, H> {
         self.attempting = true;
         let attempted = self
             .download
-            .attempt_as(begun, Some(body), self.sink, self.hook)
+            .attempt(begun, body, self.sink, self.hook)
             .await;
         self.attempting = false;
         let options = self.download.options();

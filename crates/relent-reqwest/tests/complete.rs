@@ -23,14 +23,16 @@ use http2::frame;
 use hyper_util::client::legacy::Client as Legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use relent::clock::TokioClock;
+use relent::driver::Driver;
 use relent::failure::Network;
-use relent::{Backoff, GaveUp, Jitter, Policy, StopReason};
+use relent::{Backoff, Destination, Failure, GaveUp, Hint, Jitter, Policy, StopReason};
 use relent_http::RetryLayer;
 use relent_http::body::{ReplayBody, Truncated};
 use relent_http::layer::ResponseBody;
 use relent_http::network::classify_error;
 use relent_reqwest::recipe;
-use relent_reqwest::{AttemptError, Body, Client, Download, Error, Last, RetryMiddleware};
+use relent_reqwest::{AttemptError, Body, Client, Error, RetryMiddleware};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, Service, ServiceExt};
@@ -392,12 +394,25 @@ async fn a_response_without_content_needs_no_proof() {
 async fn what_is_drained_of_a_truncated_response_is_not_its_whole() {
     for length in [Some(WHOLE), None] {
         let (address, _) = serve(vec![cut("503", length)]).await;
-        let client = client(3);
-        let mut download = Download::new(&client, get(address));
-        let failed = download.attempt(None, &mut Vec::new()).await.unwrap_err();
-        let Last::Refused(response) = failed.drain().await else {
-            panic!("a response");
-        };
+        let held = policy(3).into_builder().deadline(Duration::from_secs(20));
+        let held = held.build().unwrap();
+        let there = Arc::new(Destination::new(held.clone()));
+        let client = Client::made_by(plain, held).unwrap();
+        let get = client.destination(there.clone()).get(url(address));
+        // No other attempt goes, so what was read while it was waited for is handed up.
+        let get = get.delay(move |_, _, _| {
+            let policy = policy(0);
+            let mut other = Driver::builder(&policy, TokioClock)
+                .destination(&there)
+                .start();
+            let leave = other.enter(None).leave().unwrap();
+            other.on_attempt(leave);
+            let minute = Hint::after(Duration::from_secs(60));
+            other.on_failure(&Failure::throttled().hint(minute));
+            Duration::from_millis(1)
+        });
+        let response = get.send().await.unwrap();
+        assert_eq!(response.summary().reason, Some(StopReason::RetryLater));
         let error = response.bytes().await.unwrap_err();
         assert!(truncated(&error).is_some(), "{length:?}: {error:?}");
     }

@@ -11,21 +11,18 @@ mod scripted;
 
 use std::future::{pending, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use relent::clock::TokioClock;
 use relent::destination::Budget;
-use relent::driver::{Decision, Driver};
 use relent::policy::{BudgetConfig, PolicyBuilder};
-use relent::{Backoff, Destination, GaveUp, Jitter, Policy, StopReason, Summary};
+use relent::{Backoff, Destination, Failure, GaveUp, Jitter, Policy, StopReason, Summary};
 use relent_reqwest::recipe;
 use relent_reqwest::{
-    AttemptError, Body, Client, Download, Failed, Last, Resumable, Sink, ToWriter,
+    AttemptError, Body, Client, Download, DownloadHook, Failed, Last, Resumable, Sink, ToWriter,
 };
 use scripted::{Seen, Server, Step, cut, pattern, response, rest};
 use tokio::io::AsyncReadExt;
@@ -80,6 +77,17 @@ fn ranged(whole: &[u8], seen: &Seen, length: usize) -> Step {
 fn paths(server: &Server) -> Vec<String> {
     let seen = server.seen();
     seen.iter().map(|seen| seen.path().to_owned()).collect()
+}
+
+/// Of each attempt that failed: whether its answer was not the rest, and whether it made progress.
+#[derive(Default)]
+struct Failures(Vec<(bool, bool)>);
+
+impl DownloadHook for Failures {
+    fn after_failure(&mut self, _: u32, failed: &Failed, _: Option<Duration>) {
+        let not_the_rest = matches!(failed.last, Last::Error(AttemptError::NotTheRest(_)));
+        self.0.push((not_the_rest, failed.progressed));
+    }
 }
 
 /// What a sink has heard.
@@ -244,17 +252,16 @@ async fn bytes_of_an_earlier_call_go_on_only_from_the_same_final_url() {
         let stored = Resumable::new(&server.url("/1"), TAG, Some(LENGTH as u64)).unwrap();
         let mut sink = Listening::with(&one[..20_000]);
         let client = client(quick());
-        let mut download =
-            Download::new(&client, get(&server.url("/latest"))).resume(stored, 20_000);
-        let first = download.attempt(None, &mut sink).await;
+        let download = Download::new(&client, get(&server.url("/latest"))).resume(stored, 20_000);
+        let mut failures = Failures::default();
+        let received = download.run(&mut sink, &mut failures, pending()).await;
+        received.result.unwrap();
         if moved {
-            let error = first.unwrap_err().last;
-            assert!(matches!(error, Last::Error(AttemptError::NotTheRest(_))));
-            download.attempt(None, &mut sink).await.unwrap();
+            assert_eq!(failures.0, [(true, false)], "not the rest, and no progress");
             assert!(sink.bytes == other);
             assert_eq!(sink.heard, ["start \"v1\"", "complete"]);
         } else {
-            first.unwrap();
+            assert_eq!(failures.0, []);
             assert!(sink.bytes == one);
             assert_eq!(sink.heard, ["resume 20000 \"v1\"", "complete"]);
         }
@@ -302,12 +309,11 @@ async fn what_is_vouched_for_goes_on_only_with_a_part_that_begins_where_it_shoul
         let server = Server::script(answers.into_iter().map(Step::Answer));
         let client = client(quick());
         let mut sink = Listening::with(&whole[..received]);
-        let mut download = Download::new(&client, get(&server.url("/")));
-        download = download.resume_unchecked(received as u64, None);
-        if let Err(failed) = download.attempt(None, &mut sink).await {
-            assert!(failed.stop.is_none(), "{what}");
-            download.attempt(None, &mut sink).await.unwrap();
-        }
+        let download = Download::new(&client, get(&server.url("/")));
+        let download = download.resume_unchecked(received as u64, None);
+        let done = download.run(&mut sink, &mut (), pending()).await;
+        assert!(done.result.is_ok(), "{what}");
+        assert!(done.summary.attempts <= 2, "{what}");
         assert!(sink.bytes == whole, "{what}");
         let heard: Vec<_> = heard
             .into_iter()
@@ -441,18 +447,21 @@ async fn a_switch_of_protocols_is_no_complete_response() {
     assert!(sink.heard.is_empty());
 }
 
-/// Polls an attempt until the sink stays at work, or the server has gone silent, and drops it.
-async fn drop_when(download: &mut Download<'_>, sink: &mut Listening, is_time: impl Fn() -> bool) {
-    let mut attempt = pin!(download.attempt(None, sink));
-    poll_fn(|context| {
-        assert!(attempt.as_mut().poll(context).is_pending());
-        if is_time() {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+/// Runs it until the event, which cuts off the attempt that runs.
+async fn cut_off<'c>(
+    download: Download<'c>,
+    sink: &mut Listening,
+    event: impl Future<Output = ()>,
+) -> Download<'c> {
+    let cancelled = async {
+        event.await;
+        Failure::ambiguous()
+    };
+    let received = download.run(sink, &mut (), cancelled).await;
+    let reason = received.summary.reason;
+    assert_eq!(reason, Some(StopReason::Cancelled));
+    assert_eq!(received.summary.attempts, 1);
+    received.download
 }
 
 #[tokio::test]
@@ -467,25 +476,19 @@ async fn an_attempt_that_is_dropped_while_the_sink_writes_is_not_gone_on_with() 
             has_left,
             ..Listening::default()
         };
-        let mut download = Download::new(&client, get(&server.url("/")));
+        let download = Download::new(&client, get(&server.url("/")));
         let at_work = sink.at_work.clone();
-        tokio::select! {
-            () = at_work.notified() => {}
-            ended = download.attempt(None, &mut sink) => panic!("{ended:?}"),
-        }
+        let download = cut_off(download, &mut sink, at_work.notified()).await;
         // The connection of the one that was dropped may still be kept when the next takes it.
-        let again = loop {
-            match download.attempt(None, &mut sink).await {
-                Err(failed) if failed.stop.is_none() => assert!(!failed.progressed),
-                again => break again,
-            }
-        };
+        let mut failures = Failures::default();
+        let again = download.run(&mut sink, &mut failures, pending()).await;
+        assert!(failures.0.iter().all(|(_, progressed)| !progressed));
         if has_left {
-            let failed = again.unwrap_err();
-            assert_eq!(failed.stop, Some(StopReason::NotReplayable));
+            assert!(again.result.is_err());
+            assert_eq!(again.summary.reason, Some(StopReason::NotReplayable));
             continue;
         }
-        again.unwrap();
+        again.result.unwrap();
         assert!(sink.bytes == whole);
         let heard = ["start \"v1\"", "busy", "start \"v1\"", "complete"];
         assert_eq!(sink.heard, heard);
@@ -502,10 +505,18 @@ async fn an_attempt_that_is_dropped_while_the_server_is_silent_is_gone_on_with()
     });
     let client = client(quick());
     let mut sink = Listening::default();
-    let mut download = Download::new(&client, get(&server.url("/")));
-    drop_when(&mut download, &mut sink, || server.silences() == 1).await;
+    let download = Download::new(&client, get(&server.url("/")));
+    let silent = poll_fn(|context| {
+        if server.silences() == 1 {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    let download = cut_off(download, &mut sink, silent).await;
     let from = sink.bytes.len();
-    download.attempt(None, &mut sink).await.unwrap();
+    let again = download.run(&mut sink, &mut (), pending()).await;
+    again.result.unwrap();
     assert!(sink.bytes == whole);
     assert_eq!(server.seen()[1].range_start(), (from > 0).then_some(from));
 }
@@ -574,29 +585,16 @@ async fn beginning_anew_is_no_progress_however_much_arrives() {
 }
 
 #[tokio::test]
-async fn a_loop_of_ones_own_is_told_of_progress() {
+async fn a_hook_is_told_of_progress() {
     let whole = pattern(14, 160_000);
     let server = cutting(&whole, 10_000);
-    let policy = quick().max_retries(1).build().unwrap();
-    let client = client(quick());
+    let client = client(quick().max_retries(1));
     let mut sink = Listening::default();
-    let mut download = Download::new(&client, get(&server.url("/")));
-    let mut driver = Driver::builder(&policy, TokioClock).start();
-    let mut failures: Vec<Failed> = Vec::new();
-    loop {
-        let leave = driver.enter(None).leave().unwrap();
-        driver.on_attempt(leave);
-        match download.attempt(None, &mut sink).await {
-            Ok(_) => break,
-            Err(failed) => {
-                let decision = failed.decide(&mut driver);
-                assert!(matches!(decision, Decision::Retry { .. }));
-                failures.push(failed);
-            }
-        }
-    }
-    assert_eq!(failures.len(), 15);
-    assert!(failures.iter().all(|failed| failed.progressed));
+    let mut failures = Failures::default();
+    let download = Download::new(&client, get(&server.url("/")));
+    let received = download.run(&mut sink, &mut failures, pending()).await;
+    received.result.unwrap();
+    assert_eq!(failures.0, [(false, true); 15]);
 }
 
 #[tokio::test]
@@ -607,13 +605,13 @@ async fn a_server_that_drips_is_cut_off_as_if_it_were_silent() {
         0 => Step::Stall(cut(200, &[("etag", TAG)], &served, 1_000)),
         _ => ranged(&served, seen, usize::MAX),
     });
-    let client = client(quick());
+    let client = client(quick().max_retries(0));
     let mut sink = Listening::default();
     let rate = Duration::from_millis(50);
-    let mut download = Download::new(&client, get(&server.url("/"))).min_rate(2_000, rate);
-    let failed = download.attempt(None, &mut sink).await.unwrap_err();
-    let Last::Error(AttemptError::Slow { received, within }) = failed.last else {
-        panic!("{failed:?}");
+    let download = Download::new(&client, get(&server.url("/"))).min_rate(2_000, rate);
+    let done = download.run(&mut sink, &mut (), pending()).await;
+    let Err(Some(Last::Error(AttemptError::Slow { received, within }))) = done.result else {
+        panic!("{done:?}");
     };
     // How much of it came in time is up to the machine.
     assert!(received <= 1_000 && within == rate);

@@ -4,12 +4,23 @@
 
 mod scripted;
 
+use std::future::pending;
 use std::time::Duration;
 
 use relent::{Backoff, Policy};
 use relent_reqwest::recipe;
-use relent_reqwest::{Body, Client, Download};
+use relent_reqwest::{Body, Client, Download, DownloadHook, Failed};
 use scripted::{Server, Step, response};
+
+/// As a hook sees them.
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+impl DownloadHook for Failures {
+    fn after_failure(&mut self, _: u32, failed: &Failed, _: Option<Duration>) {
+        self.0.push(format!("{failed:?}"));
+    }
+}
 
 /// `{:?}` ends up in logs.
 #[tokio::test]
@@ -41,10 +52,13 @@ async fn no_debug_output_has_a_credential() {
             seen.push(format!("{error:?} {error}"));
         }
     }
-    let failed = Download::new(&client, request())
-        .attempt(None, &mut Vec::new())
-        .await;
-    seen.push(format!("{:?}", failed.unwrap_err()));
+    let mut failures = Failures::default();
+    let download = Download::new(&client, request());
+    let mut sink = Vec::new();
+    let received = download.run(&mut sink, &mut failures, pending()).await;
+    seen.push(format!("{received:?}"));
+    assert_eq!(failures.0.len(), 1);
+    seen.extend(failures.0);
     let refused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = refused.local_addr().unwrap();
     drop(refused);
