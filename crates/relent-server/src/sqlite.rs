@@ -4,16 +4,20 @@
 //! write hands it to the thread, which does all that has come meanwhile in one transaction, each in a
 //! savepoint of its own: a hundred writers wait for one commit and not for a hundred. Nobody hears of what is
 //! not committed.
+//!
+//! Nothing is committed but by the thread. Work that ends the transaction by itself is undone, and hears so.
 
+use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rusqlite::{Connection, Savepoint, TransactionBehavior};
+use rusqlite::{Connection, Statement};
 use tokio::sync::{mpsc, oneshot};
 
 /// The most that is done in one transaction, so that the first need not wait for all.
@@ -27,14 +31,8 @@ const BUSY: Duration = Duration::from_secs(5);
 /// writer. The thread ends when the last of them is gone and all is written.
 #[derive(Clone, Debug)]
 pub struct Writer {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<Box<dyn Job>>,
 }
-
-/// Something to be written, in this savepoint; or it hears that there is no transaction for it.
-type Job = Box<dyn FnOnce(Result<&mut Savepoint<'_>, &Failed>) -> Option<Reply> + Send>;
-/// Tells whoever waits that it is committed, or why it is not.
-type Reply = Box<dyn FnOnce(Option<&Failed>) + Send>;
-type Failed = Arc<rusqlite::Error>;
 
 /// Why something is not written.
 #[derive(Debug)]
@@ -44,6 +42,12 @@ pub enum WriterError {
     Sqlite(rusqlite::Error),
     /// The transaction could not be committed, with all that was in it.
     Commit(Arc<rusqlite::Error>),
+    /// The work has ended the transaction that it shares with others, by `COMMIT`, `ROLLBACK` or `ON CONFLICT
+    /// ROLLBACK`. Nothing of it is written.
+    TransactionEnded,
+    /// Other work has ended the transaction of this one: see [`TransactionEnded`](Self::TransactionEnded). Nothing of
+    /// this is written, and it may be done again.
+    Undone,
     /// The thread has ended.
     Ended,
 }
@@ -53,6 +57,13 @@ impl fmt::Display for WriterError {
         match self {
             Self::Sqlite(error) => write!(f, "SQLite: {error}"),
             Self::Commit(error) => write!(f, "SQLite could not commit: {error}"),
+            Self::TransactionEnded => f.write_str(
+                "nothing is written, since the work has ended the transaction that it shares with others: take COMMIT, \
+                 ROLLBACK and ON CONFLICT ROLLBACK out of it, and return an error where it is to be undone",
+            ),
+            Self::Undone => f.write_str(
+                "nothing is written, since other work has ended the transaction of this one: do it again",
+            ),
             Self::Ended => f.write_str("the thread that writes into SQLite has ended"),
         }
     }
@@ -64,7 +75,7 @@ impl Error for WriterError {
         match self {
             Self::Sqlite(error) => error.source(),
             Self::Commit(error) => error.source(),
-            Self::Ended => None,
+            Self::TransactionEnded | Self::Undone | Self::Ended => None,
         }
     }
 }
@@ -86,61 +97,46 @@ impl Writer {
         path: impl AsRef<Path>,
         set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
     ) -> Result<Self, WriterError> {
-        let connection = Connection::open(path)?;
+        let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         set_up(&connection)?;
+        let hooks = Arc::new(Hooks::default());
+        hooks.set(&mut connection)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         thread::Builder::new()
             .name("relent-sqlite".to_owned())
-            .spawn(move || write(connection, queue))
+            .spawn(move || write(&connection, &hooks, queue))
             .map_err(|_| WriterError::Ended)?;
         Ok(Self { jobs })
     }
 
     /// Does this in a transaction, and returns when it is committed. What returns an error is rolled back, and
-    /// nothing else with it.
+    /// nothing else with it. Savepoints of its own are welcome; it must not end the transaction.
     ///
     /// Once it is begun it is done, also if the future is dropped.
     ///
     /// A panic of the work goes on in whoever waits for it.
     ///
     /// # Errors
-    /// That of the work, or of the database. After [`WriterError::Commit`] nothing of it is there.
+    /// That of the work, or of the database. After [`WriterError::Commit`], [`WriterError::TransactionEnded`] and
+    /// [`WriterError::Undone`] nothing of it is there.
     pub async fn run<T, E>(
         &self,
-        work: impl FnOnce(&Savepoint<'_>) -> Result<T, E> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<WriterError> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let job: Job = Box::new(move |savepoint| {
-            let savepoint = match savepoint {
-                Ok(savepoint) => savepoint,
-                Err(failed) => {
-                    // Nobody may wait any more, here and below.
-                    drop(sender.send(Ok(Err(commit_error(failed)))));
-                    return None;
-                }
-            };
-            let mut result = catch_unwind(AssertUnwindSafe(|| work(savepoint)));
-            let done = matches!(result, Ok(Ok(_)));
-            if !done && let Err(error) = savepoint.rollback() {
-                result = Ok(Err(WriterError::from(error).into()));
-            }
-            Some(Box::new(move |failed| {
-                let result = match failed {
-                    Some(failed) if done => Ok(Err(commit_error(failed))),
-                    // What was rolled back stays so.
-                    _ => result,
-                };
-                drop(sender.send(result));
-            }))
-        });
-        if self.jobs.send(job).await.is_err() {
+        let job = Waited {
+            work: Some(work),
+            result: None,
+            sender,
+        };
+        if self.jobs.send(Box::new(job)).await.is_err() {
             return Err(WriterError::Ended.into());
         }
         match receiver.await {
@@ -151,41 +147,157 @@ impl Writer {
     }
 }
 
-fn commit_error<E: From<WriterError>>(failed: &Failed) -> E {
-    WriterError::Commit(Arc::clone(failed)).into()
+/// Something to be written.
+trait Job: Send {
+    /// Does it; whether it is to be committed.
+    fn work(&mut self, connection: &Connection) -> bool;
+
+    /// Tells whoever waits what came of it; or why it is not written, if it should have been.
+    fn tell(self: Box<Self>, failed: Option<WriterError>);
 }
 
-/// The thread.
-fn write(mut connection: Connection, mut queue: mpsc::Receiver<Job>) {
-    let mut jobs = Vec::with_capacity(MOST);
-    while queue.blocking_recv_many(&mut jobs, MOST) > 0 {
-        let mut replies = Vec::with_capacity(jobs.len());
-        let committed = transaction(&mut connection, &mut jobs, &mut replies);
-        let failed = committed.err().map(Arc::new);
-        for reply in replies {
-            reply(failed.as_ref());
-        }
-        // What is left had no transaction.
-        for job in jobs.drain(..) {
-            if let Some(failed) = &failed {
-                job(Err(failed));
+/// What the work returned, or how it panicked.
+type Worked<T, E> = Result<Result<T, E>, Box<dyn Any + Send>>;
+
+/// A job that somebody waits for.
+struct Waited<W, T, E> {
+    work: Option<W>,
+    result: Option<Worked<T, E>>,
+    sender: oneshot::Sender<Worked<T, E>>,
+}
+
+impl<W, T, E> Job for Waited<W, T, E>
+where
+    W: FnOnce(&Connection) -> Result<T, E> + Send,
+    T: Send,
+    E: From<WriterError> + Send,
+{
+    fn work(&mut self, connection: &Connection) -> bool {
+        let work = self.work.take();
+        self.result = work.map(|work| catch_unwind(AssertUnwindSafe(|| work(connection))));
+        matches!(self.result, Some(Ok(Ok(_))))
+    }
+
+    fn tell(self: Box<Self>, failed: Option<WriterError>) {
+        let result = match (self.result, failed) {
+            (Some(Ok(Ok(_))) | None, Some(failed)) => Ok(Err(failed.into())),
+            // What is undone by its own word stays so.
+            (Some(result), _) => result,
+            (None, None) => Ok(Err(WriterError::Ended.into())),
+        };
+        // Nobody may wait any more.
+        drop(self.sender.send(result));
+    }
+}
+
+/// What the database tells while something is done there.
+#[derive(Default)]
+struct Hooks {
+    /// The thread commits.
+    commits: AtomicBool,
+    /// The transaction has ended in another way.
+    ended: AtomicBool,
+}
+
+impl Hooks {
+    fn set(self: &Arc<Self>, connection: &mut Connection) -> rusqlite::Result<()> {
+        let (commit, rollback) = (Arc::clone(self), Arc::clone(self));
+        connection.commit_hook(Some(move || {
+            let refused = !commit.commits.load(Ordering::Relaxed);
+            commit.ended.fetch_or(refused, Ordering::Relaxed);
+            refused
+        }))?;
+        connection.rollback_hook(Some(move || {
+            rollback.ended.store(true, Ordering::Relaxed);
+        }))
+    }
+}
+
+/// The thread, and its statements.
+struct Thread<'c> {
+    connection: &'c Connection,
+    hooks: &'c Hooks,
+    begin: Statement<'c>,
+    commit: Statement<'c>,
+    savepoint: Statement<'c>,
+    undo: Statement<'c>,
+    release: Statement<'c>,
+}
+
+impl<'c> Thread<'c> {
+    fn new(connection: &'c Connection, hooks: &'c Hooks) -> rusqlite::Result<Self> {
+        Ok(Self {
+            connection,
+            hooks,
+            begin: connection.prepare("BEGIN IMMEDIATE")?,
+            commit: connection.prepare("COMMIT")?,
+            savepoint: connection.prepare("SAVEPOINT relent_job")?,
+            undo: connection.prepare("ROLLBACK TO relent_job")?,
+            release: connection.prepare("RELEASE relent_job")?,
+        })
+    }
+
+    /// Does this, and what comes meanwhile, in one transaction.
+    fn transaction(&mut self, first: Box<dyn Job>, queue: &mut mpsc::Receiver<Box<dyn Job>>) {
+        if let Err(error) = self.begin.execute([]) {
+            // It may have waited for long: the others need not do so one after another.
+            let waiting = std::iter::from_fn(|| queue.try_recv().ok()).take(MOST);
+            let failed = Arc::new(error);
+            for job in std::iter::once(first).chain(waiting) {
+                job.tell(Some(WriterError::Commit(Arc::clone(&failed))));
             }
+            return;
         }
+        let mut done = Vec::<Box<dyn Job>>::new();
+        let mut next = Some(first);
+        while let Some(mut job) = next {
+            if self.work(&mut *job).is_err() || self.hooks.ended.load(Ordering::Relaxed) {
+                self.roll_back();
+                job.tell(Some(WriterError::TransactionEnded));
+                for job in done {
+                    job.tell(Some(WriterError::Undone));
+                }
+                return;
+            }
+            done.push(job);
+            let more = done.len() < MOST;
+            next = more.then(|| queue.try_recv().ok()).flatten();
+        }
+        self.hooks.commits.store(true, Ordering::Relaxed);
+        let failed = self.commit.execute([]).err().map(Arc::new);
+        self.hooks.commits.store(false, Ordering::Relaxed);
+        if failed.is_some() {
+            self.roll_back();
+        }
+        for job in done {
+            job.tell(failed.clone().map(WriterError::Commit));
+        }
+    }
+
+    fn work(&mut self, job: &mut dyn Job) -> rusqlite::Result<()> {
+        self.savepoint.execute([])?;
+        if !job.work(self.connection) {
+            self.undo.execute([])?;
+        }
+        self.release.execute([])?;
+        Ok(())
+    }
+
+    /// Ends whatever transaction there is.
+    fn roll_back(&self) {
+        if !self.connection.is_autocommit() {
+            // If even that fails, the next transaction cannot begin, and everybody hears of it.
+            drop(self.connection.execute_batch("ROLLBACK"));
+        }
+        self.hooks.ended.store(false, Ordering::Relaxed);
     }
 }
 
-fn transaction(
-    connection: &mut Connection,
-    jobs: &mut Vec<Job>,
-    replies: &mut Vec<Reply>,
-) -> rusqlite::Result<()> {
-    let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // In the order in which they came, from the end.
-    jobs.reverse();
-    while !jobs.is_empty() {
-        let mut savepoint = transaction.savepoint()?;
-        replies.extend(jobs.pop().and_then(|job| job(Ok(&mut savepoint))));
-        savepoint.commit()?;
+fn write(connection: &Connection, hooks: &Hooks, mut queue: mpsc::Receiver<Box<dyn Job>>) {
+    // If they cannot be prepared, whoever comes hears that the thread has ended.
+    if let Ok(mut thread) = Thread::new(connection, hooks) {
+        while let Some(job) = queue.blocking_recv() {
+            thread.transaction(job, &mut queue);
+        }
     }
-    transaction.commit()
 }

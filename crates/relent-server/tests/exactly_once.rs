@@ -301,6 +301,26 @@ async fn on_sqlite_work_that_loses_its_record_commits_nothing() {
     assert_eq!(store.charges().await, 0);
 }
 
+/// An execution without a transaction is lost, and a duplicate with one finds that out: the operator who looks
+/// for unknown outcomes finds the row.
+#[tokio::test]
+async fn on_postgres_a_lost_execution_is_written_down_as_unknown() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let store = postgres(&server).await;
+    let mut keyed = keyed(1);
+    keyed.claim.lease = Duration::ZERO;
+    let claim = store.claim(&keyed.key, 1, keyed.fingerprint, &keyed.claim);
+    assert!(matches!(claim.await.unwrap(), Claimed::Run { .. }));
+    let again = store.exactly_once(keyed, |_| work("never"));
+    assert!(matches!(again.await, Ok(Done::Not(Claimed::Unknown))));
+    let client = store.pool().get().await.unwrap();
+    let stage = "SELECT stage FROM relent_idempotency_1";
+    let stage: i16 = client.query_one(stage, &[]).await.unwrap().get(0);
+    assert_eq!(stage, 3, "unknown");
+}
+
 fn keyed(number: u8) -> Keyed {
     Keyed::new(Key([number; 32]), Fingerprint([0; 32]))
 }

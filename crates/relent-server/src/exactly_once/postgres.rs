@@ -172,6 +172,12 @@ impl Postgres {
                     None => Done::Not(Claimed::Replay(answer)),
                 });
             }
+            Claimed::Unknown => {
+                // It may have been written down as such just now, for whoever looks for those.
+                let commit = async { transaction.commit().await.map_err(PostgresError::from) };
+                self.limit(commit).await?;
+                return Ok(Done::Not(Claimed::Unknown));
+            }
             other => return Ok(Done::Not(other)),
         };
         begin();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
-use rusqlite::Savepoint;
+use rusqlite::Connection;
 use uuid::Uuid;
 
 use super::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError, end};
@@ -22,7 +22,11 @@ enum Undone {
 
 impl From<WriterError> for Undone {
     fn from(error: WriterError) -> Self {
-        SqliteError::from(error).into()
+        match error {
+            // It will do so whenever it runs.
+            WriterError::TransactionEnded => Self::Failed(ExactlyOnceError::Work(error.into())),
+            error => SqliteError::from(error).into(),
+        }
     }
 }
 
@@ -41,7 +45,7 @@ impl Sqlite {
     pub async fn exactly_once<B, E>(
         &self,
         keyed: Keyed,
-        work: impl FnOnce(&Savepoint<'_>) -> Result<Response<B>, E> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<Response<B>, E> + Send + 'static,
     ) -> Result<Done, ExactlyOnceError<SqliteError>>
     where
         B: Into<Bytes> + 'static,
@@ -49,7 +53,7 @@ impl Sqlite {
     {
         let latest = Arc::clone(&self.latest);
         let owner = Uuid::new_v4().as_u128();
-        let job = move |savepoint: &Savepoint<'_>| {
+        let job = move |connection: &Connection| {
             let Keyed {
                 key,
                 fingerprint,
@@ -57,11 +61,11 @@ impl Sqlite {
                 max_answer,
             } = keyed;
             let now = now(&latest);
-            let claimed = claim(savepoint, now, &key, owner, fingerprint, &config)?;
+            let claimed = claim(connection, now, &key, owner, fingerprint, &config)?;
             let Claimed::Run { lease, .. } = claimed else {
                 return Ok(Done::Not(claimed));
             };
-            let response = match work(savepoint) {
+            let response = match work(connection) {
                 Ok(response) => response.map(Into::into),
                 Err(error) => {
                     return Err(Undone::Failed(ExactlyOnceError::Work(error.into())));
@@ -72,7 +76,7 @@ impl Sqlite {
                 return Err(Undone::Answered(Box::new(response)));
             };
             // By the time of the claim: nothing can have come in between.
-            match write(savepoint, now, &key, &lease, &end, &config) {
+            match write(connection, now, &key, &lease, &end, &config) {
                 Ok(_) => Ok(Done::Ran(response)),
                 Err(WriteError::Store(error)) => Err(error.into()),
                 // Else its effects would be there without the record, and come again.
@@ -97,7 +101,7 @@ impl ExactlyOnce<Sqlite> {
     /// That of the work, which is rolled back.
     pub async fn run<B, E>(
         &self,
-        work: impl FnOnce(&Savepoint<'_>) -> Result<Response<B>, E> + Send + 'static,
+        work: impl FnOnce(&Connection) -> Result<Response<B>, E> + Send + 'static,
     ) -> Result<Response<Full<Bytes>>, WorkError>
     where
         B: Into<Bytes> + 'static,

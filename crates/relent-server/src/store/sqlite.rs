@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use relent_core::Instant;
 use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Stage};
-use rusqlite::{Connection, OptionalExtension, Savepoint, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{AnswerMissing, Change, Claimed, Key, Store, WriteError};
 use crate::idempotency::{Answer, InvalidAnswer};
@@ -159,19 +159,19 @@ pub(crate) fn now(latest: &AtomicU64) -> Instant {
 
 /// A request comes with this key, in a transaction.
 pub(crate) fn claim(
-    savepoint: &Savepoint<'_>,
+    connection: &Connection,
     now: Instant,
     key: &Key,
     owner: u128,
     fingerprint: Fingerprint,
     config: &ClaimConfig,
 ) -> Result<Claimed, SqliteError> {
-    remove_expired(savepoint, now, 2)?;
-    let stored = read(savepoint, key)?;
+    remove_expired(connection, now, 2)?;
+    let stored = read(connection, key)?;
     let record = stored.as_ref().map(|(record, _)| record);
     let (claim, change) = Record::claim(record, now, config, owner, fingerprint);
     if let Some(record) = change {
-        put(savepoint, key, &record, None)?;
+        put(connection, key, &record, None)?;
     }
     let answer = match (claim, stored) {
         (Claim::Replay, Some((_, Some(answer)))) => Some(Answer::from_bytes(&answer)?),
@@ -182,28 +182,28 @@ pub(crate) fn claim(
 
 /// An execution changes its record, in a transaction.
 pub(crate) fn write(
-    savepoint: &Savepoint<'_>,
+    connection: &Connection,
     now: Instant,
     key: &Key,
     lease: &Lease,
     change: &Change,
     config: &ClaimConfig,
 ) -> Result<Lease, WriteError<SqliteError>> {
-    let (record, _) = read(savepoint, key)?.ok_or(WriteError::Lost)?;
+    let (record, _) = read(connection, key)?.ok_or(WriteError::Lost)?;
     let (record, lease) = change.make(&record, now, lease, config)?;
     let answer = match change {
         Change::Complete(answer) => Some(answer.to_bytes()),
         _ => None,
     };
-    put(savepoint, key, &record, answer.as_deref()).map_err(SqliteError::from)?;
+    put(connection, key, &record, answer.as_deref()).map_err(SqliteError::from)?;
     Ok(lease)
 }
 
 /// A record, and its answer in bytes.
 type Stored = (Record, Option<Vec<u8>>);
 
-fn read(savepoint: &Savepoint<'_>, key: &Key) -> Result<Option<Stored>, SqliteError> {
-    let mut select = savepoint.prepare_cached(
+fn read(connection: &Connection, key: &Key) -> Result<Option<Stored>, SqliteError> {
+    let mut select = connection.prepare_cached(
         "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
          FROM relent_idempotency_1 WHERE key = ?1",
     )?;
@@ -239,7 +239,7 @@ fn read(savepoint: &Savepoint<'_>, key: &Key) -> Result<Option<Stored>, SqliteEr
 }
 
 fn put(
-    savepoint: &Savepoint<'_>,
+    connection: &Connection,
     key: &Key,
     record: &Record,
     answer: Option<&[u8]>,
@@ -251,7 +251,7 @@ fn put(
         // A stage to come is not to be taken for one that may run.
         _ => (3, Instant::ORIGIN),
     };
-    let mut insert = savepoint.prepare_cached(
+    let mut insert = connection.prepare_cached(
         "INSERT OR REPLACE INTO relent_idempotency_1
          (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
@@ -271,8 +271,8 @@ fn put(
     Ok(())
 }
 
-fn remove_expired(savepoint: &Savepoint<'_>, now: Instant, most: usize) -> rusqlite::Result<usize> {
-    let mut delete = savepoint.prepare_cached(
+fn remove_expired(connection: &Connection, now: Instant, most: usize) -> rusqlite::Result<usize> {
+    let mut delete = connection.prepare_cached(
         "DELETE FROM relent_idempotency_1 WHERE rowid IN (
              SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT ?2)",
     )?;
@@ -303,8 +303,8 @@ impl Store for Sqlite {
         config: &ClaimConfig,
     ) -> Result<Claimed, SqliteError> {
         let (key, config, latest) = (*key, *config, Arc::clone(&self.latest));
-        let claim = move |savepoint: &Savepoint<'_>| {
-            claim(savepoint, now(&latest), &key, owner, fingerprint, &config)
+        let claim = move |connection: &Connection| {
+            claim(connection, now(&latest), &key, owner, fingerprint, &config)
         };
         self.writer.run(claim).await
     }
@@ -318,8 +318,8 @@ impl Store for Sqlite {
     ) -> Result<Lease, WriteError<SqliteError>> {
         let (key, lease, config) = (*key, *lease, *config);
         let latest = Arc::clone(&self.latest);
-        let write = move |savepoint: &Savepoint<'_>| {
-            write(savepoint, now(&latest), &key, &lease, &change, &config)
+        let write = move |connection: &Connection| {
+            write(connection, now(&latest), &key, &lease, &change, &config)
         };
         self.writer.run(write).await
     }
@@ -327,7 +327,7 @@ impl Store for Sqlite {
     async fn remove_expired(&self, most: usize) -> Result<usize, SqliteError> {
         let latest = Arc::clone(&self.latest);
         let remove =
-            move |savepoint: &Savepoint<'_>| Ok(remove_expired(savepoint, now(&latest), most)?);
+            move |connection: &Connection| Ok(remove_expired(connection, now(&latest), most)?);
         self.writer.run(remove).await
     }
 }
