@@ -80,6 +80,20 @@ impl Claimed {
     }
 }
 
+/// The same with the answer in bytes, for stores that keep it so.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn claimed(
+    claim: Claim,
+    now: Instant,
+    answer: Option<Vec<u8>>,
+) -> Result<Claimed, Box<dyn Error + Send + Sync>> {
+    let answer = match claim {
+        Claim::Replay => answer.map(|answer| Answer::from_bytes(&answer)),
+        _ => None,
+    };
+    Ok(Claimed::of(claim, now, answer.transpose()?)?)
+}
+
 /// A record says that its request is completed, and its answer is not there: somebody has changed the
 /// store by other means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -158,7 +158,7 @@ impl Postgres {
             max_answer,
         } = run.keyed;
         let (key, config) = (&key, &config);
-        let statements = self.prepare(client, true);
+        let statements = self.sql.prepare(client, true);
         let statements = self.limit(statements).await?;
         let start = client.build_transaction().isolation_level(self.isolation);
         let transaction = self.limit(start.start()).await?;

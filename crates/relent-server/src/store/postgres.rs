@@ -1,5 +1,6 @@
 //! Records in a PostgreSQL database.
 
+mod statements;
 #[cfg(all(test, unix))]
 mod tests;
 
@@ -9,15 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Stage};
+use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
 use tokio::time::timeout;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Row, Statement};
 
-use super::micros::{FOREVER, instant, of, span};
-use super::{AnswerMissing, Change, Claimed, Key, Store, WriteError};
-use crate::idempotency::{Answer, InvalidAnswer};
-use crate::postgres::{Client, ConnectionError, IsolationLevel, Pool, connect, in_time};
+pub(crate) use self::statements::Found;
+use self::statements::{CLOCK, Sql};
+use super::{Change, Claimed, Key, Store, WriteError};
+use crate::postgres::{ConnectionError, IsolationLevel, Pool, connect, in_time};
 
 /// Records in a PostgreSQL database: durable, for services of many processes.
 ///
@@ -44,7 +43,7 @@ pub struct Postgres {
     pub(crate) pool: Pool,
     pub(crate) isolation: IsolationLevel,
     pub(crate) patience: Duration,
-    sql: Arc<Sql>,
+    pub(crate) sql: Arc<Sql>,
     claims: Arc<AtomicU64>,
 }
 
@@ -96,18 +95,6 @@ impl From<tokio_postgres::Error> for PostgresError {
     }
 }
 
-impl From<AnswerMissing> for PostgresError {
-    fn from(error: AnswerMissing) -> Self {
-        Self::Record(Box::new(error))
-    }
-}
-
-impl From<InvalidAnswer> for PostgresError {
-    fn from(error: InvalidAnswer) -> Self {
-        Self::Record(Box::new(error))
-    }
-}
-
 impl From<PostgresError> for WriteError<PostgresError> {
     fn from(error: PostgresError) -> Self {
         Self::Store(error)
@@ -120,81 +107,9 @@ impl From<ConnectionError> for WriteError<PostgresError> {
     }
 }
 
-/// Spreads the bits of a key over the number of its lock: a key may repeat itself.
-const MIX: i64 = 0x517c_c1b7_2722_0a95;
-/// How often a claim looks again, since others have changed the record between two statements.
-const LOOKS: usize = 10;
 /// Of so many claims one has so many expired records removed.
 const CLAIMS_A_BATCH: u64 = 256;
 const BATCH: usize = 512;
-
-/// When the statement began, in microseconds since 1970.
-const CLOCK: &str = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint";
-
-struct Sql {
-    claim: String,
-    claim_locked: String,
-    write: String,
-    remove: String,
-}
-
-impl Sql {
-    fn new(clock: &str) -> Self {
-        // A record that is there is read, and the core decides. The statement sees none that another has put in
-        // since it began: then it is neither new nor there.
-        let claim = |held: &str| {
-            format!(
-                "WITH time AS MATERIALIZED (SELECT {clock} AS now, {held} AS held),
-                 new AS (
-                     INSERT INTO relent_idempotency_1
-                         (key, fingerprint, owner, fence, stage, until, step, repeated, expires)
-                     SELECT $1::bytea, $2::bytea, $3::bytea, 1, 0, least(now + $4::bigint, {FOREVER}),
-                         0, false, least(now + $4 + $5::bigint, {FOREVER})
-                     FROM time WHERE held
-                     ON CONFLICT (key) DO NOTHING RETURNING key)
-                 SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer,
-                     now, held, EXISTS (SELECT FROM new)
-                 FROM time LEFT JOIN relent_idempotency_1 ON relent_idempotency_1.key = $1"
-            )
-        };
-        // What the record is after the change $4. An execution before it may have had an effect.
-        let stage =
-            "CASE WHEN $4 = 2 AND (repeated OR step > 0) THEN 3 WHEN $4 = 4 THEN stage ELSE $4 END";
-        Self {
-            claim: claim("true"),
-            claim_locked: claim("pg_try_advisory_xact_lock($6::bigint)"),
-            // Whoever has ended may write the same end again.
-            write: format!(
-                "UPDATE relent_idempotency_1 SET
-                     stage = {stage},
-                     until = CASE WHEN $4 = 0 THEN least(now + $5::bigint, {FOREVER}) WHEN $4 = 4 THEN until ELSE 0 END,
-                     step = CASE WHEN $4 = 4 THEN greatest(step, $7::bigint) ELSE step END,
-                     expires = CASE
-                         WHEN $4 = 0 THEN least(now + $5 + $6::bigint, {FOREVER})
-                         WHEN $4 = 4 OR stage = {stage} THEN expires
-                         ELSE least(now + $6, {FOREVER}) END,
-                     answer = $8::bytea
-                 FROM (SELECT {clock} AS now) AS time
-                 WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND expires > now
-                     AND (stage IN (0, 3) OR ($4::smallint IN (1, 2) AND stage = {stage}))
-                 RETURNING until"
-            ),
-            remove: format!(
-                "DELETE FROM relent_idempotency_1 WHERE key IN (
-                     SELECT key FROM relent_idempotency_1 WHERE expires <= {clock}
-                     ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED)"
-            ),
-        }
-    }
-}
-
-/// The record is as it was read, and is put in place by another.
-const REPLACE: &str = "
-    UPDATE relent_idempotency_1 SET
-        fingerprint = $8::bytea, owner = $9::bytea, fence = $10::bigint, stage = $11::smallint,
-        until = $12::bigint, step = $13::bigint, repeated = $14::boolean, expires = $15::bigint, answer = NULL
-    WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND stage = $4::smallint
-        AND until = $5::bigint AND step = $6::bigint AND expires = $7::bigint";
 
 /// Two processes that begin at once do not get in each other's way.
 const CREATE: (&str, &str) = (
@@ -266,26 +181,6 @@ impl Postgres {
         in_time(client, self.patience, created)
     }
 
-    /// Prepares what a claim is made by; `locked` if others of its kind are to be kept off until the end of
-    /// the transaction.
-    pub(crate) async fn prepare(
-        &self,
-        client: &Client,
-        locked: bool,
-    ) -> Result<Statements, tokio_postgres::Error> {
-        let claim = if locked {
-            &self.sql.claim_locked
-        } else {
-            &self.sql.claim
-        };
-        Ok(Statements {
-            claim: client.prepare_cached(claim).await?,
-            locked,
-            replace: client.prepare_cached(REPLACE).await?,
-            write: client.prepare_cached(&self.sql.write).await?,
-        })
-    }
-
     /// Has expired records removed now and then.
     pub(crate) fn count_claim(&self) {
         if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_A_BATCH == CLAIMS_A_BATCH - 1 {
@@ -295,214 +190,6 @@ impl Postgres {
         }
     }
 }
-
-/// A record as it was read, and its answer in bytes.
-type Stored = (Record, Option<Vec<u8>>);
-
-/// `None` if there is none.
-fn record(row: &Row) -> Result<Option<Stored>, PostgresError> {
-    let Some(fingerprint) = row.try_get::<_, Option<&[u8]>>(0)? else {
-        return Ok(None);
-    };
-    let until = instant(row.try_get(4)?);
-    let stage = match row.try_get(3)? {
-        0_i16 => Some(Stage::Running { until }),
-        1 => Some(Stage::Completed),
-        2 => Some(Stage::Released),
-        3 => Some(Stage::Unknown),
-        _ => None,
-    };
-    let record = || {
-        Some(Record {
-            fingerprint: Fingerprint(fingerprint.try_into().ok()?),
-            owner: u128::from_be_bytes(row.try_get::<_, &[u8]>(1).ok()?.try_into().ok()?),
-            fence: row.try_get::<_, i64>(2).ok()?.cast_unsigned(),
-            stage: stage?,
-            step: u32::try_from(row.try_get::<_, i64>(5).ok()?).ok()?,
-            repeated: row.try_get(6).ok()?,
-            expires: instant(row.try_get(7).ok()?),
-        })
-    };
-    match record() {
-        Some(record) => Ok(Some((record, row.try_get(8)?))),
-        None => Err(PostgresError::Record(
-            "it is not as this version writes it".into(),
-        )),
-    }
-}
-
-const fn stage(stage: Stage) -> i16 {
-    match stage {
-        Stage::Running { .. } => 0,
-        Stage::Completed => 1,
-        Stage::Released => 2,
-        // A stage to come is not to be taken for one that may run.
-        _ => 3,
-    }
-}
-
-/// What a claim came to, and whose record decided it.
-pub(crate) struct Found {
-    pub(crate) claimed: Claimed,
-    pub(crate) owner: Option<u128>,
-}
-
-pub(crate) struct Statements {
-    claim: Statement,
-    locked: bool,
-    replace: Statement,
-    write: Statement,
-}
-
-impl Statements {
-    pub(crate) async fn claim(
-        &self,
-        client: &tokio_postgres::Client,
-        key: &Key,
-        owner: u128,
-        fingerprint: Fingerprint,
-        config: &ClaimConfig,
-    ) -> Result<Found, PostgresError> {
-        let (key_bytes, owner_bytes) = (&key.0[..], &owner.to_be_bytes()[..]);
-        let (lease, keep) = (span(config.lease), span(config.keep));
-        let print = &fingerprint.0[..];
-        // Keys are digests, but for those that somebody else has made.
-        let (chunks, _) = key.0.as_chunks();
-        let lock = chunks.iter().fold(0_i64, |lock, chunk| {
-            (lock.rotate_left(5) ^ i64::from_be_bytes(*chunk)).wrapping_mul(MIX)
-        });
-        let all: [&(dyn ToSql + Sync); 6] =
-            [&key_bytes, &print, &owner_bytes, &lease, &keep, &lock];
-        let parameters = if self.locked { &all } else { &all[..5] };
-        for _ in 0..LOOKS {
-            let row = client.query_one(&self.claim, parameters).await?;
-            let now = instant(row.try_get(9)?);
-            let (held, new): (bool, bool) = (row.try_get(10)?, row.try_get(11)?);
-            let stored = record(&row)?;
-            if stored.is_none() && held && !new {
-                continue;
-            }
-            let before = stored.as_ref().map(|(record, _)| record);
-            let (claim, change) = Record::claim(before, now, config, owner, fingerprint);
-            let by = before.map(|record| record.owner);
-            if let Some(after) = change {
-                // The transaction that has the lock will change it.
-                if !held {
-                    let claimed = Claimed::InFlight(SOON);
-                    return Ok(Found {
-                        claimed,
-                        owner: None,
-                    });
-                }
-                if let Some(before) = before
-                    && !self.replace(client, key, before, &after).await?
-                {
-                    continue;
-                }
-            }
-            let answer = match (claim, stored) {
-                (Claim::Replay, Some((_, Some(answer)))) => Some(Answer::from_bytes(&answer)?),
-                _ => None,
-            };
-            let claimed = Claimed::of(claim, now, answer)?;
-            return Ok(Found { claimed, owner: by });
-        }
-        Err(PostgresError::Contended)
-    }
-
-    /// Whether the record was still as it was read.
-    async fn replace(
-        &self,
-        client: &tokio_postgres::Client,
-        key: &Key,
-        before: &Record,
-        after: &Record,
-    ) -> Result<bool, PostgresError> {
-        let until = |record: &Record| match record.stage {
-            Stage::Running { until } => of(until),
-            _ => 0,
-        };
-        let parts = |record: &Record| {
-            (
-                record.owner.to_be_bytes().to_vec(),
-                record.fence.cast_signed(),
-                stage(record.stage),
-                until(record),
-                i64::from(record.step),
-                of(record.expires),
-            )
-        };
-        let (old, new) = (parts(before), parts(after));
-        let changed = client
-            .execute(
-                &self.replace,
-                &[
-                    &&key.0[..],
-                    &old.0,
-                    &old.1,
-                    &old.2,
-                    &old.3,
-                    &old.4,
-                    &old.5,
-                    &&after.fingerprint.0[..],
-                    &new.0,
-                    &new.1,
-                    &new.2,
-                    &new.3,
-                    &new.4,
-                    &after.repeated,
-                    &new.5,
-                ],
-            )
-            .await?;
-        Ok(changed == 1)
-    }
-
-    pub(crate) async fn write(
-        &self,
-        client: &tokio_postgres::Client,
-        key: &Key,
-        lease: &Lease,
-        change: &Change,
-        config: &ClaimConfig,
-    ) -> Result<Lease, WriteError<PostgresError>> {
-        let (what, step, answer) = match change {
-            Change::Renew => (0_i16, 0, None),
-            Change::Complete(answer) => (1, 0, Some(answer.to_bytes())),
-            Change::Release => (2, 0, None),
-            Change::GiveUp => (3, 0, None),
-            Change::Checkpoint(step) => (4, i64::from(*step), None),
-        };
-        let written = client
-            .query_opt(
-                &self.write,
-                &[
-                    &&key.0[..],
-                    &&lease.owner.to_be_bytes()[..],
-                    &lease.fence.cast_signed(),
-                    &what,
-                    &span(config.lease),
-                    &span(config.keep),
-                    &step,
-                    &answer,
-                ],
-            )
-            .await
-            .map_err(PostgresError::from)?;
-        let row = written.ok_or(WriteError::Lost)?;
-        let until = row.try_get(0).map_err(PostgresError::from)?;
-        Ok(match change {
-            Change::Renew => Lease {
-                until: instant(until),
-                ..*lease
-            },
-            _ => *lease,
-        })
-    }
-}
-
-/// When to look again at a key that another transaction has.
-const SOON: Duration = Duration::from_millis(100);
 
 impl Store for Postgres {
     type Error = PostgresError;
@@ -517,7 +204,7 @@ impl Store for Postgres {
         self.count_claim();
         let client = connect(&self.pool, self.patience).await?;
         let claim = async {
-            let statements = self.prepare(&client, false).await?;
+            let statements = self.sql.prepare(&client, false).await?;
             let claim = statements.claim(&client, key, owner, fingerprint, config);
             Ok::<_, PostgresError>(claim.await?.claimed)
         };
@@ -535,6 +222,7 @@ impl Store for Postgres {
         let client = connect(&self.pool, self.patience).await?;
         let write = async {
             let statements = self
+                .sql
                 .prepare(&client, false)
                 .await
                 .map_err(PostgresError::from)?;

@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use relent_core::Instant;
-use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Stage};
+use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{AnswerMissing, Change, Claimed, Key, Store, WriteError};
-use crate::idempotency::{Answer, InvalidAnswer};
+use super::{Change, Claimed, Key, Store, WriteError, claimed};
 use crate::sqlite::{Writer, WriterError};
 
 /// Records in an SQLite database: durable, with nothing else to be installed. For services whose processes share
@@ -71,18 +70,6 @@ impl From<WriterError> for SqliteError {
 impl From<rusqlite::Error> for SqliteError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Writer(error.into())
-    }
-}
-
-impl From<AnswerMissing> for SqliteError {
-    fn from(error: AnswerMissing) -> Self {
-        Self::Record(Box::new(error))
-    }
-}
-
-impl From<InvalidAnswer> for SqliteError {
-    fn from(error: InvalidAnswer) -> Self {
-        Self::Record(Box::new(error))
     }
 }
 
@@ -173,11 +160,8 @@ pub(crate) fn claim(
     if let Some(record) = change {
         put(connection, key, &record, None)?;
     }
-    let answer = match (claim, stored) {
-        (Claim::Replay, Some((_, Some(answer)))) => Some(Answer::from_bytes(&answer)?),
-        _ => None,
-    };
-    Ok(Claimed::of(claim, now, answer)?)
+    let answer = stored.and_then(|(_, answer)| answer);
+    claimed(claim, now, answer).map_err(SqliteError::Record)
 }
 
 /// An execution changes its record, in a transaction.
