@@ -29,8 +29,9 @@ use relent_server::sqlite::WriterError;
 use relent_server::store::{Claimed, Key, Postgres, Sqlite};
 
 const DATABASE: &str = "RELENT_EXACTLY_ONCE";
-/// Raised for a long run.
+/// Raised for a long run, by `scripts/kills`: at least so many kills, and so many keys that were told.
 const KILLS: &str = "RELENT_KILLS";
+const KEYS: &str = "RELENT_KEYS";
 /// So many ask for each key at once, and so many keys are worked on at once.
 const DUPLICATES: usize = 3;
 const KEYS_AT_ONCE: usize = 6;
@@ -167,10 +168,13 @@ fn child() {
 }
 
 fn kill_and_compare(database: &str) {
-    let kills = std::env::var(KILLS).map_or(15, |kills| kills.parse().unwrap());
+    let least = |name, short| std::env::var(name).map_or(short, |least| least.parse().unwrap());
+    let (least_kills, least_keys) = (least(KILLS, 15), least(KEYS, 15));
     let mut random = SessionRandom::with_seed(1);
     let mut told = HashSet::new();
-    for _ in 0..kills {
+    let mut kills = 0;
+    while kills < least_kills || told.len() < least_keys {
+        kills += 1;
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture"])
             .env(DATABASE, database)

@@ -152,7 +152,11 @@ impl Model {
             takeover: takeovers[below(random, 3) as usize],
         };
         if self.leases.is_empty() || below(random, 2) == 0 {
-            let owner = (u128::from(below(random, 3)) << 100) + step as u128 / 24;
+            // One that comes again has another fence, or what it had.
+            let owner = match self.leases.last() {
+                Some(lease) if below(random, 4) == 0 => lease.owner,
+                _ => (u128::from(below(random, 3)) << 100) + step as u128 / 24,
+            };
             let fingerprint = Fingerprint([below(random, 5).min(1) as u8; 32]);
             self.claim(store, key, owner, fingerprint, &config, time)
                 .await;
