@@ -102,7 +102,7 @@ pub use histogram::{BUCKETS, Histogram};
 pub use intake::{Admitted, Intake, Rejected};
 pub use jitter::{Jitter, JitterError};
 pub use latencies::Latencies;
-pub use limiter::{Limiter, LimiterConfig, Refusal, Verdict};
+pub use limiter::{KeyedLimiter, Limiter, LimiterConfig, Refusal, Verdict};
 pub use outbound::{Answer, Asking, Holding, Outbound, Permit};
 pub use pattern::{Pattern, PatternError};
 pub use policy::{MAX_RULES, Policy, PolicyBuilder, Rule};

@@ -42,11 +42,15 @@
 //! many. So a key should be something that cannot be changed at will: with many keys one caller can
 //! reserve the schedule up to the horizon. A caller without such a thing is one without a key.
 
+mod keyed;
+
 use alloc::collections::{BTreeMap, VecDeque};
 use core::time::Duration;
 
 use crate::error::{Found, PolicyError};
 use crate::time::{Instant, nanos};
+
+pub use keyed::KeyedLimiter;
 
 /// The most slots that a schedule may have to remember.
 const MOST_SLOTS: u64 = 10_000_000;

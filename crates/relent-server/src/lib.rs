@@ -20,10 +20,13 @@
 //! let app: Router = Router::new().route("/payments", post(pay)).layer(layer);
 //! ```
 //!
+//! [`admission`] limits rates, and tells each refused caller when to come back.
+//!
 //! # Features
 //! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
 //! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.
 //! - `redis`: the store `Redis`.
+//! - `grpc`: refusals of gRPC calls in the words of gRPC.
 //!
 //! With `sqlite` or `postgres` there is `exactly_once`, too: a handler whose effects and answer are
 //! written in one transaction.
@@ -31,12 +34,14 @@
 //! Comments cite a "design rule" or a requirement such as "R4.9": both are in `docs/rules.md` of the
 //! repository, with reasons, sources and tests.
 
+pub mod admission;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod exactly_once;
 pub mod idempotency;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod precondition;
+mod refusal;
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
 #[path = "../tests/support/servers.rs"]
 mod servers;

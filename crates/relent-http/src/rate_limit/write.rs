@@ -10,6 +10,8 @@ use sfv::{Integer, ListSerializer, StringRef, key_ref};
 use crate::field::{SECONDS, rounded_up};
 use crate::headers::{RATELIMIT, RATELIMIT_POLICY};
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// The largest integer of a structured field.
 const MOST: u64 = 999_999_999_999_999;
 
@@ -91,16 +93,23 @@ impl<'q> Quota<'q> {
     /// ```
     #[must_use]
     pub fn of(name: &'q str, config: &LimiterConfig, limiter: &mut Limiter, now: Instant) -> Self {
-        const SECOND: Duration = Duration::from_secs(1);
+        let soon = limiter.available(now, SECOND);
+        let until = limiter.until_available(now, soon.saturating_add(1));
+        Self::left(name, config, soon, until)
+    }
+
+    /// The same of a limiter that is elsewhere: so many attempts can be had within a second, and this is the time
+    /// until one more can be.
+    #[must_use]
+    pub fn left(name: &'q str, config: &LimiterConfig, soon: u32, until: Duration) -> Self {
         let window = rounded_up(config.per, SECONDS).max(1);
         let quota = u128::from(config.rate) * u128::from(window) * u128::from(SECONDS)
             / config.per.as_nanos().max(1);
         let quota = u64::try_from(quota).unwrap_or(u64::MAX);
-        let soon = limiter.available(now, SECOND);
-        let effective = match limiter.until_available(now, soon.saturating_add(1)) {
+        let effective = match soon {
+            0 => until,
             // Within whole seconds, no more than that can be had: rounded down.
-            until if soon > 0 => Duration::from_secs(until.as_secs()).max(SECOND),
-            until => until,
+            _ => Duration::from_secs(until.as_secs()).max(SECOND),
         };
         Self {
             window: Some(Duration::from_secs(window)),

@@ -1,0 +1,277 @@
+//! What happens to one request.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use pin_project_lite::pin_project;
+use relent_core::{Arrival, Rejected};
+use relent_http::problem::Problem;
+use relent_http::rate_limit::{self, set_rate_limit};
+use relent_http::{CallerFacts, ErrorResponse};
+use tower_service::Service;
+
+use super::judge::{Applied, Judgement, Judging, Left, Refused};
+use super::quota::Identify;
+use super::{Limits, Shared};
+use crate::refusal::{Body, refuse};
+
+/// The service of an [`AdmissionLayer`](super::AdmissionLayer).
+///
+/// It is always ready: what is refused waits for nothing, and what is admitted waits until the service inside is ready.
+#[derive(Clone)]
+pub struct Admission<I> {
+    inner: I,
+    shared: Arc<Shared>,
+}
+
+impl<I> Admission<I> {
+    pub(super) const fn new(inner: I, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+}
+
+impl<I, B, R> Service<Request<B>> for Admission<I>
+where
+    I: Service<Request<B>, Response = Response<R>> + Clone,
+{
+    type Response = Response<Body<R>>;
+    type Error = I::Error;
+    type Future = ResponseFuture<I, B, R>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let shared = Arc::clone(&self.shared);
+        let (parts, body) = request.into_parts();
+        let (arrival, applied) = shared.ask(&parts);
+        let inner = self.inner.clone();
+        let request = Request::from_parts(parts, body);
+        let waiting = Waiting { inner, request };
+        let state = match &shared.limits {
+            Limits::Local(local) => {
+                let judgement = local.judge(shared.settings.clock.now(), &arrival, &applied);
+                State::judged(&shared, judgement, waiting)
+            }
+            #[cfg(feature = "redis")]
+            Limits::Fleet(fleet) => State::Judging {
+                judging: fleet.judge(Arc::clone(&shared), arrival, applied),
+                waiting: Some(waiting),
+            },
+        };
+        ResponseFuture { shared, state }
+    }
+}
+
+impl Shared {
+    /// What the limits are asked for this request.
+    fn ask(&self, parts: &Parts) -> (Arrival, Vec<Applied>) {
+        let hash = |identify: &Identify| {
+            let mut hasher = self.hashes.build_hasher();
+            identify(parts, &mut hasher).then(|| hasher.finish())
+        };
+        let facts = CallerFacts::of(&parts.headers);
+        let arrival = Arrival {
+            attempt: facts.attempt,
+            caller: self.settings.caller.as_ref().and_then(hash),
+            cost: self.settings.cost.as_ref().map_or(1, |cost| cost(parts)),
+            remaining: facts.remaining,
+            histogram: facts.histogram,
+            ..Arrival::FIRST
+        };
+        let applied = self
+            .settings
+            .quotas
+            .iter()
+            .enumerate()
+            .filter_map(|(quota, each)| {
+                let key = match &each.key {
+                    None => None,
+                    Some(identify) => Some(hash(identify)?),
+                };
+                Some(Applied { quota, key })
+            });
+        (arrival, applied.collect())
+    }
+
+    fn refusal<R>(&self, request: &HeaderMap, refused: Refused) -> Response<Body<R>> {
+        match refused {
+            Refused::Limits(rejected) => {
+                let violated = match rejected {
+                    Rejected::Limited { limiter, .. } | Rejected::TooCostly { limiter } => {
+                        self.settings.quotas.get(limiter)
+                    }
+                    _ => None,
+                };
+                let name = |problem: Problem| match violated {
+                    // The name is none that RFC 9457 defines, so it is always taken.
+                    Some(quota) => problem
+                        .clone()
+                        .member("violated-policies", [&*quota.name].as_slice())
+                        .unwrap_or(problem),
+                    None => problem,
+                };
+                refuse(request, &ErrorResponse::rejected(&rejected), name)
+            }
+            #[cfg(feature = "redis")]
+            Refused::Away => refuse(request, &super::fleet::away(), |problem| problem),
+        }
+    }
+
+    /// Tells what is left of the quotas that count.
+    fn tell(&self, headers: &mut HeaderMap, left: &[Left]) {
+        if left.is_empty() {
+            return;
+        }
+        let quotas: Vec<_> = left
+            .iter()
+            .filter_map(|left| {
+                let quota = self.settings.quotas.get(left.quota)?;
+                let (soon, until) = (left.soon, left.until);
+                Some(rate_limit::Quota::left(
+                    &quota.name,
+                    &quota.config,
+                    soon,
+                    until,
+                ))
+            })
+            .collect();
+        // The names were checked.
+        let _ = set_rate_limit(headers, &quotas);
+    }
+}
+
+/// A request that is not served yet, and by whom it would be.
+#[derive(Debug)]
+struct Waiting<I, B> {
+    inner: I,
+    request: Request<B>,
+}
+
+pin_project! {
+    /// The future of [`Admission`].
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<I, B, R>
+    where
+        I: Service<Request<B>>,
+    {
+        shared: Arc<Shared>,
+        #[pin]
+        state: State<I, B, R, I::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<I, B, R, F> {
+        /// Waits for what the limits say.
+        Judging {
+            judging: Judging,
+            waiting: Option<Waiting<I, B>>,
+        },
+        /// Waits until the service is ready.
+        Admitted {
+            waiting: Option<Waiting<I, B>>,
+            left: Vec<Left>,
+        },
+        Serving {
+            #[pin]
+            serving: F,
+            left: Vec<Left>,
+        },
+        Refused {
+            response: Option<Response<Body<R>>>,
+        },
+    }
+}
+
+impl<I, B, R, F> State<I, B, R, F> {
+    fn judged(shared: &Shared, judgement: Judgement, mut waiting: Waiting<I, B>) -> Self {
+        let left = judgement.left;
+        match judgement.verdict {
+            Ok(admitted) => {
+                if admitted.ticket {
+                    waiting.request.extensions_mut().insert(admitted);
+                }
+                let waiting = Some(waiting);
+                Self::Admitted { waiting, left }
+            }
+            Err(refused) => {
+                let mut response = shared.refusal(waiting.request.headers(), refused);
+                shared.tell(response.headers_mut(), &left);
+                let response = Some(response);
+                Self::Refused { response }
+            }
+        }
+    }
+}
+
+impl<I, B, R> Future for ResponseFuture<I, B, R>
+where
+    I: Service<Request<B>, Response = Response<R>>,
+{
+    type Output = Result<Response<Body<R>>, I::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProjection::Judging { judging, waiting } => {
+                    let judgement = ready!(judging.as_mut().poll(context));
+                    match waiting.take() {
+                        Some(waiting) => State::judged(this.shared, judgement, waiting),
+                        None => return Poll::Pending,
+                    }
+                }
+                StateProjection::Admitted { waiting, left } => {
+                    if let Some(waiting) = waiting {
+                        ready!(waiting.inner.poll_ready(context))?;
+                    }
+                    match waiting.take() {
+                        Some(Waiting { mut inner, request }) => State::Serving {
+                            serving: inner.call(request),
+                            left: std::mem::take(left),
+                        },
+                        None => return Poll::Pending,
+                    }
+                }
+                StateProjection::Serving { serving, left } => {
+                    let mut response = ready!(serving.poll(context))?;
+                    this.shared.tell(response.headers_mut(), left);
+                    return Poll::Ready(Ok(response.map(Body::served)));
+                }
+                // As every future, it is not polled after its end.
+                StateProjection::Refused { response } => {
+                    return response
+                        .take()
+                        .map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+impl<I, B, R> fmt::Debug for ResponseFuture<I, B, R>
+where
+    I: Service<Request<B>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl<I: fmt::Debug> fmt::Debug for Admission<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

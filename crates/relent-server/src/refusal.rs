@@ -1,0 +1,96 @@
+//! What a layer answers by itself, beside the answers of the service that it stands before.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use relent_http::ErrorResponse;
+use relent_http::problem::Problem;
+
+pin_project! {
+    /// The body of an answer: that of the service, or of a layer that has refused the request.
+    #[derive(Debug)]
+    pub struct Body<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindProjection]
+    #[derive(Debug)]
+    enum Kind<B> {
+        Served {
+            #[pin]
+            body: B
+        },
+        /// `None` if it has no bytes, or they are sent.
+        Refused {
+            bytes: Option<Bytes>
+        },
+    }
+}
+
+impl<B> Body<B> {
+    pub(crate) const fn served(body: B) -> Self {
+        let kind = Kind::Served { body };
+        Self { kind }
+    }
+
+    const fn refused(bytes: Option<Bytes>) -> Self {
+        let kind = Kind::Refused { bytes };
+        Self { kind }
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            KindProjection::Served { body } => body.poll_frame(context),
+            KindProjection::Refused { bytes } => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Served { body } => body.is_end_stream(),
+            Kind::Refused { bytes } => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Served { body } => body.size_hint(),
+            Kind::Refused { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
+        }
+    }
+}
+
+/// The answer to a request with these headers: over gRPC if it is a call of that, else with the problem as
+/// its body, to which `more` can add.
+pub(crate) fn refuse<B>(
+    request: &HeaderMap,
+    error: &ErrorResponse,
+    more: impl FnOnce(Problem) -> Problem,
+) -> Response<Body<B>> {
+    #[cfg(feature = "grpc")]
+    if relent_http::grpc::is_grpc(request) {
+        return error.grpc_head().map(|()| Body::refused(None));
+    }
+    #[cfg(not(feature = "grpc"))]
+    let _ = request;
+    let mut response = more(error.problem()).into_response();
+    error.set(response.headers_mut());
+    response.map(|text| Body::refused(Some(Bytes::from(text))))
+}
