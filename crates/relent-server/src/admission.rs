@@ -67,8 +67,11 @@
 //! what sheds load, and [`idempotency`](crate::idempotency), so that what is refused is not stored. A request that came in its own slot has
 //! [`Admitted`](relent_core::Admitted) in its extensions: it was told to come, and is no retry by its caller's choice.
 
+#[cfg(feature = "redis")]
+mod fleet;
 mod judge;
 mod quota;
+mod refusal;
 mod service;
 
 use std::fmt;
@@ -79,10 +82,12 @@ use http::request::Parts;
 use relent::clock::{Clock, StdClock};
 use tower_layer::Layer;
 
+#[cfg(feature = "redis")]
+pub use fleet::Fleet;
 pub use quota::{InvalidQuota, Quota};
+pub use refusal::Body;
 pub use service::{Admission, ResponseFuture};
 
-pub use crate::refusal::Body;
 use judge::Local;
 use quota::{Identify, identify};
 
@@ -101,6 +106,8 @@ type Cost = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
 #[derive(Clone)]
 struct Settings {
+    #[cfg(feature = "redis")]
+    fleet: Option<Arc<Fleet>>,
     quotas: Vec<Quota>,
     caller: Option<Identify>,
     cost: Option<Cost>,
@@ -117,6 +124,8 @@ struct Shared {
 /// Where the limits are.
 enum Limits {
     Local(Local),
+    #[cfg(feature = "redis")]
+    Fleet(Arc<fleet::Limits>),
 }
 
 impl AdmissionLayer {
@@ -124,6 +133,8 @@ impl AdmissionLayer {
     #[must_use]
     pub fn new() -> Self {
         let settings = Settings {
+            #[cfg(feature = "redis")]
+            fleet: None,
             quotas: Vec::new(),
             caller: None,
             cost: None,
@@ -135,11 +146,21 @@ impl AdmissionLayer {
         }
     }
 
-    /// The same with this quota behind those that it has. A request for which several of them count has to be
-    /// admitted by all.
+    /// A layer that shares its limits with other processes, in Redis.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    pub fn fleet(fleet: Fleet) -> Self {
+        Self::new().with(|settings| settings.fleet = Some(Arc::new(fleet)))
+    }
+
+    /// The same with this quota behind those that it has; one of the same name is replaced. A request for which several
+    /// of them count has to be admitted by all.
     #[must_use]
     pub fn quota(self, quota: Quota) -> Self {
-        self.with(|settings| settings.quotas.push(quota))
+        self.with(|settings| {
+            settings.quotas.retain(|other| other.name != quota.name);
+            settings.quotas.push(quota);
+        })
     }
 
     /// Who gets slots of its own: what this function reads from a request, such as the account that whoever
@@ -174,6 +195,8 @@ impl AdmissionLayer {
     pub fn keys(&self) -> (usize, u64) {
         match &self.shared().limits {
             Limits::Local(local) => local.keys(),
+            #[cfg(feature = "redis")]
+            Limits::Fleet(_) => (0, 0),
         }
     }
 
@@ -187,11 +210,24 @@ impl AdmissionLayer {
     fn shared(&self) -> &Arc<Shared> {
         self.shared.get_or_init(|| {
             Arc::new(Shared {
-                limits: Limits::Local(Local::new(&self.settings.quotas)),
+                limits: self.settings.limits(),
                 settings: self.settings.clone(),
                 hashes: RandomState::new(),
             })
         })
+    }
+}
+
+impl Settings {
+    fn limits(&self) -> Limits {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.fleet {
+            return Limits::Fleet(Arc::new(fleet::Limits::new(
+                Arc::clone(fleet),
+                &self.quotas,
+            )));
+        }
+        Limits::Local(Local::new(&self.quotas))
     }
 }
 

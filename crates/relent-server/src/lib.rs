@@ -41,7 +41,6 @@ pub mod idempotency;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod precondition;
-mod refusal;
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
 #[path = "../tests/support/servers.rs"]
 mod servers;

@@ -88,6 +88,21 @@ impl Quota {
     }
 }
 
+#[cfg(feature = "redis")]
+impl Quota {
+    /// The same with this config, if it fits together.
+    pub(super) fn with_config(&self, config: LimiterConfig) -> Self {
+        match Limiter::new(&config) {
+            Ok(limiter) => Self {
+                config,
+                limiter,
+                ..self.clone()
+            },
+            Err(_) => self.clone(),
+        }
+    }
+}
+
 pub(super) fn identify<K: Hash>(
     read: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
 ) -> Identify {

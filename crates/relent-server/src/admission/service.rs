@@ -16,10 +16,12 @@ use relent_http::rate_limit::{self, set_rate_limit};
 use relent_http::{CallerFacts, ErrorResponse};
 use tower_service::Service;
 
+#[cfg(feature = "redis")]
+use super::fleet::SharedHash;
 use super::judge::{Applied, Judgement, Judging, Left, Refused};
 use super::quota::Identify;
+use super::refusal::{Body, refuse};
 use super::{Limits, Shared};
-use crate::refusal::{Body, refuse};
 
 /// The service of an [`AdmissionLayer`](super::AdmissionLayer).
 ///
@@ -62,7 +64,7 @@ where
             }
             #[cfg(feature = "redis")]
             Limits::Fleet(fleet) => State::Judging {
-                judging: fleet.judge(Arc::clone(&shared), arrival, applied),
+                judging: fleet.judge(&shared, arrival, applied),
                 waiting: Some(waiting),
             },
         };
@@ -74,8 +76,11 @@ impl Shared {
     /// What the limits are asked for this request.
     fn ask(&self, parts: &Parts) -> (Arrival, Vec<Applied>) {
         let hash = |identify: &Identify| {
-            let mut hasher = self.hashes.build_hasher();
-            identify(parts, &mut hasher).then(|| hasher.finish())
+            #[cfg(feature = "redis")]
+            if let Limits::Fleet(_) = self.limits {
+                return hash_by(SharedHash::default(), identify, parts);
+            }
+            hash_by(self.hashes.build_hasher(), identify, parts)
         };
         let facts = CallerFacts::of(&parts.headers);
         let arrival = Arrival {
@@ -146,6 +151,10 @@ impl Shared {
         // The names were checked.
         let _ = set_rate_limit(headers, &quotas);
     }
+}
+
+fn hash_by(mut hasher: impl Hasher, identify: &Identify, parts: &Parts) -> Option<u64> {
+    identify(parts, &mut hasher).then(|| hasher.finish())
 }
 
 /// A request that is not served yet, and by whom it would be.

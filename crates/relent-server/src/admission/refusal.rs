@@ -1,4 +1,4 @@
-//! What a layer answers by itself, beside the answers of the service that it stands before.
+//! What the layer answers by itself, and the body of any answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -35,7 +35,7 @@ pin_project! {
 }
 
 impl<B> Body<B> {
-    pub(crate) const fn served(body: B) -> Self {
+    pub(super) const fn served(body: B) -> Self {
         let kind = Kind::Served { body };
         Self { kind }
     }
@@ -79,7 +79,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 
 /// The answer to a request with these headers: over gRPC if it is a call of that, else with the problem as
 /// its body, to which `more` can add.
-pub(crate) fn refuse<B>(
+pub(super) fn refuse<B>(
     request: &HeaderMap,
     error: &ErrorResponse,
     more: impl FnOnce(Problem) -> Problem,

@@ -1,0 +1,380 @@
+//! Limits that several processes share, in Redis.
+
+#[cfg(all(test, unix))]
+mod tests;
+
+use std::fmt;
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Client, RedisError, Script};
+use relent_core::{Admitted, Advice, Arrival, Instant, LimiterConfig, Refusal, Rejected, Shed};
+use relent_http::ErrorResponse;
+use sha2::{Digest, Sha256};
+
+use super::judge::{Applied, Judgement, Judging, Left, Local, Refused, by_quota};
+use super::{Quota, Shared};
+
+/// Limits that the processes of a fleet share: in Redis 6.2 or later, or what speaks as it does. Each request is
+/// judged by one call of a script, for all quotas together and by the clock of the server.
+///
+/// ```
+/// use std::time::Duration;
+/// use relent_core::LimiterConfig;
+/// use relent_server::admission::{AdmissionLayer, Fleet, Quota};
+///
+/// // While Redis is away, each of four processes admits a quarter.
+/// let fleet = Fleet::local(redis::Client::open("redis://127.0.0.1/")?, 4).namespace("shop");
+/// let layer = AdmissionLayer::fleet(fleet)
+///     .quota(Quota::new("service", LimiterConfig::new(1000, Duration::from_secs(1)))?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # When Redis is away
+/// Who makes it says what happens then: requests are let in ([`open`](Self::open)), refused with 503 and `Retry-After`
+/// ([`closed`](Self::closed)), or limited by each process for itself ([`local`](Self::local)).
+///
+/// A request waits for Redis [100 ms](Self::patience) at most, connecting included. After a failure no request waits at all for a second;
+/// then one of them tries again. A peer that accepts connections and never answers is no different.
+///
+/// # What it does not promise
+/// The limits are those of the processes in this one, with times in whole microseconds: an interval is rounded up. Slots are
+/// reserved for as long as 100 000 of them take, if that is less than the horizon, since Redis serves nobody else while it
+/// forgets them. Redis forgets by itself what is full again. What a failover or an eviction loses is
+/// admitted once more. All keys begin with one hash tag, `{relent}`, so that in a cluster they are on one node. A step back of
+/// the server's clock holds limits where they are until it has passed; a step forward fills them up.
+pub struct Fleet {
+    client: Client,
+    away: Away,
+    namespace: String,
+    patience: Duration,
+    script: Script,
+    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    /// Until then nobody asks, by the clock of the layer; 0 if all is well.
+    paused: AtomicU64,
+}
+
+/// What happens while Redis is away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Away {
+    Open,
+    Closed,
+    Local(u32),
+}
+
+/// How long nobody asks after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// So many slots Redis remembers of one limiter.
+const MOST_SLOTS: u64 = 100_000;
+/// Where `now` comes from: the time of the server in microseconds since 1970.
+const CLOCK: &str = "local time = redis.call('TIME')\nlocal now = time[1] * 1000000 + time[2]\n";
+
+fn script(clock: &str) -> Script {
+    Script::new(&[clock, include_str!("fleet.lua")].concat())
+}
+
+impl Fleet {
+    /// While Redis is away all requests are let in, as if there were no limits. For limits that share out what
+    /// there is enough of.
+    #[must_use]
+    pub fn open(client: Client) -> Self {
+        Self::new(client, Away::Open)
+    }
+
+    /// While Redis is away all requests that a quota counts for are refused, with 503 and `Retry-After`. For limits
+    /// that must not be passed.
+    #[must_use]
+    pub fn closed(client: Client) -> Self {
+        Self::new(client, Away::Closed)
+    }
+
+    /// While Redis is away each process limits for itself, at the rate and burst of each quota divided by this number of processes;
+    /// 0 counts as 1. A burst is rounded up, and a request that costs more takes all of it.
+    #[must_use]
+    pub fn local(client: Client, processes: u32) -> Self {
+        Self::new(client, Away::Local(processes.max(1)))
+    }
+
+    fn new(client: Client, away: Away) -> Self {
+        Self {
+            client,
+            away,
+            namespace: "relent".to_owned(),
+            patience: Duration::from_millis(100),
+            script: script(CLOCK),
+            connection: tokio::sync::Mutex::new(None),
+            paused: AtomicU64::new(0),
+        }
+    }
+
+    /// What the names of its keys begin with, so that services can share one server: `relent` by default. Processes with the same
+    /// namespace share the limits of quotas of the same name, which should have the same config.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        namespace.clone_into(&mut self.namespace);
+        self
+    }
+
+    /// How long a request waits for Redis: 100 ms by default.
+    #[must_use]
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet")
+            .field("namespace", &self.namespace)
+            .field("away", &self.away)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The limits of one layer in Redis.
+pub(super) struct Limits {
+    fleet: Arc<Fleet>,
+    quotas: Vec<Micros>,
+    /// For the time in which Redis is away.
+    local: Local,
+    bursts: Vec<u32>,
+}
+
+/// A quota as the script wants it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Micros {
+    name: Arc<str>,
+    interval: u64,
+    burst: u32,
+    horizon: u64,
+    grace: u64,
+}
+
+impl Micros {
+    fn of(quota: &Quota) -> Self {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let config = &quota.config;
+        let rate = u128::from(config.rate.max(1)) * 1000;
+        let interval = u64::try_from(config.per.as_nanos().div_ceil(rate)).unwrap_or(u64::MAX);
+        let interval = interval.clamp(1, FOREVER / u64::from(config.burst.max(1)));
+        let grace = micros(config.grace).min(FOREVER);
+        let most = MOST_SLOTS.saturating_mul(interval).saturating_sub(grace);
+        Self {
+            name: Arc::clone(&quota.name),
+            interval,
+            burst: config.burst,
+            horizon: micros(config.horizon).min(most),
+            grace,
+        }
+    }
+}
+
+/// Times stay below what a number of Lua holds exactly, since it is 57 years and the year 2084 together.
+const FOREVER: u64 = 1_800_000_000_000_000;
+
+/// What the script answers: what, by which limiter, when; then what is left of each.
+type Reply = Vec<u64>;
+
+impl Limits {
+    pub(super) fn new(fleet: Arc<Fleet>, quotas: &[Quota]) -> Self {
+        let share: Vec<Quota> = quotas.iter().map(|quota| fleet.away.share(quota)).collect();
+        Self {
+            fleet,
+            quotas: quotas.iter().map(Micros::of).collect(),
+            bursts: share.iter().map(|quota| quota.config.burst).collect(),
+            local: Local::new(&share),
+        }
+    }
+
+    pub(super) fn judge(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        arrival: Arrival,
+        applied: Vec<Applied>,
+    ) -> Judging {
+        let (limits, shared) = (Arc::clone(self), Arc::clone(shared));
+        Box::pin(async move {
+            let expired = arrival.remaining.is_some_and(|left| left.is_zero());
+            let now = || shared.settings.clock.now();
+            if applied.is_empty() || expired {
+                // Nothing in Redis has a say in it.
+                return limits.local.judge(now(), &arrival, &[]);
+            }
+            if limits.fleet.may_ask(now()) {
+                let asked = limits.ask(&arrival, &applied);
+                match tokio::time::timeout(limits.fleet.patience, asked).await {
+                    Ok(Ok(judgement)) => {
+                        limits.fleet.paused.store(0, Ordering::Relaxed);
+                        return judgement;
+                    }
+                    Ok(Err(_)) | Err(_) => limits.fleet.failed(now()),
+                }
+            }
+            limits.judge_alone(now(), arrival, &applied)
+        })
+    }
+
+    /// While Redis is away.
+    fn judge_alone(&self, now: Instant, mut arrival: Arrival, applied: &[Applied]) -> Judgement {
+        let verdict = match self.fleet.away {
+            Away::Open => Ok(Admitted { ticket: false }),
+            Away::Closed => Err(Refused::Away),
+            Away::Local(_) => {
+                let burst = |bursts: &mut dyn Iterator<Item = u32>| bursts.min().unwrap_or(1);
+                let whole = burst(
+                    &mut applied
+                        .iter()
+                        .filter_map(|one| Some(self.quotas.get(one.quota)?.burst)),
+                );
+                let share = burst(
+                    &mut applied
+                        .iter()
+                        .filter_map(|one| self.bursts.get(one.quota).copied()),
+                );
+                if arrival.cost <= whole {
+                    arrival.cost = arrival.cost.min(share);
+                }
+                return self.local.judge(now, &arrival, applied);
+            }
+        };
+        let left = Vec::new();
+        Judgement { verdict, left }
+    }
+
+    async fn ask(&self, arrival: &Arrival, applied: &[Applied]) -> Result<Judgement, RedisError> {
+        let caller = arrival.caller.map(u64::to_be_bytes);
+        let mut call = self.fleet.script.prepare_invoke();
+        call.arg(caller.as_ref().map_or(&[][..], |bytes| &bytes[..]))
+            .arg(arrival.cost);
+        for one in applied {
+            let Some(quota) = self.quotas.get(one.quota) else {
+                continue;
+            };
+            let key = one.key.unwrap_or(0);
+            for kind in ["", ":r", ":o", ":t"] {
+                let (namespace, name) = (&self.fleet.namespace, &quota.name);
+                call.key(format!("{{{namespace}}}:{name}:{key:016x}{kind}"));
+            }
+            call.arg(quota.interval)
+                .arg(quota.burst)
+                .arg(quota.horizon)
+                .arg(quota.grace);
+        }
+        let mut connection = self.fleet.connection().await?;
+        let reply: Reply = call.invoke_async(&mut connection).await?;
+        Ok(judgement(&reply, applied))
+    }
+}
+
+fn judgement(reply: &[u64], applied: &[Applied]) -> Judgement {
+    let number = |index: usize| reply.get(index).copied().unwrap_or(0);
+    let (limiter, time) = (number(1) as usize, Duration::from_micros(number(2)));
+    let limited = |refusal: fn(Duration) -> Refusal| {
+        let refusal = refusal(time);
+        Err(Rejected::Limited { refusal, limiter })
+    };
+    let verdict = match number(0) {
+        0 => Ok(Admitted { ticket: false }),
+        1 => Ok(Admitted { ticket: true }),
+        2 => limited(Refusal::Ticket),
+        3 => limited(Refusal::Shared),
+        _ => Err(Rejected::TooCostly { limiter }),
+    };
+    let left = applied.iter().enumerate().map(|(index, one)| Left {
+        quota: one.quota,
+        soon: u32::try_from(number(3 + 2 * index)).unwrap_or(u32::MAX),
+        until: Duration::from_micros(number(4 + 2 * index)),
+    });
+    Judgement {
+        verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, applied))),
+        left: left.collect(),
+    }
+}
+
+impl Fleet {
+    /// Whether this request asks Redis: not while it is known to be away, but for one each second.
+    fn may_ask(&self, now: Instant) -> bool {
+        let paused = self.paused.load(Ordering::Relaxed);
+        if paused == 0 {
+            return true;
+        }
+        let again = now.saturating_add(PAUSE).as_nanos();
+        let order = Ordering::Relaxed;
+        now.as_nanos() >= paused
+            && self
+                .paused
+                .compare_exchange(paused, again, order, order)
+                .is_ok()
+    }
+
+    fn failed(&self, now: Instant) {
+        let again = now.saturating_add(PAUSE).as_nanos();
+        self.paused.store(again, Ordering::Relaxed);
+        // What does not answer may be half open: the next one connects anew. Who connects at the moment needs no help.
+        if let Ok(mut connection) = self.connection.try_lock() {
+            *connection = None;
+        }
+    }
+
+    async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(connection) = &*connection {
+            return Ok(connection.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.patience))
+            .set_response_timeout(Some(self.patience));
+        let new = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        Ok(connection.insert(new).clone())
+    }
+}
+
+impl Away {
+    /// A quota as this process keeps it by itself.
+    fn share(self, quota: &Quota) -> Quota {
+        let Self::Local(processes) = self else {
+            return quota.clone();
+        };
+        let config = LimiterConfig {
+            per: quota.config.per.saturating_mul(processes),
+            burst: quota.config.burst.div_ceil(processes),
+            ..quota.config
+        };
+        quota.with_config(config)
+    }
+}
+
+/// What a request is told when the limits cannot be asked.
+pub(super) fn away() -> ErrorResponse {
+    let shed = Shed {
+        advice: Advice::None,
+        after: PAUSE,
+    };
+    let mut response = ErrorResponse::rejected(&Rejected::Shed(shed));
+    response.detail = "the rate limits cannot be checked at the moment";
+    response
+}
+
+/// The same hash in every process: 64 bits of SHA-256, since nobody may find a key that shares the limiter of another.
+#[derive(Clone, Default)]
+pub(super) struct SharedHash(Sha256);
+
+impl Hasher for SharedHash {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let digest: [u8; 32] = self.0.clone().finalize().into();
+        let mut first = [0; 8];
+        first.copy_from_slice(&digest[..8]);
+        u64::from_be_bytes(first)
+    }
+}

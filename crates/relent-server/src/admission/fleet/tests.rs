@@ -1,0 +1,238 @@
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+use std::time::Instant as Wall;
+
+use ::redis::AsyncCommands;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, TestRunner};
+use relent_core::{Intake, KeyedLimiter, Limiter};
+
+use super::*;
+use crate::servers;
+
+/// By a clock that the test sets, with limits in Redis and the same in the core.
+struct Pair {
+    limits: Arc<Limits>,
+    core: Vec<KeyedLimiter>,
+    connection: MultiplexedConnection,
+}
+
+/// Redis removes nothing by its own clock while that of the test is ahead of it.
+const CENTURY: u64 = 3_200_000_000_000_000_000;
+
+impl Pair {
+    async fn new(client: &Client, namespace: &str, configs: &[LimiterConfig]) -> Self {
+        let mut fleet = Fleet::closed(client.clone())
+            .namespace(namespace)
+            .patience(Duration::from_secs(30));
+        fleet.script = script("local now = tonumber(redis.call('GET', 'clock'))\n");
+        let quotas: Vec<Quota> = configs
+            .iter()
+            .enumerate()
+            .map(|(number, config)| Quota::new(&number.to_string(), *config).unwrap())
+            .collect();
+        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        let limiter = |config| KeyedLimiter::new(Limiter::new(config).unwrap(), 1000);
+        Self {
+            limits: Arc::new(Limits::new(Arc::new(fleet), &quotas)),
+            core: configs.iter().map(limiter).collect(),
+            connection,
+        }
+    }
+
+    /// What both say of a request with these keys, one for each quota.
+    async fn judge(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        keys: &[Option<u64>],
+    ) -> [Judgement; 2] {
+        let micros = now.as_nanos() / 1000;
+        let _: () = self.connection.set("clock", micros).await.unwrap();
+        let numbered = keys.iter().enumerate();
+        let applied: Vec<Applied> = numbered
+            .filter_map(|(quota, key)| {
+                Some(Applied {
+                    quota,
+                    key: Some((*key)?),
+                })
+            })
+            .collect();
+        let lua = self.limits.ask(arrival, &applied).await.unwrap();
+        let mut limiters: Vec<&mut Limiter> = self
+            .core
+            .iter_mut()
+            .zip(keys)
+            .filter_map(|(keyed, key)| Some(keyed.limiter(now, (*key)?)))
+            .collect();
+        let verdict = Intake::new().judge_with(now, arrival, &mut limiters);
+        let left = limiters.iter_mut().zip(&applied).map(|(limiter, one)| {
+            let soon = limiter.available(now, Duration::from_secs(1));
+            let until = limiter.until_available(now, soon.saturating_add(1));
+            Left {
+                quota: one.quota,
+                soon,
+                until,
+            }
+        });
+        let core = Judgement {
+            left: left.collect(),
+            verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, &applied))),
+        };
+        [lua, core]
+    }
+}
+
+fn config() -> impl Strategy<Value = LimiterConfig> {
+    (1..40_u64, 1..5_u32, 0..2000_u64, 1..300_u64).prop_map(|(interval, burst, horizon, grace)| {
+        LimiterConfig {
+            burst,
+            horizon: Duration::from_micros(horizon * 1000 + 1),
+            grace: Duration::from_micros(grace * 1000 + 3),
+            ..LimiterConfig::new(1, Duration::from_micros(interval * 1000 + 7))
+        }
+    })
+}
+
+/// Whether it is the request that was refused last, at the time that it was told; else the pause before a request in
+/// microseconds, its caller, cost, and its key at each quota.
+type Step = (bool, u64, Option<u64>, u32, [Option<u64>; 3]);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pause = prop_oneof![6 => Just(0), 3 => 0..60_000_u64, 1 => 0..2_000_000_u64];
+    let caller = prop::option::weighted(0.8, 0..6_u64);
+    let key = || prop::option::weighted(0.9, 0..3_u64);
+    let obeys = prop::bool::weighted(0.3);
+    prop::collection::vec(
+        (obeys, pause, caller, 0..6_u32, [key(), key(), key()]),
+        1..200,
+    )
+}
+
+#[tokio::test]
+async fn the_script_judges_as_the_core_does() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = Client::open(server.url()).unwrap();
+    let mut runner = TestRunner::new_with_rng(
+        Config::default(),
+        proptest::test_runner::TestRng::deterministic_rng(
+            proptest::test_runner::RngAlgorithm::ChaCha,
+        ),
+    );
+    let cases = (prop::collection::vec(config(), 1..=3), steps());
+    let (mut tickets, mut refused, mut decisions) = (0, 0, 0);
+    for case in 0..60 {
+        let (configs, steps) = cases.new_tree(&mut runner).unwrap().current();
+        let mut pair = Pair::new(&client, &case.to_string(), &configs).await;
+        let mut now = Instant::from_nanos(CENTURY);
+        let mut told = None;
+        for (obeys, pause, caller, cost, keys) in steps {
+            let arrival = Arrival {
+                caller,
+                cost,
+                ..Arrival::FIRST
+            };
+            let pause = (Duration::from_micros(pause), arrival, keys);
+            let (pause, arrival, keys) = told.take().filter(|_| obeys).unwrap_or(pause);
+            now = now.saturating_add(pause);
+            let own = &keys[..configs.len()];
+            if own.iter().all(Option::is_none) {
+                continue;
+            }
+            let [lua, core] = pair.judge(now, &arrival, own).await;
+            assert_eq!(lua, core, "case {case} at {now:?}: {arrival:?} {configs:?}");
+            decisions += 1;
+            tickets += u32::from(core.verdict == Ok(Admitted { ticket: true }));
+            refused += u32::from(core.verdict.is_err());
+            if let Err(Refused::Limits(Rejected::Limited { refusal, .. })) = core.verdict {
+                told = Some((refusal.delay(), arrival, keys));
+            }
+        }
+    }
+    // The steps come to what is compared.
+    assert!(
+        tickets > 100 && refused > 1000 && decisions > 4000,
+        "{tickets} {refused} {decisions}"
+    );
+}
+
+#[tokio::test]
+async fn redis_forgets_by_itself_what_is_full_again() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = Client::open(server.url()).unwrap();
+    let config = LimiterConfig {
+        grace: Duration::from_millis(50),
+        ..LimiterConfig::new(50, Duration::from_secs(1))
+    };
+    let quotas = [Quota::new("a", config).unwrap()];
+    let fleet = Arc::new(Fleet::closed(client.clone()).patience(Duration::from_secs(30)));
+    let limits = Limits::new(fleet, &quotas);
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for key in 0..100 {
+        for caller in [None, Some(1), Some(2), None] {
+            let arrival = Arrival {
+                caller,
+                ..Arrival::FIRST
+            };
+            let applied = [Applied {
+                quota: 0,
+                key: Some(key),
+            }];
+            limits.ask(&arrival, &applied).await.unwrap();
+        }
+    }
+    let began = Wall::now();
+    loop {
+        let mut keys: Vec<String> = connection.keys("*").await.unwrap();
+        keys.retain(|key| !key.is_empty());
+        if keys.is_empty() {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{keys:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn limits_are_whole_microseconds_and_remember_a_bounded_number_of_slots() {
+    let micros = |rate, burst| {
+        let config = LimiterConfig {
+            burst,
+            ..LimiterConfig::new(rate, Duration::from_secs(1))
+        };
+        Micros::of(&Quota::new("a", config).unwrap())
+    };
+    assert_eq!(micros(100, 1).interval, 10_000);
+    assert_eq!(
+        micros(3, 1).interval,
+        333_334,
+        "never faster than asked for"
+    );
+    assert_eq!(micros(100, 1).horizon, 300_000_000);
+    assert_eq!(micros(10_000, 1).horizon, 100_000 * 100 - 3_000_000);
+    let slowest = LimiterConfig {
+        burst: 2,
+        ..LimiterConfig::new(1, Duration::from_secs(1 << 33))
+    };
+    assert_eq!(
+        Micros::of(&Quota::new("a", slowest).unwrap()).interval,
+        FOREVER / 2
+    );
+}
+
+#[test]
+fn a_share_is_a_part_of_the_rate_and_of_the_burst() {
+    let config = LimiterConfig {
+        burst: 10,
+        ..LimiterConfig::new(100, Duration::from_secs(1))
+    };
+    let quota = Quota::new("a", config).unwrap();
+    let share = Away::Local(4).share(&quota).config;
+    assert_eq!((share.per, share.burst), (Duration::from_secs(4), 3));
+    assert_eq!(Away::Open.share(&quota).config, config);
+}

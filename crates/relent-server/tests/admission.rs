@@ -1,0 +1,469 @@
+//! The admission layer in virtual time.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+use std::convert::Infallible;
+use std::future::{Future, Ready, pending, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty, Full};
+use relent::VirtualClock;
+use relent_core::{Admitted, LimiterConfig};
+use relent_server::admission::{AdmissionLayer, Quota};
+use tower::{Layer, Service, ServiceExt};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A hundred per second.
+const CONFIG: LimiterConfig = LimiterConfig::new(100, SECOND);
+
+/// A service that answers at once, and says whether the request came in its own slot.
+#[derive(Clone, Default)]
+struct Served(Arc<AtomicU32>);
+
+impl<B> Service<Request<B>> for Served {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let ticket = request
+            .extensions()
+            .get::<Admitted>()
+            .is_some_and(|admitted| admitted.ticket);
+        ready(Ok(Response::new(Full::from(if ticket {
+            "ticket"
+        } else {
+            "served"
+        }))))
+    }
+}
+
+/// A service behind the layer, and the clock of both.
+struct Site<S> {
+    service: S,
+    clock: VirtualClock,
+}
+
+fn quota(name: &str, config: LimiterConfig) -> Quota {
+    Quota::new(name, config).unwrap()
+}
+
+/// What a header of the request says.
+fn of(
+    name: &'static str,
+) -> impl Fn(&http::request::Parts) -> Option<Vec<u8>> + Send + Sync + 'static {
+    move |parts| Some(parts.headers.get(name)?.as_bytes().to_vec())
+}
+
+fn site(
+    layer: AdmissionLayer,
+) -> Site<
+    impl Service<
+        Request<Empty<Bytes>>,
+        Response = Response<relent_server::admission::Body<Full<Bytes>>>,
+        Error = Infallible,
+    > + Clone,
+> {
+    let clock = VirtualClock::new();
+    let service = layer.clock(clock.clone()).layer(Served::default());
+    Site { service, clock }
+}
+
+/// An answer: status, headers, body.
+type Said = (u16, http::HeaderMap, String);
+
+fn request(fields: &[(&'static str, &str)]) -> Request<Empty<Bytes>> {
+    let mut request = Request::new(Empty::new());
+    for (name, value) in fields {
+        request.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    request
+}
+
+impl<S, R> Site<S>
+where
+    S: Service<Request<Empty<Bytes>>, Response = Response<R>, Error = Infallible> + Clone,
+    R: http_body::Body<Data = Bytes>,
+    R::Error: std::fmt::Debug,
+{
+    fn ask(&self, fields: &[(&'static str, &str)]) -> Said {
+        let answer = async {
+            let response = self.service.clone().oneshot(request(fields)).await.unwrap();
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            (
+                head.status.as_u16(),
+                head.headers,
+                String::from_utf8(body.to_vec()).unwrap(),
+            )
+        };
+        answer.now_or_never().unwrap()
+    }
+
+    fn status(&self, fields: &[(&'static str, &str)]) -> u16 {
+        self.ask(fields).0
+    }
+}
+
+/// The fault of tower_governor, which cuts the fraction off.
+#[test]
+fn a_wait_below_a_second_is_told_as_one_and_never_as_zero() {
+    let site = site(
+        AdmissionLayer::new()
+            .quota(quota("all", CONFIG))
+            .caller(of("x-caller")),
+    );
+    assert_eq!(site.status(&[]), 200);
+    let (status, headers, _) = site.ask(&[("x-caller", "ann")]);
+    assert_eq!(
+        (status, &headers["retry-after"], &headers["retry-after-ms"]),
+        (429, &"1".parse().unwrap(), &"10".parse().unwrap())
+    );
+    site.clock.advance(Duration::from_nanos(1));
+    let (_, headers, _) = site.ask(&[("x-caller", "ann")]);
+    assert_eq!(headers["retry-after-ms"], "10", "9.999999 ms, rounded up");
+    let (_, headers, _) = site.ask(&[]);
+    assert_eq!(
+        headers["retry-after"], "1",
+        "nobody in particular is told a time, too"
+    );
+    assert!(!headers.contains_key("relent-ticket"));
+}
+
+/// The fault of tower_governor, whose `per_second(n)` is one in n seconds.
+#[test]
+fn a_hundred_per_second_is_a_hundred_in_each_second() {
+    let site = site(AdmissionLayer::new().quota(quota("all", CONFIG)));
+    let mut admitted = 0;
+    for _ in 0..5000 {
+        admitted += u32::from(site.status(&[]) == 200);
+        site.clock.advance(Duration::from_millis(1));
+    }
+    assert_eq!(admitted, 500);
+}
+
+/// The fault of keyed maps that grow until they are swept (actix-governor#60).
+#[test]
+fn keys_that_do_not_come_again_are_forgotten() {
+    let layer = AdmissionLayer::new();
+    let clock = VirtualClock::new();
+    let layer = layer
+        .quota(quota("each", CONFIG).key(of("x-key")))
+        .clock(clock.clone());
+    let site = Site {
+        service: layer.layer(Served::default()),
+        clock,
+    };
+    for key in 0..10_000 {
+        assert_eq!(site.status(&[("x-key", &key.to_string())]), 200);
+        site.clock.advance(Duration::from_millis(5));
+    }
+    assert!(layer.keys().0 < 20, "{:?}", layer.keys());
+    assert_eq!(layer.keys().1, 0);
+    // And with more of them in use than there is room for.
+    let layer = AdmissionLayer::new()
+        .quota(quota("each", CONFIG).key(of("x-key")).max_keys(100))
+        .clock(VirtualClock::new());
+    let site = Site {
+        service: layer.layer(Served::default()),
+        clock: VirtualClock::new(),
+    };
+    for key in 0..1000 {
+        assert_eq!(site.status(&[("x-key", &key.to_string())]), 200);
+    }
+    assert_eq!(layer.keys(), (100, 900));
+}
+
+/// The fault of governor, which cannot look without taking (governor#117).
+#[test]
+fn what_one_quota_refuses_costs_the_other_nothing() {
+    let all = LimiterConfig {
+        burst: 3,
+        ..LimiterConfig::new(1, 60 * SECOND)
+    };
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", all))
+        .quota(quota("each", LimiterConfig::new(1, 60 * SECOND)).key(of("x-key")));
+    let site = site(layer);
+    assert_eq!(site.status(&[("x-key", "ann")]), 200);
+    for _ in 0..50 {
+        let (status, _, problem) = site.ask(&[("x-key", "ann")]);
+        assert_eq!(status, 429);
+        assert!(
+            problem.contains(r#""violated-policies":["each"]"#),
+            "{problem}"
+        );
+    }
+    assert_eq!(site.status(&[("x-key", "bob")]), 200);
+    assert_eq!(site.status(&[("x-key", "cid")]), 200);
+    let (_, _, problem) = site.ask(&[("x-key", "dan")]);
+    assert!(
+        problem.contains(r#""violated-policies":["all"]"#),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_refused_caller_gets_a_slot_of_its_own_and_keeps_it_for_the_grace() {
+    let site = site(
+        AdmissionLayer::new()
+            .quota(quota("all", CONFIG))
+            .caller(of("x-caller")),
+    );
+    assert_eq!(site.ask(&[("x-caller", "ann")]).2, "served");
+    let told = |name| {
+        let (status, headers, problem) = site.ask(&[("x-caller", name)]);
+        assert_eq!(
+            (status, &headers["relent-ticket"]),
+            (429, &"true".parse().unwrap())
+        );
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert!(problem.contains("quota-exceeded"), "{problem}");
+        headers["retry-after-ms"]
+            .to_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    assert_eq!((told("ann"), told("bob"), told("cid")), (10, 20, 30));
+    site.clock.advance(Duration::from_millis(4));
+    assert_eq!(
+        (told("bob"), told("ann")),
+        (16, 6),
+        "one live slot each, wherever they ask"
+    );
+    site.clock.advance(Duration::from_millis(6));
+    assert_eq!(site.ask(&[("x-caller", "ann")]).2, "ticket");
+    // Late, and within the grace.
+    site.clock.advance(3 * SECOND);
+    assert_eq!(site.ask(&[("x-caller", "cid")]).2, "ticket");
+}
+
+#[test]
+fn what_can_never_be_admitted_is_not_told_to_come_back() {
+    let config = LimiterConfig { burst: 5, ..CONFIG };
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", config))
+        .caller(of("x-caller"))
+        .cost(|parts| {
+            parts
+                .headers
+                .get("x-cost")
+                .and_then(|cost| cost.to_str().ok()?.parse().ok())
+                .unwrap_or(1)
+        });
+    let site = site(layer);
+    let (status, headers, problem) = site.ask(&[("x-cost", "6"), ("x-caller", "ann")]);
+    assert_eq!(status, 422);
+    assert!(!headers.contains_key("retry-after") && !headers.contains_key("retry-after-ms"));
+    assert_eq!(headers["x-should-retry"], "false");
+    assert!(
+        problem.contains(r#""violated-policies":["all"]"#),
+        "{problem}"
+    );
+    assert_eq!(site.status(&[("x-cost", "5")]), 200, "it has taken nothing");
+    let (_, headers, _) = site.ask(&[("x-cost", "3"), ("x-caller", "ann")]);
+    assert_eq!(headers["retry-after-ms"], "30", "room for all of it");
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_takes_nothing() {
+    let site = site(AdmissionLayer::new().quota(quota("all", LimiterConfig::new(1, 60 * SECOND))));
+    let (status, headers, _) = site.ask(&[("relent-deadline-ms", "0")]);
+    assert_eq!(status, 504);
+    assert!(!headers.contains_key("retry-after"));
+    assert_eq!(site.status(&[("relent-deadline-ms", "1")]), 200);
+}
+
+#[test]
+fn every_answer_tells_what_is_left_of_the_quotas_that_count() {
+    let all = LimiterConfig {
+        burst: 2,
+        ..LimiterConfig::new(2, 60 * SECOND)
+    };
+    let each = LimiterConfig {
+        burst: 9,
+        ..LimiterConfig::new(9, 3600 * SECOND)
+    };
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", all))
+        .quota(quota("each", each).key(of("x-key")));
+    let site = site(layer);
+    let (status, headers, _) = site.ask(&[("x-key", "ann")]);
+    assert_eq!(status, 200);
+    assert_eq!(
+        headers["ratelimit-policy"],
+        r#""all";q=2;w=60, "each";q=9;w=3600"#
+    );
+    assert_eq!(headers["ratelimit"], r#""all";r=1;t=30, "each";r=8;t=400"#);
+    let (_, headers, _) = site.ask(&[]);
+    assert_eq!(
+        headers["ratelimit"], r#""all";r=0;t=30"#,
+        "the other does not count"
+    );
+    let (status, headers, _) = site.ask(&[]);
+    assert_eq!(
+        (status, &headers["ratelimit"]),
+        (429, &r#""all";r=0;t=30"#.parse().unwrap())
+    );
+    assert_eq!(headers["retry-after"], "30");
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", all))
+        .quota(quota("all", each));
+    assert_eq!(
+        self::site(layer).ask(&[]).1["ratelimit-policy"],
+        r#""all";q=9;w=3600"#,
+        "a name is a quota's own"
+    );
+    let site = self::site(AdmissionLayer::new());
+    assert!(
+        !site.ask(&[]).1.contains_key("ratelimit"),
+        "without a quota there is nothing to tell"
+    );
+}
+
+#[cfg(feature = "grpc")]
+#[test]
+fn a_call_of_grpc_is_refused_in_its_words() {
+    let site = site(
+        AdmissionLayer::new()
+            .quota(quota("all", CONFIG))
+            .caller(of("x-caller")),
+    );
+    let call = [
+        ("content-type", "application/grpc+proto"),
+        ("x-caller", "ann"),
+    ];
+    assert_eq!(site.status(&call), 200);
+    let (status, headers, body) = site.ask(&call);
+    assert_eq!((status, body.as_str()), (200, ""));
+    assert_eq!(headers["grpc-status"], "8");
+    assert_eq!(headers["grpc-retry-pushback-ms"], "10");
+    assert_eq!(headers["relent-ticket"], "true");
+    assert_eq!(headers["content-type"], "application/grpc");
+}
+
+#[test]
+fn routes_that_share_a_layer_share_its_limits() {
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", CONFIG))
+        .clock(VirtualClock::new());
+    let of = |layer: &AdmissionLayer| Site {
+        service: layer.layer(Served::default()),
+        clock: VirtualClock::new(),
+    };
+    let (one, other, third) = (
+        of(&layer),
+        of(&layer.clone()),
+        of(&layer.clone().quota(quota("more", CONFIG))),
+    );
+    assert_eq!(
+        [one.status(&[]), other.status(&[]), third.status(&[])],
+        [200, 429, 200]
+    );
+}
+
+/// A body that never comes, and must not be asked.
+struct NeverRead;
+
+impl http_body::Body for NeverRead {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("the body of a refused request was read");
+    }
+}
+
+/// A service that never becomes ready.
+#[derive(Clone)]
+struct NeverReady;
+
+impl Service<Request<NeverRead>> for NeverReady {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Pending
+    }
+
+    fn call(&mut self, _: Request<NeverRead>) -> Self::Future {
+        Box::pin(pending())
+    }
+}
+
+#[test]
+fn a_refusal_waits_neither_for_the_body_nor_until_the_service_is_ready() {
+    let layer = AdmissionLayer::new()
+        .quota(quota("all", CONFIG))
+        .clock(VirtualClock::new());
+    let service = layer.layer(NeverReady);
+    let mut first = Box::pin(service.clone().oneshot(Request::new(NeverRead)));
+    assert!(
+        first.as_mut().now_or_never().is_none(),
+        "admitted, and waits"
+    );
+    let second = service.oneshot(Request::new(NeverRead)).now_or_never();
+    assert_eq!(
+        second.unwrap().unwrap().status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
+}
+
+#[test]
+fn a_quota_that_cannot_be_is_refused_with_what_can() {
+    let name = Quota::new("\u{fc}", CONFIG).unwrap_err().to_string();
+    assert!(name.contains("ASCII"), "{name}");
+    let rate = Quota::new("a", LimiterConfig::new(0, SECOND))
+        .unwrap_err()
+        .to_string();
+    assert!(rate.contains("at least 1"), "{rate}");
+}
+
+#[tokio::test]
+async fn over_a_socket_a_refusal_comes_while_the_body_still_arrives() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    // One request a day.
+    let config = LimiterConfig::new(1, 86_400 * SECOND);
+    let layer = AdmissionLayer::new().quota(quota("all", config));
+    let app = axum::Router::new()
+        .route("/", axum::routing::get(|| async { "served" }))
+        .layer(layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let ask = async |head: &str| {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut line = [0; 12];
+        stream.read_exact(&mut line).await.unwrap();
+        String::from_utf8(line.to_vec()).unwrap()
+    };
+    assert_eq!(
+        ask("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await,
+        "HTTP/1.1 200"
+    );
+    // A kilobyte of a gigabyte, and then nothing.
+    let body = "x".repeat(1024);
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n{body}");
+    assert_eq!(ask(&head).await, "HTTP/1.1 429");
+    server.abort();
+}
