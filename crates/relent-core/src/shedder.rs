@@ -236,13 +236,19 @@ impl Shedder {
         // Without a bound in flight there is none for retries either.
         let is_bound = self.first_in_flight < u32::MAX;
         if is_bound && arrival.in_flight >= most_in_flight || stands && delay > most_delay {
-            let until_target = delay.saturating_sub(self.target);
-            return Err(Shed {
-                advice: self.advice(now, arrival.histogram.as_ref()),
-                after: Duration::from_nanos(until_target.max(self.interval)),
-            });
+            return Err(self.turn_away(now, arrival));
         }
         Ok(())
+    }
+
+    /// What a request is told that was let in and is turned away after all, such as one that has waited for
+    /// too long.
+    pub fn turn_away(&mut self, now: Instant, arrival: &Arrival) -> Shed {
+        let until_target = self.delay(arrival.queued).saturating_sub(self.target);
+        Shed {
+            advice: self.advice(now, arrival.histogram.as_ref()),
+            after: Duration::from_nanos(until_target.max(self.interval)),
+        }
     }
 
     /// A service ended at `now`, successfully or not, while `queued` requests waited. An attempt

@@ -1,0 +1,596 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
+use alloc::format;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+const MILLI: u64 = 1_000_000;
+
+fn at(nanos: u64) -> Instant {
+    Instant::from_nanos(nanos)
+}
+
+/// A service with workers of which each takes one request at a time, behind slots, with callers that come
+/// at random. What the slots let in and no worker is free for waits inside the service.
+struct World {
+    slots: Slots<u32>,
+    now: u64,
+    workers: u32,
+    /// The mean time that a worker takes; exponential unless it is exact.
+    service: u64,
+    is_exact: bool,
+    /// Callers in a second.
+    rate: f64,
+    seed: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    numbered: u64,
+    /// Requests in slots, and those of them that no worker has taken yet, in order.
+    held: BTreeMap<u32, Slot>,
+    inside: VecDeque<u32>,
+    busy: u32,
+    requests: u32,
+    waits: BTreeMap<u32, u64>,
+    /// What happened since the last look.
+    served: u32,
+    shed: u32,
+    waited: Vec<u64>,
+    limits: Vec<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrive,
+    Done(u32),
+    Late(u32, Place),
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// In a second.
+    served: f64,
+    shed: u32,
+    /// The mean limit, and its extremes.
+    limit: f64,
+    least: u32,
+    most: u32,
+    /// The mean wait of those that were served, in milliseconds.
+    wait: f64,
+}
+
+impl World {
+    fn new(workers: u32, service: u64, rate: f64, initial: u32) -> Self {
+        let concurrency = ConcurrencyConfig {
+            initial,
+            ..ConcurrencyConfig::DEFAULT
+        };
+        let config = SlotsConfig {
+            concurrency,
+            ..SlotsConfig::DEFAULT
+        };
+        let mut world = Self {
+            slots: Slots::new(&config).unwrap(),
+            now: 0,
+            workers,
+            service,
+            is_exact: false,
+            rate,
+            seed: 1,
+            events: BinaryHeap::new(),
+            numbered: 0,
+            held: BTreeMap::new(),
+            inside: VecDeque::new(),
+            busy: 0,
+            requests: 0,
+            waits: BTreeMap::new(),
+            served: 0,
+            shed: 0,
+            waited: Vec::new(),
+            limits: Vec::new(),
+        };
+        world.schedule(0, Event::Arrive);
+        world
+    }
+
+    /// SplitMix64, as an exponential of mean 1.
+    fn exponential(&mut self) -> f64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.seed;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        -libm::log(((bits >> 11) as f64 + 1.0) / (1_u64 << 53) as f64)
+    }
+
+    fn schedule(&mut self, at: u64, event: Event) {
+        self.numbered += 1;
+        self.events.push(Reverse((at, self.numbered, event)));
+    }
+
+    fn start(&mut self, request: u32, slot: Slot) {
+        self.held.insert(request, slot);
+        self.inside.push_back(request);
+        self.work();
+    }
+
+    fn work(&mut self) {
+        while self.busy < self.workers {
+            let Some(request) = self.inside.pop_front() else {
+                return;
+            };
+            self.busy += 1;
+            let factor = if self.is_exact {
+                1.0
+            } else {
+                self.exponential()
+            };
+            let done = self.now + (self.service as f64 * factor) as u64;
+            self.schedule(done, Event::Done(request));
+        }
+    }
+
+    fn pump(&mut self) {
+        while let Some((request, turn)) = self.slots.next(at(self.now)) {
+            let since = self.waits.remove(&request).unwrap();
+            match turn {
+                Turn::Start(slot) => {
+                    self.waited.push(self.now - since);
+                    self.start(request, slot);
+                }
+                Turn::Refused(_) => self.shed += 1,
+            }
+        }
+        assert!(
+            self.slots.waiting() == 0 || self.slots.in_flight() >= self.slots.limit(),
+            "nobody waits beside a free slot"
+        );
+        assert_eq!(self.slots.waiting() as usize, self.waits.len());
+    }
+
+    fn step(&mut self) {
+        let Reverse((time, _, event)) = self.events.pop().unwrap();
+        self.now = time;
+        match event {
+            Event::Arrive => {
+                self.requests += 1;
+                let request = self.requests;
+                let gap = self.exponential() * 1e9 / self.rate;
+                self.schedule(time + gap as u64, Event::Arrive);
+                let entered =
+                    self.slots
+                        .enter(at(time), Arrival::FIRST, Criticality::Critical, || request);
+                match entered {
+                    Ok(Entered::Start(slot)) => {
+                        self.waited.push(0);
+                        self.start(request, slot);
+                    }
+                    Ok(Entered::Wait(place, until)) => {
+                        self.waits.insert(request, time);
+                        self.schedule(until.as_nanos(), Event::Late(request, place));
+                    }
+                    Err(_) => self.shed += 1,
+                }
+            }
+            Event::Done(request) => {
+                let slot = self.held.remove(&request).unwrap();
+                self.busy -= 1;
+                self.served += 1;
+                self.slots.end(at(time), slot, Ended::Served);
+                self.work();
+            }
+            Event::Late(request, place) => {
+                if self.slots.leave(at(time), place).is_some() {
+                    self.waits.remove(&request).unwrap();
+                    self.shed += 1;
+                }
+            }
+        }
+        self.pump();
+        self.limits.push(self.slots.limit());
+    }
+
+    fn run(&mut self, seconds: u64) -> Seen {
+        self.served = 0;
+        self.shed = 0;
+        self.waited.clear();
+        self.limits.clear();
+        let end = self.now + seconds * SECOND;
+        while self.now < end {
+            self.step();
+        }
+        let mean =
+            |all: &mut dyn Iterator<Item = f64>, count: usize| all.sum::<f64>() / count as f64;
+        Seen {
+            served: f64::from(self.served) / seconds as f64,
+            shed: self.shed,
+            limit: mean(
+                &mut self.limits.iter().map(|each| f64::from(*each)),
+                self.limits.len(),
+            ),
+            least: *self.limits.iter().min().unwrap(),
+            most: *self.limits.iter().max().unwrap(),
+            wait: mean(
+                &mut self.waited.iter().map(|each| *each as f64 / 1e6),
+                self.waited.len(),
+            ),
+        }
+    }
+}
+
+#[test]
+fn the_capacity_of_a_service_is_found_from_below_and_from_above() {
+    for (workers, service) in [(1, 2 * MILLI), (10, 10 * MILLI), (100, 20 * MILLI)] {
+        let capacity = f64::from(workers) * 1e9 / service as f64;
+        for (initial, settles) in [(1, 15), (20, 15), (1000, 45)] {
+            let mut world = World::new(workers, service, 2.0 * capacity, initial);
+            world.run(settles);
+            let seen = world.run(15);
+            let case = format!("{workers} workers from {initial}: {seen:?}");
+            assert!(seen.served > 0.9 * capacity, "{case}");
+            assert!(seen.limit < 1.2 * f64::from(workers) + 1.0, "{case}");
+            // A first attempt is let in up to twice the target.
+            assert!((30.0..45.0).contains(&seen.wait), "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_service_that_becomes_slower_for_another_reason_keeps_its_concurrency() {
+    // The same twenty workers, each waiting for a database that takes twice as long.
+    let mut world = World::new(20, 10 * MILLI, 4000.0, 20);
+    world.run(15);
+    world.service *= 2;
+    let seen = world.run(3);
+    assert!(
+        seen.least >= 12 && seen.served > 0.85 * 1000.0,
+        "at once: {seen:?}"
+    );
+    let seen = world.run(15);
+    assert!(
+        seen.least >= 12 && seen.served > 0.9 * 1000.0,
+        "later: {seen:?}"
+    );
+}
+
+#[test]
+fn half_the_capacity_and_the_whole_of_it_again_are_found_within_seconds() {
+    let mut world = World::new(64, 10 * MILLI, 10_000.0, 20);
+    world.run(15);
+    for workers in [32, 64] {
+        world.workers = workers;
+        world.run(4);
+        let (seen, capacity) = (world.run(10), f64::from(workers) * 100.0);
+        let off = seen.limit / f64::from(workers);
+        assert!((0.85..1.2).contains(&off), "{workers} workers: {seen:?}");
+        assert!(seen.served > 0.9 * capacity, "{workers} workers: {seen:?}");
+    }
+}
+
+#[test]
+fn without_overload_nobody_is_shed_and_the_limit_stays() {
+    let mut world = World::new(20, 10 * MILLI, 1000.0, 40);
+    let seen = world.run(20);
+    assert_eq!((seen.shed, seen.least, seen.most), (0, 40, 40), "{seen:?}");
+}
+
+fn fixed(limit: u32, queue: u32) -> Slots<u32> {
+    let concurrency = ConcurrencyConfig::fixed(limit);
+    let config = SlotsConfig {
+        concurrency,
+        queue,
+        ..SlotsConfig::DEFAULT
+    };
+    Slots::new(&config).unwrap()
+}
+
+fn start<W>(slots: &mut Slots<W>, now: u64) -> Slot {
+    let entered = slots.enter(
+        at(now),
+        Arrival::FIRST,
+        Criticality::Critical,
+        || unreachable!(),
+    );
+    match entered {
+        Ok(Entered::Start(slot)) => slot,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn wait(slots: &mut Slots<u32>, class: Criticality, attempt: u32, name: u32) -> bool {
+    let arrival = Arrival {
+        attempt,
+        ..Arrival::FIRST
+    };
+    slots.enter(at(0), arrival, class, || name).is_ok()
+}
+
+#[test]
+fn what_matters_most_goes_first_and_first_attempts_before_retries() {
+    let mut slots = fixed(1, 100);
+    let mut slot = start(&mut slots, 0);
+    let arrivals = [
+        (Criticality::Sheddable, 1),
+        (Criticality::SheddablePlus, 1),
+        (Criticality::Critical, 2),
+        (Criticality::Critical, 1),
+        (Criticality::Critical, 1),
+        (Criticality::CriticalPlus, 3),
+    ];
+    for (name, (class, attempt)) in (0..).zip(arrivals) {
+        assert!(wait(&mut slots, class, attempt, name));
+    }
+    let mut order = Vec::new();
+    while slots.waiting() > 0 {
+        slots.end(at(0), slot, Ended::Served);
+        let (name, Turn::Start(next)) = slots.next(at(0)).unwrap() else {
+            panic!("turned away");
+        };
+        order.push(name);
+        slot = next;
+        assert_eq!(slots.next(at(0)), None);
+    }
+    assert_eq!(order, [5, 3, 4, 2, 1, 0]);
+    slots.end(at(0), slot, Ended::Served);
+    assert_eq!(slots.in_flight(), 0);
+}
+
+#[test]
+fn in_a_full_line_the_least_important_makes_room() {
+    let mut slots = fixed(1, 2);
+    let _slot = start(&mut slots, 0);
+    assert!(wait(&mut slots, Criticality::Sheddable, 1, 1));
+    assert!(wait(&mut slots, Criticality::Critical, 2, 2));
+    assert!(
+        !wait(&mut slots, Criticality::Sheddable, 1, 3),
+        "it would be the last"
+    );
+    assert!(wait(&mut slots, Criticality::Critical, 1, 4));
+    for makes_room in [1, 2] {
+        let turned_away = slots.next(at(0));
+        assert!(
+            matches!(turned_away, Some((name, Turn::Refused(Rejected::Shed(_)))) if name == makes_room),
+            "{turned_away:?}"
+        );
+        assert_eq!(slots.next(at(0)), None);
+        assert!(makes_room == 2 || wait(&mut slots, Criticality::CriticalPlus, 1, 5));
+    }
+    assert_eq!(slots.waiting(), 2);
+    // And without a queue nobody waits.
+    let mut slots = fixed(1, 0);
+    let _slot = start(&mut slots, 0);
+    assert!(!wait(&mut slots, Criticality::CriticalPlus, 1, 1));
+}
+
+#[test]
+fn what_matters_less_is_turned_away_while_what_matters_more_finds_a_short_line() {
+    let mut slots = fixed(1, 1000);
+    let mut now = 0;
+    let mut admitted = [0_u32; 4];
+    let mut slot = start(&mut slots, now);
+    // One is served each millisecond. In each, one of every class comes.
+    for round in 0..3000 {
+        for class in Criticality::ALL {
+            let entered = slots.enter(at(now), Arrival::FIRST, class, || class as u32);
+            admitted[class as usize] += u32::from(round >= 1000 && entered.is_ok());
+        }
+        now += MILLI;
+        slots.end(at(now), slot, Ended::Served);
+        slot = loop {
+            if let Some((_, Turn::Start(slot))) = slots.next(at(now)) {
+                break slot;
+            }
+        };
+    }
+    assert!(admitted[0] >= 1950, "{admitted:?}");
+    assert!(admitted[1..].iter().sum::<u32>() < 100, "{admitted:?}");
+}
+
+#[test]
+fn nothing_is_begun_past_its_deadline_not_even_after_a_wait() {
+    let within = |millis| Arrival {
+        remaining: Some(Duration::from_millis(millis)),
+        ..Arrival::FIRST
+    };
+    let mut slots = fixed(1, 10);
+    let entered = slots.enter(at(0), within(0), Criticality::CriticalPlus, || 0);
+    assert_eq!(entered, Err(Rejected::Expired));
+    let slot = start(&mut slots, 0);
+    let mut places = Vec::new();
+    for (name, millis) in [(1, 5), (2, 6), (3, 60_000)] {
+        match slots.enter(at(0), within(millis), Criticality::Critical, || name) {
+            Ok(Entered::Wait(place, until)) => places.push((place, until)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(places[0].1, at(5 * MILLI));
+    assert_eq!(places[2].1, at(SECOND), "nobody waits for longer");
+    slots.end(at(5 * MILLI), slot, Ended::Served);
+    let turn = slots.next(at(5 * MILLI));
+    assert_eq!(turn, Some((1, Turn::Refused(Rejected::Expired))));
+    let Some((2, Turn::Start(slot))) = slots.next(at(5 * MILLI)) else {
+        panic!("the second is in time");
+    };
+    assert_eq!(slots.next(at(5 * MILLI)), None);
+    let late = slots.leave(at(SECOND), places[2].0);
+    assert!(
+        matches!(late, Some(Rejected::Shed(_))),
+        "its deadline has not passed: {late:?}"
+    );
+    assert_eq!(slots.leave(at(SECOND), places[2].0), None);
+    slots.end(at(SECOND), slot, Ended::Served);
+    assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
+}
+
+/// The limit after so many services, of which each takes this long and ends like this, by how many are in
+/// flight; others wait all the time.
+fn busy(initial: u32, services: u32, service: impl Fn(u64) -> (u64, Ended)) -> u32 {
+    let concurrency = ConcurrencyConfig {
+        initial,
+        ..ConcurrencyConfig::DEFAULT
+    };
+    let mut tried = Concurrency::new(&concurrency).unwrap();
+    let (mut now, mut started) = (0, VecDeque::new());
+    for _ in 0..services {
+        while started.len() < tried.limit() as usize {
+            let in_flight = started.len() as u32 + 1;
+            started.push_back(tried.on_start(at(now), in_flight));
+        }
+        let in_flight = started.len() as u64;
+        let (time, ended) = service(in_flight);
+        now += time / in_flight;
+        tried.on_end(at(now), started.pop_front().unwrap(), ended);
+    }
+    tried.limit()
+}
+
+#[test]
+fn a_service_that_only_fails_keeps_its_limit() {
+    assert_eq!(busy(20, 100_000, |_| (MILLI, Ended::Failed)), 20);
+    // It would have been raised: each takes as long as the others, however many they are.
+    assert!(busy(20, 100_000, |_| (MILLI, Ended::Served)) > 800);
+}
+
+#[test]
+fn callers_that_give_up_lower_the_limit() {
+    // One ends in each millisecond, and nobody waits for longer than ten.
+    let limit = busy(500, 100_000, |in_flight| match in_flight {
+        0..=10 => (in_flight * MILLI, Ended::Served),
+        _ => (in_flight * MILLI, Ended::TooLate),
+    });
+    assert!(limit <= 12, "{limit}");
+    // When they are cut off after the ten, more of them seem to get done.
+    let limit = busy(500, 100_000, |in_flight| match in_flight {
+        0..=10 => (in_flight * MILLI, Ended::Served),
+        _ => (10 * MILLI, Ended::TooLate),
+    });
+    assert!(limit <= 12, "{limit}");
+}
+
+#[test]
+fn settings_that_serve_nobody_are_refused_and_say_which() {
+    let config = |min, initial, max| SlotsConfig {
+        concurrency: ConcurrencyConfig { min, initial, max },
+        ..SlotsConfig::DEFAULT
+    };
+    let never = SlotsConfig {
+        max_wait: Duration::ZERO,
+        ..SlotsConfig::DEFAULT
+    };
+    for (config, key) in [
+        (config(0, 1, 1), "min"),
+        (config(2, 2, 1), "max"),
+        (config(2, 1, 3), "initial"),
+        (config(2, 4, 3), "initial"),
+        (never, "max_wait"),
+    ] {
+        assert_eq!(Slots::<()>::new(&config).unwrap_err().key(), key);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Enter(usize, u32, Option<u64>),
+    End(usize, Ended),
+    GiveBack(usize),
+    Leave(usize),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ended = prop_oneof![
+        Just(Ended::Served),
+        Just(Ended::Failed),
+        Just(Ended::TooLate)
+    ];
+    prop_oneof![
+        4 => (0..4_usize, 0..4_u32, prop::option::of(0..2000_u64))
+            .prop_map(|(class, attempt, remaining)| Step::Enter(class, attempt, remaining)),
+        4 => (any::<usize>(), ended).prop_map(|(which, ended)| Step::End(which, ended)),
+        1 => any::<usize>().prop_map(Step::GiveBack),
+        1 => any::<usize>().prop_map(Step::Leave),
+        1 => (0..300 * MILLI).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever happens in whatever order: no slot is lost or made, everybody who waits is told something
+    /// exactly once, nobody waits beside a free slot, and the line keeps to its length.
+    #[test]
+    fn no_slot_is_lost_and_nobody_is_forgotten(
+        limits in (1..4_u32, 1..8_u32).prop_map(|(min, more)| (min, min + more)),
+        queue in 0..6_u32,
+        steps in prop::collection::vec(step(), 0..300),
+    ) {
+        let concurrency = ConcurrencyConfig { min: limits.0, initial: limits.0, max: limits.1 };
+        let mut slots = Slots::new(&SlotsConfig { concurrency, queue, ..SlotsConfig::DEFAULT }).unwrap();
+        let (mut now, mut name) = (0, 0);
+        let mut held = Vec::new();
+        let mut waits: BTreeMap<u32, (Place, Instant)> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Enter(class, attempt, remaining) => {
+                    name += 1;
+                    let arrival = Arrival {
+                        attempt,
+                        remaining: remaining.map(Duration::from_millis),
+                        ..Arrival::FIRST
+                    };
+                    match slots.enter(at(now), arrival, Criticality::ALL[class], || name) {
+                        Ok(Entered::Start(slot)) => held.push(slot),
+                        Ok(Entered::Wait(place, until)) => {
+                            prop_assert!(until > at(now) && until <= at(now + SECOND));
+                            waits.insert(name, (place, until));
+                        }
+                        Err(_) => {}
+                    }
+                }
+                Step::End(which, ended) if !held.is_empty() => {
+                    let slot = held.swap_remove(which % held.len());
+                    slots.end(at(now), slot, ended);
+                }
+                Step::GiveBack(which) if !held.is_empty() => {
+                    let slot = held.swap_remove(which % held.len());
+                    slots.give_back(at(now), slot);
+                }
+                Step::Leave(which) if !waits.is_empty() => {
+                    let who = *waits.keys().nth(which % waits.len()).unwrap();
+                    let (place, _) = waits.remove(&who).unwrap();
+                    prop_assert!(slots.leave(at(now), place).is_some());
+                    prop_assert!(slots.leave(at(now), place).is_none());
+                }
+                Step::Pass(time) => now += time,
+                _ => {}
+            }
+            while let Some((who, turn)) = slots.next(at(now)) {
+                prop_assert!(waits.remove(&who).is_some(), "told twice, or never waited");
+                if let Turn::Start(slot) = turn {
+                    held.push(slot);
+                }
+            }
+            prop_assert_eq!(slots.in_flight() as usize, held.len());
+            prop_assert_eq!(slots.waiting() as usize, waits.len());
+            prop_assert!(slots.waiting() <= queue);
+            prop_assert!((limits.0..=limits.1).contains(&slots.limit()));
+            prop_assert!(waits.is_empty() || slots.in_flight() >= slots.limit());
+        }
+        // Whatever was in flight ends: all are told, and nothing is left.
+        while let Some(slot) = held.pop() {
+            slots.end(at(now), slot, Ended::Served);
+            while let Some((who, turn)) = slots.next(at(now)) {
+                waits.remove(&who);
+                if let Turn::Start(slot) = turn {
+                    held.push(slot);
+                }
+            }
+        }
+        prop_assert!(waits.is_empty());
+        prop_assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
+    }
+}
