@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use relent_core::BUCKETS;
+use relent_core::{BUCKETS, Criticality};
 
-use crate::field::{digits, single};
-use crate::headers::{RELENT_ATTEMPT, RELENT_DEADLINE_MS, RELENT_HISTOGRAM};
+use crate::field::{Malformed, digits, single, trim};
+use crate::grpc::timeout;
+use crate::headers::{
+    GRPC_PREVIOUS_RPC_ATTEMPTS, RELENT_ATTEMPT, RELENT_CRITICALITY, RELENT_DEADLINE_MS,
+    RELENT_HISTOGRAM,
+};
 use crate::histogram;
 
 /// What the client of a request tells about itself, if it tells anything (design rule 8, R4.7).
@@ -32,10 +36,10 @@ use crate::histogram;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallerFacts {
     /// Which attempt the request is: what [`Arrival::attempt`](relent_core::Arrival::attempt) wants.
-    /// 1 unless told otherwise.
+    /// 1 unless told otherwise; over gRPC by `grpc-previous-rpc-attempts`, too.
     pub attempt: u32,
     /// The time left until the caller's deadline when it sent the request, in whole milliseconds;
-    /// `None` if it told none.
+    /// `None` if it told none. Over gRPC that of `grpc-timeout`, if it is less.
     pub remaining: Option<Duration>,
     /// How many of the client's calls took 1, 2, …, 7, and 8 or more attempts: what
     /// [`Arrival::histogram`](relent_core::Arrival::histogram) wants. A client sends it from time to
@@ -48,13 +52,34 @@ impl CallerFacts {
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let number = |name: &HeaderName| single(headers, name, digits).ok().flatten();
-        let attempt = number(&RELENT_ATTEMPT).map_or(1, |attempt| attempt.max(1));
+        let previous = number(&GRPC_PREVIOUS_RPC_ATTEMPTS).unwrap_or(0);
+        let attempt = number(&RELENT_ATTEMPT).unwrap_or(1);
+        let attempt = attempt.max(previous.saturating_add(1));
+        let deadlines = [remaining(headers), timeout::read(headers)];
         let histogram = single(headers, &RELENT_HISTOGRAM, histogram::parse);
         Self {
             attempt: u32::try_from(attempt).unwrap_or(u32::MAX),
-            remaining: remaining(headers),
+            remaining: deadlines.into_iter().flatten().min(),
             histogram: histogram.ok().flatten(),
         }
+    }
+
+    /// How much the client says that its request matters; `None` if it says nothing that can be read.
+    ///
+    /// Any client can say that it matters most: see `overload` of `relent-server` for whom to believe.
+    ///
+    /// ```
+    /// use relent_core::Criticality;
+    /// use relent_http::CallerFacts;
+    ///
+    /// let request = http::Request::get("/").header("relent-criticality", "SHEDDABLE").body(())?;
+    /// assert_eq!(CallerFacts::criticality(request.headers()), Some(Criticality::Sheddable));
+    /// # Ok::<(), http::Error>(())
+    /// ```
+    #[must_use]
+    pub fn criticality(headers: &HeaderMap) -> Option<Criticality> {
+        let word = |value: &[u8]| Criticality::parse(trim(value)).ok_or(Malformed);
+        single(headers, &RELENT_CRITICALITY, word).ok().flatten()
     }
 
     /// Hands what is left of the deadline down, on a request that is made for the caller's `elapsed`
@@ -125,6 +150,50 @@ mod tests {
         }
         for name in [RELENT_ATTEMPT, RELENT_DEADLINE_MS, RELENT_HISTOGRAM] {
             assert_eq!(of(&[(name.clone(), "3"), (name, "4")]), NOTHING);
+        }
+    }
+
+    #[test]
+    fn the_fields_of_grpc_count_too() {
+        let grpc = of(&[
+            (GRPC_PREVIOUS_RPC_ATTEMPTS, "2"),
+            (crate::headers::GRPC_TIMEOUT, "300m"),
+        ]);
+        assert_eq!(
+            (grpc.attempt, grpc.remaining),
+            (3, Some(Duration::from_millis(300)))
+        );
+        let both = of(&[
+            (GRPC_PREVIOUS_RPC_ATTEMPTS, "1"),
+            (RELENT_ATTEMPT, "4"),
+            (crate::headers::GRPC_TIMEOUT, "5S"),
+            (RELENT_DEADLINE_MS, "20"),
+        ]);
+        assert_eq!(
+            (both.attempt, both.remaining),
+            (4, Some(Duration::from_millis(20)))
+        );
+        for malformed in ["x", "-1", ""] {
+            assert_eq!(of(&[(GRPC_PREVIOUS_RPC_ATTEMPTS, malformed)]), NOTHING);
+            assert_eq!(of(&[(crate::headers::GRPC_TIMEOUT, malformed)]), NOTHING);
+        }
+    }
+
+    #[test]
+    fn a_criticality_is_one_word_or_none() {
+        let criticality = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(RELENT_CRITICALITY, value.parse().unwrap());
+            }
+            CallerFacts::criticality(&headers)
+        };
+        assert_eq!(
+            criticality(&[" critical_PLUS "]),
+            Some(Criticality::CriticalPlus)
+        );
+        for unknown in [&[][..], &[""], &["CRITICAL+"], &["CRITICAL", "SHEDDABLE"]] {
+            assert_eq!(criticality(unknown), None, "{unknown:?}");
         }
     }
 

@@ -34,7 +34,6 @@ mod peek;
 mod service_config;
 #[cfg(feature = "grpc")]
 mod status;
-#[cfg(all(feature = "tower", feature = "grpc"))]
 pub(crate) mod timeout;
 
 use std::time::{Duration, SystemTime};

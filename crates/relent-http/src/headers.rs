@@ -78,6 +78,10 @@ pub const RELENT_DEADLINE_MS: HeaderName = HeaderName::from_static("relent-deadl
 /// [`RELENT_ATTEMPT`] does.
 pub const RELENT_HISTOGRAM: HeaderName = HeaderName::from_static("relent-histogram");
 
+/// Request: how much it matters, one of `CRITICAL_PLUS`, `CRITICAL`, `SHEDDABLE_PLUS` and `SHEDDABLE`
+/// ([`Criticality`](relent_core::Criticality)), in any capitals. It speaks of the whole chain: a service hands it down.
+pub const RELENT_CRITICALITY: HeaderName = HeaderName::from_static("relent-criticality");
+
 /// Response: do not retry this, and why: a list of `exhausted` (retries were exhausted below) and
 /// `overloaded`, in any capitals. See [`Mark`](crate::Mark).
 pub const RELENT_MARK: HeaderName = HeaderName::from_static("relent-mark");

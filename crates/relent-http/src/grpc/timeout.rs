@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderMap;
+#[cfg(all(feature = "tower", feature = "grpc"))]
+use http::HeaderValue;
 
 use crate::field::digits;
 use crate::headers::GRPC_TIMEOUT;
@@ -37,6 +39,7 @@ pub(crate) fn read(headers: &HeaderMap) -> Option<Duration> {
 
 /// Lowers the time in the request to what is left of it. A request without one, or with less, stays
 /// as it is.
+#[cfg(all(feature = "tower", feature = "grpc"))]
 pub(crate) fn lower(headers: &mut HeaderMap, remaining: Duration) {
     if read(headers).is_some_and(|given| given > remaining) {
         headers.insert(GRPC_TIMEOUT, write(remaining));
@@ -44,6 +47,7 @@ pub(crate) fn lower(headers: &mut HeaderMap, remaining: Duration) {
 }
 
 /// In the finest unit that 8 digits have room for, and never more than `time`.
+#[cfg(all(feature = "tower", feature = "grpc"))]
 fn write(time: Duration) -> HeaderValue {
     let nanos = time.as_nanos();
     let fits =
@@ -59,6 +63,7 @@ fn write(time: Duration) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(all(feature = "tower", feature = "grpc"))]
     use proptest::prelude::*;
 
     use super::*;
@@ -87,6 +92,7 @@ mod tests {
         assert_eq!(read(&HeaderMap::new()), None);
     }
 
+    #[cfg(all(feature = "tower", feature = "grpc"))]
     #[test]
     fn only_what_is_left_of_a_timeout_is_sent() {
         let mut request = headers("5S");
@@ -99,6 +105,7 @@ mod tests {
         assert!(without.is_empty());
     }
 
+    #[cfg(all(feature = "tower", feature = "grpc"))]
     proptest! {
         #[test]
         fn what_is_written_is_read_and_never_more(nanos in 0..u64::MAX) {
