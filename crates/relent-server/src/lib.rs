@@ -21,8 +21,12 @@
 //! ```
 //!
 //! [`admission`] limits rates, and tells each refused caller when to come back.
+//! [`overload`] lets no more requests in than the service can serve in time, and answers the others at once. A
+//! [`ServerLayer`] is both, in the right order.
 //!
 //! # Features
+//! - `grpc`: what is told to gRPC clients is a gRPC status, with pushback and `RetryInfo`.
+//! - `metrics`, `tracing`: what the layers do, as metrics and events ([`observe`]).
 //! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
 //! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.
 //! - `redis`: the store `Redis`.
@@ -38,6 +42,9 @@ pub mod admission;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod exactly_once;
 pub mod idempotency;
+mod layer;
+pub mod observe;
+pub mod overload;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod precondition;
@@ -47,3 +54,5 @@ mod servers;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
+
+pub use layer::ServerLayer;

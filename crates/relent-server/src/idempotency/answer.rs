@@ -7,9 +7,13 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use super::Body;
+use crate::observe;
 
 /// Tells that an answer is that of an earlier request with the same key.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// In what is stored: the `traceparent` of the request that made the answer. Nobody is sent it.
+const ORIGINAL_TRACE: HeaderName = HeaderName::from_static("relent-original-traceparent");
 
 /// The answer to the first request with a key, for its duplicates: the status, the header fields in their
 /// order with all their values, the body if it was not too long, and its trailers.
@@ -30,7 +34,7 @@ pub struct Answer {
 }
 
 /// Of one connection or one moment.
-const LEFT_OUT: [&str; 21] = [
+const LEFT_OUT: [&str; 22] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -52,6 +56,7 @@ const LEFT_OUT: [&str; 21] = [
     "x-request-id",
     "x-trace-id",
     "idempotent-replayed",
+    "relent-original-traceparent",
 ];
 
 impl Answer {
@@ -93,6 +98,15 @@ impl Answer {
         }
     }
 
+    /// The same, made by a request with this `traceparent`.
+    #[must_use]
+    pub(super) fn with_trace(mut self, trace: Option<HeaderValue>) -> Self {
+        if let Some(trace) = trace {
+            self.headers.insert(ORIGINAL_TRACE, trace);
+        }
+        self
+    }
+
     /// An answer of these parts, as they are.
     #[must_use]
     pub const fn from_parts(
@@ -123,6 +137,8 @@ impl Answer {
         let mut response = Response::new(self.body?);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
+        let trace = response.headers_mut().remove(ORIGINAL_TRACE);
+        observe::replayed(trace.as_ref().and_then(|trace| trace.to_str().ok()));
         let replayed = HeaderValue::from_static("true");
         response.headers_mut().insert(REPLAYED, replayed);
         Some(response)

@@ -26,6 +26,8 @@ pub(crate) enum Refused {
     /// Too much runs, or waits.
     Busy,
     StoreFailed,
+    /// A layer outside has claimed the key.
+    Nested,
     /// The handler has had effects, and no part of the transaction.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     NotRecorded,
@@ -48,13 +50,66 @@ impl Refused {
         // The name is none that RFC 9457 defines, so it is always taken.
         let problem = problem.clone().member("code", code).unwrap_or(problem);
         let mut response = problem.into_response().map(Bytes::from);
-        let hint = match self {
-            Self::InFlight(after) => Hint::after(after),
+        set_hint(response.headers_mut(), &self.hint());
+        response
+    }
+
+    /// The same as the status of a gRPC call. Without the feature `grpc` it is that of HTTP.
+    pub(crate) fn grpc_response(self) -> Response<Bytes> {
+        #[cfg(not(feature = "grpc"))]
+        return self.response();
+        #[cfg(feature = "grpc")]
+        {
+            use relent_http::grpc::{Status, set_pushback};
+
+            let after = self.hint().delay();
+            let (_, _, detail) = self.text();
+            let mut response = Response::new(Bytes::new());
+            let fields = response.headers_mut();
+            let grpc = http::HeaderValue::from_static("application/grpc");
+            fields.insert(http::header::CONTENT_TYPE, grpc);
+            let status = Status {
+                code: self.grpc_code().number(),
+                message: detail.to_owned(),
+                retry_delay: after,
+            };
+            status.set(fields);
+            set_pushback(fields, after);
+            response
+        }
+    }
+
+    /// The name of the problem.
+    pub(crate) const fn code(self) -> &'static str {
+        self.text().1
+    }
+
+    fn hint(self) -> Hint {
+        match self {
+            // Nothing runs for no time.
+            Self::InFlight(after) => Hint::after(after.max(Duration::from_millis(1))),
             Self::Busy | Self::StoreFailed => Hint::after(Duration::from_secs(1)),
             _ => Hint::do_not_retry(),
-        };
-        set_hint(response.headers_mut(), &hint);
-        response
+        }
+    }
+
+    #[cfg(feature = "grpc")]
+    const fn grpc_code(self) -> relent_core::GrpcCode {
+        use relent_core::GrpcCode;
+
+        match self {
+            Self::KeyMissing | Self::KeyMalformed | Self::BodyFailed | Self::Mismatch => {
+                GrpcCode::InvalidArgument
+            }
+            Self::NoPrincipal => GrpcCode::Unauthenticated,
+            Self::TooLarge => GrpcCode::ResourceExhausted,
+            Self::InFlight(_) => GrpcCode::Aborted,
+            Self::Unknown | Self::AnswerNotKept => GrpcCode::FailedPrecondition,
+            Self::Busy | Self::StoreFailed => GrpcCode::Unavailable,
+            Self::Nested => GrpcCode::Internal,
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            Self::NotRecorded => GrpcCode::Internal,
+        }
     }
 
     const fn text(self) -> (StatusCode, &'static str, &'static str) {
@@ -114,6 +169,11 @@ impl Refused {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "idempotency-store-failed",
                 "it cannot be found out whether the request has run: ask again later",
+            ),
+            Self::Nested => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "idempotency-layer-nested",
+                "this request has passed an idempotency layer already: take one of the two out of the service",
             ),
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             Self::NotRecorded => (

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderName, Method};
+use http::{HeaderName, HeaderValue, Method};
 use http_body_util::BodyExt;
 use relent_core::claim::Fingerprint;
 use relent_http::IdempotencyKey;
@@ -101,6 +101,16 @@ where
         }
     }
     Ok(whole.freeze())
+}
+
+/// The `traceparent` of the request, for those who get its answer later (W3C Trace Context, version 00). Without the feature
+/// `tracing` nobody would see it.
+pub(super) fn trace(parts: &Parts) -> Option<HeaderValue> {
+    const LENGTH: usize = 55;
+    let trace = parts.headers.get("traceparent");
+    trace
+        .filter(|trace| cfg!(feature = "tracing") && trace.len() == LENGTH)
+        .cloned()
 }
 
 /// With its length before it, so that no two lists of parts give the same bytes.

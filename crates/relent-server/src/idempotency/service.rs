@@ -15,11 +15,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use relent::{Backoff, Policy, retry};
 use relent_core::claim::{Fingerprint, Lease};
-use relent_http::CallerFacts;
+use relent_http::{CallerFacts, grpc};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
@@ -31,6 +31,8 @@ use super::problems::Refused;
 use super::{Answer, Body, Common, Settings, request};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::exactly_once::{ExactlyOnce, Keyed};
+use crate::observe;
+use crate::overload::Held;
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -105,6 +107,7 @@ where
         let server = self.server.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
+            let is_grpc = grpc::is_grpc(&parts.headers);
             match request::key(&parts, &server.settings) {
                 Ok(None) => {
                     let request = Request::from_parts(parts, Body::streamed(body));
@@ -113,13 +116,16 @@ where
                 Ok(Some(key)) => {
                     let settings = &server.settings;
                     let read = async {
+                        if parts.extensions.get::<Guarded>().is_some() {
+                            return Err(Refused::Nested);
+                        }
                         let record = request::record_key(&parts, &key, settings)?;
                         let bytes = request::read(&parts, body, settings.max_request).await?;
                         Ok((record, bytes))
                     };
                     let (key, bytes) = match read.await {
                         Ok(read) => read,
-                        Err(refused) => return Ok(refuse(refused)),
+                        Err(refused) => return Ok(refuse(refused, is_grpc)),
                     };
                     let work = Work {
                         inner,
@@ -131,7 +137,7 @@ where
                     };
                     server.run_or_wait(work).await
                 }
-                Err(refused) => Ok(refuse(refused)),
+                Err(refused) => Ok(refuse(refused, is_grpc)),
             }
         })
     }
@@ -168,20 +174,24 @@ impl<S: Store> Server<S> {
         R: http_body::Body<Data = Bytes> + Send + 'static,
     {
         let until = self.until(&work.parts.headers);
+        let is_grpc = grpc::is_grpc(&work.parts.headers);
+        let held = work.parts.extensions.get::<Held>().cloned();
         let mut waits = None;
         loop {
             let (sender, receiver) = oneshot::channel();
-            let (key, server) = (work.key, self.clone());
+            let (key, server, holding) = (work.key, self.clone(), held.clone());
             // From the claim on nothing depends on the client any more: what is claimed and not run
             // would be lost.
             self.common.running.spawn(async move {
                 let tried = server.attempt(work).await;
                 // If nobody waits for it any more, a duplicate gets it from the store.
                 drop(sender.send(tried));
+                // What runs on when its client has gone holds its slot.
+                drop(holding);
             });
             let left = match receiver.await {
                 Ok(Tried::Answered(answer)) => return answer,
-                Ok(Tried::Refused(refused)) => return Ok(refuse(refused)),
+                Ok(Tried::Refused(refused)) => return Ok(refuse(refused, is_grpc)),
                 Ok(Tried::Panicked(payload)) => resume_unwind(payload),
                 Ok(Tried::Open(open)) => {
                     let request = Request::from_parts(open.parts, Body::whole(open.bytes));
@@ -192,14 +202,22 @@ impl<S: Store> Server<S> {
                     left
                 }
                 // The runtime shuts down.
-                Err(_) => return Ok(refuse(Refused::Unknown)),
+                Err(_) => return Ok(refuse(Refused::Unknown, is_grpc)),
             };
             if waits.is_none() {
                 waits = self.common.waiters.try_acquire().ok();
+                if waits.is_some() {
+                    observe::keyed_wait();
+                }
+                // Duplicates that only wait would keep others out.
+                if let Some(held) = &held {
+                    held.release();
+                }
             }
             let now = Instant::now();
             if waits.is_none() || now >= until {
-                return Ok(refuse(Refused::InFlight(self.come_back(left))));
+                let refused = Refused::InFlight(self.come_back(left));
+                return Ok(refuse(refused, is_grpc));
             }
             let look = LOOK.min(left).min(until - now);
             tokio::select! {
@@ -255,8 +273,13 @@ impl<S: Store> Server<S> {
                 Ok(None) => Tried::Refused(Refused::AnswerNotKept),
                 Err(refused) => Tried::Refused(refused),
             },
-            Err(_) if self.settings.fail_open => Tried::Open(work),
-            Err(_) => Tried::Refused(Refused::StoreFailed),
+            Err(error) => {
+                observe::store_failed("claim", &error);
+                match self.settings.fail_open {
+                    true => Tried::Open(work),
+                    false => Tried::Refused(Refused::StoreFailed),
+                }
+            }
         }
     }
 
@@ -274,6 +297,7 @@ impl<S: Store> Server<S> {
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
         let once = ExactlyOnce::new(store, keyed, until, common);
         work.parts.extensions.insert(once.clone());
+        work.parts.extensions.insert(Guarded);
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
         let handle = async { work.inner.call(request).await };
         match AssertUnwindSafe(handle).catch_unwind().await {
@@ -298,6 +322,7 @@ impl<S: Store> Server<S> {
         I: Service<Request<Body<B>>, Response = Response<R>>,
         R: http_body::Body<Data = Bytes>,
     {
+        observe::keyed(if repeated { "taken_over" } else { "run" });
         let key = work.key;
         let lost = Arc::new(AtomicBool::new(false));
         let server = self.clone();
@@ -320,6 +345,7 @@ impl<S: Store> Server<S> {
             let tried = match handled.await {
                 Ok(handled) => self.end(&key, &lease, handled).await,
                 Err(payload) => {
+                    observe::unknown();
                     // If that is not written, the lease runs out, and it means the same.
                     drop(self.write(&key, &lease, Change::GiveUp).await);
                     Tried::Panicked(payload)
@@ -343,13 +369,15 @@ impl<S: Store> Server<S> {
         R: http_body::Body<Data = Bytes>,
     {
         work.parts.extensions.insert(execution);
+        work.parts.extensions.insert(Guarded);
+        let trace = request::trace(&work.parts);
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
         let response = match work.inner.call(request).await {
             Ok(response) => response,
             Err(error) => return Handled::new(Change::GiveUp, Some(Err(error))),
         };
         let end = match Outcome::of(&response) {
-            Outcome::Final => return self.read(response).await,
+            Outcome::Final => return self.read(response, trace).await,
             Outcome::NotApplied => Change::Release,
             Outcome::Unknown => Change::GiveUp,
         };
@@ -357,10 +385,14 @@ impl<S: Store> Server<S> {
     }
 
     /// Reads an answer, as far as it may be kept.
-    async fn read<R, E>(&self, response: Response<R>) -> Handled<R, E>
+    async fn read<R, E>(&self, response: Response<R>, trace: Option<HeaderValue>) -> Handled<R, E>
     where
         R: http_body::Body<Data = Bytes>,
     {
+        // The status of a gRPC call comes last, unless the handler has said how it ended.
+        let comes_last = grpc::is_grpc(response.headers())
+            && grpc::code(response.headers()).is_none()
+            && response.extensions().get::<Outcome>().is_none();
         let (head, body) = response.into_parts();
         let mut body = Box::pin(body);
         let (mut whole, mut trailers) = (BytesMut::new(), None);
@@ -372,7 +404,7 @@ impl<S: Store> Server<S> {
                 Ok(data) => {
                     whole.extend_from_slice(&data);
                     if whole.len() > self.settings.max_answer {
-                        let answer = Answer::new(&head, None, None);
+                        let answer = Answer::new(&head, None, None).with_trace(trace);
                         let body = Body::new(whole.freeze(), Some(body));
                         let response = Response::from_parts(head, body);
                         return Handled::new(
@@ -385,10 +417,22 @@ impl<S: Store> Server<S> {
             }
         }
         let whole = whole.freeze();
-        let answer = Answer::new(&head, Some(whole.clone()), trailers.clone());
+        let outcome = match comes_last {
+            true => Outcome::of_trailers(trailers.as_ref()),
+            false => Outcome::Final,
+        };
+        let end = match outcome {
+            Outcome::Final => {
+                observe::stored(whole.len());
+                let answer = Answer::new(&head, Some(whole.clone()), trailers.clone());
+                Change::Complete(Arc::new(answer.with_trace(trace)))
+            }
+            Outcome::NotApplied => Change::Release,
+            Outcome::Unknown => Change::GiveUp,
+        };
         let body = Body::with_trailers(whole, trailers);
         let response = Response::from_parts(head, body);
-        Handled::new(Change::Complete(Arc::new(answer)), Some(Ok(response)))
+        Handled::new(end, Some(Ok(response)))
     }
 
     /// Writes down how the handler ended; what its client gets.
@@ -399,6 +443,9 @@ impl<S: Store> Server<S> {
         handled: Handled<R, E>,
     ) -> Tried<I, R, E> {
         let completes = matches!(handled.end, Change::Complete(_));
+        if matches!(handled.end, Change::GiveUp) {
+            observe::unknown();
+        }
         match (self.write(key, lease, handled.end).await, handled.answer) {
             // Another has taken over, and its answer is the one that duplicates get.
             (Err(WriteError::Lost), _) if completes => {
@@ -427,8 +474,15 @@ impl<S: Store> Server<S> {
             }
         };
         match retry(&RECORD, write).await {
+            Ok(Err(WriteError::Lost)) => {
+                observe::lease_lost();
+                Err(WriteError::Lost)
+            }
             Ok(written) => written,
-            Err(gave_up) => Err(WriteError::Store(Box::new(gave_up))),
+            Err(gave_up) => {
+                observe::store_failed("write", &gave_up);
+                Err(WriteError::Store(Box::new(gave_up)))
+            }
         }
     }
 
@@ -438,10 +492,14 @@ impl<S: Store> Server<S> {
         loop {
             sleep(config.lease / RENEWALS).await;
             let renewed = self.store.write(key, lease, Change::Renew, config).await;
-            // One that failed is made up for by the next.
-            if let Err(WriteError::Lost) = renewed {
-                lost.store(true, Ordering::Relaxed);
-                return pending().await;
+            match renewed {
+                Ok(_) => {}
+                Err(WriteError::Lost) => {
+                    lost.store(true, Ordering::Relaxed);
+                    return pending().await;
+                }
+                // It is made up for by the next.
+                Err(WriteError::Store(error)) => observe::store_failed("renew", &error),
             }
         }
     }
@@ -480,9 +538,18 @@ where
     Ok(response.map(Body::streamed))
 }
 
-fn refuse<R>(refused: Refused) -> Response<Body<R>> {
-    refused.response().map(Body::whole)
+fn refuse<R>(refused: Refused, is_grpc: bool) -> Response<Body<R>> {
+    observe::keyed(refused.code());
+    let response = match is_grpc {
+        true => refused.grpc_response(),
+        false => refused.response(),
+    };
+    response.map(Body::whole)
 }
+
+/// In the extensions of a request whose key a layer has claimed.
+#[derive(Clone, Copy)]
+struct Guarded;
 
 impl<S> Clone for Server<S> {
     fn clone(&self) -> Self {

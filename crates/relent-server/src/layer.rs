@@ -1,0 +1,99 @@
+//! The layers of a service in their right order.
+
+use std::fmt;
+
+use tower_layer::Layer;
+
+use crate::idempotency::{Idempotency, IdempotencyLayer};
+use crate::overload::{Overload, OverloadLayer};
+use crate::store::Store;
+
+/// What a service usually needs, in one layer: [`overload`](crate::overload) outside, [`idempotency`](crate::idempotency) inside.
+///
+/// ```
+/// use axum::{Extension, Router, routing::post};
+/// use relent_server::ServerLayer;
+/// use relent_server::idempotency::IdempotencyLayer;
+/// use relent_server::store::Memory;
+///
+/// # async fn serve() -> std::io::Result<()> {
+/// let idempotency = IdempotencyLayer::new(Memory::new(), |parts| parts.extensions.get::<u64>().map(u64::to_string))
+///     .require(|parts| parts.uri.path() == "/payments");
+/// let app = Router::new()
+///     .route("/payments", post(|| async { "paid" }))
+///     .layer(ServerLayer::new(idempotency))
+///     .layer(Extension(7_u64)); // In place of authentication, which leaves the account there.
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+/// axum::serve(listener, app).await
+/// # }
+/// ```
+///
+/// # The order of layers
+/// From outside to inside; each `layer` of axum goes around those before it, so that the first to be added is the innermost.
+///
+/// 1. Compression: what is stored is not compressed.
+/// 2. Tracing, so that what is refused is seen, too.
+/// 3. Authentication: keys belong to a principal. It costs something before a request may be shed; a check that is dear goes inside
+///    of the overload layer, and outside of the idempotency layer.
+/// 4. Rate limits, then overload: what they refuse is not stored, and a duplicate that would be answered from the store
+///    has to be let in, too.
+/// 5. A limit of the body's length. (The idempotency layer has one for requests with a key.)
+/// 6. Idempotency.
+/// 7. A timeout: inside, so that it ends the handler, which runs on when the client has gone.
+/// 8. The handler.
+///
+/// What can be seen of it is checked: a request with a key that passes two idempotency layers is refused (500), and the answers
+/// of an overload layer inside of an idempotency layer are not stored.
+pub struct ServerLayer<S> {
+    overload: OverloadLayer,
+    idempotency: IdempotencyLayer<S>,
+}
+
+impl<S: Store> ServerLayer<S> {
+    /// This idempotency layer, and overload with its defaults.
+    #[must_use]
+    pub fn new(idempotency: IdempotencyLayer<S>) -> Self {
+        Self {
+            overload: OverloadLayer::default(),
+            idempotency,
+        }
+    }
+
+    /// With this overload layer.
+    #[must_use]
+    pub fn overload(mut self, overload: OverloadLayer) -> Self {
+        self.overload = overload;
+        self
+    }
+
+    /// Waits until no handler of a request with a key runs any more: [`IdempotencyLayer::drain`].
+    pub async fn drain(&self) {
+        self.idempotency.drain().await;
+    }
+}
+
+impl<S: Store, I> Layer<I> for ServerLayer<S> {
+    type Service = Overload<Idempotency<I, S>>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        self.overload.layer(self.idempotency.layer(inner))
+    }
+}
+
+impl<S> Clone for ServerLayer<S> {
+    fn clone(&self) -> Self {
+        Self {
+            overload: self.overload.clone(),
+            idempotency: self.idempotency.clone(),
+        }
+    }
+}
+
+impl<S> fmt::Debug for ServerLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerLayer")
+            .field("overload", &self.overload)
+            .field("idempotency", &self.idempotency)
+            .finish()
+    }
+}

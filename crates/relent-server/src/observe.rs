@@ -1,0 +1,145 @@
+//! What the layers tell while they run: events of `tracing` with the feature `tracing`, and metrics by the
+//! [`metrics`](https://docs.rs/metrics) facade with the feature `metrics`. Every name is here;
+//! `docs/observability.md` of the repository has them in one table.
+//!
+//! Both features are off unless asked for. Labels are made once, whoever records; none is taken out of a request.
+
+#[cfg(feature = "tracing")]
+mod events;
+#[cfg(feature = "metrics")]
+mod meters;
+
+use std::error::Error;
+use std::time::Duration;
+
+use relent_core::slots::Slots;
+use relent_core::{Advice, Criticality, Rejected, Shed};
+
+#[cfg(feature = "metrics")]
+pub use meters::describe;
+
+/// The target of the events.
+pub const TARGET: &str = "relent";
+
+/// Counter: requests that got a slot, by [`CRITICALITY`].
+pub const ADMITTED: &str = "relent_server_admitted_total";
+/// Counter: requests that were turned away, by [`CRITICALITY`] and [`REASON`].
+pub const TURNED_AWAY: &str = "relent_server_turned_away_total";
+/// Histogram: how long requests waited for a slot in seconds, by [`CRITICALITY`]; of those that got one.
+pub const WAIT: &str = "relent_server_wait_seconds";
+/// Gauge: requests that may be served at once.
+pub const LIMIT: &str = "relent_server_concurrency_limit";
+/// Gauge: requests that are served at the moment.
+pub const IN_FLIGHT: &str = "relent_server_in_flight";
+/// Gauge: requests that wait for a slot at the moment.
+pub const WAITING: &str = "relent_server_waiting";
+/// Counter: what became of requests with an idempotency key, by [`RESULT`].
+pub const KEYED: &str = "relent_server_keyed_total";
+/// Counter: duplicates that waited for the request that ran.
+pub const KEYED_WAITS: &str = "relent_server_keyed_waits_total";
+/// Counter: executions of which nobody knows whether they had an effect.
+pub const UNKNOWN: &str = "relent_server_outcome_unknown_total";
+/// Counter: executions that found that another had taken their key.
+pub const LEASE_LOST: &str = "relent_server_lease_lost_total";
+/// Counter: calls of the store that failed, each with all its attempts, by [`OPERATION`].
+pub const STORE_ERRORS: &str = "relent_server_store_errors_total";
+/// Histogram: the bodies of the answers that were stored, in bytes.
+pub const ANSWER_BYTES: &str = "relent_server_answer_bytes";
+
+/// Label: the word of a [`Criticality`].
+pub const CRITICALITY: &str = "criticality";
+/// Label: `overloaded`, `do_not_retry` or `expired`.
+pub const REASON: &str = "reason";
+/// Label: `run`, `taken_over`, `replayed`, or the code of the problem that it was told, such as
+/// `idempotency-in-flight`.
+pub const RESULT: &str = "result";
+/// Label: `claim`, `write` or `renew`.
+pub const OPERATION: &str = "operation";
+
+/// A request has got a slot after this wait.
+#[inline]
+pub(crate) fn admitted(class: Criticality, waited: Duration) {
+    #[cfg(feature = "metrics")]
+    meters::admitted(class, waited);
+    let _ = (class, waited);
+}
+
+/// A request was turned away.
+#[inline]
+pub(crate) fn turned_away(class: Criticality, rejected: &Rejected) {
+    let reason = match rejected {
+        Rejected::Expired => "expired",
+        Rejected::Shed(Shed {
+            advice: Advice::DoNotRetry,
+            ..
+        }) => "do_not_retry",
+        _ => "overloaded",
+    };
+    #[cfg(feature = "metrics")]
+    meters::count((TURNED_AWAY, REASON, reason), Some(class));
+    let _ = (class, reason);
+}
+
+/// What the slots have become.
+#[inline]
+pub(crate) fn slots<W>(slots: &Slots<W>) {
+    #[cfg(feature = "metrics")]
+    meters::slots(slots.limit(), slots.in_flight(), slots.waiting());
+    let _ = slots;
+}
+
+/// What became of a request with a key.
+pub(crate) fn keyed(result: &'static str) {
+    #[cfg(feature = "metrics")]
+    meters::count((KEYED, RESULT, result), None);
+    let _ = result;
+}
+
+/// A duplicate begins to wait.
+pub(crate) fn keyed_wait() {
+    #[cfg(feature = "metrics")]
+    meters::count((KEYED_WAITS, "", ""), None);
+}
+
+/// An answer is replayed; the `traceparent` of the request that made it.
+pub(crate) fn replayed(original: Option<&str>) {
+    keyed("replayed");
+    #[cfg(feature = "tracing")]
+    events::replayed(original);
+    let _ = original;
+}
+
+/// An execution has ended, and nobody knows whether it had an effect.
+#[cold]
+pub(crate) fn unknown() {
+    #[cfg(feature = "metrics")]
+    meters::count((UNKNOWN, "", ""), None);
+    #[cfg(feature = "tracing")]
+    events::unknown();
+}
+
+/// Another execution has the key of one that still runs.
+#[cold]
+pub(crate) fn lease_lost() {
+    #[cfg(feature = "metrics")]
+    meters::count((LEASE_LOST, "", ""), None);
+    #[cfg(feature = "tracing")]
+    events::lease_lost();
+}
+
+/// The store has failed. What its error says stays with it: it may hold what is secret.
+#[cold]
+pub(crate) fn store_failed(operation: &'static str, _error: &dyn Error) {
+    #[cfg(feature = "metrics")]
+    meters::count((STORE_ERRORS, OPERATION, operation), None);
+    #[cfg(feature = "tracing")]
+    events::store_failed(operation);
+    let _ = operation;
+}
+
+/// An answer with a body of this length is stored.
+pub(crate) fn stored(bytes: usize) {
+    #[cfg(feature = "metrics")]
+    meters::stored(bytes);
+    let _ = bytes;
+}

@@ -1,0 +1,191 @@
+//! A service serves as many requests at once as it can, lets a few wait, and turns the others away at once.
+//!
+//! How many it serves at once is found out ([`Concurrency`](relent_core::slots::Concurrency)); who waits and who is turned
+//! away is decided by [`Slots`]. A request holds its slot until the body of its answer has ended, or whoever
+//! waited for it has gone. An [idempotency layer](crate::idempotency) inside keeps the slot of what runs on
+//! when its client has gone, and gives up that of a duplicate that only waits.
+//!
+//! # What a request that is turned away is told
+//!
+//! | why | HTTP | gRPC (feature `grpc`) |
+//! |---|---|---|
+//! | too many | 503, `Retry-After` | `UNAVAILABLE`, pushback and `RetryInfo` |
+//! | too many, and most attempts are retries | 503, do not retry, `relent-mark: overloaded` | `UNAVAILABLE`, pushback -1, `relent-mark: overloaded` |
+//! | its caller's deadline has passed, perhaps while it waited | 504 | `DEADLINE_EXCEEDED` |
+//!
+//! It is answered without a look at its body, which may still be on its way: over HTTP/1 the server then closes the
+//! connection if much of it is left. An idempotency layer never stores these answers.
+//!
+//! # Who is turned away first
+//! What matters least ([`Criticality`]): that of the route, by [`OverloadLayer::criticality`], `CRITICAL` for all others. The
+//! caller may say with the header `relent-criticality` that its request matters less, and no more: for anybody could say
+//! so. Where only services of your own can send the header, [`trust_criticality`](OverloadLayer::trust_criticality);
+//! to ignore it, [`ignore_criticality`](OverloadLayer::ignore_criticality). Of one class retries go before first attempts. Which
+//! attempt a request is, is what its client says (`relent-attempt`, `grpc-previous-rpc-attempts`): one that lies is
+//! treated as everybody was before.
+//!
+//! # What it is not for
+//! Streams that last for hours, and health checks: [`exempt`](OverloadLayer::exempt) them.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use relent_core::Criticality;
+//! use relent_server::overload::OverloadLayer;
+//!
+//! let overload = OverloadLayer::default()
+//!     .criticality(|parts| parts.uri.path().starts_with("/report").then_some(Criticality::Sheddable))
+//!     .exempt(|parts| parts.uri.path() == "/health");
+//! let app: Router = Router::new()
+//!     .route("/price", get(|| async { "5" }))
+//!     .route("/report", get(|| async { "all is well" }))
+//!     .route("/health", get(|| async {}))
+//!     .layer(overload);
+//! ```
+
+mod body;
+mod held;
+mod refusal;
+mod service;
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use relent_core::slots::{Slots, SlotsConfig};
+use relent_core::{Criticality, PolicyError};
+use relent_http::CallerFacts;
+use tower_layer::Layer;
+
+pub use body::Body;
+pub(crate) use held::Held;
+pub use service::{Answering, Overload};
+
+use held::Shared;
+
+/// Serves as many requests at once as the service can: see the [module](self).
+///
+/// Its clones, and the services that it makes, share their slots.
+#[derive(Clone)]
+pub struct OverloadLayer {
+    shared: Arc<Shared>,
+    settings: Arc<Settings>,
+}
+
+#[derive(Clone)]
+struct Settings {
+    criticality: Arc<dyn Fn(&Parts) -> Option<Criticality> + Send + Sync>,
+    exempt: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
+    header: Header,
+}
+
+/// How far the header is believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Header {
+    Lowers,
+    Trusted,
+    Ignored,
+}
+
+impl Settings {
+    fn class(&self, parts: &Parts) -> Criticality {
+        let own = (self.criticality)(parts).unwrap_or_default();
+        match (self.header, CallerFacts::criticality(&parts.headers)) {
+            (Header::Lowers, Some(told)) => own.max(told),
+            (Header::Trusted, Some(told)) => told,
+            (Header::Ignored, _) | (_, None) => own,
+        }
+    }
+}
+
+impl OverloadLayer {
+    /// A layer with these bounds.
+    ///
+    /// # Errors
+    /// What [`Slots::new`] refuses.
+    pub fn new(config: &SlotsConfig) -> Result<Self, PolicyError> {
+        let settings = Settings {
+            criticality: Arc::new(|_| None),
+            exempt: Arc::new(|_| false),
+            header: Header::Lowers,
+        };
+        Ok(Self {
+            shared: Arc::new(Shared::new(Slots::new(config)?)),
+            settings: Arc::new(settings),
+        })
+    }
+
+    /// How much a request matters, if that is not usual ([`Criticality::Critical`]): by its route, its method,
+    /// or whoever has been authenticated before this layer.
+    #[must_use]
+    pub fn criticality(
+        mut self,
+        criticality: impl Fn(&Parts) -> Option<Criticality> + Send + Sync + 'static,
+    ) -> Self {
+        Arc::make_mut(&mut self.settings).criticality = Arc::new(criticality);
+        self
+    }
+
+    /// Callers may say with `relent-criticality` that their requests matter more than usual. Only for a service that
+    /// strangers cannot reach.
+    #[must_use]
+    pub fn trust_criticality(mut self) -> Self {
+        Arc::make_mut(&mut self.settings).header = Header::Trusted;
+        self
+    }
+
+    /// What callers say with `relent-criticality` is not looked at.
+    #[must_use]
+    pub fn ignore_criticality(mut self) -> Self {
+        Arc::make_mut(&mut self.settings).header = Header::Ignored;
+        self
+    }
+
+    /// Requests that go through without a slot: health checks, streams that last for hours.
+    #[must_use]
+    pub fn exempt(mut self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        Arc::make_mut(&mut self.settings).exempt = Arc::new(exempt);
+        self
+    }
+
+    /// How many requests are served at the moment.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.shared.with(|slots, _| slots.in_flight())
+    }
+
+    /// How many requests wait at the moment.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.shared.with(|slots, _| slots.waiting())
+    }
+
+    /// How many requests may be served at once at the moment.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.shared.with(|slots, _| slots.limit())
+    }
+}
+
+impl Default for OverloadLayer {
+    /// With [`SlotsConfig::DEFAULT`].
+    fn default() -> Self {
+        #[allow(clippy::expect_used, reason = "the default is valid: a test makes it")]
+        Self::new(&SlotsConfig::DEFAULT).expect("the default is valid")
+    }
+}
+
+impl<I> Layer<I> for OverloadLayer {
+    type Service = Overload<I>;
+
+    fn layer(&self, inner: I) -> Overload<I> {
+        Overload::new(inner, Arc::clone(&self.shared), Arc::clone(&self.settings))
+    }
+}
+
+impl fmt::Debug for OverloadLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OverloadLayer")
+            .field("header", &self.settings.header)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,149 @@
+//! The body of an answer, which holds the slot of its request until it has ended.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use relent_core::GrpcCode;
+use relent_core::slots::Ended;
+use relent_http::grpc;
+
+use super::Held;
+
+pin_project! {
+    /// The body of an answer: that of the service, or the few bytes that a request gets that is turned away.
+    pub struct Body<B> {
+        #[pin]
+        inner: Option<B>,
+        refusal: Option<Bytes>,
+        held: Option<Held>,
+        ended: Ended,
+    }
+}
+
+impl<B> Body<B> {
+    pub(super) fn refusal(bytes: Bytes) -> Self {
+        Self {
+            inner: None,
+            refusal: Some(bytes).filter(|bytes| !bytes.is_empty()),
+            held: None,
+            ended: Ended::Served,
+        }
+    }
+}
+
+impl<B: http_body::Body> Body<B> {
+    /// The body of the service, under this head; and the slot, if there is one.
+    pub(super) fn served(
+        inner: B,
+        status: StatusCode,
+        headers: &HeaderMap,
+        held: Option<Held>,
+    ) -> Self {
+        let mut body = Self {
+            inner: Some(inner),
+            refusal: None,
+            held,
+            ended: ended(status, headers),
+        };
+        if body
+            .inner
+            .as_ref()
+            .is_none_or(http_body::Body::is_end_stream)
+        {
+            over(&mut body.held, body.ended);
+        }
+        body
+    }
+}
+
+/// What an answer that begins with this says of its request.
+fn ended(status: StatusCode, fields: &HeaderMap) -> Ended {
+    const TOO_LATE: u16 = GrpcCode::DeadlineExceeded.number();
+    match (status, grpc::code(fields)) {
+        (_, Some(0)) => Ended::Served,
+        (_, Some(TOO_LATE)) => Ended::TooLate,
+        (_, Some(code)) if is_fault_of_service(code) => Ended::Failed,
+        (StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT, None) => Ended::TooLate,
+        (status, None) if status.is_server_error() => Ended::Failed,
+        _ => Ended::Served,
+    }
+}
+
+fn is_fault_of_service(code: u16) -> bool {
+    matches!(
+        GrpcCode::from_number(code),
+        Some(
+            GrpcCode::Unknown
+                | GrpcCode::ResourceExhausted
+                | GrpcCode::Unimplemented
+                | GrpcCode::Internal
+                | GrpcCode::Unavailable
+                | GrpcCode::DataLoss
+        )
+    )
+}
+
+/// Gives the slot back.
+fn over(held: &mut Option<Held>, ended: Ended) {
+    if let Some(held) = held.take() {
+        held.ended(ended);
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let mut this = self.project();
+        let Some(mut inner) = this.inner.as_mut().as_pin_mut() else {
+            return Poll::Ready(this.refusal.take().map(|bytes| Ok(Frame::data(bytes))));
+        };
+        let frame = ready!(inner.as_mut().poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    *this.ended = match *this.ended {
+                        Ended::Served => ended(StatusCode::OK, trailers),
+                        told => told,
+                    };
+                }
+                if inner.is_end_stream() {
+                    over(this.held, *this.ended);
+                }
+            }
+            Some(Err(_)) => over(this.held, Ended::Failed),
+            None => over(this.held, *this.ended),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Some(inner) => inner.is_end_stream(),
+            None => self.refusal.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Some(inner) => inner.size_hint(),
+            None => SizeHint::with_exact(self.refusal.as_ref().map_or(0, Bytes::len) as u64),
+        }
+    }
+}
+
+impl<B> std::fmt::Debug for Body<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Body")
+            .field("holds_a_slot", &self.held.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,211 @@
+//! What happens to one request.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use relent_core::slots::Ended;
+use relent_core::{Arrival, Criticality, Rejected};
+use relent_http::{CallerFacts, grpc};
+use tower_service::Service;
+
+use super::held::{Arrived, Shared};
+use super::{Body, Held, Settings, refusal};
+use crate::idempotency::{Execution, Outcome};
+use crate::observe;
+
+/// The service of an [`OverloadLayer`](super::OverloadLayer).
+///
+/// It is always ready: who has a slot waits for the service inside.
+#[derive(Clone)]
+pub struct Overload<I> {
+    inner: I,
+    shared: Arc<Shared>,
+    settings: Arc<Settings>,
+}
+
+impl<I> Overload<I> {
+    pub(super) const fn new(inner: I, shared: Arc<Shared>, settings: Arc<Settings>) -> Self {
+        Self {
+            inner,
+            shared,
+            settings,
+        }
+    }
+}
+
+/// The answer of an [`Overload`].
+pub struct Answering<R, E>(State<R, E>);
+
+type Served<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
+
+enum State<R, E> {
+    Refused(Option<Response<Body<R>>>),
+    Served(Served<R, E>),
+}
+
+// Nothing of it is pinned but what is in its box.
+impl<R, E> Unpin for Answering<R, E> {}
+
+impl<R, E> Future for Answering<R, E> {
+    type Output = Result<Response<Body<R>>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            State::Refused(response) => response
+                .take()
+                .map_or(Poll::Pending, |response| Poll::Ready(Ok(response))),
+            State::Served(served) => served.as_mut().poll(context),
+        }
+    }
+}
+
+impl<I, B, R> Service<Request<B>> for Overload<I>
+where
+    I: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    I::Future: Send,
+    I::Error: Send,
+    B: Send + 'static,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<Body<R>>;
+    type Error = I::Error;
+    type Future = Answering<R, I::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        if (self.settings.exempt)(&parts) {
+            let request = Request::from_parts(parts, body);
+            return Answering(State::Served(Box::pin(serve(
+                self.inner.clone(),
+                request,
+                None,
+            ))));
+        }
+        let refusing = Refusing::of(&parts, self.settings.class(&parts));
+        let facts = CallerFacts::of(&parts.headers);
+        let arrived = match self.shared.arrive(arrival(facts), refusing.class) {
+            Ok(arrived) => arrived,
+            Err(rejected) => return Answering(State::Refused(Some(refusing.answer(&rejected)))),
+        };
+        let (inner, mut request) = (self.inner.clone(), Request::from_parts(parts, body));
+        Answering(State::Served(match arrived {
+            Arrived::Served(held) => {
+                observe::admitted(refusing.class, Duration::ZERO);
+                Box::pin(serve(inner, request, Some(held)))
+            }
+            Arrived::Waits(mut waiting) => Box::pin(async move {
+                let turn = (&mut waiting).await;
+                let waited = waiting.waited();
+                drop(waiting);
+                match turn {
+                    Ok(held) => {
+                        observe::admitted(refusing.class, waited);
+                        // What is inside has less time than the request says.
+                        facts.pass_on(waited, request.headers_mut());
+                        serve(inner, request, Some(held)).await
+                    }
+                    Err(rejected) => Ok(refusing.answer(&rejected)),
+                }
+            }),
+        }))
+    }
+}
+
+/// What the service says, with the slot held until it has been said.
+async fn serve<I, B, R>(
+    mut inner: I,
+    mut request: Request<B>,
+    held: Option<Held>,
+) -> Result<Response<Body<R>>, I::Error>
+where
+    I: Service<Request<B>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes>,
+{
+    if let Some(held) = &held {
+        // For what goes on when this future is dropped.
+        request.extensions_mut().insert(held.clone());
+    }
+    let served = async {
+        poll_fn(|context| inner.poll_ready(context)).await?;
+        inner.call(request).await
+    };
+    match served.await {
+        Ok(response) => {
+            let (head, body) = response.into_parts();
+            let body = Body::served(body, head.status, &head.headers, held);
+            Ok(Response::from_parts(head, body))
+        }
+        Err(error) => {
+            if let Some(held) = held {
+                held.ended(Ended::Failed);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// What the request tells of itself.
+fn arrival(facts: CallerFacts) -> Arrival {
+    Arrival {
+        attempt: facts.attempt,
+        remaining: facts.remaining,
+        histogram: facts.histogram,
+        ..Arrival::FIRST
+    }
+}
+
+/// What has to be known of a request to turn it away.
+#[derive(Clone, Copy)]
+struct Refusing {
+    class: Criticality,
+    is_grpc: bool,
+    /// Whether a layer outside would store the answer.
+    is_stored: bool,
+}
+
+impl Refusing {
+    fn of(parts: &Parts, class: Criticality) -> Self {
+        Self {
+            class,
+            is_grpc: grpc::is_grpc(&parts.headers),
+            is_stored: parts.extensions.get::<Execution>().is_some(),
+        }
+    }
+
+    fn answer<R>(self, rejected: &Rejected) -> Response<Body<R>> {
+        observe::turned_away(self.class, rejected);
+        let mut response = refusal::answer(rejected, self.is_grpc);
+        if self.is_stored {
+            response.extensions_mut().insert(Outcome::NotApplied);
+        }
+        response
+    }
+}
+
+impl<I: fmt::Debug> fmt::Debug for Overload<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overload")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R, E> fmt::Debug for Answering<R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_refused = matches!(self.0, State::Refused(_));
+        f.debug_struct("Answering")
+            .field("is_refused", &is_refused)
+            .finish_non_exhaustive()
+    }
+}
