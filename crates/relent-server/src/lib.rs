@@ -30,7 +30,6 @@
 //! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
 //! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.
 //! - `redis`: the store `Redis`.
-//! - `grpc`: refusals of gRPC calls in the words of gRPC.
 //!
 //! With `sqlite` or `postgres` there is `exactly_once`, too: a handler whose effects and answer are
 //! written in one transaction.
