@@ -10,6 +10,7 @@
 //! | belongs to another request | 422 |
 //! | was lost, and may have had an effect | 409, do not retry, unless [`Takeover`] says otherwise |
 //! | is missing where it is [required](IdempotencyLayer::require), malformed, or there twice | 400 |
+//! | may have been forgotten, if [that is asked](IdempotencyLayer::refuse_forgotten) | 412 |
 //!
 //! Problems are `application/problem+json` with a member `code`. Requests without a key, and those of the
 //! methods GET, HEAD, OPTIONS and TRACE, go through untouched.
@@ -81,6 +82,7 @@ struct Settings {
     max_request: usize,
     max_answer: usize,
     fail_open: bool,
+    first_sent: bool,
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     exactly_once: bool,
 }
@@ -116,6 +118,7 @@ impl<S: Store> IdempotencyLayer<S> {
             max_request: 1 << 20,
             max_answer: 256 << 10,
             fail_open: false,
+            first_sent: false,
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             exactly_once: false,
         };
@@ -199,6 +202,19 @@ impl<S: Store> IdempotencyLayer<S> {
     #[must_use]
     pub const fn max_answer(mut self, bytes: usize) -> Self {
         self.settings.max_answer = bytes;
+        self
+    }
+
+    /// A request whose client says that it has first sent it as long ago as answers are [kept](ClaimConfig::keep), or longer, is
+    /// refused (412): it may be a repetition of one that is forgotten, and would run again. Clients say so with
+    /// `Repeatability-First-Sent`, an HTTP date (OASIS Repeatable Requests 1.0); one that cannot be read is refused (400), and
+    /// a request without it goes through.
+    ///
+    /// The date is of the client's clock, and is compared with that of this machine: a client whose clock is ahead is
+    /// found out as much later.
+    #[must_use]
+    pub const fn refuse_forgotten(mut self) -> Self {
+        self.settings.first_sent = true;
         self
     }
 

@@ -184,6 +184,23 @@ async fn one_that_runs_for_long_is_waited_for_no_longer_than_its_caller_waits() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_may_be_forgotten_is_not_run_again_where_that_is_asked() {
+    let payments = Payments::default();
+    let old = || {
+        let mut request = pay("a", "5");
+        let sent = "Sun, 06 Nov 1994 08:49:37 GMT".parse().unwrap();
+        request
+            .headers_mut()
+            .insert("repeatability-first-sent", sent);
+        request
+    };
+    let reply = payments.ask(&layer().refuse_forgotten(), old()).await;
+    assert!(reply.is(412, "idempotency-key-forgotten"), "{reply:?}");
+    assert_eq!(payments.charges(), 0);
+    assert_eq!(payments.ask(&layer(), old()).await.status, 201);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_stops_nothing_and_finds_its_answer() {
     let (payments, layer) = (Payments::default(), layer());
     // Dropped after each number of polls until it is through.

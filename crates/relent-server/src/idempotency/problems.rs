@@ -16,6 +16,9 @@ use crate::store::Claimed;
 pub(crate) enum Refused {
     KeyMissing,
     KeyMalformed,
+    FirstSentMalformed,
+    /// It is older than any record.
+    Forgotten,
     NoPrincipal,
     TooLarge,
     BodyFailed,
@@ -98,13 +101,15 @@ impl Refused {
         use relent_core::GrpcCode;
 
         match self {
-            Self::KeyMissing | Self::KeyMalformed | Self::BodyFailed | Self::Mismatch => {
-                GrpcCode::InvalidArgument
-            }
+            Self::KeyMissing
+            | Self::KeyMalformed
+            | Self::FirstSentMalformed
+            | Self::BodyFailed
+            | Self::Mismatch => GrpcCode::InvalidArgument,
             Self::NoPrincipal => GrpcCode::Unauthenticated,
             Self::TooLarge => GrpcCode::ResourceExhausted,
             Self::InFlight(_) => GrpcCode::Aborted,
-            Self::Unknown | Self::AnswerNotKept => GrpcCode::FailedPrecondition,
+            Self::Unknown | Self::AnswerNotKept | Self::Forgotten => GrpcCode::FailedPrecondition,
             Self::Busy | Self::StoreFailed => GrpcCode::Unavailable,
             Self::Nested => GrpcCode::Internal,
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -123,6 +128,17 @@ impl Refused {
                 StatusCode::BAD_REQUEST,
                 "idempotency-key-malformed",
                 "an Idempotency-Key is one field of 1 to 255 printable ASCII characters, in quotes or bare",
+            ),
+            Self::FirstSentMalformed => (
+                StatusCode::BAD_REQUEST,
+                "repeatability-first-sent-malformed",
+                "Repeatability-First-Sent is one HTTP date, such as Sun, 06 Nov 1994 08:49:37 GMT",
+            ),
+            Self::Forgotten => (
+                StatusCode::PRECONDITION_FAILED,
+                "idempotency-key-forgotten",
+                "the request was first sent longer ago than answers are kept, and may have run: find out before you \
+                 send it with a new key",
             ),
             Self::NoPrincipal => (
                 StatusCode::UNAUTHORIZED,

@@ -1,12 +1,16 @@
 //! What a request with a key is known by.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method};
 use http_body_util::BodyExt;
-use relent_core::claim::Fingerprint;
+use relent_core::Instant;
+use relent_core::claim::{ClaimConfig, Fingerprint};
 use relent_http::IdempotencyKey;
+use relent_http::field::http_date;
 use relent_http::headers::IDEMPOTENCY_KEY;
 use sha2::{Digest, Sha256};
 
@@ -103,6 +107,30 @@ where
     Ok(whole.freeze())
 }
 
+/// Whether the record of the request is still there, if there was one.
+pub(super) fn is_remembered(
+    parts: &Parts,
+    now: SystemTime,
+    config: &ClaimConfig,
+) -> Result<(), Refused> {
+    let mut sent = parts.headers.get_all("repeatability-first-sent").iter();
+    let Some(first) = sent.next() else {
+        return Ok(());
+    };
+    let date = http_date(first.as_bytes(), now).map_err(|_| Refused::FirstSentMalformed)?;
+    if sent.next().is_some() {
+        return Err(Refused::FirstSentMalformed);
+    }
+    let since_epoch = |time: SystemTime| {
+        let passed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Instant::ORIGIN.saturating_add(passed)
+    };
+    match config.has_forgotten(since_epoch(date), since_epoch(now)) {
+        true => Err(Refused::Forgotten),
+        false => Ok(()),
+    }
+}
+
 /// The `traceparent` of the request, for those who get its answer later (W3C Trace Context, version 00). Without the feature
 /// `tracing` nobody would see it.
 pub(super) fn trace(parts: &Parts) -> Option<HeaderValue> {
@@ -125,6 +153,8 @@ fn count(digest: &mut Sha256, count: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http::Request;
 
     use super::*;
@@ -136,6 +166,35 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         fingerprint(&parts, body.as_bytes(), &[http::header::CONTENT_TYPE])
+    }
+
+    #[test]
+    fn a_request_as_old_as_its_record_can_be_is_refused() {
+        let config = ClaimConfig::DEFAULT;
+        // Sun, 06 Nov 1994 08:49:37 GMT.
+        let sent = 784_111_777;
+        let check = |dates: &[&str], now: u64| {
+            let mut request = Request::post("/");
+            for date in dates {
+                request = request.header("repeatability-first-sent", *date);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            is_remembered(&parts, UNIX_EPOCH + Duration::from_secs(now), &config)
+        };
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let keep = config.keep.as_secs();
+        assert_eq!(check(&[], sent + 10 * keep), Ok(()));
+        // A clock that is ahead, too.
+        for age in [0, keep - 1] {
+            assert_eq!(check(&[date], sent + age), Ok(()));
+            assert_eq!(check(&[date], sent - age), Ok(()));
+        }
+        for age in [keep, 10 * keep] {
+            assert_eq!(check(&[date], sent + age), Err(Refused::Forgotten));
+        }
+        for malformed in [&["yesterday"][..], &[""], &["784111777"], &[date, date]] {
+            assert_eq!(check(malformed, sent), Err(Refused::FirstSentMalformed));
+        }
     }
 
     #[test]

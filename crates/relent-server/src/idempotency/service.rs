@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -118,6 +118,9 @@ where
                     let read = async {
                         if parts.extensions.get::<Guarded>().is_some() {
                             return Err(Refused::Nested);
+                        }
+                        if settings.first_sent {
+                            request::is_remembered(&parts, SystemTime::now(), &settings.claim)?;
                         }
                         let record = request::record_key(&parts, &key, settings)?;
                         let bytes = request::read(&parts, body, settings.max_request).await?;
