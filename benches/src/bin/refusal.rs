@@ -1,9 +1,9 @@
 //! `refusal SUBJECT N` sends N requests over one connection in memory to a hyper server that turns them away, to be counted
 //! by callgrind (`scripts/bench refusal`); `refusal` alone lists the subjects.
 //!
-//! `bare` answers 503 with nothing but that, `same` with the fields and the body of a refusal; both without a look at the
-//! request. `relent` is the overload layer over a service without a free slot, `served` the layer over `same` with a slot for each, and
-//! `told` what it turns away by the histogram of its client.
+//! `bare` answers 503 and nothing else, `same` with the fields and the body of a refusal. `relent` is the overload layer over a
+//! service without a free slot, `served` the layer over `same` with a slot for each. In `same-told` and `told` the requests have the
+//! three fields by which a client tells of itself, and the layer says that they are not to be repeated.
 
 use std::convert::Infallible;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use relent_server::overload::OverloadLayer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-const SUBJECTS: [&str; 5] = ["bare", "same", "relent", "served", "told"];
+const SUBJECTS: [&str; 6] = ["bare", "same", "relent", "served", "same-told", "told"];
 const PLAIN: &[u8] = b"GET /price HTTP/1.1\r\nhost: shop.example\r\naccept: */*\r\n\r\n";
 const TOLD: &[u8] =
     b"GET /price HTTP/1.1\r\nhost: shop.example\r\naccept: */*\r\nrelent-attempt: 2\r\n\
@@ -81,6 +81,7 @@ async fn run(subject: &str, n: u32) -> Result<(), Failed> {
             converse(bare, PLAIN, n).await?;
         }
         "same" => converse(same, PLAIN, n).await?,
+        "same-told" => converse(same, TOLD, n).await?,
         "relent" => converse(refusing, PLAIN, n).await?,
         "told" => converse(refusing, TOLD, n).await?,
         "served" => converse(OverloadLayer::default().layer(same), PLAIN, n).await?,

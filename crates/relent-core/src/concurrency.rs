@@ -287,7 +287,7 @@ impl Concurrency {
         match self.was_up {
             // At a bound it can only turn.
             Some(was_up) if was_up != is_up || self.low != low => {
-                self.step = (self.step / 2.0).max(LEAST_STEP)
+                self.step = (self.step / 2.0).max(LEAST_STEP);
             }
             Some(_) if by.abs() > 0.5 => self.step = (self.step * 1.5).min(MOST_STEP),
             _ => {}

@@ -237,6 +237,10 @@ impl<W> Slots<W> {
     }
 
     /// A request has been served, and its slot is free.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "a slot is given back only once"
+    )]
     pub fn end(&mut self, now: Instant, slot: Slot, ended: Ended) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.concurrency.on_end(now, slot.0, ended);
@@ -248,6 +252,10 @@ impl<W> Slots<W> {
     }
 
     /// A slot is given back unused: its caller went away before the service began, or what it does needs none.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "a slot is given back only once"
+    )]
     pub fn give_back(&mut self, now: Instant, slot: Slot) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.concurrency.on_end(now, slot.0, Ended::Failed);

@@ -51,6 +51,13 @@ impl CallerFacts {
     /// Reads it from the headers of a request.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
+        if !tells(headers) {
+            return Self {
+                attempt: 1,
+                remaining: None,
+                histogram: None,
+            };
+        }
         let number = |name: &HeaderName| single(headers, name, digits).ok().flatten();
         let previous = number(&GRPC_PREVIOUS_RPC_ATTEMPTS).unwrap_or(0);
         let attempt = number(&RELENT_ATTEMPT).unwrap_or(1);
@@ -78,6 +85,9 @@ impl CallerFacts {
     /// ```
     #[must_use]
     pub fn criticality(headers: &HeaderMap) -> Option<Criticality> {
+        if !tells(headers) {
+            return None;
+        }
         let word = |value: &[u8]| Criticality::parse(trim(value)).ok_or(Malformed);
         single(headers, &RELENT_CRITICALITY, word).ok().flatten()
     }
@@ -108,6 +118,14 @@ impl CallerFacts {
             set_remaining(headers, left);
         }
     }
+}
+
+/// Whether there may be anything of what a client tells: a look at the names costs less than a search for each.
+fn tells(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| {
+        let name = name.as_str();
+        name.starts_with("relent-") || name.starts_with("grpc-")
+    })
 }
 
 /// The deadline in the headers of a request. Of several that contradict each other none counts.

@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use tower_layer::Layer;
+use tower_layer::{Identity, Layer};
 
 use crate::idempotency::{Idempotency, IdempotencyLayer};
 use crate::overload::{Overload, OverloadLayer};
 use crate::store::Store;
 
-/// What a service usually needs, in one layer: [`overload`](crate::overload) outside, [`idempotency`](crate::idempotency) inside.
+/// What a service usually needs, in one layer: [`overload`](crate::overload) outside, [`idempotency`](crate::idempotency) inside, and
+/// [around both](Self::admission) a layer that limits rates, if it is given one.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::post};
@@ -44,7 +45,8 @@ use crate::store::Store;
 ///
 /// What can be seen of it is checked: a request with a key that passes two idempotency layers is refused (500), and the answers
 /// of an overload layer inside of an idempotency layer are not stored.
-pub struct ServerLayer<S> {
+pub struct ServerLayer<S, A = Identity> {
+    admission: A,
     overload: OverloadLayer,
     idempotency: IdempotencyLayer<S>,
 }
@@ -54,8 +56,21 @@ impl<S: Store> ServerLayer<S> {
     #[must_use]
     pub fn new(idempotency: IdempotencyLayer<S>) -> Self {
         Self {
+            admission: Identity::new(),
             overload: OverloadLayer::default(),
             idempotency,
+        }
+    }
+}
+
+impl<S: Store, A> ServerLayer<S, A> {
+    /// With a layer around both, in its right place: one that limits rates.
+    #[must_use]
+    pub fn admission<B>(self, admission: B) -> ServerLayer<S, B> {
+        ServerLayer {
+            admission,
+            overload: self.overload,
+            idempotency: self.idempotency,
         }
     }
 
@@ -72,26 +87,32 @@ impl<S: Store> ServerLayer<S> {
     }
 }
 
-impl<S: Store, I> Layer<I> for ServerLayer<S> {
-    type Service = Overload<Idempotency<I, S>>;
+impl<S: Store, A, I> Layer<I> for ServerLayer<S, A>
+where
+    A: Layer<Overload<Idempotency<I, S>>>,
+{
+    type Service = A::Service;
 
-    fn layer(&self, inner: I) -> Self::Service {
-        self.overload.layer(self.idempotency.layer(inner))
+    fn layer(&self, inner: I) -> A::Service {
+        let inside = self.overload.layer(self.idempotency.layer(inner));
+        self.admission.layer(inside)
     }
 }
 
-impl<S> Clone for ServerLayer<S> {
+impl<S, A: Clone> Clone for ServerLayer<S, A> {
     fn clone(&self) -> Self {
         Self {
+            admission: self.admission.clone(),
             overload: self.overload.clone(),
             idempotency: self.idempotency.clone(),
         }
     }
 }
 
-impl<S> fmt::Debug for ServerLayer<S> {
+impl<S, A: fmt::Debug> fmt::Debug for ServerLayer<S, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerLayer")
+            .field("admission", &self.admission)
             .field("overload", &self.overload)
             .field("idempotency", &self.idempotency)
             .finish()

@@ -71,9 +71,11 @@ pub struct OverloadLayer {
     settings: Arc<Settings>,
 }
 
+type Classify = Arc<dyn Fn(&Parts) -> Option<Criticality> + Send + Sync>;
+
 #[derive(Clone)]
 struct Settings {
-    criticality: Arc<dyn Fn(&Parts) -> Option<Criticality> + Send + Sync>,
+    criticality: Classify,
     exempt: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
     header: Header,
 }

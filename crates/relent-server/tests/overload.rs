@@ -134,6 +134,31 @@ async fn a_slot_is_held_until_the_body_has_ended_or_nobody_reads_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_has_ended_when_the_server_reads_no_more_of_it() {
+    // A body that does not know its end, as that of a file, and the answer to HEAD.
+    for (method, announced) in [("GET", Some("4")), ("HEAD", None)] {
+        let layer = layer(1);
+        let service = service_fn(move |_: Request<Full<Bytes>>| async move {
+            let mut response = Response::new(Odd(5));
+            if let Some(length) = announced {
+                let length = http::HeaderValue::from_static(length);
+                response.headers_mut().insert("content-length", length);
+            }
+            Ok::<_, Infallible>(response)
+        });
+        let mut request = request(&[]);
+        *request.method_mut() = method.parse().unwrap();
+        let response = layer.layer(service).oneshot(request).await.unwrap();
+        let mut body = response.into_body();
+        if announced.is_some() {
+            assert_eq!(layer.in_flight(), 1);
+            body.frame().await.unwrap().unwrap();
+        }
+        assert_eq!(layer.in_flight(), 0, "{method}: before the body is dropped");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_turned_away_is_told_when_to_come_back_or_not_to() {
     let config = SlotsConfig {
         queue: 0,
@@ -306,6 +331,31 @@ async fn a_request_that_runs_on_without_its_client_keeps_its_slot_and_one_that_o
     }
     assert!(is_idle(&overload));
     service.drain().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_limits_rates_is_around_both_layers() {
+    let overload = layer(1).exempt(|parts| parts.extensions.get::<u8>() == Some(&7));
+    let limits = tower::util::MapRequestLayer::new(|mut request: Request<Full<Bytes>>| {
+        request.extensions_mut().insert(7_u8);
+        request
+    });
+    let idempotency = IdempotencyLayer::anonymous(Memory::new());
+    let service = ServerLayer::new(idempotency)
+        .overload(overload.clone())
+        .admission(limits);
+    let handler = |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("paid"))) };
+    let held = service
+        .layer(service_fn(handler))
+        .oneshot(request(&[]))
+        .await
+        .unwrap();
+    assert_eq!(
+        overload.in_flight(),
+        0,
+        "the overload layer saw what was outside of it"
+    );
+    drop(held);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,11 +4,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::response::Parts;
 use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use relent_core::GrpcCode;
 use relent_core::slots::Ended;
+use relent_http::field::content_length;
 use relent_http::grpc;
 
 use super::Held;
@@ -21,6 +23,8 @@ pin_project! {
         refusal: Option<Bytes>,
         held: Option<Held>,
         ended: Ended,
+        // What is left of the announced length: a server looks no further than that.
+        left: Option<u64>,
     }
 }
 
@@ -31,29 +35,24 @@ impl<B> Body<B> {
             refusal: Some(bytes).filter(|bytes| !bytes.is_empty()),
             held: None,
             ended: Ended::Served,
+            left: None,
         }
     }
 }
 
 impl<B: http_body::Body> Body<B> {
-    /// The body of the service, under this head; and the slot, if there is one.
-    pub(super) fn served(
-        inner: B,
-        status: StatusCode,
-        headers: &HeaderMap,
-        held: Option<Held>,
-    ) -> Self {
+    /// The body of the service, under this head; and the slot, if there is one. Nobody reads a body that is not `sent`.
+    pub(super) fn served(inner: B, head: &Parts, is_sent: bool, held: Option<Held>) -> Self {
+        let announced = content_length(&head.headers).or(inner.size_hint().exact());
+        let is_over = !is_sent || inner.is_end_stream() || announced == Some(0);
         let mut body = Self {
             inner: Some(inner),
             refusal: None,
             held,
-            ended: ended(status, headers),
+            ended: ended(head.status, &head.headers),
+            left: announced,
         };
-        if body
-            .inner
-            .as_ref()
-            .is_none_or(http_body::Body::is_end_stream)
-        {
+        if is_over {
             over(&mut body.held, body.ended);
         }
         body
@@ -115,7 +114,10 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
                         told => told,
                     };
                 }
-                if inner.is_end_stream() {
+                if let (Some(left), Some(data)) = (this.left.as_mut(), frame.data_ref()) {
+                    *left = left.saturating_sub(data.len() as u64);
+                }
+                if inner.is_end_stream() || *this.left == Some(0) {
                     over(this.held, *this.ended);
                 }
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use relent_core::slots::Ended;
 use relent_core::{Arrival, Criticality, Rejected};
 use relent_http::{CallerFacts, grpc};
@@ -132,6 +132,7 @@ where
     I: Service<Request<B>, Response = Response<R>>,
     R: http_body::Body<Data = Bytes>,
 {
+    let is_sent = request.method() != Method::HEAD;
     if let Some(held) = &held {
         // For what goes on when this future is dropped.
         request.extensions_mut().insert(held.clone());
@@ -143,7 +144,7 @@ where
     match served.await {
         Ok(response) => {
             let (head, body) = response.into_parts();
-            let body = Body::served(body, head.status, &head.headers, held);
+            let body = Body::served(body, &head, is_sent, held);
             Ok(Response::from_parts(head, body))
         }
         Err(error) => {

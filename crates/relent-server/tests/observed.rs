@@ -1,0 +1,209 @@
+//! What the layers tell: metrics and events.
+
+#![cfg(all(feature = "metrics", feature = "tracing"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
+use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
+use relent_server::ServerLayer;
+use relent_server::idempotency::{Body, IdempotencyLayer};
+use relent_server::overload::OverloadLayer;
+use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError};
+use tokio::time::sleep;
+use tower::{Layer, ServiceExt, service_fn};
+use tracing_subscriber::layer::SubscriberExt;
+
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// Fails whenever it is told to.
+struct Failing(Memory, Mutex<bool>);
+
+impl Store for Failing {
+    type Error = std::io::Error;
+
+    async fn claim(
+        &self,
+        key: &Key,
+        owner: u128,
+        fingerprint: Fingerprint,
+        config: &ClaimConfig,
+    ) -> Result<Claimed, Self::Error> {
+        if *self.1.lock().unwrap() {
+            return Err(std::io::Error::other("secret"));
+        }
+        let claimed = self.0.claim(key, owner, fingerprint, config).await;
+        claimed.map_err(std::io::Error::other)
+    }
+
+    async fn write(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        change: Change,
+        config: &ClaimConfig,
+    ) -> Result<Lease, WriteError<Self::Error>> {
+        let written = self.0.write(key, lease, change, config).await;
+        written.map_err(|error| match error {
+            WriteError::Lost => WriteError::Lost,
+            WriteError::Store(error) => WriteError::Store(std::io::Error::other(error)),
+        })
+    }
+
+    async fn remove_expired(&self, _: usize) -> Result<usize, Self::Error> {
+        Ok(0)
+    }
+}
+
+/// Keeps every event as a line.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl<S: tracing_subscriber::registry::LookupSpan<'static> + tracing::Subscriber>
+    tracing_subscriber::Layer<S> for Lines
+{
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        struct Visit(String);
+        impl tracing::field::Visit for Visit {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                write!(self.0, " {field}={value:?}").unwrap();
+            }
+        }
+        if event.metadata().target() == "relent" {
+            let mut visit = Visit(event.metadata().level().to_string());
+            event.record(&mut visit);
+            self.0.lock().unwrap().push(visit.0);
+        }
+    }
+}
+
+async fn handle(request: Request<Body<Full<Bytes>>>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let fails = request.headers().contains_key("x-fails");
+    drop(request);
+    sleep(Duration::from_millis(100)).await;
+    let mut response = Response::new(Full::from("paid"));
+    if fails {
+        *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+    }
+    Ok(response)
+}
+
+/// One runtime and one thread, for the recorder and the subscriber are those of the thread.
+#[test]
+fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
+    let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
+    let snapshotter = recorder.snapshotter();
+    let subscriber = tracing_subscriber::registry().with(lines.clone());
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    tracing::subscriber::with_default(subscriber, || {
+        metrics::with_local_recorder(&recorder, || runtime.block_on(play()));
+    });
+    let mut metrics = BTreeMap::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let key = key.key();
+        let labels = key.labels().map(|label| format!(" {}", label.value()));
+        let name = format!("{}{}", key.name(), labels.collect::<String>());
+        let value = match value {
+            DebugValue::Counter(count) => count as f64,
+            DebugValue::Gauge(value) => value.into_inner(),
+            DebugValue::Histogram(values) => values.iter().map(|value| value.into_inner()).sum(),
+        };
+        metrics.insert(name, value);
+    }
+    let expected = [
+        ("relent_server_admitted_total CRITICAL", 7.0),
+        ("relent_server_admitted_total SHEDDABLE", 1.0),
+        ("relent_server_answer_bytes", 4.0),
+        ("relent_server_concurrency_limit", 2.0),
+        ("relent_server_in_flight", 0.0),
+        ("relent_server_keyed_total idempotency-key-reused", 1.0),
+        ("relent_server_keyed_total idempotency-outcome-unknown", 1.0),
+        ("relent_server_keyed_total idempotency-store-failed", 1.0),
+        ("relent_server_keyed_total replayed", 2.0),
+        ("relent_server_keyed_total run", 2.0),
+        ("relent_server_keyed_waits_total", 1.0),
+        ("relent_server_outcome_unknown_total", 1.0),
+        ("relent_server_store_errors_total claim", 1.0),
+        (
+            "relent_server_turned_away_total do_not_retry SHEDDABLE",
+            1.0,
+        ),
+        ("relent_server_turned_away_total expired CRITICAL", 1.0),
+        ("relent_server_turned_away_total overloaded CRITICAL", 1.0),
+        ("relent_server_waiting", 0.0),
+    ];
+    let expected: BTreeMap<_, _> = expected
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+    assert_eq!(metrics, expected);
+
+    let lines = lines.0.lock().unwrap().clone();
+    let has = |level: &str, text: &str| {
+        let is = |line: &&String| line.starts_with(level) && line.contains(text);
+        assert_eq!(lines.iter().filter(is).count(), 1, "{text}: {lines:#?}");
+    };
+    has("WARN", "has ended without an answer");
+    has("ERROR", "relent.operation=\"claim\"");
+    let replays = lines.iter().filter(|line| line.contains("was replayed"));
+    assert!(replays.clone().count() == 2 && replays.clone().all(|line| line.contains(TRACE)));
+    assert!(!lines.iter().any(|line| line.contains("secret")));
+}
+
+async fn play() {
+    let config = SlotsConfig {
+        concurrency: ConcurrencyConfig::fixed(2),
+        queue: 0,
+        ..SlotsConfig::DEFAULT
+    };
+    let idempotency = IdempotencyLayer::anonymous(Failing(Memory::new(), Mutex::default()));
+    let layer = ServerLayer::new(idempotency.clone());
+    let layer = layer.overload(OverloadLayer::new(&config).unwrap());
+    let ask = |fields: &[(&'static str, &str)]| {
+        let mut request = Request::post("/pay").body(Full::default()).unwrap();
+        for (name, value) in fields {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        layer.layer(service_fn(handle)).oneshot(request)
+    };
+    let key = |key| ("idempotency-key", key);
+    // One runs, a duplicate waits without a slot, another request has the slot, and the rest have none.
+    let duplicate = async {
+        sleep(Duration::from_millis(10)).await;
+        ask(&[key("a")]).await.map(drop)
+    };
+    let others = async {
+        sleep(Duration::from_millis(20)).await;
+        let last = async {
+            sleep(Duration::from_millis(10)).await;
+            drop(ask(&[]).await);
+            let told = [
+                ("relent-histogram", "0,9"),
+                ("relent-criticality", "SHEDDABLE"),
+            ];
+            drop(ask(&told).await);
+            drop(ask(&[("relent-deadline-ms", "0")]).await);
+        };
+        let batch = async { ask(&[("relent-criticality", "SHEDDABLE")]).await.map(drop) };
+        tokio::join!(batch, last)
+    };
+    let first = async { ask(&[key("a"), ("traceparent", TRACE)]).await.map(drop) };
+    let _ = tokio::join!(first, duplicate, others);
+    let again = ask(&[key("a")]).await.unwrap();
+    assert!(!again.headers().contains_key("relent-original-traceparent"));
+    drop(again);
+    drop(ask(&[key("a"), ("content-type", "text/plain")]).await);
+    drop(ask(&[key("b"), ("x-fails", "1")]).await);
+    drop(ask(&[key("b"), ("x-fails", "1")]).await);
+    *idempotency.store().1.lock().unwrap() = true;
+    drop(ask(&[key("c")]).await);
+}
