@@ -198,8 +198,7 @@ impl<B> Complete<B> {
 
 impl<B> Body for Complete<B>
 where
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
 {
     type Data = B::Data;
     type Error = BoxError;

@@ -2,6 +2,7 @@
 
 mod body;
 mod calls;
+mod config;
 mod cross_layer;
 mod error;
 mod first_attempt;
@@ -9,6 +10,7 @@ mod future;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod last_outcome;
+mod map_body;
 mod next_attempt;
 mod outcome;
 mod overrides;
@@ -22,32 +24,30 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderMap, Request, Response, Uri};
+use http::{Request, Response, Uri};
 use http_body::Body;
 use relent::clock::{Clock, Sleeper, TokioClock};
-use relent::driver::{Driver, DriverBuilder, ToDestination};
 use relent::random::SessionRandom;
 use relent::{Destination, GaveUp, Summary};
-use relent_core::{Failure, Policy, Repeatable, StopReason};
+use relent_core::{Failure, Policy, StopReason};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::cross_layer::CrossLayer;
 use crate::destinations::DestinationSource;
-use crate::field::content_length;
 use crate::hint::HintOptions;
 use crate::network;
 use crate::observe::Named;
-use crate::replaced_policy::ReplacedPolicy;
 use crate::replay::{BoxError, ByType, Reopen, Replay, ReplayBody};
 
 pub use body::ResponseBody;
 pub use calls::AnsweredBy;
+use config::{CallDriver, Config};
 pub(crate) use error::within;
 pub use error::{ReadinessError, ServiceError};
 pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
 pub use grpc::{Attempts, CallFuture, GrpcLayer, GrpcRetry};
+pub use map_body::{MapBody, Unchanged};
 pub use overrides::{FreshConnection, Override};
 
 /// Retries the calls of a service by a policy, design rules 1–9.
@@ -162,40 +162,6 @@ pub struct Retry<S, K = TokioClock, M = Unchanged, N = ByType> {
     service: S,
     config: Arc<Config<K, M, N>>,
 }
-
-type Reroute = dyn Fn(u32, &mut Uri) + Send + Sync;
-type ClassifyError = fn(&(dyn Error + 'static)) -> Failure;
-type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
-
-#[derive(Clone)]
-struct Config<K, M, N> {
-    policy: Arc<Policy>,
-    /// Shared with all that have its destinations.
-    replaced: Arc<ReplacedPolicy>,
-    destinations: DestinationSource,
-    hints: HintOptions,
-    traced: bool,
-    named: Named,
-    cap: usize,
-    reroute: Option<Arc<Reroute>>,
-    random: Option<Arc<NewRandom>>,
-    cross: Option<CrossLayer>,
-    errors: ClassifyError,
-    /// Whether a call of the service may make more than one.
-    calls_twice: bool,
-    /// As [`is_plain`](Self::is_plain) says, of the layer as it is in a service.
-    plain: bool,
-    clock: K,
-    map: M,
-    reopen: N,
-}
-
-type CallBuilder<K> =
-    DriverBuilder<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
-
-/// The driver of a call, which may not borrow.
-type CallDriver<K> =
-    Driver<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
 
 impl RetryLayer {
     /// Retries by this policy; each origin (scheme, host
@@ -404,93 +370,6 @@ impl<K, M, N> RetryLayer<K, M, N> {
     }
 }
 
-impl<K, M, N> Config<K, M, N> {
-    /// Whether calls have nothing but the policy, which may hedge, the destination and a map of the body.
-    const fn is_plain(&self) -> bool {
-        self.cross.is_none() && self.random.is_none() && !self.traced
-    }
-
-    /// Takes all for this destination, and a policy that is set later for it alone.
-    fn at_one(&mut self, destination: Arc<Destination>) {
-        self.destinations = DestinationSource::One(destination);
-        self.replaced = Arc::new(ReplacedPolicy::clone(&self.replaced));
-    }
-
-    /// The same with others of what has a type of its own, and what is left over.
-    fn with<K2, M2, N2, T>(
-        self,
-        others: impl FnOnce(K, M, N) -> (K2, M2, N2, T),
-    ) -> (Config<K2, M2, N2>, T) {
-        let (clock, map, reopen, left) = others(self.clock, self.map, self.reopen);
-        let config = Config {
-            policy: self.policy,
-            replaced: self.replaced,
-            destinations: self.destinations,
-            hints: self.hints,
-            traced: self.traced,
-            named: self.named,
-            cap: self.cap,
-            reroute: self.reroute,
-            random: self.random,
-            cross: self.cross,
-            errors: self.errors,
-            calls_twice: self.calls_twice,
-            plain: self.plain,
-            clock,
-            map,
-            reopen,
-        };
-        (config, left)
-    }
-}
-
-impl<K: Clock + Clone, M, N> Config<K, M, N> {
-    /// The driver of one call, with all that is shared by the callers of the destination.
-    #[inline]
-    fn driver(&self, uri: &Uri, policy: &Arc<Policy>, repeatable: Repeatable) -> CallBuilder<K> {
-        let destination = Some(self.destinations.at(uri));
-        let driver = Driver::shared(policy.clone(), destination, self.clock.clone());
-        self.named.name(driver.repeatable(repeatable))
-    }
-
-    /// With what a layer has that is not [`plain`](Self::plain).
-    fn with_extras(&self, mut driver: CallBuilder<K>) -> CallBuilder<K> {
-        if let Some(random) = &self.random {
-            driver = driver.random(random());
-        }
-        if self.traced {
-            driver = driver.traced();
-        }
-        driver
-    }
-
-    /// What is kept of the body of this request, and the body of its first attempt.
-    #[inline]
-    fn replay<B>(&self, headers: &HeaderMap, body: B, once: bool) -> (Replay<B>, ReplayBody<B>)
-    where
-        B: Body,
-        B::Error: Into<BoxError>,
-        N: Reopen<B>,
-    {
-        let cap = if once { 0 } else { self.cap };
-        let (mut replay, body) = Replay::new(body, &self.reopen, cap);
-        if replay.is_streamed()
-            && let Some(length) = content_length(headers)
-        {
-            replay.announce(length);
-        }
-        (replay, body)
-    }
-
-    /// Lets the caller choose where the attempt goes.
-    #[inline]
-    fn route<T>(&self, request: &mut Request<T>, attempt: u32) {
-        if let Some(reroute) = &self.reroute {
-            reroute(attempt, request.uri_mut());
-        }
-    }
-}
-
 impl<S, K, M, N> Layer<S> for RetryLayer<K, M, N>
 where
     K: Clone,
@@ -511,12 +390,9 @@ where
 
 impl<S, B, R, K, M, N> Service<Request<B>> for Retry<S, K, M, N>
 where
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body,
-    R::Error: Into<BoxError>,
+    S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
     M: MapBody<B>,
     N: Reopen<B>,
@@ -548,36 +424,6 @@ fn never_called(error: BoxError) -> GaveUp<ServiceError> {
         trace: None,
     };
     GaveUp::new(Some(ServiceError::Service(error)), summary)
-}
-
-/// Makes the body that a service takes out of the body of an attempt. Closures do.
-pub trait MapBody<B> {
-    /// What the service takes.
-    type Body;
-
-    /// Makes it.
-    fn map_body(&self, body: ReplayBody<B>) -> Self::Body;
-}
-
-impl<B, O, F: Fn(ReplayBody<B>) -> O> MapBody<B> for F {
-    type Body = O;
-
-    fn map_body(&self, body: ReplayBody<B>) -> O {
-        self(body)
-    }
-}
-
-/// The service takes [`ReplayBody`], as those do that take any body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Unchanged;
-
-impl<B> MapBody<B> for Unchanged {
-    type Body = ReplayBody<B>;
-
-    #[inline]
-    fn map_body(&self, body: ReplayBody<B>) -> ReplayBody<B> {
-        body
-    }
 }
 
 impl<S: Clone, K, M, N> Clone for Retry<S, K, M, N> {

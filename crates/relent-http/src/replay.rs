@@ -88,8 +88,7 @@ enum Reading<B> {
 #[cfg(feature = "tower")]
 impl<B> Progressed<B>
 where
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
 {
     pub(crate) fn is_whole(&self) -> bool {
         match &self.0 {
@@ -222,8 +221,7 @@ impl Replay<()> {
 
 impl<B> Replay<B>
 where
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
 {
     /// Keeps up to `cap` bytes of a body, unless its content is known to `reopen`; with the body of
     /// the first attempt.
@@ -384,8 +382,7 @@ type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
 
 impl<B> Body for ReplayBody<B>
 where
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
 {
     type Data = Bytes;
     type Error = BoxError;

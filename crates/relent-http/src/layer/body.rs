@@ -91,8 +91,7 @@ impl<R> ResponseBody<R> {
 
 impl<R> Body for ResponseBody<R>
 where
-    R: Body,
-    R::Error: Into<BoxError>,
+    R: Body<Error: Into<BoxError>>,
 {
     type Data = Bytes;
     type Error = BoxError;

@@ -38,12 +38,9 @@ impl<B, R, K: Clock> Opening<B, R, K> {
 
 impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
 where
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body,
-    R::Error: Into<BoxError>,
+    S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
     M: MapBody<B>,
     N: Reopen<B>,

@@ -201,12 +201,9 @@ pub(super) fn known<K: Clock>(
 
 impl<S, B, R, K, M, N> Future for ResponseFuture<S, B, R, K, M, N>
 where
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body,
-    R::Error: Into<BoxError>,
+    S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
     M: MapBody<B>,
     N: Reopen<B>,

@@ -24,8 +24,7 @@ pub(super) enum LastOutcome<R> {
 
 impl<R> LastOutcome<R>
 where
-    R: Body,
-    R::Error: Into<BoxError>,
+    R: Body<Error: Into<BoxError>>,
 {
     pub(super) fn of(outcome: Outcome<R>) -> Self {
         match outcome {

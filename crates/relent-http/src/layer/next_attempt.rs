@@ -27,12 +27,9 @@ use crate::replay::{BoxError, NotReplayable, Reopen, Replay, ReplayBody};
 
 impl<S, B, R, K, M, N> ResponseFuture<S, B, R, K, M, N>
 where
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body,
-    R::Error: Into<BoxError>,
+    S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
     M: MapBody<B>,
     N: Reopen<B>,
@@ -264,8 +261,7 @@ where
 
 impl<B, R, K> Extras<B, R, K>
 where
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
 {
     /// An attempt starts, with what may join it. The service is ready.
@@ -311,8 +307,7 @@ fn next_body<'t, B, K, M, N>(
     config: &Config<K, M, N>,
 ) -> Result<(&'t RequestTemplate, ReplayBody<B>), NotReplayable>
 where
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
     N: Reopen<B>,
 {
     let template = template.ok_or(NotReplayable)?;

@@ -10,8 +10,8 @@ use relent_core::{Failure, Policy};
 use relent_core::{Kind, Network};
 
 use super::body::ResponseBody;
+use super::config::{CallDriver, ClassifyError, Config};
 use super::error::ServiceError;
-use super::{CallDriver, ClassifyError, Config};
 use crate::attempt::{AttemptSpan, Judge, in_view_of_below};
 use crate::mark::given_up;
 use crate::network;

@@ -43,8 +43,7 @@ impl<F, B> Sent<F, B> {
 impl<F, B> Future for Sent<F, B>
 where
     F: Future,
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
 {
     /// With it, what was sent of the body.
     type Output = (F::Output, Option<Progressed<B>>, Option<AttemptSpan>);
@@ -74,8 +73,7 @@ type Finish<R> = Result<Response<R>, (Ended<R>, Failure)>;
 impl<F, B, R, K> Racing<F, B, R, K>
 where
     F: Future,
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
     K: Sleeper + Clone,
 {
     /// An attempt starts that others may join.

@@ -53,8 +53,7 @@ impl<S, K: Clock + Clone, M, N> Sender<'_, S, K, M, N> {
     where
         S: Service<Request<M::Body>>,
         M: MapBody<B>,
-        B: Body,
-        B::Error: Into<BoxError>,
+        B: Body<Error: Into<BoxError>>,
     {
         let sent = body.progressed();
         let (call, span) = self.send(body, racer.attempt());

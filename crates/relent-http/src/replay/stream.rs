@@ -89,8 +89,7 @@ impl<B> Stream<B> {
 
 impl<B> Stream<B>
 where
-    B: Body,
-    B::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
 {
     pub(super) fn new(body: B, cap: usize) -> Self {
         let hint = body.size_hint();

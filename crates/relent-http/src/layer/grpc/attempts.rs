@@ -69,12 +69,9 @@ impl<S, K, M> Attempts<S, K, M> {
 
 impl<S, B, R, K, M> Service<Request<ReplayBody<B>>> for Attempts<S, K, M>
 where
-    S: Service<Request<M::Body>, Response = Response<R>>,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body + Unpin,
-    R::Error: Into<BoxError>,
+    S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>>,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>> + Unpin,
     K: Clock + Clone,
     M: MapBody<B>,
 {
@@ -148,10 +145,8 @@ impl<F, B, R, E, K> Future for AttemptFuture<F, B, R, K>
 where
     F: Future<Output = Result<Response<R>, E>>,
     E: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body + Unpin,
-    R::Error: Into<BoxError>,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>> + Unpin,
     K: Clock,
 {
     type Output = Result<Response<Peeked<R>>, BoxError>;

@@ -71,12 +71,9 @@ where
 
 impl<S, B, R, K, M, N> Future for CallFuture<S, B, R, K, M, N>
 where
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body + Unpin,
-    R::Error: Into<BoxError>,
+    S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>> + Unpin,
     K: Sleeper + Clone,
     M: MapBody<B> + Clone,
     N: Reopen<B>,

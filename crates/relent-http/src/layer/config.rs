@@ -1,0 +1,151 @@
+//! What the calls of a layer go by.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, Uri};
+use http_body::Body;
+use relent::Destination;
+use relent::clock::Clock;
+use relent::driver::{Driver, DriverBuilder, ToDestination};
+use relent::random::SessionRandom;
+use relent_core::{Failure, Policy, Repeatable};
+
+use crate::cross_layer::CrossLayer;
+use crate::destinations::DestinationSource;
+use crate::field::content_length;
+use crate::hint::HintOptions;
+use crate::observe::Named;
+use crate::replaced_policy::ReplacedPolicy;
+use crate::replay::{BoxError, Reopen, Replay, ReplayBody};
+
+type Reroute = dyn Fn(u32, &mut Uri) + Send + Sync;
+pub(super) type ClassifyError = fn(&(dyn Error + 'static)) -> Failure;
+type NewRandom = dyn Fn() -> SessionRandom + Send + Sync;
+
+/// What a layer and the services that it makes go by.
+#[derive(Clone)]
+pub(super) struct Config<K, M, N> {
+    pub(super) policy: Arc<Policy>,
+    /// Shared with all that have its destinations.
+    pub(super) replaced: Arc<ReplacedPolicy>,
+    pub(super) destinations: DestinationSource,
+    pub(super) hints: HintOptions,
+    pub(super) traced: bool,
+    pub(super) named: Named,
+    pub(super) cap: usize,
+    pub(super) reroute: Option<Arc<Reroute>>,
+    pub(super) random: Option<Arc<NewRandom>>,
+    pub(super) cross: Option<CrossLayer>,
+    pub(super) errors: ClassifyError,
+    /// Whether a call of the service may make more than one.
+    pub(super) calls_twice: bool,
+    /// As [`is_plain`](Self::is_plain) says, of the layer as it is in a service.
+    pub(super) plain: bool,
+    pub(super) clock: K,
+    pub(super) map: M,
+    pub(super) reopen: N,
+}
+
+pub(super) type CallBuilder<K> =
+    DriverBuilder<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
+
+/// The driver of a call, which may not borrow.
+pub(super) type CallDriver<K> =
+    Driver<'static, K, SessionRandom, Arc<Policy>, ToDestination<Arc<Destination>>>;
+
+impl<K, M, N> Config<K, M, N> {
+    /// Whether calls have nothing but the policy, which may hedge, the destination and a map of the body.
+    pub(super) const fn is_plain(&self) -> bool {
+        self.cross.is_none() && self.random.is_none() && !self.traced
+    }
+
+    /// Takes all for this destination, and a policy that is set later for it alone.
+    pub(super) fn at_one(&mut self, destination: Arc<Destination>) {
+        self.destinations = DestinationSource::One(destination);
+        self.replaced = Arc::new(ReplacedPolicy::clone(&self.replaced));
+    }
+
+    /// The same with others of what has a type of its own, and what is left over.
+    pub(super) fn with<K2, M2, N2, T>(
+        self,
+        others: impl FnOnce(K, M, N) -> (K2, M2, N2, T),
+    ) -> (Config<K2, M2, N2>, T) {
+        let (clock, map, reopen, left) = others(self.clock, self.map, self.reopen);
+        let config = Config {
+            policy: self.policy,
+            replaced: self.replaced,
+            destinations: self.destinations,
+            hints: self.hints,
+            traced: self.traced,
+            named: self.named,
+            cap: self.cap,
+            reroute: self.reroute,
+            random: self.random,
+            cross: self.cross,
+            errors: self.errors,
+            calls_twice: self.calls_twice,
+            plain: self.plain,
+            clock,
+            map,
+            reopen,
+        };
+        (config, left)
+    }
+}
+
+impl<K: Clock + Clone, M, N> Config<K, M, N> {
+    /// The driver of one call, with all that is shared by the callers of the destination.
+    #[inline]
+    pub(super) fn driver(
+        &self,
+        uri: &Uri,
+        policy: &Arc<Policy>,
+        repeatable: Repeatable,
+    ) -> CallBuilder<K> {
+        let destination = Some(self.destinations.at(uri));
+        let driver = Driver::shared(policy.clone(), destination, self.clock.clone());
+        self.named.name(driver.repeatable(repeatable))
+    }
+
+    /// With what a layer has that is not [`plain`](Self::plain).
+    pub(super) fn with_extras(&self, mut driver: CallBuilder<K>) -> CallBuilder<K> {
+        if let Some(random) = &self.random {
+            driver = driver.random(random());
+        }
+        if self.traced {
+            driver = driver.traced();
+        }
+        driver
+    }
+
+    /// What is kept of the body of this request, and the body of its first attempt.
+    #[inline]
+    pub(super) fn replay<B>(
+        &self,
+        headers: &HeaderMap,
+        body: B,
+        once: bool,
+    ) -> (Replay<B>, ReplayBody<B>)
+    where
+        B: Body<Error: Into<BoxError>>,
+        N: Reopen<B>,
+    {
+        let cap = if once { 0 } else { self.cap };
+        let (mut replay, body) = Replay::new(body, &self.reopen, cap);
+        if replay.is_streamed()
+            && let Some(length) = content_length(headers)
+        {
+            replay.announce(length);
+        }
+        (replay, body)
+    }
+
+    /// Lets the caller choose where the attempt goes.
+    #[inline]
+    pub(super) fn route<T>(&self, request: &mut Request<T>, attempt: u32) {
+        if let Some(reroute) = &self.reroute {
+            reroute(attempt, request.uri_mut());
+        }
+    }
+}
