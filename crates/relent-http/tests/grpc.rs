@@ -15,7 +15,9 @@ use http::uri::PathAndQuery;
 use relent::driver::Driver;
 use relent::policy::RequestRateConfig;
 use relent::random::SessionRandom;
-use relent::{Destination, Failure, Hint, NamedPolicy, Policy, StopReason, Summary, VirtualClock};
+use relent::{
+    Backoff, Destination, Failure, Hint, NamedPolicy, Policy, StopReason, Summary, VirtualClock,
+};
 use relent_http::body::ReplayBody;
 use relent_http::grpc::ServiceConfig;
 use relent_http::layer::GrpcRetry;
@@ -331,6 +333,48 @@ async fn a_service_configuration_says_how_a_method_is_retried() {
     // Two failures take two of four tokens, and no more than half are left.
     assert_eq!(calls(&mut client, GET).await, 2);
     assert_eq!(calls(&mut client, GET).await, 1);
+}
+
+/// In a service that was there before.
+#[tokio::test]
+async fn rule_14_a_policy_that_is_set_holds_for_all_methods_that_have_none_of_their_own() {
+    let config = ServiceConfig::from_json(
+        r#"{
+            "methodConfig": [{
+                "name": [{ "service": "test.Echo", "method": "Own" }],
+                "retryPolicy": {
+                    "maxAttempts": 2,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"]
+                }
+            }]
+        }"#,
+    )
+    .unwrap()
+    .repeatable(["test.Echo"]);
+    let (server, channel) = Scripted::answering([Answer::Refuse(unavailable())]).await;
+    let policy = Policy::builder(Backoff::None).max_retries(3);
+    let policy = policy.build().unwrap();
+    let layer = layer(policy.clone())
+        .clock(VirtualClock::new())
+        .grpc(config);
+    let mut client = Grpc::new(layer.layer(channel));
+    let mut attempts = async |path| {
+        let before = server.calls();
+        unary(&mut client, path, hello()).await.unwrap_err();
+        server.calls() - before
+    };
+    assert_eq!(
+        (attempts(GET).await, attempts("/test.Echo/Own").await),
+        (4, 2)
+    );
+    layer.set_policy(policy.without_retries());
+    assert_eq!(
+        (attempts(GET).await, attempts("/test.Echo/Own").await),
+        (1, 2)
+    );
 }
 
 #[tokio::test]

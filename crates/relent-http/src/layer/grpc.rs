@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use relent::clock::{Sleeper, TokioClock};
+use relent::clock::{Clock, Sleeper, TokioClock};
 use relent::{Destination, GaveUp};
+use relent_core::Policy;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -113,6 +114,25 @@ impl<K, M, N> GrpcLayer<K, M, N> {
         self.peeks = false;
         self
     }
+
+    /// Goes by this policy from now on, as [`RetryLayer::set_policy`] does: in all services that are there
+    /// already, too. A method to which the [`ServiceConfig`] gives a policy keeps it.
+    ///
+    /// ```
+    /// use relent::Policy;
+    /// use relent_http::RetryLayer;
+    /// use relent_http::grpc::ServiceConfig;
+    ///
+    /// let layer = RetryLayer::new(Policy::STANDARD).grpc(ServiceConfig::default());
+    /// // ... in an incident, while its services are called:
+    /// layer.set_policy(Policy::STANDARD.clone().without_retries());
+    /// ```
+    pub fn set_policy(&self, policy: impl Into<Arc<Policy>>)
+    where
+        K: Clock,
+    {
+        self.retry.set_policy(policy);
+    }
 }
 
 impl<S, K, M, N> Layer<S> for GrpcLayer<K, M, N>
@@ -136,12 +156,9 @@ where
 
 impl<S, B, R, K, M, N> Service<Request<B>> for GrpcRetry<S, K, M, N>
 where
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
-    S::Error: Into<BoxError>,
-    B: Body,
-    B::Error: Into<BoxError>,
-    R: Body + Unpin,
-    R::Error: Into<BoxError>,
+    S: Service<Request<M::Body>, Response = Response<R>, Error: Into<BoxError>> + Clone,
+    B: Body<Error: Into<BoxError>>,
+    R: Body<Error: Into<BoxError>> + Unpin,
     K: Sleeper + Clone,
     M: MapBody<B> + Clone,
     N: Reopen<B>,
