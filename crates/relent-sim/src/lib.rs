@@ -72,8 +72,8 @@ pub use observed::{Observed, RequestOutcome};
 pub use recording::Recording;
 pub use run::{record, run, trace};
 pub use scenario::{
-    Arrivals, Balancer, Chain, Class, Clients, DestinationOf, Effect, Link, MediumAccess, Model,
-    Outage, QueueBound, Rate, RequestBacklog, Restart, Scenario, ScenarioError, Service,
+    Arrivals, Balancer, Chain, Class, Clients, DestinationOf, Effect, Hears, Link, MediumAccess,
+    Model, Outage, QueueBound, Rate, RequestBacklog, Restart, Scenario, ScenarioError, Service,
     ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime, Span, WaitFormat,
 };
 pub use series::{Bin, Series};

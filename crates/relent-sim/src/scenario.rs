@@ -288,6 +288,22 @@ pub struct Chain {
     pub layers: u8,
     /// Whether a layer that has given up says so, and the one above does not retry (design rule 8).
     pub mark: bool,
+    /// What a layer hears of its caller.
+    pub hears: Hears,
+}
+
+/// What a layer hears of the one that has called it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hears {
+    /// Nothing: it works for callers that have gone, as long as a deadline of its own lets it.
+    #[default]
+    Nothing,
+    /// That the caller has gone, or has given the attempt up: its connection is closed, and the handler is dropped
+    /// with its calls below, as servers in Rust do.
+    Cancellation,
+    /// How much time the caller has left as well, which travels with each attempt (design rule 8).
+    Deadline,
 }
 
 impl Default for Link {
@@ -327,6 +343,7 @@ impl Default for Chain {
         Self {
             layers: 1,
             mark: false,
+            hears: Hears::Nothing,
         }
     }
 }

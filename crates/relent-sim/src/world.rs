@@ -16,7 +16,7 @@ use crate::destinations::Destinations;
 use crate::network::Network;
 use crate::queue::{Line, Queue};
 use crate::recorder::Recorder;
-use crate::scenario::{Arrivals, DestinationOf, Effect, Model, Scenario, Span, WaitFormat};
+use crate::scenario::{Arrivals, DestinationOf, Effect, Hears, Model, Scenario, Span, WaitFormat};
 use crate::server::Refused;
 use crate::slab::{Key, Slab};
 use crate::stream::{ARRIVALS, BACKLOG, CLASSES, DESTINATIONS, JOBS, POPULATION, Stream};
@@ -179,7 +179,7 @@ impl<'a> World<'a> {
                 class,
             } => {
                 // Who has gone away has said so where that is heard.
-                if !self.scenario.service.cancellation || self.attempts.has(parent) {
+                if !self.calls_off() || self.attempts.has(parent) {
                     self.make_of(now, layer, parent, class);
                 }
             }
@@ -258,6 +258,11 @@ impl<'a> World<'a> {
             }
             DestinationOf::Service => Target::ANY,
         }
+    }
+
+    /// Whether a layer calls off what it has asked below once nobody listens to it.
+    fn calls_off(&self) -> bool {
+        self.scenario.service.cancellation || self.scenario.chain.hears != Hears::Nothing
     }
 
     /// Sends an answer back from a node.

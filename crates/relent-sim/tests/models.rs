@@ -114,6 +114,39 @@ fn each_layer_of_a_chain_multiplies_by_its_attempts() {
     assert_eq!(layers("true"), [1.0, 1.0, 4.0]);
 }
 
+/// Nothing is served, so every attempt times out. A layer that hears so calls off what it has asked below, where a
+/// call would have gone on with three retries.
+#[test]
+fn a_layer_that_hears_its_caller_does_nothing_for_one_that_has_gone() {
+    let text = r#"
+        clients.arrivals.poisson = { rate = 5, for = "60s" }
+        clients.attempt_timeout = "100ms"
+        clients.deadline = "10s"
+        outages = [{ at = "0s", for = "90s", effect = "stall" }]
+        chain.layers = 2
+    "#;
+    let policy = Policy::builder(Backoff::constant(Duration::from_millis(10)))
+        .max_retries(3)
+        .build()
+        .unwrap();
+    for (hears, calls) in [
+        ("nothing", [4.0, 4.0]),
+        ("cancellation", [4.0, 1.0]),
+        ("deadline", [4.0, 1.0]),
+    ] {
+        let scenario = Scenario::parse_with(text, &[("chain.hears", hears)]).unwrap();
+        let metrics = run(&scenario, &policy, 1).unwrap();
+        let [top, low] = metrics.layers[..] else {
+            panic!("{metrics:?}");
+        };
+        let each = [top, low].map(|layer| layer.calls_out as f64 / layer.calls_in as f64);
+        assert_eq!(each, calls, "{hears}");
+    }
+    let alone = text.replace("chain.layers = 2", "chain.hears = \"deadline\"");
+    let error = Scenario::parse(&alone).unwrap_err().to_string();
+    assert!(error.contains("only for a chain"), "{error}");
+}
+
 /// Clients that wait until they are let in.
 fn patient() -> Policy {
     Policy::builder(Backoff::constant(Duration::from_secs(1)))

@@ -133,6 +133,9 @@ dimensions! {
     RESTARTS, "client restarts", "of all processes, in the trouble or at a quarter of the time", [
         plain("none", 5), plain("at once", 1), plain("rolling", 1),
     ];
+    TELLS, "chain tells", "what layers tell each other: that a caller has gone; deadlines and marks, too", [
+        plain("nothing", 1), plain("cancellation", 2), plain("headers", 1),
+    ];
 }
 
 /// All dimensions as a table in Markdown.

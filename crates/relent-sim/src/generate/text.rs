@@ -54,8 +54,16 @@ pub(super) fn write(draw: &mut Draw) -> String {
         let _ = writeln!(text, "loss = {}", round(loss));
     }
     let _ = write!(text, "\n[service]\n{}", service.text);
+    // Drawn last, as it came last: else every other number would be another scenario than before.
     if clients.layers > 1 {
         let _ = writeln!(text, "\n[chain]\nlayers = {}", clients.layers);
+        text += match draw.of(&all::TELLS).level {
+            "cancellation" => "hears = \"cancellation\"\n",
+            "headers" => "hears = \"deadline\"\nmark = true\n",
+            _ => "",
+        };
+    } else {
+        draw.first(&all::TELLS);
     }
     if let Some((share, cost)) = clients.classes {
         let slow = (3.0 * cost * service.mean).max(timeout);

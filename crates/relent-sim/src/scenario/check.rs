@@ -1,8 +1,8 @@
 //! Which values of a scenario are accepted.
 
 use super::{
-    Arrivals, Balancer, Chain, Clients, DestinationOf, Link, MediumAccess, Model, RequestBacklog,
-    SECOND, Scenario, Service, ServiceTime,
+    Arrivals, Balancer, Chain, Clients, DestinationOf, Hears, Link, MediumAccess, Model,
+    RequestBacklog, SECOND, Scenario, Service, ServiceTime,
 };
 
 /// The longest time a scenario may name: a day.
@@ -176,6 +176,11 @@ impl Scenario {
         ensure(
             !self.chain.mark || self.chain.layers > 1,
             "mark",
+            "only for a chain: set layers to 2 or more",
+        )?;
+        ensure(
+            self.chain.hears == Hears::Nothing || self.chain.layers > 1,
+            "hears",
             "only for a chain: set layers to 2 or more",
         )
     }

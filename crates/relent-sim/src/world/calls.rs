@@ -14,7 +14,7 @@ use crate::class;
 use crate::client::{Attempt, Client, Event, NOBODY, Reply};
 use crate::destinations::OneThread;
 use crate::queue::Line;
-use crate::scenario::{Arrivals, DestinationOf, Model};
+use crate::scenario::{Arrivals, DestinationOf, Hears, Model};
 use crate::slab::Key;
 use crate::stream::{CLOCKS, SESSIONS, Stream};
 
@@ -82,12 +82,13 @@ impl World<'_> {
         }
         let mut random = Stream::new(self.seed, SESSIONS + u64::from(self.made));
         let started = Instant::from_nanos(now);
+        let deadline = (now + class::deadline(clients, class)).min(self.deadline_above(parent));
         let step = Step {
             policy: self.policy,
             destination: self.destinations.get(destination),
             random: &mut random,
             now: started,
-            deadline: Instant::from_nanos(now + class::deadline(clients, class)),
+            deadline: Instant::from_nanos(deadline),
         };
         let options = CallOptions::new().repeatable(Repeatable::known(clients.repeatable));
         let client = self.clients.insert(Client {
@@ -127,15 +128,13 @@ impl World<'_> {
         index: u32,
         step: impl FnOnce(&mut Call<'static, Option<Entered>>, &mut Step<'_>) -> T,
     ) -> T {
+        let deadline = self.deadline(index);
         let Client {
             call,
             random,
             destination,
-            class,
             ..
         } = &mut self.clients[index];
-        let started = call.session().started().as_nanos();
-        let deadline = started + class::deadline(&self.scenario.clients, *class);
         let mut environment = Step {
             policy: self.policy,
             destination: self.destinations.get(*destination),
@@ -150,7 +149,18 @@ impl World<'_> {
     fn deadline(&self, index: u32) -> u64 {
         let client = &self.clients[index];
         let started = client.call.session().started();
-        started.as_nanos() + class::deadline(&self.scenario.clients, client.class)
+        let own = started.as_nanos() + class::deadline(&self.scenario.clients, client.class);
+        own.min(self.deadline_above(client.parent))
+    }
+
+    /// When the client goes away that has made this attempt, as far as the layer below hears of it.
+    fn deadline_above(&self, parent: Key) -> u64 {
+        match self.attempts.get(parent) {
+            Some(attempt) if self.scenario.chain.hears == Hears::Deadline => {
+                self.deadline(attempt.client)
+            }
+            _ => u64::MAX,
+        }
     }
 
     /// Starts an attempt as soon as the call may.
@@ -378,10 +388,7 @@ impl World<'_> {
         }
         self.attempts.free(key.index);
         // A call that has ended may have given its place to somebody else's.
-        if self.scenario.service.cancellation
-            && child != NOBODY
-            && self.clients[child].parent == key
-        {
+        if self.calls_off() && child != NOBODY && self.clients[child].parent == key {
             let destination = self.clients[child].destination;
             self.end(now, child, None);
             self.wake(now, destination);
