@@ -12,7 +12,8 @@ use crate::time::{Instant, nanos, share_of};
 ///
 /// A shared hint with a refusal (429, 503 and the like) holds back every attempt to the destination
 /// until then, fresh ones as well. A ticket is its caller's own and starts none (design rule 4), nor
-/// does what speaks of [one request](Scope::Request). Who
+/// does what speaks of [one request](Scope::Request), nor, where there is a [`Gate`](crate::Gate), a refusal
+/// that is not because of rate: a 503 says when its caller may come back, and the gate who else is sent. Who
 /// is held back comes at random within a share of that time behind it (the caller's
 /// [`hint_spread`](crate::Policy::hint_spread)), since all would come at once otherwise.
 ///

@@ -443,7 +443,7 @@ impl<A: Access> Destination<A> {
             return cool();
         }
         self.turn(now, |outbound, random| {
-            let begins = !outbound.contradicts(now, failure) && cool();
+            let begins = !outbound.holds_for_one(now, failure) && cool();
             let ended = outbound.on_failure(now, started, failure);
             if let Some(permit) = permit {
                 self.end(now, permit, ended, outbound, random);

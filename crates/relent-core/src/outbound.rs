@@ -36,7 +36,7 @@ use alloc::vec::Vec;
 use crate::batch::Counted;
 use crate::budget::Budget;
 use crate::cooldown::Cooldown;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::gate::{Caller, Calm, Ended, Gate, Pass};
 use crate::hedge::{Hedge, HedgeConfig};
 use crate::policy::Policy;
@@ -268,12 +268,17 @@ impl Outbound {
         }
     }
 
-    /// Whether what a failure says to all is not true of all: the destination has answered others within the
-    /// time for which it asks everybody to stay away.
-    pub(crate) fn contradicts(&mut self, now: Instant, failure: &Failure) -> bool {
-        let gate = self.gate.as_mut().filter(|gate| !gate.is_closed());
-        let said = gate.zip(failure.hint.delay_nanos());
-        said.is_some_and(|(gate, delay)| gate.has_answered_within(now, delay))
+    /// Whether the time that a failure names holds for its caller alone (design rule 4). Where there is a gate, a
+    /// destination that is down or full is the gate's business, and only one that refuses because of rate, or asks
+    /// not to be asked again, holds back all. It does not if it contradicts itself: it has answered others within
+    /// the time for which it asks everybody to stay away.
+    pub(crate) fn holds_for_one(&mut self, now: Instant, failure: &Failure) -> bool {
+        let Some(gate) = &mut self.gate else {
+            return false;
+        };
+        let delay = failure.hint.delay_nanos();
+        failure.kind == Kind::NotProcessed
+            || !gate.is_closed() && delay.is_some_and(|delay| gate.has_answered_within(now, delay))
     }
 
     /// The attempt was not made: its slot is free again, and if it was a probe, another may go.

@@ -255,7 +255,8 @@ fn a_class_has_its_own_times() {
     assert_eq!(metrics.classes[0].successes, metrics.classes[0].requests);
 }
 
-/// All callers of a destination wait for the time that one refusal names, and a restart forgets it.
+/// All callers of a destination wait for the time that one refusal names, and a restart forgets it. Where there is a
+/// gate, a refusal that is not because of rate holds back nobody but its caller (design rule 4).
 #[test]
 fn a_refusal_that_names_a_time_holds_back_all_callers_until_they_are_restarted() {
     let changes = [
@@ -267,16 +268,21 @@ fn a_refusal_that_names_a_time_holds_back_all_callers_until_they_are_restarted()
         ("clients.arrivals.poisson.for", "60s"),
         ("service.retry_after", "200s"),
     ];
-    let held = stream(Policy::STANDARD, &changes);
+    let ungated = Policy::STANDARD.clone().into_builder().no_gate();
+    let ungated = ungated.build().unwrap();
+    let held = stream(&ungated, &changes);
     assert!(held.attempts <= 40, "{held:?}");
     assert_eq!(held.successes, 0);
     let restarts = "[{ at = \"10s\", over = \"20s\" }]";
     let restarted = stream(
-        Policy::STANDARD,
+        &ungated,
         &[&changes[..], &[("clients.restarts", restarts)]].concat(),
     );
     // In four steps, 10, 15, 20 and 25 s after the start.
     assert_goodput(&restarted, 1.0 - 17.5 / 60.0);
+    // A gate finds out that it is up again long before: only those who were told wait for it.
+    let gated = stream(Policy::STANDARD, &changes);
+    assert!(gated.goodput > 0.97, "{gated:?}");
 }
 
 #[test]

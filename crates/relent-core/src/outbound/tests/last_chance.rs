@@ -48,26 +48,26 @@ fn there_is_no_last_chance_during_a_cooldown_nor_when_its_time_is_over() {
     }
 }
 
-/// One of many refusals of a short queue says "come back in five seconds": that is for whom it was told.
+/// One of many refusals by a limiter says "come back in five seconds": that is for whom it was told.
 #[test]
 fn rule_4_what_is_said_to_all_holds_for_one_while_others_are_answered() {
     let mut there = There::new(true, None);
     let caller = there.caller(at(1000));
     let permit = starts(there.ask(at(1000), &caller));
-    let says = |seconds| Failure::not_processed().hint(Hint::after(Duration::from_secs(seconds)));
+    let says = |seconds| Failure::throttled().hint(Hint::after(Duration::from_secs(seconds)));
     assert!(
-        !there.outbound.contradicts(at(1001), &says(5)),
+        !there.outbound.holds_for_one(at(1001), &says(5)),
         "nothing is known"
     );
     there.ended(at(1010), permit, Ended::Answered);
-    assert!(there.outbound.contradicts(at(2000), &says(5)));
+    assert!(there.outbound.holds_for_one(at(2000), &says(5)));
     assert!(
         !there
             .outbound
-            .contradicts(at(2000), &Failure::not_processed())
+            .holds_for_one(at(2000), &Failure::throttled())
     );
     assert!(
-        !there.outbound.contradicts(at(6010), &says(5)),
+        !there.outbound.holds_for_one(at(6010), &says(5)),
         "nobody is answered any more"
     );
     let mut ungated = There::new(false, Some(rate(10.0, 1)));
@@ -75,7 +75,27 @@ fn rule_4_what_is_said_to_all_holds_for_one_while_others_are_answered() {
     let permit = starts(ungated.ask(at(0), &caller));
     ungated.ended(at(10), permit, Ended::Answered);
     assert!(
-        !ungated.outbound.contradicts(at(20), &says(5)),
+        !ungated.outbound.holds_for_one(at(20), &says(5)),
         "nobody learns what succeeds"
     );
+}
+
+/// A destination that is down or full says when to come back: who was refused waits, and whether others are sent is
+/// for the gate to say, which finds out when it is up again. No retries would have gone on asking.
+#[test]
+fn rule_4_only_a_refusal_because_of_rate_holds_back_all_where_there_is_a_gate() {
+    let hint = Hint::after(Duration::from_secs(5));
+    for (failure, one) in [
+        (Failure::not_processed(), true),
+        (Failure::throttled(), false),
+        (Failure::overloaded(), false),
+    ] {
+        let failure = failure.hint(hint);
+        let mut gated = There::new(true, None);
+        assert_eq!(gated.outbound.holds_for_one(at(0), &failure), one);
+        let (mut closed, now) = There::closed();
+        assert_eq!(closed.outbound.holds_for_one(now, &failure), one);
+        let mut ungated = There::new(false, None);
+        assert!(!ungated.outbound.holds_for_one(at(0), &failure));
+    }
 }
