@@ -43,11 +43,17 @@ pub enum Scenario {
     HttpSuccessFields,
     /// A GET through reqwest that is answered at once, without fields or a body.
     ReqwestSuccess,
+    /// A limiter lets an attempt go on.
+    Limit,
+    /// The same with a limiter for each of ten thousand keys, behind a lock.
+    KeyedLimit,
+    /// A request goes through a rate limit for all and one for each of ten thousand accounts.
+    AdmissionLayer,
 }
 
 impl Scenario {
     /// Every scenario, in the order of the tables.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::AsyncSuccess,
         Self::SyncSuccess,
         Self::TenDelays,
@@ -62,6 +68,9 @@ impl Scenario {
         Self::HttpSuccess,
         Self::HttpSuccessFields,
         Self::ReqwestSuccess,
+        Self::Limit,
+        Self::KeyedLimit,
+        Self::AdmissionLayer,
     ];
 
     /// Its name on the command line.
@@ -82,6 +91,9 @@ impl Scenario {
             Self::HttpSuccess => "http-success",
             Self::HttpSuccessFields => "http-success-fields",
             Self::ReqwestSuccess => "reqwest-success",
+            Self::Limit => "limit",
+            Self::KeyedLimit => "keyed-limit",
+            Self::AdmissionLayer => "admission-layer",
         }
     }
 }

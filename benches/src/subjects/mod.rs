@@ -2,6 +2,7 @@
 
 use crate::Row;
 
+pub mod admission;
 pub mod backoff;
 pub mod backon;
 pub mod bare;
@@ -15,7 +16,7 @@ pub mod tokio_retry2;
 pub mod tower;
 
 /// Every subject's rows.
-pub const ROWS: [&[Row]; 11] = [
+pub const ROWS: [&[Row]; 12] = [
     bare::ROWS,
     relent::ROWS,
     backon::ROWS,
@@ -27,6 +28,7 @@ pub const ROWS: [&[Row]; 11] = [
     governor::ROWS,
     http::ROWS,
     reqwest::ROWS,
+    admission::ROWS,
 ];
 
 /// Makes a future and tells its size in bytes.

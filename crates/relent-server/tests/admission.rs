@@ -17,7 +17,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full};
 use relent::VirtualClock;
 use relent_core::{Admitted, LimiterConfig};
-use relent_server::admission::{AdmissionLayer, Quota};
+use relent_server::admission::{Admission, AdmissionLayer, Quota};
 use tower::{Layer, Service, ServiceExt};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -68,15 +68,7 @@ fn of(
     move |parts| Some(parts.headers.get(name)?.as_bytes().to_vec())
 }
 
-fn site(
-    layer: AdmissionLayer,
-) -> Site<
-    impl Service<
-        Request<Empty<Bytes>>,
-        Response = Response<relent_server::admission::Body<Full<Bytes>>>,
-        Error = Infallible,
-    > + Clone,
-> {
+fn site(layer: AdmissionLayer) -> Site<Admission<Served>> {
     let clock = VirtualClock::new();
     let service = layer.clock(clock.clone()).layer(Served::default());
     Site { service, clock }
