@@ -44,8 +44,11 @@
 //!
 //! # What the work must not do
 //! Anything that the transaction does not undo, such as a request to another service: write a row for it in the
-//! transaction, and send it when that is committed. On PostgreSQL the work may be run again, when its transaction met
-//! another one (40001, 40P01) or its connection was lost; each time what it did before is undone.
+//! transaction, and send it when that is committed. Nor may it end the
+//! transaction: SQLite's writer refuses to commit, undoes all of it and says so.
+//!
+//! On PostgreSQL the work may be run again, when its transaction met another one (40001, 40P01) or its connection was
+//! lost; each time what it did before is undone.
 //!
 //! # When the connection is lost at the commit
 //! Nobody knows whether it was committed. The key is claimed again by the same owner: its record says it.

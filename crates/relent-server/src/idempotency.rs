@@ -38,6 +38,7 @@ mod body;
 mod execution;
 mod outcome;
 pub(crate) mod problems;
+mod recovery;
 mod request;
 mod service;
 
@@ -94,11 +95,14 @@ pub(crate) struct Common {
     executions: Arc<Semaphore>,
     /// Duplicates that may wait.
     pub(crate) waiters: Semaphore,
+    /// Claims that may be given back at once.
+    give_backs: Semaphore,
 }
 
 /// At most so many executions run at once, and so many duplicates wait.
 const MOST_EXECUTIONS: usize = 1000;
 const MOST_WAITERS: usize = 1000;
+const MOST_GIVE_BACKS: usize = 64;
 
 impl<S: Store> IdempotencyLayer<S> {
     /// A layer with this store. `principal` reads from a request who sent it, as whoever has
@@ -126,6 +130,7 @@ impl<S: Store> IdempotencyLayer<S> {
             running: Running::default(),
             executions: Arc::new(Semaphore::new(MOST_EXECUTIONS)),
             waiters: Semaphore::new(MOST_WAITERS),
+            give_backs: Semaphore::new(MOST_GIVE_BACKS),
         };
         Self {
             store: Arc::new(store),

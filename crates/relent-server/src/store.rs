@@ -152,6 +152,10 @@ impl Change {
 pub enum WriteError<E> {
     /// The lease is lost, and nothing was written.
     Lost,
+    /// There is no record of this key any more, and nothing was written. Nobody is known to have taken the key: the
+    /// record has expired, or a store that may forget has done so, as Redis in a failover. A store that cannot
+    /// tell, or never forgets, says [`Lost`](Self::Lost).
+    Gone,
     /// The store has failed, and may have written it.
     Store(E),
 }

@@ -470,6 +470,7 @@ impl Store for Flaky {
         let written = self.memory.write(key, lease, change, config).await;
         written.map_err(|error| match error {
             WriteError::Lost => WriteError::Lost,
+            WriteError::Gone => WriteError::Gone,
             WriteError::Store(_) => WriteError::Store(IsAway),
         })
     }

@@ -198,7 +198,7 @@ impl Postgres {
                 Ok(_) => Ok(()),
                 Err(WriteError::Store(error)) => Err(error),
                 // The work has changed the record.
-                Err(WriteError::Lost) => Err(PostgresError::Contended),
+                Err(WriteError::Lost | WriteError::Gone) => Err(PostgresError::Contended),
             }
         };
         self.limit(write).await?;

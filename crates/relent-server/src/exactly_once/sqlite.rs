@@ -80,9 +80,9 @@ impl Sqlite {
                 Ok(_) => Ok(Done::Ran(response)),
                 Err(WriteError::Store(error)) => Err(error.into()),
                 // Else its effects would be there without the record, and come again.
-                Err(WriteError::Lost) => Err(Undone::Failed(ExactlyOnceError::Work(
-                    "the work has changed the record of its own key".into(),
-                ))),
+                Err(WriteError::Lost | WriteError::Gone) => Err(Undone::Failed(
+                    ExactlyOnceError::Work("the work has changed the record of its own key".into()),
+                )),
             }
         };
         match self.writer.run(job).await {

@@ -42,14 +42,14 @@ pub struct Idempotency<I, S> {
 }
 
 /// What each task gets a share of.
-struct Server<S> {
-    store: Arc<S>,
-    settings: Arc<Settings>,
-    common: Arc<Common>,
+pub(super) struct Server<S> {
+    pub(super) store: Arc<S>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) common: Arc<Common>,
 }
 
 /// A store that fails is asked again a few times, within about half a second.
-static STORE: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
+pub(super) static STORE: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
     .max_delay(Duration::from_secs(1))
     .max_retries(4)
     .build_const();
@@ -278,10 +278,14 @@ impl<S: Store> Server<S> {
             },
             Err(error) => {
                 observe::store_failed("claim", &error);
-                match self.settings.fail_open {
-                    true => Tried::Open(work),
-                    false => Tried::Refused(Refused::StoreFailed),
+                if self.settings.fail_open {
+                    return Tried::Open(work);
                 }
+                let give_back = self
+                    .clone()
+                    .give_back(work.key, work.owner, work.fingerprint);
+                tokio::spawn(give_back);
+                Tried::Refused(Refused::StoreFailed)
             }
         }
     }
@@ -326,7 +330,7 @@ impl<S: Store> Server<S> {
         R: http_body::Body<Data = Bytes>,
     {
         observe::keyed(if repeated { "taken_over" } else { "run" });
-        let key = work.key;
+        let (key, fingerprint) = (work.key, work.fingerprint);
         let lost = Arc::new(AtomicBool::new(false));
         let server = self.clone();
         let checkpoint = move |step| {
@@ -334,7 +338,7 @@ impl<S: Store> Server<S> {
             let write = async move {
                 match server.write(&key, &lease, Change::Checkpoint(step)).await {
                     Ok(()) => Ok(()),
-                    Err(WriteError::Lost) => Err(CheckpointError::Lost),
+                    Err(WriteError::Lost | WriteError::Gone) => Err(CheckpointError::Lost),
                     Err(WriteError::Store(error)) => Err(CheckpointError::Store(error)),
                 }
             };
@@ -346,7 +350,7 @@ impl<S: Store> Server<S> {
             let began = Instant::now();
             let handled = AssertUnwindSafe(self.handle(work, execution)).catch_unwind();
             let tried = match handled.await {
-                Ok(handled) => self.end(&key, &lease, handled).await,
+                Ok(handled) => self.end(&key, &lease, fingerprint, handled).await,
                 Err(payload) => {
                     observe::unknown();
                     // If that is not written, the lease runs out, and it means the same.
@@ -443,13 +447,20 @@ impl<S: Store> Server<S> {
         &self,
         key: &Key,
         lease: &Lease,
+        fingerprint: Fingerprint,
         handled: Handled<R, E>,
     ) -> Tried<I, R, E> {
         let completes = matches!(handled.end, Change::Complete(_));
         if matches!(handled.end, Change::GiveUp) {
             observe::unknown();
         }
-        match (self.write(key, lease, handled.end).await, handled.answer) {
+        let mut written = self.write(key, lease, handled.end.clone()).await;
+        if completes && matches!(written, Err(WriteError::Gone)) {
+            written = self
+                .put_back(key, lease.owner, fingerprint, handled.end)
+                .await;
+        }
+        match (written, handled.answer) {
             // Another has taken over, and its answer is the one that duplicates get.
             (Err(WriteError::Lost), _) if completes => {
                 Tried::Refused(Refused::InFlight(self.common.running.mean()))
@@ -462,7 +473,7 @@ impl<S: Store> Server<S> {
     }
 
     /// Writes into the record of a key; asks a store that fails again for as long as it may recover.
-    async fn write(
+    pub(super) async fn write(
         &self,
         key: &Key,
         lease: &Lease,
@@ -473,6 +484,7 @@ impl<S: Store> Server<S> {
             match self.store.write(key, lease, change, config).await {
                 Ok(_) => Ok(Ok(())),
                 Err(WriteError::Lost) => Ok(Err(WriteError::Lost)),
+                Err(WriteError::Gone) => Ok(Err(WriteError::Gone)),
                 Err(WriteError::Store(error)) => Err(error),
             }
         };
@@ -497,7 +509,7 @@ impl<S: Store> Server<S> {
             let renewed = self.store.write(key, lease, Change::Renew, config).await;
             match renewed {
                 Ok(_) => {}
-                Err(WriteError::Lost) => {
+                Err(WriteError::Lost | WriteError::Gone) => {
                     lost.store(true, Ordering::Relaxed);
                     return pending().await;
                 }

@@ -250,6 +250,7 @@ impl Model {
             .stored
             .as_ref()
             .map(|(record, _)| change.make(record, now, lease, config));
+        let is_over = (self.stored.as_ref()).is_some_and(|(record, _)| record.is_expired(now));
         let written = store.write(key, lease, change.clone(), config).await;
         match (made, written) {
             (Some(Ok((record, lease))), Ok(got))
@@ -263,6 +264,9 @@ impl Model {
                 self.stored = Some((record, answer));
             }
             (None | Some(Err(_)), Err(WriteError::Lost)) => {}
+            // Whether it has been removed already makes no difference.
+            (None, Err(WriteError::Gone)) => {}
+            (Some(Err(_)), Err(WriteError::Gone)) if is_over => {}
             (made, written) => self.fail(&format!("{written:?} for {made:?}")),
         }
     }

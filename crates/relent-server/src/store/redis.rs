@@ -27,8 +27,14 @@ use crate::idempotency::{Answer, InvalidAnswer};
 /// close it. Where nothing may happen twice take [`Sqlite`](super::Sqlite) or
 /// [`Postgres`](super::Postgres), best with their `exactly_once`.
 ///
-/// An execution whose record is lost hears of it: its [`write`](Store::write) is
-/// [`Lost`](WriteError::Lost). A step back of the server's clock makes leases and records last so much longer, and a step
+/// # How a failover is noticed
+/// An execution whose record was lost hears of it: its [`write`](Store::write) is [`Gone`](WriteError::Gone). The layer
+/// claims the key again for the answer that it has, unless a duplicate has been quicker. What was completed before is
+/// lost without a sign: its duplicates run again. That there was a failover shows in `INFO replication`: the server that
+/// takes over has another `master_replid`, and the old one as `master_replid2`. Who watches that, can hold back
+/// repetitions of what is older than the failover.
+///
+/// A step back of the server's clock makes leases and records last so much longer, and a step
 /// forward ends them so much earlier.
 ///
 /// When the server is away, each call is an [error](RedisError) within about a second, and the layer refuses (503).
@@ -274,6 +280,7 @@ impl Store for Redis {
         };
         match until {
             -1 => Err(WriteError::Lost),
+            -2 => Err(WriteError::Gone),
             0 => Ok(*lease),
             until => Ok(Lease {
                 until: instant(until),

@@ -315,3 +315,20 @@ impl Store for Sqlite {
         self.writer.run(remove).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_stands_still_while_that_of_the_machine_is_behind_and_follows_it_forward() {
+        let latest = AtomicU64::new(0);
+        let began = now(&latest);
+        assert!(began > Instant::ORIGIN && now(&latest) >= began);
+        // The machine's clock is set back by a century.
+        let ahead = began.as_nanos() + 100 * 365 * 24 * 3600 * 1_000_000_000;
+        latest.store(ahead, Ordering::Relaxed);
+        assert_eq!(now(&latest), Instant::from_nanos(ahead));
+        assert_eq!(now(&latest), Instant::from_nanos(ahead));
+    }
+}

@@ -139,20 +139,10 @@ pub struct Postgres {
 
 /// A PostgreSQL with these settings, as `name=value`; `None` if it is not installed.
 pub fn postgres(settings: &[&str]) -> Option<Postgres> {
-    let [postgres, initdb, pg_isready] = ["postgres", "initdb", "pg_isready"].map(postgres_program);
-    let (program, initdb, pg_isready) = (postgres?, initdb?, pg_isready?);
+    let initdb = postgres_program("initdb")?;
     let directory = tempfile::tempdir().unwrap();
     let (path, data) = (directory.path(), directory.path().join("data"));
-    let user = unprivileged(path);
-    let command = |program: &Path| {
-        let mut command = Command::new(program);
-        command.current_dir(path).stdout(Stdio::null());
-        if let Some((user, group)) = user {
-            command.uid(user).gid(group);
-        }
-        command
-    };
-    let made = command(&initdb)
+    let made = as_user(&initdb, path)
         .args([
             "--no-sync",
             "--auth=trust",
@@ -164,8 +154,16 @@ pub fn postgres(settings: &[&str]) -> Option<Postgres> {
         .status()
         .unwrap();
     assert!(made.success(), "initdb: {made}");
-    let mut start = command(&program);
-    start.arg("-D").arg(&data);
+    postgres_in(directory, settings)
+}
+
+/// The same in this directory, as it was left.
+pub fn postgres_in(directory: TempDir, settings: &[&str]) -> Option<Postgres> {
+    let [program, pg_isready] = ["postgres", "pg_isready"].map(postgres_program);
+    let (program, pg_isready) = (program?, pg_isready?);
+    let path = directory.path();
+    let mut start = as_user(&program, path);
+    start.arg("-D").arg(path.join("data"));
     let directories = [
         "listen_addresses=".to_owned(),
         format!("unix_socket_directories={}", path.display()),
@@ -196,6 +194,16 @@ pub fn postgres(settings: &[&str]) -> Option<Postgres> {
     Some(postgres)
 }
 
+/// The program, in this directory and by a user that PostgreSQL accepts.
+fn as_user(program: &Path, directory: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(directory).stdout(Stdio::null());
+    if let Some((user, group)) = unprivileged(directory) {
+        command.uid(user).gid(group);
+    }
+    command
+}
+
 /// A program of PostgreSQL.
 pub fn postgres_program(name: &str) -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
@@ -210,8 +218,11 @@ pub fn postgres_program(name: &str) -> Option<PathBuf> {
 
 /// PostgreSQL refuses to run as root: then somebody else owns the directory and runs it.
 fn unprivileged(directory: &Path) -> Option<(u32, u32)> {
-    if fs::metadata(directory).unwrap().uid() != 0 {
-        return None;
+    let owner = fs::metadata(directory).unwrap();
+    if owner.uid() != 0 {
+        // Ours, or that of the user who has run it before.
+        let ours = fs::metadata("/proc/self").map_or(owner.uid(), |own| own.uid());
+        return (ours == 0).then(|| (owner.uid(), owner.gid()));
     }
     let users = fs::read_to_string("/etc/passwd").unwrap();
     let find = |name: &str| {

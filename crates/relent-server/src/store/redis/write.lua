@@ -1,10 +1,13 @@
 -- KEYS: the record. ARGV: owner, fence, change, lease and keep in microseconds, step, answer.
--- Returns the end of the lease in microseconds, 0 if it is as before, -1 if it is lost.
+-- Returns the end of the lease in microseconds, 0 if it is as before, -1 if it is lost, -2 if there is no record.
 local change, answer = ARGV[3], ARGV[7]
 local lease, keep = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local r = read()
-if not r or r.owner ~= ARGV[1] or r.fence ~= tonumber(ARGV[2]) then
+if not r then
+    return -2
+end
+if r.owner ~= ARGV[1] or r.fence ~= tonumber(ARGV[2]) then
     return -1
 end
 local stage = ({complete = COMPLETED, release = RELEASED, ['give-up'] = UNKNOWN})[change]

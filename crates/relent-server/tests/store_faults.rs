@@ -1,0 +1,451 @@
+//! Databases that crash, stand still, or lose what they have told, under load: what the ledger says then.
+#![cfg(all(unix, feature = "postgres", feature = "redis"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+#[path = "support/servers.rs"]
+mod servers;
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use redis::{Client, InfoDict};
+use relent_core::claim::{ClaimConfig, Fingerprint};
+use relent_server::exactly_once::{Done, Keyed, WorkError};
+use relent_server::idempotency::{Answer, Body, IdempotencyLayer};
+use relent_server::postgres::pool;
+use relent_server::store::{Change, Claimed, Key, Postgres, Redis, Store, WriteError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tower::{Layer, ServiceExt, service_fn};
+
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+const PRINT: Fingerprint = Fingerprint([0; 32]);
+const CRASHES: usize = 3;
+/// So many keys are told between two crashes, at least.
+const TOLD: usize = 40;
+
+fn key(number: u32) -> Key {
+    let mut key = [0; 32];
+    key[..4].copy_from_slice(&number.to_be_bytes());
+    Key(key)
+}
+
+/// Keys that workers go through, each until it is told, and what was told.
+#[derive(Clone, Default)]
+struct Load {
+    next: Arc<AtomicU32>,
+    told: Arc<Mutex<HashSet<u32>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Load {
+    /// Eight workers; `one` says whether the key was told.
+    fn begin<F>(&self, one: impl Fn(u32) -> F + Clone + Send + 'static) -> JoinSet<()>
+    where
+        F: Future<Output = bool> + Send,
+    {
+        let mut workers = JoinSet::new();
+        for _ in 0..8 {
+            let (load, one) = (self.clone(), one.clone());
+            workers.spawn(async move {
+                while !load.stop.load(Ordering::Relaxed) {
+                    let number = load.next.fetch_add(1, Ordering::Relaxed);
+                    while !one(number).await {
+                        if load.stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    load.told.lock().unwrap().insert(number);
+                }
+            });
+        }
+        workers
+    }
+
+    async fn until_told(&self, most: usize) {
+        let began = Instant::now();
+        while self.told.lock().unwrap().len() < most {
+            assert!(began.elapsed() < Duration::from_secs(60), "nothing goes on");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+async fn charge(store: &Postgres, number: u32) -> bool {
+    let keyed = Keyed::new(key(number), PRINT);
+    let done = store.exactly_once(keyed, |transaction| {
+        Box::pin(async move {
+            let insert = "INSERT INTO charges VALUES ($1)";
+            transaction.execute(insert, &[&i64::from(number)]).await?;
+            Ok::<_, WorkError>(Response::new("charged"))
+        })
+    });
+    matches!(done.await, Ok(Done::Ran(_) | Done::Not(Claimed::Replay(_))))
+}
+
+/// `pg_ctl stop -m immediate`, which is a crash: what is not in the log is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_crashes_under_load_charges_nobody_twice_and_keeps_what_was_told() {
+    let Some(mut server) = servers::postgres(&[]) else {
+        return;
+    };
+    let store = Postgres::new(pool(&server.config(), 8).unwrap());
+    store.create_tables().await.unwrap();
+    let client = store.pool().get().await.unwrap();
+    let create = "CREATE TABLE charges (number BIGINT NOT NULL)";
+    client.batch_execute(create).await.unwrap();
+    drop(client);
+    let load = Load::default();
+    let shared = store.clone();
+    let mut workers = load.begin(move |number| {
+        let store = shared.clone();
+        async move { charge(&store, number).await }
+    });
+    for crash in 1..=CRASHES {
+        load.until_told(crash * TOLD).await;
+        // SIGQUIT.
+        let directory = tokio::task::spawn_blocking(|| server.server.end());
+        let directory = directory.await.unwrap();
+        let begin = tokio::task::spawn_blocking(|| servers::postgres_in(directory, &[]));
+        server = begin.await.unwrap().unwrap();
+    }
+    load.until_told((CRASHES + 1) * TOLD).await;
+    load.stop.store(true, Ordering::Relaxed);
+    while let Some(worker) = workers.join_next().await {
+        worker.unwrap();
+    }
+    let client = store.pool().get().await.unwrap();
+    let counts = "SELECT number, count(*) FROM charges GROUP BY number";
+    let counts: HashMap<u32, i64> = (client.query(counts, &[]).await.unwrap().iter())
+        .map(|row| (row.get::<_, i64>(0) as u32, row.get(1)))
+        .collect();
+    assert!(counts.values().all(|&times| times == 1), "{counts:?}");
+    for number in &*load.told.lock().unwrap() {
+        assert!(counts.contains_key(number), "{number} was told and is lost");
+    }
+}
+
+async fn connect(server: &servers::Redis) -> Redis {
+    let client = Client::open(server.url()).unwrap();
+    Redis::connect(client).await.unwrap()
+}
+
+fn paid() -> Change {
+    let body = Some(Bytes::from("paid"));
+    let answer = Answer::from_parts(http::StatusCode::OK, http::HeaderMap::new(), body, None);
+    Change::Complete(Arc::new(answer))
+}
+
+/// Killed (kill -9) under load and begun again with its file: no key has two effects, each that was told is
+/// replayed, and the rest is unknown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_killed_under_load_has_at_most_one_effect_for_each_key() {
+    let Some(mut server) = servers::redis(&DURABLE) else {
+        return;
+    };
+    let store = connect(&server).await;
+    let config = ClaimConfig::DEFAULT;
+    let load = Load::default();
+    let effects = Arc::new(Mutex::new(HashMap::<u32, u32>::new()));
+    let (shared, ledger) = (store.clone(), Arc::clone(&effects));
+    let mut workers = load.begin(move |number| {
+        let (store, effects) = (shared.clone(), Arc::clone(&ledger));
+        async move {
+            // The same each time, as that of one request.
+            let (key, owner) = (key(number), u128::from(number) + 1);
+            match store.claim(&key, owner, PRINT, &config).await {
+                Ok(Claimed::Run { lease, .. }) => {
+                    // After an error its client gives up: only who has no effect yet goes on.
+                    let first = effects.lock().unwrap().insert(number, 1).is_none();
+                    assert!(first, "{number} ran twice");
+                    while store.write(&key, &lease, paid(), &config).await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    true
+                }
+                Ok(Claimed::Replay(_)) => true,
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => false,
+            }
+        }
+    });
+    for crash in 1..=CRASHES {
+        load.until_told(crash * TOLD).await;
+        let directory = server.server.end();
+        let begin = tokio::task::spawn_blocking(|| servers::redis_in(directory, &DURABLE));
+        server = begin.await.unwrap().unwrap();
+    }
+    load.until_told((CRASHES + 1) * TOLD).await;
+    load.stop.store(true, Ordering::Relaxed);
+    while let Some(worker) = workers.join_next().await {
+        worker.unwrap();
+    }
+    let told = load.told.lock().unwrap().clone();
+    for number in told {
+        let claimed = store.claim(&key(number), 0, PRINT, &config).await.unwrap();
+        assert!(
+            matches!(claimed, Claimed::Replay(_)),
+            "{number}: {claimed:?}"
+        );
+    }
+    drop(server);
+}
+
+async fn info(server: &servers::Redis) -> InfoDict {
+    let client = Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut info = redis::cmd("INFO");
+    info.arg("replication");
+    info.query_async(&mut connection).await.unwrap()
+}
+
+async fn tell(server: &servers::Redis, command: &[&str]) {
+    let client = Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut told = redis::cmd(command[0]);
+    told.arg(&command[1..]);
+    told.exec_async(&mut connection).await.unwrap();
+}
+
+fn pay() -> Request<Full<Bytes>> {
+    let request = Request::post("/payments").header("idempotency-key", "k");
+    request.body(Full::from("5 EUR")).unwrap()
+}
+
+/// A replica that has not heard of a claim takes over. The execution notices, and claims the key again for its
+/// answer: its duplicate does not run. What was completed and is lost runs again, as is documented.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_an_execution_notices_that_its_claim_is_lost_and_records_its_answer_all_the_same()
+ {
+    // The one server that has to have a port, since a replica finds it by that.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let mut settings = DURABLE.to_vec();
+    settings.extend(["--port", &port]);
+    let Some(primary) = servers::redis(&settings) else {
+        return;
+    };
+    let replica = servers::redis(&DURABLE).unwrap();
+    tell(&replica, &["REPLICAOF", "127.0.0.1", &port]).await;
+    let began = Instant::now();
+    while info(&replica)
+        .await
+        .get::<String>("master_link_status")
+        .as_deref()
+        != Some("up")
+    {
+        assert!(began.elapsed() < Duration::from_secs(30), "no replica");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // It is another one before the first replica is there.
+    let before = info(&primary).await.get::<String>("master_replid").unwrap();
+    // The name of whoever is primary.
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join("primary");
+    std::os::unix::fs::symlink(primary.socket(), &name).unwrap();
+    let client = Client::open(format!("redis+unix://{}", name.display())).unwrap();
+    let store = Redis::connect(client).await.unwrap();
+
+    // From now on the replica hears of nothing.
+    tell(&replica, &["REPLICAOF", "NO", "ONE"]).await;
+    let layer = IdempotencyLayer::anonymous(store.clone());
+    let (charges, (go, wait)) = (Arc::new(AtomicU32::new(0)), watch::channel(false));
+    let counted = Arc::clone(&charges);
+    // It charges, and answers when it is told to.
+    let service = layer.layer(service_fn(move |_: Request<Body<Full<Bytes>>>| {
+        let (number, mut wait) = (counted.fetch_add(1, Ordering::SeqCst) + 1, wait.clone());
+        async move {
+            drop(wait.wait_for(|go| *go).await);
+            let answer = format!("charge {number}");
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(answer)))
+        }
+    }));
+    let first = tokio::spawn(service.clone().oneshot(pay()));
+    while charges.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let config = ClaimConfig::DEFAULT;
+    let lost = store.claim(&key(7), 1, PRINT, &config).await.unwrap();
+    let Claimed::Run { lease, .. } = lost else {
+        panic!("{lost:?}");
+    };
+    store.write(&key(7), &lease, paid(), &config).await.unwrap();
+    drop(primary);
+    std::fs::remove_file(&name).unwrap();
+    std::os::unix::fs::symlink(replica.socket(), &name).unwrap();
+
+    // That is how it shows.
+    let after = info(&replica).await;
+    assert_ne!(after.get::<String>("master_replid").unwrap(), before);
+    assert_eq!(after.get::<String>("master_replid2").unwrap(), before);
+    let began = Instant::now();
+    let written = loop {
+        match store.write(&key(7), &lease, Change::Renew, &config).await {
+            Err(WriteError::Store(_)) if began.elapsed() < Duration::from_secs(20) => {}
+            written => break written,
+        }
+    };
+    assert!(matches!(written, Err(WriteError::Gone)), "{written:?}");
+    let again = store.claim(&key(7), 2, PRINT, &config).await.unwrap();
+    assert!(matches!(again, Claimed::Run { .. }), "{again:?}");
+
+    go.send(true).unwrap();
+    let answered = async |response: Response<Body<Full<Bytes>>>| {
+        let replayed = response.headers().contains_key("idempotent-replayed");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (body, replayed)
+    };
+    let first = answered(first.await.unwrap().unwrap()).await;
+    assert_eq!(first, (Bytes::from("charge 1"), false));
+    let duplicate = answered(service.oneshot(pay()).await.unwrap()).await;
+    assert_eq!(duplicate, (Bytes::from("charge 1"), true));
+    assert_eq!(charges.load(Ordering::SeqCst), 1);
+}
+
+/// What becomes of bytes on their way.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Open,
+    Slow,
+    /// They are taken, and go nowhere: the other side is half open.
+    Stalled,
+    /// No connection is taken, and those that are there are closed.
+    Down,
+}
+
+async fn proxy(listen: PathBuf, database: PathBuf, way: watch::Receiver<Way>) {
+    let listener = UnixListener::bind(listen).unwrap();
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        let (database, mut closes) = (database.clone(), way.clone());
+        let way = way.clone();
+        tokio::spawn(async move {
+            let Ok(server) = UnixStream::connect(&database).await else {
+                return;
+            };
+            let (from_client, to_client) = client.into_split();
+            let (from_server, to_server) = server.into_split();
+            tokio::select! {
+                () = copy(from_client, to_server, way.clone()) => {}
+                () = copy(from_server, to_client, way) => {}
+                _ = closes.wait_for(|way| *way == Way::Down) => {}
+            }
+        });
+    }
+}
+
+async fn copy(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut way: watch::Receiver<Way>,
+) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut bytes).await {
+        let now = *way.borrow();
+        if now == Way::Slow {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        drop(way.wait_for(|way| *way != Way::Stalled).await);
+        if to.write_all(&bytes[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Through the layer: while the store is slow all goes well, while it stands still or is away nothing runs.
+async fn is_closed_while_it_is_away<S: Store + Clone>(store: S, way: watch::Sender<Way>) {
+    let layer = IdempotencyLayer::anonymous(store).wait(Duration::ZERO);
+    let charges = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&charges);
+    let service = layer.layer(service_fn(move |_: Request<Body<Full<Bytes>>>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("charged"))) }
+    }));
+    let send = async |number: u32| {
+        let request = Request::post("/payments").header("idempotency-key", format!("k{number}"));
+        let request = request.body(Full::<Bytes>::from("5 EUR")).unwrap();
+        let response = service.clone().oneshot(request).await.unwrap();
+        let retry = response.headers().contains_key("retry-after");
+        (response.status().as_u16(), retry)
+    };
+    assert_eq!(send(1).await, (200, false));
+    way.send_replace(Way::Slow);
+    assert_eq!(send(2).await, (200, false));
+    for (number, wrong) in [(3, Way::Stalled), (4, Way::Down)] {
+        way.send_replace(wrong);
+        let began = Instant::now();
+        let (status, retry) = send(number).await;
+        assert_eq!((status, retry), (503, true));
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            began.elapsed()
+        );
+        assert_eq!(charges.load(Ordering::SeqCst), number - 1, "nothing runs");
+        way.send_replace(Way::Open);
+        let began = Instant::now();
+        // What stood still arrives after all: it may have claimed the key for a request that was refused.
+        while send(number).await.0 != 200 {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "it does not come back"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(
+            charges.load(Ordering::SeqCst),
+            number,
+            "and then it runs once"
+        );
+    }
+}
+
+async fn behind_a_proxy(directory: &Path, name: &str, database: PathBuf) -> watch::Sender<Way> {
+    let (way, watched) = watch::channel(Way::Open);
+    let listen = directory.join(name);
+    tokio::spawn(proxy(listen.clone(), database, watched));
+    while !listen.exists() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    way
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_redis_stands_still_or_is_away_requests_with_a_key_are_refused_in_time() {
+    let Some(server) = servers::redis(&DURABLE) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let way = behind_a_proxy(directory.path(), "redis", server.socket()).await;
+    let url = format!("redis+unix://{}", directory.path().join("redis").display());
+    let store = Redis::connect(Client::open(url).unwrap()).await.unwrap();
+    is_closed_while_it_is_away(store, way).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_postgres_stands_still_or_is_away_requests_with_a_key_are_refused_in_time() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let (directory, name) = (tempfile::tempdir().unwrap(), ".s.PGSQL.5432");
+    let database = server.server.directory().join(name);
+    let way = behind_a_proxy(directory.path(), name, database).await;
+    let config = format!(
+        "host={} user=relent dbname=postgres",
+        directory.path().display()
+    );
+    let store = Postgres::new(pool(&config, 4).unwrap()).patience(Duration::from_millis(500));
+    store.create_tables().await.unwrap();
+    is_closed_while_it_is_away(store, way).await;
+}
