@@ -465,7 +465,7 @@ fn rows(file: &Path, next: &mut u64) -> Result<f64, Failed> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     let mut remove = connection.prepare(
         "DELETE FROM relent_idempotency_1 WHERE rowid IN (
-             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT ?2)",
+             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT 2)",
     )?;
     let mut read = connection.prepare(
         "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
@@ -484,7 +484,7 @@ fn rows(file: &Path, next: &mut u64) -> Result<f64, Failed> {
             let key = key(*next).0;
             *next += 1;
             let expires = 1_i64 << 61;
-            remove.execute(params![1, 2])?;
+            remove.execute([1])?;
             let there = read.exists([key])?;
             let owner = OWNER.to_be_bytes();
             put.execute(params![

@@ -153,7 +153,9 @@ pub(crate) fn claim(
     fingerprint: Fingerprint,
     config: &ClaimConfig,
 ) -> Result<Claimed, SqliteError> {
-    remove_expired(connection, now, 2)?;
+    connection
+        .prepare_cached(REMOVE_TWO)?
+        .execute([nanos(now)])?;
     let stored = read(connection, key)?;
     let record = stored.as_ref().map(|(record, _)| record);
     let (claim, change) = Record::claim(record, now, config, owner, fingerprint);
@@ -254,6 +256,10 @@ fn put(
     ])?;
     Ok(())
 }
+
+/// With every claim. The number is part of the text: SQLite prepares a statement anew for each limit that is bound.
+const REMOVE_TWO: &str = "DELETE FROM relent_idempotency_1 WHERE rowid IN (
+    SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT 2)";
 
 fn remove_expired(connection: &Connection, now: Instant, most: usize) -> rusqlite::Result<usize> {
     let mut delete = connection.prepare_cached(
