@@ -240,6 +240,8 @@ impl<'c> Thread<'c> {
     /// Does this, and what comes meanwhile, in one transaction.
     fn transaction(&mut self, first: Box<dyn Job>, queue: &mut mpsc::Receiver<Box<dyn Job>>) {
         if let Err(error) = self.begin.execute([]) {
+            // One that could not be rolled back before may be in the way.
+            self.roll_back();
             // It may have waited for long: the others need not do so one after another.
             let waiting = std::iter::from_fn(|| queue.try_recv().ok()).take(MOST);
             let failed = Arc::new(error);
