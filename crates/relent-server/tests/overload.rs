@@ -159,6 +159,34 @@ async fn a_body_has_ended_when_the_server_reads_no_more_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_away_with_a_slot_just_got_gives_it_to_the_next() {
+    let layer = layer(1);
+    let held = ask(&layer, &[]).await;
+    let mut calls: Vec<_> = (0..3).map(|_| Box::pin(ask(&layer, &[]))).collect();
+    for call in &mut calls {
+        assert!(poll_immediate(call).await.is_none());
+    }
+    assert_eq!(layer.waiting(), 3);
+    drop(held);
+    assert_eq!(
+        (layer.in_flight(), layer.waiting()),
+        (1, 2),
+        "the first has it"
+    );
+    drop(calls.remove(0));
+    assert_eq!(
+        (layer.in_flight(), layer.waiting()),
+        (1, 1),
+        "the second has it"
+    );
+    // One goes away out of the line.
+    drop(calls.remove(1));
+    assert_eq!((layer.in_flight(), layer.waiting()), (1, 0));
+    assert_eq!(calls.remove(0).await.status(), 200);
+    assert!(is_idle(&layer));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_turned_away_is_told_when_to_come_back_or_not_to() {
     let config = SlotsConfig {
         queue: 0,
