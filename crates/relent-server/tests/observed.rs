@@ -55,6 +55,7 @@ impl Store for Failing {
         let written = self.0.write(key, lease, change, config).await;
         written.map_err(|error| match error {
             WriteError::Lost => WriteError::Lost,
+            WriteError::Gone => WriteError::Gone,
             WriteError::Store(error) => WriteError::Store(std::io::Error::other(error)),
         })
     }
