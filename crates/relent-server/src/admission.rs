@@ -71,7 +71,6 @@
 mod fleet;
 mod judge;
 mod quota;
-mod refusal;
 mod service;
 
 use std::fmt;
@@ -85,7 +84,6 @@ use tower_layer::Layer;
 #[cfg(feature = "redis")]
 pub use fleet::Fleet;
 pub use quota::{InvalidQuota, Quota};
-pub use refusal::Body;
 pub use service::{Admission, ResponseFuture};
 
 use judge::Local;

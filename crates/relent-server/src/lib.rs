@@ -47,6 +47,7 @@ pub mod overload;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod precondition;
+mod refusal;
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
 #[path = "../tests/support/servers.rs"]
 mod servers;
@@ -55,3 +56,4 @@ pub mod sqlite;
 pub mod store;
 
 pub use layer::ServerLayer;
+pub use refusal::Body;

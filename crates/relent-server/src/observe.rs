@@ -10,10 +10,11 @@ mod events;
 mod meters;
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use relent_core::slots::Slots;
-use relent_core::{Advice, Criticality, Rejected, Shed};
+use relent_core::{Admitted, Advice, Criticality, Rejected, Shed};
 
 #[cfg(feature = "metrics")]
 pub use meters::describe;
@@ -21,6 +22,10 @@ pub use meters::describe;
 /// The target of the events.
 pub const TARGET: &str = "relent";
 
+/// Counter: requests that the rate limits let in, by [`TICKET`].
+pub const RATE_ADMITTED: &str = "relent_server_rate_admitted_total";
+/// Counter: requests that the rate limits refused, by [`REASON`] and [`QUOTA`].
+pub const RATE_REFUSED: &str = "relent_server_rate_refused_total";
 /// Counter: requests that got a slot, by [`CRITICALITY`].
 pub const ADMITTED: &str = "relent_server_admitted_total";
 /// Counter: requests that were turned away, by [`CRITICALITY`] and [`REASON`].
@@ -48,13 +53,46 @@ pub const ANSWER_BYTES: &str = "relent_server_answer_bytes";
 
 /// Label: the word of a [`Criticality`].
 pub const CRITICALITY: &str = "criticality";
-/// Label: `overloaded`, `do_not_retry` or `expired`.
+/// Label: `true` for a request that came in the slot that it was told, else `false`.
+pub const TICKET: &str = "ticket";
+/// Label: the name of the quota that refused, the furthest if several did; empty if none of them did.
+pub const QUOTA: &str = "quota";
+/// Label: `overloaded`, `do_not_retry` or `expired`; of rate limits `limited`, `too_costly`, `expired`, or `away` if
+/// Redis could not be asked.
 pub const REASON: &str = "reason";
 /// Label: `run`, `taken_over`, `replayed`, or the code of the problem that it was told, such as
 /// `idempotency-in-flight`.
 pub const RESULT: &str = "result";
 /// Label: `claim`, `write` or `renew`.
 pub const OPERATION: &str = "operation";
+
+/// The rate limits let a request in.
+pub(crate) fn rate_admitted(admitted: Admitted) {
+    let ticket = if admitted.ticket { "true" } else { "false" };
+    #[cfg(feature = "metrics")]
+    meters::count((RATE_ADMITTED, TICKET, ticket), None);
+    let _ = ticket;
+}
+
+/// The rate limits refused a request, and this one of them is why.
+pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
+    let reason = match rejected {
+        Rejected::Limited { .. } => "limited",
+        Rejected::TooCostly { .. } => "too_costly",
+        Rejected::Expired => "expired",
+        Rejected::Shed(_) => "overloaded",
+    };
+    #[cfg(feature = "metrics")]
+    meters::rate_refused(reason, quota);
+    let _ = (reason, quota);
+}
+
+/// A request was refused, since the rate limits could not be asked.
+#[cfg(feature = "redis")]
+pub(crate) fn rate_away() {
+    #[cfg(feature = "metrics")]
+    meters::rate_refused("away", None);
+}
 
 /// A request has got a slot after this wait.
 #[inline]

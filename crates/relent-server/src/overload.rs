@@ -56,7 +56,7 @@ use relent_core::{Criticality, PolicyError};
 use relent_http::CallerFacts;
 use tower_layer::Layer;
 
-pub use body::Body;
+pub use body::SlotBody;
 pub(crate) use held::Held;
 pub use service::{Answering, Overload};
 

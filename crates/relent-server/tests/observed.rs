@@ -13,9 +13,11 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use relent_core::LimiterConfig;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
 use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
 use relent_server::ServerLayer;
+use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::{Body, IdempotencyLayer};
 use relent_server::overload::OverloadLayer;
 use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError};
@@ -158,6 +160,51 @@ fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
     let replays = lines.iter().filter(|line| line.contains("was replayed"));
     assert!(replays.clone().count() == 2 && replays.clone().all(|line| line.contains(TRACE)));
     assert!(!lines.iter().any(|line| line.contains("secret")));
+}
+
+#[test]
+fn what_rate_limits_do_is_counted_by_quota() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    let config = LimiterConfig::new(1, Duration::from_secs(1));
+    let layer = AdmissionLayer::new()
+        .quota(Quota::new("service", config).unwrap())
+        .cost(|parts| if parts.uri.path() == "/dear" { 9 } else { 1 });
+    let asks = [("/", "9"), ("/", "9"), ("/dear", "9"), ("/", "0")];
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            for (path, left) in asks {
+                let request = Request::get(path).header("relent-deadline-ms", left);
+                let request = request.body(Full::<Bytes>::default()).unwrap();
+                let handler =
+                    |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) };
+                drop(layer.layer(service_fn(handler)).oneshot(request).await);
+            }
+        });
+    });
+    let mut counts = Vec::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let key = key.key();
+        let labels: Vec<_> = key.labels().map(|label| label.value().to_owned()).collect();
+        counts.push((key.name().to_owned(), labels, value));
+    }
+    counts.sort_by_key(|(name, labels, _)| (name.clone(), labels.clone()));
+    let expected = [
+        ("relent_server_rate_admitted_total", ["false"].as_slice()),
+        ("relent_server_rate_refused_total", &["expired", ""]),
+        ("relent_server_rate_refused_total", &["limited", "service"]),
+        (
+            "relent_server_rate_refused_total",
+            &["too_costly", "service"],
+        ),
+    ];
+    assert_eq!(counts.len(), expected.len(), "{counts:?}");
+    for ((name, labels, value), (counter, of)) in counts.iter().zip(expected) {
+        assert_eq!((name.as_str(), &labels.join(" ")), (counter, &of.join(" ")));
+        assert_eq!(*value, DebugValue::Counter(1), "{name} {labels:?}");
+    }
 }
 
 async fn play() {

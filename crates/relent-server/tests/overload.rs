@@ -17,11 +17,12 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
-use relent_core::{Criticality, ShedderConfig};
-use relent_server::ServerLayer;
+use relent_core::{Admitted, Criticality, LimiterConfig, ShedderConfig};
+use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::IdempotencyLayer;
-use relent_server::overload::{Body, OverloadLayer};
+use relent_server::overload::{OverloadLayer, SlotBody};
 use relent_server::store::Memory;
+use relent_server::{Body, ServerLayer};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -45,7 +46,7 @@ fn request(fields: &[(&'static str, &str)]) -> Request<Full<Bytes>> {
     request
 }
 
-type Reply = Response<Body<Full<Bytes>>>;
+type Reply = Response<Body<SlotBody<Full<Bytes>>>>;
 
 /// Each takes 10 ms.
 async fn work(_: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, Infallible> {
@@ -384,6 +385,64 @@ async fn what_limits_rates_is_around_both_layers() {
         "the overload layer saw what was outside of it"
     );
     drop(held);
+}
+
+/// The line is full, and a first attempt takes the place of a retry: but not of one that was told to come now.
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_in_its_own_slot_is_no_retry() {
+    for (ticket, statuses) in [(false, (503, 200)), (true, (200, 503))] {
+        let config = SlotsConfig {
+            queue: 1,
+            ..at_most(1)
+        };
+        let layer = OverloadLayer::new(&config).unwrap();
+        let service = || layer.layer(service_fn(work));
+        let mut again = request(&[("relent-attempt", "2")]);
+        again.extensions_mut().insert(Admitted { ticket });
+        let status = |response: Result<Reply, Infallible>| response.unwrap().status().as_u16();
+        let (_, again, first) = tokio::join!(
+            service().oneshot(request(&[])).map(status),
+            service().oneshot(again).map(status),
+            service().oneshot(request(&[])).map(status),
+        );
+        assert_eq!((again, first), statuses, "ticket: {ticket}");
+    }
+}
+
+/// The usual layers in their order, with a limit of one request a second for all.
+#[tokio::test(start_paused = true)]
+async fn a_rate_limit_goes_around_the_usual_layers() {
+    let config = LimiterConfig::new(1, Duration::from_secs(1));
+    let admission = AdmissionLayer::new().quota(Quota::new("service", config).unwrap());
+    let handler = |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("paid"))) };
+    let service = ServerLayer::new(IdempotencyLayer::anonymous(Memory::new()))
+        .admission(admission)
+        .layer(service_fn(handler));
+    let mut statuses = Vec::new();
+    for _ in 0..2 {
+        let response = service.clone().oneshot(request(&[])).await.unwrap();
+        statuses.push(response.status().as_u16());
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(!body.is_empty());
+    }
+    assert_eq!(statuses, [200, 429]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_an_admission_layer_inside_is_not_stored() {
+    let idempotency = IdempotencyLayer::anonymous(Memory::new());
+    let handler = |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("paid"))) };
+    let pay = |fields: &[(&'static str, &str)]| {
+        let mut request = request(fields);
+        *request.method_mut() = http::Method::POST;
+        idempotency
+            .layer(AdmissionLayer::new().layer(service_fn(handler)))
+            .oneshot(request)
+    };
+    let late = pay(&[("idempotency-key", "a"), ("relent-deadline-ms", "0")]);
+    assert_eq!(late.await.unwrap().status(), 504);
+    let paid = pay(&[("idempotency-key", "a")]).await.unwrap();
+    assert_eq!(paid.status(), 200, "the first was not processed");
 }
 
 #[tokio::test(start_paused = true)]

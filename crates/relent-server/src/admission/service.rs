@@ -20,8 +20,9 @@ use tower_service::Service;
 use super::fleet::SharedHash;
 use super::judge::{Applied, Judgement, Judging, Left, Refused};
 use super::quota::Identify;
-use super::refusal::{Body, refuse};
 use super::{Limits, Shared};
+use crate::observe;
+use crate::refusal::{Body, not_applied, refuse};
 
 /// The service of an [`AdmissionLayer`](super::AdmissionLayer).
 ///
@@ -115,6 +116,7 @@ impl Shared {
                     }
                     _ => None,
                 };
+                observe::rate_refused(&rejected, violated.map(|quota| &quota.name));
                 let name = |problem: Problem| match violated {
                     // The name is none that RFC 9457 defines, so it is always taken.
                     Some(quota) => problem
@@ -126,7 +128,10 @@ impl Shared {
                 refuse(request, &ErrorResponse::rejected(&rejected), name)
             }
             #[cfg(feature = "redis")]
-            Refused::Away => refuse(request, &super::fleet::away(), |problem| problem),
+            Refused::Away => {
+                observe::rate_away();
+                refuse(request, &super::fleet::away(), |problem| problem)
+            }
         }
     }
 
@@ -206,6 +211,7 @@ impl<I, B, R, F> State<I, B, R, F> {
         let left = judgement.left;
         match judgement.verdict {
             Ok(admitted) => {
+                observe::rate_admitted(admitted);
                 if admitted.ticket {
                     waiting.request.extensions_mut().insert(admitted);
                 }
@@ -215,6 +221,7 @@ impl<I, B, R, F> State<I, B, R, F> {
             Err(refused) => {
                 let mut response = shared.refusal(waiting.request.headers(), refused);
                 shared.tell(response.headers_mut(), &left);
+                not_applied(waiting.request.extensions(), &mut response);
                 let response = Some(response);
                 Self::Refused { response }
             }

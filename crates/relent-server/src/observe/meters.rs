@@ -1,14 +1,14 @@
 //! The metrics, recorded by whichever recorder is installed at the moment.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
+use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 use relent_core::Criticality;
 
 use super::{
-    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, KEYED, KEYED_WAITS, LEASE_LOST, LIMIT,
-    STORE_ERRORS, TARGET, TURNED_AWAY, UNKNOWN, WAIT, WAITING,
+    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, KEYED, KEYED_WAITS, LEASE_LOST, LIMIT, QUOTA,
+    RATE_ADMITTED, RATE_REFUSED, REASON, STORE_ERRORS, TARGET, TURNED_AWAY, UNKNOWN, WAIT, WAITING,
 };
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
@@ -19,6 +19,14 @@ pub fn describe() {
     with_recorder(|recorder| {
         let count = Some(Unit::Count);
         for (name, what) in [
+            (
+                RATE_ADMITTED,
+                "Requests that the rate limits let in, by ticket.",
+            ),
+            (
+                RATE_REFUSED,
+                "Requests that the rate limits refused, by reason and quota.",
+            ),
             (ADMITTED, "Requests that got a slot, by criticality."),
             (
                 TURNED_AWAY,
@@ -87,6 +95,18 @@ fn with_key<T>(named: Named, class: Option<Criticality>, using: impl FnOnce(&Key
 pub(super) fn count(named: Named, class: Option<Criticality>) {
     with_key(named, class, |key| {
         with_recorder(|recorder| recorder.register_counter(key, &METADATA).increment(1));
+    });
+}
+
+pub(super) fn rate_refused(reason: &'static str, quota: Option<&Arc<str>>) {
+    with_recorder(|recorder| {
+        let quota = quota.map_or_else(|| "".into(), |quota| SharedString::from(Arc::clone(quota)));
+        let labels = vec![
+            Label::from_static_parts(REASON, reason),
+            Label::new(QUOTA, quota),
+        ];
+        let key = Key::from_parts(RATE_REFUSED, labels);
+        recorder.register_counter(&key, &METADATA).increment(1);
     });
 }
 

@@ -16,11 +16,10 @@ use relent_http::grpc;
 use super::Held;
 
 pin_project! {
-    /// The body of an answer: that of the service, or the few bytes that a request gets that is turned away.
-    pub struct Body<B> {
+    /// The body of an answer of the service.
+    pub struct SlotBody<B> {
         #[pin]
-        inner: Option<B>,
-        refusal: Option<Bytes>,
+        inner: B,
         held: Option<Held>,
         ended: Ended,
         // What is left of the announced length: a server looks no further than that.
@@ -28,26 +27,13 @@ pin_project! {
     }
 }
 
-impl<B> Body<B> {
-    pub(super) fn refusal(bytes: Bytes) -> Self {
-        Self {
-            inner: None,
-            refusal: Some(bytes).filter(|bytes| !bytes.is_empty()),
-            held: None,
-            ended: Ended::Served,
-            left: None,
-        }
-    }
-}
-
-impl<B: http_body::Body> Body<B> {
+impl<B: http_body::Body> SlotBody<B> {
     /// The body of the service, under this head; and the slot, if there is one. Nobody reads a body that is not `sent`.
-    pub(super) fn served(inner: B, head: &Parts, is_sent: bool, held: Option<Held>) -> Self {
+    pub(super) fn new(inner: B, head: &Parts, is_sent: bool, held: Option<Held>) -> Self {
         let announced = content_length(&head.headers).or(inner.size_hint().exact());
         let is_over = !is_sent || inner.is_end_stream() || announced == Some(0);
         let mut body = Self {
-            inner: Some(inner),
-            refusal: None,
+            inner,
             held,
             ended: ended(head.status, &head.headers),
             left: announced,
@@ -93,7 +79,7 @@ fn over(held: &mut Option<Held>, ended: Ended) {
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for SlotBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -102,10 +88,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let mut this = self.project();
-        let Some(mut inner) = this.inner.as_mut().as_pin_mut() else {
-            return Poll::Ready(this.refusal.take().map(|bytes| Ok(Frame::data(bytes))));
-        };
-        let frame = ready!(inner.as_mut().poll_frame(context));
+        let frame = ready!(this.inner.as_mut().poll_frame(context));
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
@@ -117,7 +100,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
                 if let (Some(left), Some(data)) = (this.left.as_mut(), frame.data_ref()) {
                     *left = left.saturating_sub(data.len() as u64);
                 }
-                if inner.is_end_stream() || *this.left == Some(0) {
+                if this.inner.is_end_stream() || *this.left == Some(0) {
                     over(this.held, *this.ended);
                 }
             }
@@ -128,23 +111,17 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            Some(inner) => inner.is_end_stream(),
-            None => self.refusal.is_none(),
-        }
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.inner {
-            Some(inner) => inner.size_hint(),
-            None => SizeHint::with_exact(self.refusal.as_ref().map_or(0, Bytes::len) as u64),
-        }
+        self.inner.size_hint()
     }
 }
 
-impl<B> std::fmt::Debug for Body<B> {
+impl<B> std::fmt::Debug for SlotBody<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Body")
+        f.debug_struct("SlotBody")
             .field("holds_a_slot", &self.held.is_some())
             .finish_non_exhaustive()
     }

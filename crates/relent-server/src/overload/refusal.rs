@@ -8,7 +8,7 @@ use http::{HeaderMap, Response, StatusCode};
 use relent_core::{Advice, Rejected, Shed};
 use relent_http::ErrorResponse;
 
-use super::Body;
+use crate::refusal::Body;
 
 /// An answer that is made once: in an overload there is no time to write.
 struct Prepared {
@@ -41,7 +41,7 @@ impl Prepared {
     }
 
     fn response<B>(&self) -> Response<Body<B>> {
-        let mut response = Response::new(Body::refusal(Bytes::clone(&self.text)));
+        let mut response = Response::new(Body::refused(Bytes::clone(&self.text)));
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers.clone();
         response
@@ -53,7 +53,7 @@ pub(super) fn answer<B>(rejected: &Rejected, is_grpc: bool) -> Response<Body<B>>
     #[cfg(feature = "grpc")]
     if is_grpc {
         let answer = ErrorResponse::rejected(rejected);
-        return answer.grpc_head().map(|()| Body::refusal(Bytes::new()));
+        return answer.grpc_head().map(|()| Body::refused(Bytes::new()));
     }
     let _ = is_grpc;
     match rejected {

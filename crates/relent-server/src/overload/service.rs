@@ -11,14 +11,14 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response};
 use relent_core::slots::Ended;
-use relent_core::{Arrival, Criticality, Rejected};
+use relent_core::{Admitted, Arrival, Criticality, Rejected};
 use relent_http::{CallerFacts, grpc};
 use tower_service::Service;
 
 use super::held::{Arrived, Shared};
-use super::{Body, Held, Settings, refusal};
-use crate::idempotency::{Execution, Outcome};
+use super::{Held, Settings, SlotBody, refusal};
 use crate::observe;
+use crate::refusal::{Body, not_applied};
 
 /// The service of an [`OverloadLayer`](super::OverloadLayer).
 ///
@@ -43,10 +43,10 @@ impl<I> Overload<I> {
 /// The answer of an [`Overload`].
 pub struct Answering<R, E>(State<R, E>);
 
-type Served<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
+type Served<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<SlotBody<R>>>, E>> + Send>>;
 
 enum State<R, E> {
-    Refused(Option<Response<Body<R>>>),
+    Refused(Option<Response<Body<SlotBody<R>>>>),
     Served(Served<R, E>),
 }
 
@@ -54,7 +54,7 @@ enum State<R, E> {
 impl<R, E> Unpin for Answering<R, E> {}
 
 impl<R, E> Future for Answering<R, E> {
-    type Output = Result<Response<Body<R>>, E>;
+    type Output = Result<Response<Body<SlotBody<R>>>, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
@@ -74,7 +74,7 @@ where
     B: Send + 'static,
     R: http_body::Body<Data = Bytes> + Send + 'static,
 {
-    type Response = Response<Body<R>>;
+    type Response = Response<Body<SlotBody<R>>>;
     type Error = I::Error;
     type Future = Answering<R, I::Error>;
 
@@ -94,9 +94,14 @@ where
         }
         let refusing = Refusing::of(&parts, self.settings.class(&parts));
         let facts = CallerFacts::of(&parts.headers);
-        let arrived = match self.shared.arrive(arrival(facts), refusing.class) {
+        let arrival = arrival(facts, parts.extensions.get());
+        let arrived = match self.shared.arrive(arrival, refusing.class) {
             Ok(arrived) => arrived,
-            Err(rejected) => return Answering(State::Refused(Some(refusing.answer(&rejected)))),
+            Err(rejected) => {
+                let mut response = refusing.answer(&rejected);
+                not_applied(&parts.extensions, &mut response);
+                return Answering(State::Refused(Some(response)));
+            }
         };
         let (inner, mut request) = (self.inner.clone(), Request::from_parts(parts, body));
         Answering(State::Served(match arrived {
@@ -115,7 +120,11 @@ where
                         facts.pass_on(waited, request.headers_mut());
                         serve(inner, request, Some(held)).await
                     }
-                    Err(rejected) => Ok(refusing.answer(&rejected)),
+                    Err(rejected) => {
+                        let mut response = refusing.answer(&rejected);
+                        not_applied(request.extensions(), &mut response);
+                        Ok(response)
+                    }
                 }
             }),
         }))
@@ -127,7 +136,7 @@ async fn serve<I, B, R>(
     mut inner: I,
     mut request: Request<B>,
     held: Option<Held>,
-) -> Result<Response<Body<R>>, I::Error>
+) -> Result<Response<Body<SlotBody<R>>>, I::Error>
 where
     I: Service<Request<B>, Response = Response<R>>,
     R: http_body::Body<Data = Bytes>,
@@ -144,7 +153,7 @@ where
     match served.await {
         Ok(response) => {
             let (head, body) = response.into_parts();
-            let body = Body::served(body, &head, is_sent, held);
+            let body = Body::served(SlotBody::new(body, &head, is_sent, held));
             Ok(Response::from_parts(head, body))
         }
         Err(error) => {
@@ -156,10 +165,11 @@ where
     }
 }
 
-/// What the request tells of itself.
-fn arrival(facts: CallerFacts) -> Arrival {
+/// What the request tells of itself. One that was told to come, and comes in its own slot, is no retry by its caller's choice.
+fn arrival(facts: CallerFacts, admitted: Option<&Admitted>) -> Arrival {
+    let was_told = admitted.is_some_and(|admitted| admitted.ticket);
     Arrival {
-        attempt: facts.attempt,
+        attempt: if was_told { 1 } else { facts.attempt },
         remaining: facts.remaining,
         histogram: facts.histogram,
         ..Arrival::FIRST
@@ -171,8 +181,6 @@ fn arrival(facts: CallerFacts) -> Arrival {
 struct Refusing {
     class: Criticality,
     is_grpc: bool,
-    /// Whether a layer outside would store the answer.
-    is_stored: bool,
 }
 
 impl Refusing {
@@ -180,17 +188,12 @@ impl Refusing {
         Self {
             class,
             is_grpc: grpc::is_grpc(&parts.headers),
-            is_stored: parts.extensions.get::<Execution>().is_some(),
         }
     }
 
-    fn answer<R>(self, rejected: &Rejected) -> Response<Body<R>> {
+    fn answer<B>(self, rejected: &Rejected) -> Response<Body<B>> {
         observe::turned_away(self.class, rejected);
-        let mut response = refusal::answer(rejected, self.is_grpc);
-        if self.is_stored {
-            response.extensions_mut().insert(Outcome::NotApplied);
-        }
-        response
+        refusal::answer(rejected, self.is_grpc)
     }
 }
 

@@ -1,14 +1,16 @@
-//! What the layer answers by itself, and the body of any answer.
+//! What a layer answers by itself, and the body of any answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::{Extensions, HeaderMap, Response};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use relent_http::ErrorResponse;
 use relent_http::problem::Problem;
+
+use crate::idempotency::{Execution, Outcome};
 
 pin_project! {
     /// The body of an answer: that of the service, or of a layer that has refused the request.
@@ -35,12 +37,14 @@ pin_project! {
 }
 
 impl<B> Body<B> {
-    pub(super) const fn served(body: B) -> Self {
+    pub(crate) const fn served(body: B) -> Self {
         let kind = Kind::Served { body };
         Self { kind }
     }
 
-    const fn refused(bytes: Option<Bytes>) -> Self {
+    /// Of a layer that has refused the request.
+    pub(crate) fn refused(bytes: Bytes) -> Self {
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         let kind = Kind::Refused { bytes };
         Self { kind }
     }
@@ -79,18 +83,26 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 
 /// The answer to a request with these headers: over gRPC if it is a call of that, else with the problem as
 /// its body, to which `more` can add.
-pub(super) fn refuse<B>(
+pub(crate) fn refuse<B>(
     request: &HeaderMap,
     error: &ErrorResponse,
     more: impl FnOnce(Problem) -> Problem,
 ) -> Response<Body<B>> {
     #[cfg(feature = "grpc")]
     if relent_http::grpc::is_grpc(request) {
-        return error.grpc_head().map(|()| Body::refused(None));
+        return error.grpc_head().map(|()| Body::refused(Bytes::new()));
     }
     #[cfg(not(feature = "grpc"))]
     let _ = request;
     let mut response = more(error.problem()).into_response();
     error.set(response.headers_mut());
-    response.map(|text| Body::refused(Some(Bytes::from(text))))
+    response.map(|text| Body::refused(text.into()))
+}
+
+/// Tells an [idempotency layer](crate::idempotency) outside, if the request has come through one, that nothing was done
+/// for it: a refusal is no answer to store.
+pub(crate) fn not_applied<B>(request: &Extensions, response: &mut Response<B>) {
+    if request.get::<Execution>().is_some() {
+        response.extensions_mut().insert(Outcome::NotApplied);
+    }
 }
