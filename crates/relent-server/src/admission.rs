@@ -8,8 +8,7 @@
 //! use std::time::Duration;
 //!
 //! use axum::{Router, routing::get};
-//! use relent_core::LimiterConfig;
-//! use relent_server::admission::{AdmissionLayer, InvalidQuota, Quota};
+//! use relent_server::admission::{AdmissionLayer, InvalidQuota, LimiterConfig, Quota};
 //!
 //! /// Whoever has authenticated the request leaves it in the extensions.
 //! #[derive(Clone, Hash)]
@@ -65,7 +64,7 @@
 //! # The order of layers
 //! Outside of what costs something: tracing and authentication outside, since they say who calls; this layer; then
 //! what sheds load, and [`idempotency`](crate::idempotency), so that what is refused is not stored. A request that came in its own slot has
-//! [`Admitted`](relent_core::Admitted) in its extensions: it was told to come, and is no retry by its caller's choice.
+//! [`Admitted`] in its extensions: it was told to come, and is no retry by its caller's choice.
 
 #[cfg(feature = "redis")]
 mod fleet;
@@ -84,6 +83,7 @@ use tower_layer::Layer;
 #[cfg(feature = "redis")]
 pub use fleet::Fleet;
 pub use quota::{InvalidQuota, Quota};
+pub use relent_core::{Admitted, LimiterConfig};
 pub use service::{Admission, ResponseFuture};
 
 use judge::Local;

@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::request::Parts;
-use relent_core::claim::{ClaimConfig, Takeover};
+pub use relent_core::claim::{ClaimConfig, Takeover};
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 

@@ -12,20 +12,30 @@ use crate::store::Store;
 /// [around both](Self::admission) a layer that limits rates, if it is given one.
 ///
 /// ```
-/// use axum::{Extension, Router, routing::post};
+/// # use std::time::Duration;
+/// # use axum::{Extension, Router, routing::post};
 /// use relent_server::ServerLayer;
+/// use relent_server::admission::{AdmissionLayer, LimiterConfig, Quota};
 /// use relent_server::idempotency::IdempotencyLayer;
 /// use relent_server::store::Memory;
+/// # #[derive(Clone)]
+/// # struct Account { id: u64 }
+/// # async fn pay() -> &'static str { "paid" }
+/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 ///
-/// # async fn serve() -> std::io::Result<()> {
-/// let idempotency = IdempotencyLayer::new(Memory::new(), |parts| parts.extensions.get::<u64>().map(u64::to_string))
-///     .require(|parts| parts.uri.path() == "/payments");
+/// let keyed = IdempotencyLayer::new(Memory::new(), |request| {
+///     request.extensions.get::<Account>().map(|account| account.id.to_string())
+/// });
+/// let hundred_a_second = LimiterConfig::new(100, Duration::from_secs(1));
+/// let limits = AdmissionLayer::new().quota(
+///     Quota::new("account", hundred_a_second)?.key(|request| request.extensions.get::<Account>().map(|account| account.id)),
+/// );
 /// let app = Router::new()
-///     .route("/payments", post(|| async { "paid" }))
-///     .layer(ServerLayer::new(idempotency))
-///     .layer(Extension(7_u64)); // In place of authentication, which leaves the account there.
-/// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-/// axum::serve(listener, app).await
+///     .route("/payments", post(pay))
+///     .layer(ServerLayer::new(keyed).admission(limits));
+/// # let app: Router = app.layer(Extension(Account { id: 7 })); // In place of authentication.
+/// # axum::serve(tokio::net::TcpListener::bind("127.0.0.1:3000").await?, app).await?;
+/// # Ok(())
 /// # }
 /// ```
 ///

@@ -29,8 +29,7 @@
 //!
 //! ```
 //! use axum::{Router, routing::get};
-//! use relent_core::Criticality;
-//! use relent_server::overload::OverloadLayer;
+//! use relent_server::overload::{Criticality, OverloadLayer};
 //!
 //! let overload = OverloadLayer::default()
 //!     .criticality(|parts| parts.uri.path().starts_with("/report").then_some(Criticality::Sheddable))
@@ -51,13 +50,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::request::Parts;
-use relent_core::slots::{Slots, SlotsConfig};
-use relent_core::{Criticality, PolicyError};
+use relent_core::PolicyError;
+use relent_core::slots::Slots;
 use relent_http::CallerFacts;
 use tower_layer::Layer;
 
 pub use body::SlotBody;
 pub(crate) use held::Held;
+pub use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
+pub use relent_core::{Criticality, ShedderConfig};
 pub use service::{Answering, Overload};
 
 use held::Shared;
