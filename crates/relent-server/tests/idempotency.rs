@@ -403,6 +403,8 @@ enum Away {
     Renewals,
     /// Each reply of a claim is lost once.
     FirstReply,
+    /// The next end of an execution finds that its claim is forgotten.
+    Forgets,
 }
 
 #[derive(Debug)]
@@ -466,6 +468,12 @@ impl Store for Flaky {
         let renews = matches!(change, Change::Renew) && self.is(Away::Renewals);
         if self.is(Away::Always) || renews {
             return Err(WriteError::Store(IsAway));
+        }
+        if self.is(Away::Forgets) {
+            self.set(Away::Never);
+            // The key is as new.
+            drop(self.memory.write(key, lease, Change::Release, config).await);
+            return Err(WriteError::Gone);
         }
         let written = self.memory.write(key, lease, change, config).await;
         written.map_err(|error| match error {
@@ -542,6 +550,27 @@ async fn a_store_that_comes_back_gets_the_answer_after_all() {
     store.set(Away::Never);
     assert_eq!(first.await.unwrap().status, 201);
     assert!(payments.ask(&layer, pay("a", "slow 5")).await.replayed);
+}
+
+/// A failover of a store that may forget, such as Redis, while the handler runs.
+#[tokio::test(start_paused = true)]
+async fn an_outcome_is_unknown_also_if_the_store_has_forgotten_the_claim() {
+    for order in ["fails", "breaks", "panic"] {
+        let (payments, store) = (Payments::default(), Flaky::new(Away::Forgets));
+        let layer = IdempotencyLayer::anonymous(store.clone());
+        let ask = || {
+            let (payments, layer) = (payments.clone(), layer.clone());
+            tokio::spawn(async move { payments.ask(&layer, pay("a", order)).await })
+        };
+        drop(ask().await);
+        assert!(store.is(Away::Never), "{order} has ended");
+        let duplicate = ask().await.unwrap();
+        assert!(
+            duplicate.is(409, "idempotency-outcome-unknown"),
+            "{order}: {duplicate:?}"
+        );
+        assert_eq!(payments.charges(), 1, "{order}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

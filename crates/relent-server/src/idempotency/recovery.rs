@@ -16,19 +16,19 @@ static GIVE_BACK: Policy = Policy::builder(Backoff::exponential(Duration::from_s
     .build_const();
 
 impl<S: Store> Server<S> {
-    /// Records an answer whose claim the store has forgotten, if nobody has taken the key: else a duplicate would
-    /// run.
+    /// Records the end of an execution whose claim the store has forgotten, its answer or that its outcome is
+    /// unknown, if nobody has taken the key: else a duplicate would run.
     pub(super) async fn put_back(
         &self,
         key: &Key,
         owner: u128,
         fingerprint: Fingerprint,
-        complete: Change,
+        end: Change,
     ) -> Result<(), WriteError<Box<dyn Error + Send + Sync>>> {
         let config = self.takes_from_nobody();
         let claim = || self.store.claim(key, owner, fingerprint, &config);
         match retry(&STORE, claim).await {
-            Ok(Claimed::Run { lease, .. }) => self.write(key, &lease, complete).await,
+            Ok(Claimed::Run { lease, .. }) => self.write(key, &lease, end).await,
             Ok(_) => Err(WriteError::Lost),
             Err(gave_up) => Err(WriteError::Store(Box::new(gave_up))),
         }

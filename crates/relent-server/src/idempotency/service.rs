@@ -354,7 +354,8 @@ impl<S: Store> Server<S> {
                 Err(payload) => {
                     observe::unknown();
                     // If that is not written, the lease runs out, and it means the same.
-                    drop(self.write(&key, &lease, Change::GiveUp).await);
+                    let gave_up = self.write_end(&key, &lease, fingerprint, Change::GiveUp);
+                    drop(gave_up.await);
                     Tried::Panicked(payload)
                 }
             };
@@ -454,12 +455,7 @@ impl<S: Store> Server<S> {
         if matches!(handled.end, Change::GiveUp) {
             observe::unknown();
         }
-        let mut written = self.write(key, lease, handled.end.clone()).await;
-        if completes && matches!(written, Err(WriteError::Gone)) {
-            written = self
-                .put_back(key, lease.owner, fingerprint, handled.end)
-                .await;
-        }
+        let written = self.write_end(key, lease, fingerprint, handled.end).await;
         match (written, handled.answer) {
             // Another has taken over, and its answer is the one that duplicates get.
             (Err(WriteError::Lost), _) if completes => {
@@ -469,6 +465,23 @@ impl<S: Store> Server<S> {
             // outcome is unknown.
             (_, Some(answer)) => Tried::Answered(answer),
             (_, None) => Tried::Refused(Refused::Unknown),
+        }
+    }
+
+    /// Writes down how an execution ended, also if the store has forgotten its claim.
+    async fn write_end(
+        &self,
+        key: &Key,
+        lease: &Lease,
+        fingerprint: Fingerprint,
+        end: Change,
+    ) -> Result<(), WriteError<Box<dyn Error + Send + Sync>>> {
+        match self.write(key, lease, end.clone()).await {
+            // What has had no effect may run again as it is.
+            Err(WriteError::Gone) if !matches!(end, Change::Release) => {
+                self.put_back(key, lease.owner, fingerprint, end).await
+            }
+            written => written,
         }
     }
 

@@ -29,7 +29,8 @@ use crate::idempotency::{Answer, InvalidAnswer};
 ///
 /// # How a failover is noticed
 /// An execution whose record was lost hears of it: its [`write`](Store::write) is [`Gone`](WriteError::Gone). The layer
-/// claims the key again for the answer that it has, unless a duplicate has been quicker. What was completed before is
+/// claims the key again for the answer that it has, or to write down that the outcome is unknown, unless a duplicate has
+/// been quicker. What was completed before is
 /// lost without a sign: its duplicates run again. That there was a failover shows in `INFO replication`: the server that
 /// takes over has another `master_replid`, and the old one as `master_replid2`. Who watches that, can hold back
 /// repetitions of what is older than the failover.
