@@ -56,7 +56,7 @@ use relent_http::CallerFacts;
 use tower_layer::Layer;
 
 pub use body::SlotBody;
-pub(crate) use held::Held;
+pub(crate) use held::SlotOf;
 pub use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
 pub use relent_core::{Criticality, ShedderConfig};
 pub use service::{Answering, Overload};

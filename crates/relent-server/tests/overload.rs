@@ -135,6 +135,23 @@ async fn a_slot_is_held_until_the_body_has_ended_or_nobody_reads_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_handler_that_keeps_what_is_known_of_a_request_does_not_keep_its_slot() {
+    let (layer, kept) = (layer(1), Arc::new(Mutex::new(Vec::new())));
+    let log = Arc::clone(&kept);
+    let service = service_fn(move |request: Request<Full<Bytes>>| {
+        log.lock().unwrap().push(request.into_parts().0);
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done"))) }
+    });
+    for _ in 0..2 {
+        let answer = layer.layer(service.clone()).oneshot(request(&[]));
+        let body = answer.await.unwrap().into_body();
+        body.collect().await.unwrap();
+        assert!(is_idle(&layer), "after the answer");
+    }
+    assert_eq!(kept.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_has_ended_when_the_server_reads_no_more_of_it() {
     // A body that does not know its end, as that of a file, and the answer to HEAD.
     for (method, announced) in [("GET", Some("4")), ("HEAD", None)] {

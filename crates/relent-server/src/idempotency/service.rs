@@ -32,7 +32,7 @@ use super::{Answer, Body, Common, Settings, request};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::observe;
-use crate::overload::Held;
+use crate::overload::SlotOf;
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -178,7 +178,7 @@ impl<S: Store> Server<S> {
     {
         let until = self.until(&work.parts.headers);
         let is_grpc = grpc::is_grpc(&work.parts.headers);
-        let held = work.parts.extensions.get::<Held>().cloned();
+        let held = work.parts.extensions.get().and_then(SlotOf::hold);
         let mut waits = None;
         loop {
             let (sender, receiver) = oneshot::channel();

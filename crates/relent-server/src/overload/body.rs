@@ -13,7 +13,7 @@ use relent_core::slots::Ended;
 use relent_http::field::content_length;
 use relent_http::grpc;
 
-use super::Held;
+use super::held::Held;
 
 pin_project! {
     /// The body of an answer of the service.

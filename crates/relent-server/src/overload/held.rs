@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -153,6 +153,18 @@ impl Drop for Waiting {
 #[derive(Clone)]
 pub(crate) struct Held(Arc<Inner>);
 
+/// In the extensions of a request: its slot, for what goes on when its client has gone. It holds nothing by itself,
+/// since a handler may keep them for as long as it likes.
+#[derive(Clone)]
+pub(crate) struct SlotOf(Weak<Inner>);
+
+impl SlotOf {
+    /// The slot, as long as it is not free again.
+    pub(crate) fn hold(&self) -> Option<Held> {
+        self.0.upgrade().map(Held)
+    }
+}
+
 struct Inner {
     shared: Arc<Shared>,
     slot: Mutex<(Option<Slot>, Ended)>,
@@ -164,6 +176,10 @@ impl Held {
             shared: Arc::clone(shared),
             slot: Mutex::new((Some(slot), Ended::TooLate)),
         }))
+    }
+
+    pub(super) fn slot_of(&self) -> SlotOf {
+        SlotOf(Arc::downgrade(&self.0))
     }
 
     /// How the request has ended; without it its caller has gone away before it did.

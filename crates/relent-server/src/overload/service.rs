@@ -15,8 +15,8 @@ use relent_core::{Admitted, Arrival, Criticality, Rejected};
 use relent_http::{CallerFacts, grpc};
 use tower_service::Service;
 
-use super::held::{Arrived, Shared};
-use super::{Held, Settings, SlotBody, refusal};
+use super::held::{Arrived, Held, Shared};
+use super::{Settings, SlotBody, refusal};
 use crate::observe;
 use crate::refusal::{Body, not_applied};
 
@@ -143,8 +143,7 @@ where
 {
     let is_sent = request.method() != Method::HEAD;
     if let Some(held) = &held {
-        // For what goes on when this future is dropped.
-        request.extensions_mut().insert(held.clone());
+        request.extensions_mut().insert(held.slot_of());
     }
     let served = async {
         poll_fn(|context| inner.poll_ready(context)).await?;
