@@ -53,8 +53,8 @@ use crate::store::Store;
 /// 7. A timeout: inside, so that it ends the handler, which runs on when the client has gone.
 /// 8. The handler.
 ///
-/// What can be seen of it is checked: a request with a key that passes two idempotency layers is refused (500), and the answers
-/// of an overload layer inside of an idempotency layer are not stored.
+/// What can be seen of it is checked: a request with a key that passes two idempotency layers is refused (500), and what
+/// is refused by a layer of this crate inside of an idempotency layer is not stored.
 pub struct ServerLayer<S, A = Identity> {
     admission: A,
     overload: OverloadLayer,

@@ -18,6 +18,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use relent::VirtualClock;
 use relent_core::{Admitted, LimiterConfig};
 use relent_server::admission::{Admission, AdmissionLayer, Quota};
+use relent_server::idempotency::IdempotencyLayer;
+use relent_server::store::Memory;
 use tower::{Layer, Service, ServiceExt};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -66,6 +68,12 @@ fn of(
     name: &'static str,
 ) -> impl Fn(&http::request::Parts) -> Option<Vec<u8>> + Send + Sync + 'static {
     move |parts| Some(parts.headers.get(name)?.as_bytes().to_vec())
+}
+
+fn cost(parts: &http::request::Parts) -> u32 {
+    let cost = parts.headers.get("x-cost");
+    cost.and_then(|cost| cost.to_str().ok()?.parse().ok())
+        .unwrap_or(1)
 }
 
 fn site(layer: AdmissionLayer) -> Site<Admission<Served>> {
@@ -250,13 +258,7 @@ fn what_can_never_be_admitted_is_not_told_to_come_back() {
     let layer = AdmissionLayer::new()
         .quota(quota("all", config))
         .caller(of("x-caller"))
-        .cost(|parts| {
-            parts
-                .headers
-                .get("x-cost")
-                .and_then(|cost| cost.to_str().ok()?.parse().ok())
-                .unwrap_or(1)
-        });
+        .cost(cost);
     let site = site(layer);
     let (status, headers, problem) = site.ask(&[("x-cost", "6"), ("x-caller", "ann")]);
     assert_eq!(status, 422);
@@ -278,6 +280,29 @@ fn what_nobody_waits_for_any_more_takes_nothing() {
     assert_eq!(status, 504);
     assert!(!headers.contains_key("retry-after"));
     assert_eq!(site.status(&[("relent-deadline-ms", "1")]), 200);
+}
+
+/// It belongs outside; inside, a key whose request was not let in would be lost for as long as answers are kept.
+#[tokio::test]
+async fn a_refusal_inside_of_an_idempotency_layer_is_not_stored() {
+    let dear = LimiterConfig::new(1, 3600 * SECOND);
+    for (fields, refused) in [(("relent-deadline-ms", "0"), 504), (("x-cost", "2"), 422)] {
+        let admission = AdmissionLayer::new().quota(quota("all", dear)).cost(cost);
+        let layer = IdempotencyLayer::anonymous(Memory::new());
+        let pay = |more: Option<(&'static str, &'static str)>| {
+            let mut fields = vec![("idempotency-key", "a")];
+            fields.extend(more);
+            let mut request = request(&fields);
+            *request.method_mut() = http::Method::POST;
+            layer
+                .layer(admission.layer(Served::default()))
+                .oneshot(request)
+        };
+        assert_eq!(pay(Some(fields)).await.unwrap().status(), refused);
+        let paid = pay(None).await.unwrap();
+        assert_eq!(paid.status(), 200, "the first was not processed");
+        assert!(!paid.headers().contains_key("idempotent-replayed"));
+    }
 }
 
 #[test]

@@ -114,6 +114,10 @@ fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
     let mut metrics = BTreeMap::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         let key = key.key();
+        // Relent's own calls are counted where another crate has asked for it.
+        if !key.name().starts_with("relent_server_") {
+            continue;
+        }
         let labels = key.labels().map(|label| format!(" {}", label.value()));
         let name = format!("{}{}", key.name(), labels.collect::<String>());
         let value = match value {

@@ -446,23 +446,6 @@ async fn a_rate_limit_goes_around_the_usual_layers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_an_admission_layer_inside_is_not_stored() {
-    let idempotency = IdempotencyLayer::anonymous(Memory::new());
-    let handler = |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("paid"))) };
-    let pay = |fields: &[(&'static str, &str)]| {
-        let mut request = request(fields);
-        *request.method_mut() = http::Method::POST;
-        idempotency
-            .layer(AdmissionLayer::new().layer(service_fn(handler)))
-            .oneshot(request)
-    };
-    let late = pay(&[("idempotency-key", "a"), ("relent-deadline-ms", "0")]);
-    assert_eq!(late.await.unwrap().status(), 504);
-    let paid = pay(&[("idempotency-key", "a")]).await.unwrap();
-    assert_eq!(paid.status(), 200, "the first was not processed");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_refusal_of_an_overload_layer_inside_is_not_stored() {
     let config = SlotsConfig {
         queue: 0,
