@@ -32,6 +32,15 @@ local function load(number)
             struct.unpack(STATE, bytes)
     end
     l.latest = math.max(l.latest, now)
+    -- Redis may evict each of them alone: then what is reserved is forgotten, and the schedule stays as it is.
+    local held = 0
+    for _, name in ipairs({'reserved', 'open', 'tickets'}) do
+        held = held + (l[name] > 0 and 1 or 0)
+    end
+    if redis.call('EXISTS', l.keys.reserved, l.keys.open, l.keys.tickets) ~= held then
+        redis.call('DEL', l.keys.reserved, l.keys.open, l.keys.tickets)
+        l.reserved, l.open, l.tickets = 0, 0, 0
+    end
     return l
 end
 

@@ -167,7 +167,7 @@ impl Micros {
             name: Arc::clone(&quota.name),
             interval,
             burst: config.burst,
-            horizon: micros(config.horizon).min(most),
+            horizon: micros(config.horizon).min(most).min(FOREVER),
             grace,
         }
     }

@@ -198,6 +198,44 @@ async fn redis_forgets_by_itself_what_is_full_again() {
     }
 }
 
+#[tokio::test]
+async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = Client::open(server.url()).unwrap();
+    let quotas = [Quota::new("a", LimiterConfig::new(1, Duration::from_secs(60))).unwrap()];
+    let fleet = Arc::new(Fleet::closed(client.clone()).patience(Duration::from_secs(30)));
+    let limits = Limits::new(fleet, &quotas);
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for (key, kind, is_admitted) in [
+        (0, ":r", false),
+        (1, ":o", false),
+        (2, ":t", false),
+        (3, "", true),
+    ] {
+        let key = Some(key);
+        let ask = async |caller| {
+            let arrival = Arrival {
+                caller,
+                ..Arrival::FIRST
+            };
+            let judgement = limits.ask(&arrival, &[Applied { quota: 0, key }]).await;
+            judgement.map(|judgement| judgement.verdict.is_ok())
+        };
+        for caller in [None, None, Some(1), Some(2)] {
+            ask(caller).await.unwrap();
+        }
+        let name = format!("{{relent}}:a:{:016x}{kind}", key.unwrap());
+        let removed: u32 = connection.del(&name).await.unwrap();
+        assert_eq!(removed, 1, "{name}");
+        assert_eq!(ask(None).await.unwrap(), is_admitted, "{name}");
+        for caller in [None, Some(1), Some(3)] {
+            assert!(!ask(caller).await.unwrap(), "{name}");
+        }
+    }
+}
+
 #[test]
 fn limits_are_whole_microseconds_and_remember_a_bounded_number_of_slots() {
     let micros = |rate, burst| {
@@ -223,6 +261,12 @@ fn limits_are_whole_microseconds_and_remember_a_bounded_number_of_slots() {
         Micros::of(&Quota::new("a", slowest).unwrap()).interval,
         FOREVER / 2
     );
+    let longest = LimiterConfig {
+        horizon: Duration::MAX,
+        ..LimiterConfig::new(1, Duration::from_secs(1 << 24))
+    };
+    let longest = Micros::of(&Quota::new("a", longest).unwrap());
+    assert_eq!(longest.horizon, FOREVER, "a number of Lua holds no more");
 }
 
 #[test]
