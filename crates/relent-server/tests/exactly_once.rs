@@ -178,6 +178,10 @@ async fn send<S: Shop>(layer: &IdempotencyLayer<S>, request: Request<Full<Bytes>
         if order == "by another way" {
             return Ok::<_, Infallible>(Response::new(Full::from("done")));
         }
+        if order == "INVALID_ARGUMENT" {
+            let refused = Response::builder().header("grpc-status", "3");
+            return Ok(refused.body(Full::default()).unwrap());
+        }
         Ok(S::serve(&once, &parts, order)
             .await
             .unwrap_or_else(|error| {
@@ -247,6 +251,10 @@ async fn holds<S: Shop>(store: S) {
         status == 500 && body.contains("idempotency-transaction-unused"),
         "{status} {body}"
     );
+
+    // One that refuses a gRPC call by itself has done nothing, and is heard.
+    let (status, body, _) = send(&layer, pay("refused", "INVALID_ARGUMENT")).await;
+    assert_eq!((status, body.as_str()), (200, ""));
 
     // A change is made to the version that was seen, and its repetition is none.
     for replayed in [false, true] {

@@ -537,7 +537,10 @@ impl<S: Store> Server<S> {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn succeeds<B>(response: &Response<B>) -> bool {
     let status = response.status();
-    Outcome::of(response) == Outcome::Final && (status.is_success() || status.is_redirection())
+    // The status of a gRPC call is not that of HTTP.
+    let failed = grpc::code(response.headers()).is_some_and(|code| code != 0);
+    let succeeds = status.is_success() || status.is_redirection();
+    Outcome::of(response) == Outcome::Final && succeeds && !failed
 }
 
 /// How a handler ended.
