@@ -177,6 +177,29 @@ async fn a_body_has_ended_when_the_server_reads_no_more_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_body_of_a_grpc_call_ends_with_its_status() {
+    let layer = layer(1);
+    let service = service_fn(|_: Request<Full<Bytes>>| async {
+        let status = async {
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", http::HeaderValue::from_static("14"));
+            Some(Ok::<_, Infallible>(trailers))
+        };
+        // It knows its length, as that of a stored answer does.
+        let body = Full::<Bytes>::from("part").with_trailers(Box::pin(status));
+        let response = Response::builder().header("content-type", "application/grpc");
+        Ok::<_, Infallible>(response.body(body).unwrap())
+    });
+    let response = layer.layer(service).oneshot(request(&[])).await.unwrap();
+    let mut body = response.into_body();
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    assert_eq!(layer.in_flight(), 1, "it is not known how it went");
+    assert!(body.frame().await.unwrap().unwrap().is_trailers());
+    drop(body);
+    assert!(is_idle(&layer));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_away_with_a_slot_just_got_gives_it_to_the_next() {
     let layer = layer(1);
     let held = ask(&layer, &[]).await;

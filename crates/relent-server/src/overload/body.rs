@@ -30,7 +30,11 @@ pin_project! {
 impl<B: http_body::Body> SlotBody<B> {
     /// The body of the service, under this head; and the slot, if there is one. Nobody reads a body that is not `sent`.
     pub(super) fn new(inner: B, head: &Parts, is_sent: bool, held: Option<Held>) -> Self {
-        let announced = content_length(&head.headers).or(inner.size_hint().exact());
+        // How a gRPC call went comes behind what is announced.
+        let announced = match grpc::is_grpc(&head.headers) {
+            true => None,
+            false => content_length(&head.headers).or(inner.size_hint().exact()),
+        };
         let is_over = !is_sent || inner.is_end_stream() || announced == Some(0);
         let mut body = Self {
             inner,
