@@ -22,7 +22,8 @@
 //!
 //! [`admission`] limits rates, and tells each refused caller when to come back.
 //! [`overload`] lets no more requests in than the service can serve in time, and answers the others at once. A
-//! [`ServerLayer`] is both, in the right order.
+//! [`ServerLayer`] is [`overload`] and [`idempotency`] in the right order, and around them what limits rates, if you
+//! give it that.
 //!
 //! # Features
 //! - `grpc`: what is told to gRPC clients is a gRPC status, with pushback and `RetryInfo`.

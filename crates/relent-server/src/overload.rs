@@ -3,7 +3,8 @@
 //! How many it serves at once is found out ([`Concurrency`](relent_core::slots::Concurrency)); who waits and who is turned
 //! away is decided by [`Slots`]. A request holds its slot until the body of its answer has ended, or whoever
 //! waited for it has gone. An [idempotency layer](crate::idempotency) inside keeps the slot of what runs on
-//! when its client has gone, and gives up that of a duplicate that only waits.
+//! when its client has gone, and gives up that of a duplicate that only waits. (Behind one that is `exactly_once` a
+//! duplicate waits in its handler, and keeps its slot.)
 //!
 //! # What a request that is turned away is told
 //!
