@@ -18,7 +18,7 @@ use crate::time::{Instant, nanos};
 ///   the place of the one that failed (gRFC A6).
 ///
 /// When the last one has failed the session decides once for all of them, as about a single failed
-/// attempt: by the failure that says most plainly to stay away, by the latest among equals.
+/// attempt: by the failure that says most plainly to stay away, or for the longest, and by the latest among equals.
 ///
 /// ```
 /// use core::time::Duration;
@@ -192,20 +192,20 @@ impl Race {
     }
 }
 
-/// How plainly a failure says to stay away, and for how long.
-const fn plainness(failure: &Failure) -> (u8, u64) {
+/// How plainly a failure says to stay away. Of those after which another attempt may be made, the one that names
+/// the longest time decides: where there is a gate, nothing else holds the caller back for it (design rule 4).
+const fn plainness(failure: &Failure) -> (u8, u64, bool) {
     let said = match failure.kind {
-        _ if matches!(failure.hint.advice, Advice::DoNotRetry) => 4,
-        Kind::Overloaded => 4,
-        Kind::Permanent => 3,
-        Kind::Throttled => 2,
-        Kind::Ambiguous | Kind::NotProcessed => 1,
+        _ if matches!(failure.hint.advice, Advice::DoNotRetry) => 3,
+        Kind::Overloaded => 3,
+        Kind::Permanent => 2,
+        Kind::Throttled | Kind::Ambiguous | Kind::NotProcessed => 1,
     };
     let delay = match failure.hint.delay_nanos() {
         Some(delay) => delay,
         None => 0,
     };
-    (said, delay)
+    (said, delay, matches!(failure.kind, Kind::Throttled))
 }
 
 #[cfg(all(test, not(loom)))]

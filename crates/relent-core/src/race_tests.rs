@@ -262,6 +262,26 @@ fn the_plainest_refusal_decides_and_its_delay_has_been_running() {
     assert_eq!(table.fail(at(110), last), over);
 }
 
+/// No cooldown holds the caller for it where there is a gate, so the race has to keep it.
+#[test]
+fn rule_4_no_refusal_shortens_the_time_that_another_named() {
+    let down = Failure::not_processed().hint(Hint::after(Duration::from_secs(10)));
+    for limited in [
+        Failure::throttled(),
+        Failure::throttled().hint(Hint::after(Duration::from_secs(1))),
+    ] {
+        for (first, second) in [(down, limited), (limited, down)] {
+            let mut table = Table::new(after_50(), policy(), true);
+            table.join(at(50));
+            assert_eq!(table.fail(at(100), first), GOES_ON);
+            let Raced::Over { failure, .. } = table.fail(at(100), second) else {
+                panic!("nobody runs");
+            };
+            assert_eq!(failure.hint.delay(), Some(Duration::from_secs(10)));
+        }
+    }
+}
+
 /// gRFC A6: each failure takes a token, whoever else is running.
 #[test]
 fn every_failure_of_a_race_is_charged_once() {
