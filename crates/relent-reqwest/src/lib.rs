@@ -24,7 +24,7 @@
 //! | write a body of any size somewhere | [`RequestBuilder::download`] into a [`Sink`] |
 //! | go on with a download of another process | [`Download::resume`] |
 //! | hear of the attempts of a download, and cancel it | [`Download::run`] |
-//! | write the loop yourself | [`Download`] with a [`Driver`](relent::driver::Driver) |
+//! | write the loop yourself | reqwest, a [`Driver`](relent::driver::Driver) and `relent_http::classify` |
 //! | retry in a stack of reqwest-middleware | `RetryMiddleware`, with the feature `middleware` |
 //! | retry the calls of another client | `relent_http::RetryLayer` |
 //!
