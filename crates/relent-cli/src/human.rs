@@ -34,6 +34,18 @@ fn two(seconds: u64, large: u64, large_name: &str, small: u64, small_name: &str)
 /// A duration for a table: exact to the microsecond below a second, else to the millisecond; whole seconds
 /// beyond a minute in hours, minutes and seconds, `24h 4m`.
 pub(crate) fn tabular(duration: Duration) -> String {
+    let unit = if duration < Duration::from_secs(1) {
+        1_000
+    } else {
+        1_000_000
+    };
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    // What is shorter than a microsecond is shown as it is.
+    let rounded = match (nanos.saturating_add(unit / 2)) / unit * unit {
+        0 => nanos,
+        rounded => rounded,
+    };
+    let duration = Duration::from_nanos(rounded);
     if duration >= Duration::from_secs(60) && duration.subsec_nanos() == 0 {
         let seconds = duration.as_secs();
         let parts = [
@@ -47,18 +59,7 @@ pub(crate) fn tabular(duration: Duration) -> String {
             .collect::<Vec<_>>()
             .join(" ");
     }
-    let unit = if duration < Duration::from_secs(1) {
-        1_000
-    } else {
-        1_000_000
-    };
-    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    // What is shorter than a microsecond is shown as it is.
-    let rounded = match (nanos.saturating_add(unit / 2)) / unit * unit {
-        0 => nanos,
-        rounded => rounded,
-    };
-    format_duration(Duration::from_nanos(rounded))
+    format_duration(duration)
 }
 
 #[cfg(test)]
@@ -94,6 +95,8 @@ mod tests {
             (60_000_000_000, "1m"),
             (86_640_000_000_000, "24h 4m"),
             (3_601_000_000_000, "1h 1s"),
+            (3_601_000_000_001, "1h 1s"),
+            (90_500_000_000, "90.5s"),
             (500_000_000, "500ms"),
             (123_456_789, "123.457ms"),
         ] {
