@@ -408,11 +408,13 @@ impl<A: Access> Destination<A> {
         self.access.turn(|outbound, _| outbound.hedge(config))
     }
 
-    /// Takes a slot if there is one now, for a hedge, which starts now or never.
-    pub(crate) fn try_hedge(&self, now: Instant) -> bool {
-        self.is_quiet()
-            || self.is_calm(now)
-            || self.turn(now, |outbound, _| outbound.try_hedge(now, &self.cooldown))
+    /// Takes a slot if there is one now, for a hedge, which starts now or never: see
+    /// [`Outbound::try_hedge`].
+    pub(crate) fn try_hedge(&self, now: Instant) -> Option<Permit> {
+        if self.is_quiet() || self.is_calm(now) {
+            return Some(Permit::for_hedge(now, false));
+        }
+        self.turn(now, |outbound, _| outbound.try_hedge(now, &self.cooldown))
     }
 
     /// An attempt that has started is over.

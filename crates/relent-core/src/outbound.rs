@@ -218,12 +218,15 @@ impl Outbound {
     }
 
     /// Takes a slot for a hedge, which starts now or never: while the gate is open, no cooldown runs,
-    /// and nobody waits. A hedge has no permit, since the call that it is for has one.
-    pub fn try_hedge(&mut self, now: Instant, cooldown: &Cooldown) -> bool {
+    /// and nobody waits. The permit is for the slot alone, since the gate knows the call that the hedge is
+    /// for: [cancel](Self::cancel) it if the hedge is not sent.
+    pub fn try_hedge(&mut self, now: Instant, cooldown: &Cooldown) -> Option<Permit> {
         let open = self.gate.as_ref().is_none_or(Gate::is_open);
-        open && self.line.is_empty()
+        let starts = open
+            && self.line.is_empty()
             && !cooldown.is_running(now)
-            && self.rate.as_mut().is_none_or(|rate| rate.take(now))
+            && self.rate.as_mut().is_none_or(|rate| rate.take(now));
+        starts.then(|| Permit::for_hedge(now, self.rate.is_some()))
     }
 
     /// An attempt that started at `started` failed: a request rate that adapts learns from it. Returns

@@ -72,15 +72,19 @@ impl<L: Place> Call<'_, L> {
     /// the race ends before [`begin_hedge`](Self::begin_hedge). If it may not, no other joins. One that
     /// would have to wait is none.
     pub fn grant_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> bool {
+        self.give_back_hedge_slot(environment);
         let now = self.now(environment);
         let shared = budget(environment);
         let mut granted = self.session.grant_hedge(environment.policy(), now, shared);
-        if granted
-            && let Some(destination) = environment.destination()
-            && !destination.try_hedge(now)
-        {
-            self.session.call_off_hedge(repaid(environment));
-            granted = false;
+        if granted && let Some(destination) = environment.destination() {
+            let permit = destination.try_hedge(now);
+            granted = permit.is_some();
+            if !granted {
+                self.session.call_off_hedge(repaid(environment));
+            }
+            if let Some(extras) = &mut *self.extras {
+                extras.hedge = permit;
+            }
         }
         if !granted && let Some(race) = self.race() {
             race.close();
@@ -92,8 +96,11 @@ impl<L: Place> Call<'_, L> {
     pub fn begin_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) -> Racer {
         let now = self.now(environment);
         let (number, taken) = self.session.on_hedge();
-        if let Some(race) = self.race() {
-            race.on_hedge(now);
+        if let Some(extras) = &mut *self.extras {
+            extras.hedge = None;
+            if let Some(race) = &mut extras.race {
+                race.on_hedge(now);
+            }
         }
         environment.on_hedge();
         environment.on_budget();
@@ -110,6 +117,7 @@ impl<L: Place> Call<'_, L> {
     /// [`grant_hedge`](Self::grant_hedge) when it can.
     pub fn put_off_hedge<E: Environment<Place = L>>(&mut self, environment: &mut E) {
         self.session.call_off_hedge(repaid(environment));
+        self.give_back_hedge_slot(environment);
     }
 
     /// The hedge that was granted cannot be sent. It is given back, and no other joins.
@@ -117,7 +125,19 @@ impl<L: Place> Call<'_, L> {
         if let Some(race) = self.race() {
             race.close();
         }
-        self.session.call_off_hedge(repaid(environment));
+        self.put_off_hedge(environment);
+    }
+
+    /// The hedge that was granted is not to be sent now: its slot of the request rate is somebody else's
+    /// (design rule 12).
+    pub(super) fn give_back_hedge_slot<E: Environment<Place = L>>(&mut self, environment: &E) {
+        if let Some(extras) = &mut *self.extras
+            && let Some(permit) = extras.hedge.take()
+            && let Some(destination) = environment.destination()
+            && destination.is_paced()
+        {
+            destination.cancel(environment.now(), permit);
+        }
     }
 
     /// An attempt of the race succeeded, with what was seen of it, for the trace. The others are to
@@ -130,10 +150,9 @@ impl<L: Place> Call<'_, L> {
         seen: Option<Cause>,
     ) {
         let now = self.now(environment);
-        let shared = budget(environment);
-        let race = self.extras.as_mut().and_then(|extras| extras.race.take());
-        self.session.call_off_hedge(repaid(environment));
-        if let Some(mut race) = race {
+        self.put_off_hedge(environment);
+        if let Some(mut race) = self.extras.as_mut().and_then(|extras| extras.race.take()) {
+            let shared = budget(environment);
             race.on_success(hedge, &mut self.session, now, racer.taken, shared);
         }
         self.answered(environment);
@@ -161,6 +180,10 @@ impl<L: Place> Call<'_, L> {
         // A budget that a reload has taken away charges nothing.
         let (policy, shared) = (environment.policy(), repaid(environment));
         let raced = race.on_failure(hedge, &mut self.session, policy, now, failure, shared);
+        if race.due().is_none() {
+            // No hedge joins any more: one that was granted has been called off.
+            self.give_back_hedge_slot(environment);
+        }
         // The session hears of the one that decides, and counts it unless that was done when it came.
         if !matches!(raced, Raced::Over { latest: true, .. }) {
             environment.on_failure(failure);

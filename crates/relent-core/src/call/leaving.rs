@@ -141,5 +141,6 @@ impl<L: Place> Call<'_, L> {
     fn leave_now<E: Environment<Place = L>>(&mut self, environment: &E) {
         self.end_stage(environment, Ended::Unknown);
         self.session.on_cancel(repaid(environment));
+        self.give_back_hedge_slot(environment);
     }
 }

@@ -230,6 +230,7 @@ impl<L: Place> Call<'_, L> {
     ) {
         self.end_stage(environment, Ended::Unknown);
         self.session.on_cancel(repaid(environment));
+        self.give_back_hedge_slot(environment);
         environment.on_stop(self.session.attempts(), failure, stop.reason);
         environment.on_budget();
         self.record_stop(stop, || environment.now());

@@ -8,6 +8,7 @@ use core::time::Duration;
 use super::{Attends, Call, Place};
 use crate::decision::{Decision, Stop};
 use crate::failure::Failure;
+use crate::outbound::Permit;
 use crate::race::Race;
 use crate::time::Instant;
 use crate::trace::{Trace, TraceEntry};
@@ -17,6 +18,8 @@ pub(super) struct Extras<'w> {
     pub(super) trace: Option<Trace>,
     pub(super) waits: Option<Box<dyn Iterator<Item = Duration> + Send + 'w>>,
     pub(super) race: Option<Race>,
+    /// The slot of the hedge that was granted and has not begun.
+    pub(super) hedge: Option<Permit>,
     /// The attempt of which an outcome is told next: the last that started, unless several run.
     attempt: u32,
     started: Instant,

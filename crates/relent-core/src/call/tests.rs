@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 mod calm;
+mod hedging;
 mod model;
 mod reload;
 

@@ -55,6 +55,11 @@ impl Permit {
         }
     }
 
+    /// For a hedge: it is for its slot alone, if it has one.
+    pub(crate) fn for_hedge(now: Instant, paced: bool) -> Self {
+        Self::new(now, paced, None, 0)
+    }
+
     /// Whether the gate knows of the attempt.
     #[inline]
     pub(crate) const fn is_known_to_gate(&self) -> bool {

@@ -1,0 +1,102 @@
+//! What a hedge takes at its destination, and gives back if it is not sent.
+
+use super::*;
+
+/// One attempt a second, and one at once.
+fn paced() -> Policy {
+    let rate = RequestRateConfig {
+        burst: Some(1),
+        ..RequestRateConfig::new(1.0)
+    };
+    policy().request_rate(rate).build().unwrap()
+}
+
+fn has_slot(there: &There, clock: &Hand) -> bool {
+    let now = Instant::from_nanos(clock.nanos.get());
+    there.access().turn(|outbound, _| {
+        let rate = outbound.request_rate_mut().unwrap();
+        rate.next_slot(now) == now
+    })
+}
+
+#[test]
+fn rule_12_a_hedge_that_is_not_sent_gives_its_slot_of_the_request_rate_back() {
+    type EndOfHedge = fn(&mut Call<'static, Option<Entered>>, &mut At<'_>, &Hedge, &Racer);
+    let ends: [(&str, EndOfHedge); 7] = [
+        ("put off", |call, at, _, _| call.put_off_hedge(at)),
+        ("called off", |call, at, _, _| call.call_off_hedge(at)),
+        ("won", |call, at, hedge, first| {
+            call.race_won(at, hedge, first, None);
+        }),
+        ("over", |call, at, hedge, first| {
+            call.race_failed(at, hedge, first, &Failure::ambiguous());
+        }),
+        ("cancelled", |call, at, _, _| {
+            call.cancel(at);
+        }),
+        ("left", |call, at, _, _| call.leave(at)),
+        ("granted again", |call, at, _, _| {
+            assert!(call.grant_hedge(at));
+            call.put_off_hedge(at);
+        }),
+    ];
+    let (policy, hedge) = (paced(), Hedge::new(&HedgeConfig::after(SECOND)).unwrap());
+    for (name, end) in ends {
+        let (there, clock) = (there(&policy), Hand::default());
+        let mut at = at(&policy, &there, &clock);
+        let mut call = Call::new(CallOptions::new(), &at);
+        let leave = call.next(&mut at, None).leave().unwrap();
+        let first = call.begin_race(&mut at, &hedge, leave);
+        clock.advance(SECOND);
+        assert!(call.grant_hedge(&mut at));
+        assert!(!has_slot(&there, &clock), "the hedge has it");
+        end(&mut call, &mut at, &hedge, &first);
+        assert!(has_slot(&there, &clock), "{name}");
+        call.leave(&at);
+    }
+}
+
+/// One attempt runs on, so the race does.
+#[test]
+fn rule_12_a_hedge_that_a_push_back_calls_off_gives_its_slot_back() {
+    let config = HedgeConfig {
+        max_hedges: 2,
+        ..HedgeConfig::after(SECOND)
+    };
+    let (policy, hedge) = (paced(), Hedge::new(&config).unwrap());
+    let (there, clock) = (there(&policy), Hand::default());
+    let mut at = at(&policy, &there, &clock);
+    let mut call = Call::new(CallOptions::new(), &at);
+    let leave = call.next(&mut at, None).leave().unwrap();
+    let first = call.begin_race(&mut at, &hedge, leave);
+    clock.advance(SECOND);
+    assert!(call.grant_hedge(&mut at));
+    call.begin_hedge(&mut at);
+    assert!(!has_slot(&there, &clock), "what was sent is not given back");
+    clock.advance(SECOND);
+    assert!(call.grant_hedge(&mut at));
+    let raced = call.race_failed(&mut at, &hedge, &first, &Failure::throttled());
+    assert_eq!(raced, Raced::GoesOn { kept: true });
+    assert!(has_slot(&there, &clock));
+    call.leave(&at);
+}
+
+#[test]
+fn whoever_is_queued_takes_the_slot_of_a_hedge_that_is_put_off() {
+    let policy = paced();
+    let hedge = Hedge::new(&HedgeConfig::after(SECOND)).unwrap();
+    let (there, clock) = (there(&policy), Hand::default());
+    let (mut at, mut other) = (at(&policy, &there, &clock), at(&policy, &there, &clock));
+    let mut call = Call::new(CallOptions::new(), &at);
+    let leave = call.next(&mut at, None).leave().unwrap();
+    call.begin_race(&mut at, &hedge, leave);
+    clock.advance(SECOND);
+    assert!(call.grant_hedge(&mut at));
+    let mut queued = Call::new(CallOptions::new(), &other);
+    assert!(matches!(queued.next(&mut other, None), Next::Wait { .. }));
+    call.put_off_hedge(&mut at);
+    assert!(there.access().turn(|outbound, _| outbound.has_woken()));
+    start(&mut queued, &mut other);
+    call.leave(&at);
+    queued.leave(&other);
+}
