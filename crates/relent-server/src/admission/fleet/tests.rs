@@ -208,13 +208,13 @@ async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
     let fleet = Arc::new(Fleet::closed(client.clone()).patience(Duration::from_secs(30)));
     let limits = Limits::new(fleet, &quotas);
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    for (key, kind, is_admitted) in [
-        (0, ":r", false),
+    for (number, kind, is_admitted) in [
+        (0_u64, ":r", false),
         (1, ":o", false),
         (2, ":t", false),
         (3, "", true),
     ] {
-        let key = Some(key);
+        let key = Some(number);
         let ask = async |caller| {
             let arrival = Arrival {
                 caller,
@@ -226,7 +226,7 @@ async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
         for caller in [None, None, Some(1), Some(2)] {
             ask(caller).await.unwrap();
         }
-        let name = format!("{{relent}}:a:{:016x}{kind}", key.unwrap());
+        let name = format!("{{relent}}:a:{number:016x}{kind}");
         let removed: u32 = connection.del(&name).await.unwrap();
         assert_eq!(removed, 1, "{name}");
         assert_eq!(ask(None).await.unwrap(), is_admitted, "{name}");
