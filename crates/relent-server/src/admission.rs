@@ -44,7 +44,8 @@
 //! Over HTTP a refusal is `application/problem+json`, with the name of the limit in `violated-policies`. Times are whole,
 //! rounded up, and never 0. `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11) stand on
 //! every answer, also of admitted requests, as they were when the request came; they replace such of the service inside, so
-//! all quotas of a service belong into one layer.
+//! all quotas of a service belong into one layer. They are missing where nobody has asked: if no quota counts for the
+//! request, and with `AdmissionLayer::fleet` while Redis is away or if the deadline has passed.
 //!
 //! A refusal costs nothing but itself: it does not wait for the body of the request nor until the service is ready.
 //!
