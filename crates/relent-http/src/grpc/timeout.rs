@@ -6,7 +6,7 @@ use http::HeaderMap;
 #[cfg(all(feature = "tower", feature = "grpc"))]
 use http::HeaderValue;
 
-use crate::field::digits;
+use crate::field::{Malformed, digits, single};
 use crate::headers::GRPC_TIMEOUT;
 
 /// The most digits that the protocol has for it.
@@ -23,9 +23,14 @@ const UNITS: [(u8, u64); 6] = [
 ];
 
 /// The time in the request; `None` if there is none, or none that can be read, which is the server's
-/// to refuse.
+/// to refuse. Of several that contradict each other none counts.
 pub(crate) fn read(headers: &HeaderMap) -> Option<Duration> {
-    let (unit, number) = headers.get(GRPC_TIMEOUT)?.as_bytes().split_last()?;
+    let time = |value: &[u8]| parse(value).ok_or(Malformed);
+    single(headers, &GRPC_TIMEOUT, time).ok().flatten()
+}
+
+fn parse(value: &[u8]) -> Option<Duration> {
+    let (unit, number) = value.split_last()?;
     if number.len() > DIGITS {
         return None;
     }
@@ -90,6 +95,11 @@ mod tests {
             assert_eq!(read(&headers(unreadable)), None, "{unreadable}");
         }
         assert_eq!(read(&HeaderMap::new()), None);
+        let mut twice = headers("5S");
+        twice.append(GRPC_TIMEOUT, "5000m".parse().unwrap());
+        assert_eq!(read(&twice), Some(Duration::from_secs(5)));
+        twice.append(GRPC_TIMEOUT, "1H".parse().unwrap());
+        assert_eq!(read(&twice), None);
     }
 
     #[cfg(all(feature = "tower", feature = "grpc"))]
