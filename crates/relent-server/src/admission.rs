@@ -55,7 +55,7 @@
 //!
 //! # Who is a caller
 //! A ticket is for a [caller](AdmissionLayer::caller), who has one live slot in each limiter: so whoever sends more than others
-//! waits in line as others do. It is kept for a grace (3 s by default) after its time; see [`LimiterConfig`](relent_core::LimiterConfig). Without a
+//! waits in line as others do. It is kept for a grace (3 s by default) after its time; see [`LimiterConfig`]. Without a
 //! caller nobody holds a ticket: those who are refused are told different times, one interval apart.
 //!
 //! A caller should be something that cannot be changed at will, such as an account. **If one account sends many requests
