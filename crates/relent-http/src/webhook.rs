@@ -204,8 +204,7 @@ impl Verifier {
         if !headers.contains_key(WEBHOOK_SIGNATURE) {
             return Err(SignatureError::Missing(WEBHOOK_SIGNATURE));
         }
-        let prefix = prefix(id, seconds);
-        let found = headers
+        let signatures: Vec<(&str, Vec<u8>)> = headers
             .get_all(WEBHOOK_SIGNATURE)
             .iter()
             .filter_map(|value| value.to_str().ok())
@@ -213,10 +212,15 @@ impl Verifier {
             .filter_map(|signature| signature.split_once(','))
             .take(MOST_SIGNATURES)
             .filter_map(|(version, text)| Some((version, STANDARD.decode(text).ok()?)))
-            .any(|(version, signature)| {
-                let mut keys = self.keys.iter().filter(|key| key.version() == version);
-                keys.any(|key| key.verifies(prefix.as_bytes(), body, &signature))
-            });
+            .collect();
+        let prefix = prefix(id, seconds);
+        let found = self.keys.iter().any(|key| {
+            let own = signatures
+                .iter()
+                .filter(|(version, _)| *version == key.version())
+                .map(|(_, signature)| signature.as_slice());
+            key.verifies(prefix.as_bytes(), body, own)
+        });
         if !found {
             return Err(SignatureError::NoMatch);
         }

@@ -77,18 +77,24 @@ impl VerifyingKey {
         }
     }
 
-    pub(super) fn verifies(&self, prefix: &[u8], body: &[u8], signature: &[u8]) -> bool {
+    /// Whether any of these is its signature. The body is hashed once for all of a secret.
+    pub(super) fn verifies<'s>(
+        &self,
+        prefix: &[u8],
+        body: &[u8],
+        mut signatures: impl Iterator<Item = &'s [u8]>,
+    ) -> bool {
         match &self.0 {
-            // Compares in constant time.
             Verifying::Secret(mac) => {
                 let mac = mac.clone().chain_update(prefix).chain_update(body);
-                mac.verify_slice(signature).is_ok()
+                // Compares in constant time.
+                signatures.any(|signature| mac.clone().verify_slice(signature).is_ok())
             }
             Verifying::Public(key) => {
-                ed25519_dalek::Signature::from_slice(signature).is_ok_and(|signature| {
-                    key.verify_strict(&[prefix, body].concat(), &signature)
-                        .is_ok()
-                })
+                let message = [prefix, body].concat();
+                signatures
+                    .filter_map(|signature| ed25519_dalek::Signature::from_slice(signature).ok())
+                    .any(|signature| key.verify_strict(&message, &signature).is_ok())
             }
         }
     }
