@@ -69,7 +69,7 @@ impl Default for ConcurrencyConfig {
 
 /// How a request that was served ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Ended {
+pub enum Completion {
     /// It has its answer.
     Served,
     /// The answer is a failure of the service, or the request did not need its slot. It says nothing of how
@@ -110,7 +110,7 @@ pub struct Started {
 /// ```
 /// use core::time::Duration;
 /// use relent_core::Instant;
-/// use relent_core::slots::{Concurrency, ConcurrencyConfig, Ended};
+/// use relent_core::slots::{Concurrency, ConcurrencyConfig, Completion};
 ///
 /// let mut concurrency = Concurrency::new(&ConcurrencyConfig { initial: 4, ..ConcurrencyConfig::DEFAULT })?;
 /// // Each takes 10 ms, however many they are, and others wait.
@@ -121,7 +121,7 @@ pub struct Started {
 ///     }
 ///     now = now.saturating_add(Duration::from_millis(10) / started.len() as u32);
 ///     let Some(oldest) = started.pop_front() else { break };
-///     concurrency.on_end(now, oldest, Ended::Served);
+///     concurrency.on_end(now, oldest, Completion::Served);
 /// }
 /// assert!(concurrency.limit() > 100);
 /// # Ok::<(), relent_core::PolicyError>(())
@@ -234,7 +234,7 @@ impl Concurrency {
     }
 
     /// It ended at `now`.
-    pub fn on_end(&mut self, now: Instant, started: Started, ended: Ended) {
+    pub fn on_end(&mut self, now: Instant, started: Started, ended: Completion) {
         self.latest = self.latest.max(now.as_nanos());
         let now = self.latest;
         let phase = &mut self.phase;
@@ -243,7 +243,7 @@ impl Concurrency {
         }
         phase.open -= 1;
         phase.open_since -= started.at as f64;
-        if ended == Ended::Failed {
+        if ended == Completion::Failed {
             // Another takes its place.
             phase.begun -= 1;
             let mean = phase.in_flight / f64::from(phase.begun + 1);
@@ -252,7 +252,7 @@ impl Concurrency {
             return;
         }
         phase.times += (now - started.at) as f64;
-        phase.served += u32::from(ended == Ended::Served);
+        phase.served += u32::from(ended == Completion::Served);
         if phase.begun == phase.samples && phase.open <= phase.samples / SLOWEST {
             let measured = phase.measured(now);
             match self.lower.take() {

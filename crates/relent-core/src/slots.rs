@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
-pub use crate::concurrency::{Concurrency, ConcurrencyConfig, Ended, Started};
+pub use crate::concurrency::{Completion, Concurrency, ConcurrencyConfig, Started};
 
 use crate::Criticality;
 use crate::error::{Found, PolicyError};
@@ -51,7 +51,7 @@ pub struct Slot(Started);
 
 /// A place in the line: who waits for less important requests is behind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct QueuePlace {
     class: Criticality,
     is_retry: bool,
     number: u64,
@@ -59,12 +59,12 @@ pub struct Place {
 
 /// A request that is not turned away when it arrives.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Entered {
+pub enum Placement {
     /// It is served.
     Start(Slot),
     /// It waits for its [turn](Slots::next), until this time at the latest, when it has to
     /// [leave](Slots::leave).
-    Wait(Place, Instant),
+    Wait(QueuePlace, Instant),
 }
 
 /// What becomes of a request that has waited.
@@ -102,19 +102,19 @@ struct Waiter<W> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::slots::{ConcurrencyConfig, Ended, Entered, Slots, SlotsConfig, Turn};
+/// use relent_core::slots::{ConcurrencyConfig, Completion, Placement, Slots, SlotsConfig, Turn};
 /// use relent_core::{Arrival, Criticality, Instant};
 ///
 /// let config = SlotsConfig { concurrency: ConcurrencyConfig::fixed(1), ..SlotsConfig::DEFAULT };
 /// let mut slots = Slots::new(&config)?;
 /// let (now, first) = (Instant::ORIGIN, Arrival::FIRST);
 /// let served = slots.enter(now, first, Criticality::Critical, || "never waits");
-/// let Ok(Entered::Start(slot)) = served else { unreachable!() };
+/// let Ok(Placement::Start(slot)) = served else { unreachable!() };
 /// for (name, class) in [("batch", Criticality::Sheddable), ("user", Criticality::Critical)] {
-///     assert!(matches!(slots.enter(now, first, class, || name), Ok(Entered::Wait(..))));
+///     assert!(matches!(slots.enter(now, first, class, || name), Ok(Placement::Wait(..))));
 /// }
 /// assert_eq!(slots.next(now), None);
-/// slots.end(now, slot, Ended::Served);
+/// slots.end(now, slot, Completion::Served);
 /// assert!(matches!(slots.next(now), Some(("user", Turn::Start(_)))));
 /// assert_eq!(slots.next(now), None);
 /// # Ok::<(), relent_core::PolicyError>(())
@@ -125,7 +125,7 @@ pub struct Slots<W> {
     /// One for each class.
     shedders: [Shedder; Criticality::ALL.len()],
     in_flight: u32,
-    line: BTreeMap<Place, Waiter<W>>,
+    line: BTreeMap<QueuePlace, Waiter<W>>,
     /// How many of each class wait.
     waiting: [u32; Criticality::ALL.len()],
     queue: u32,
@@ -170,7 +170,7 @@ impl<W> Slots<W> {
         mut arrival: Arrival,
         class: Criticality,
         waiter: impl FnOnce() -> W,
-    ) -> Result<Entered, Rejected> {
+    ) -> Result<Placement, Rejected> {
         if arrival.remaining.is_some_and(|left| left.is_zero()) {
             return Err(Rejected::Expired);
         }
@@ -180,10 +180,10 @@ impl<W> Slots<W> {
         let shedder = &mut self.shedders[class as usize];
         shedder.admit(now, &arrival).map_err(Rejected::Shed)?;
         if starts {
-            return Ok(Entered::Start(self.start(now)));
+            return Ok(Placement::Start(self.start(now)));
         }
         let is_retry = arrival.attempt > 1;
-        let place = Place {
+        let place = QueuePlace {
             class,
             is_retry,
             number: self.entered,
@@ -208,7 +208,7 @@ impl<W> Slots<W> {
         };
         self.line.insert(place, waiter);
         self.waiting[class as usize] += 1;
-        Ok(Entered::Wait(place, until))
+        Ok(Placement::Wait(place, until))
     }
 
     /// The next waiter who is told something at `now`, and what; `None` once all others have to wait on.
@@ -232,7 +232,7 @@ impl<W> Slots<W> {
 
     /// A waiter goes away, because its caller does or its time is over; what its caller is told in the second case.
     /// `None` if its turn has come before.
-    pub fn leave(&mut self, now: Instant, place: Place) -> Option<Rejected> {
+    pub fn leave(&mut self, now: Instant, place: QueuePlace) -> Option<Rejected> {
         self.remove(now, place).map(|(_, rejected)| rejected)
     }
 
@@ -241,7 +241,7 @@ impl<W> Slots<W> {
         clippy::needless_pass_by_value,
         reason = "a slot is given back only once"
     )]
-    pub fn end(&mut self, now: Instant, slot: Slot, ended: Ended) {
+    pub fn end(&mut self, now: Instant, slot: Slot, ended: Completion) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.concurrency.on_end(now, slot.0, ended);
         let mut ahead = 0;
@@ -258,7 +258,7 @@ impl<W> Slots<W> {
     )]
     pub fn give_back(&mut self, now: Instant, slot: Slot) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.concurrency.on_end(now, slot.0, Ended::Failed);
+        self.concurrency.on_end(now, slot.0, Completion::Failed);
     }
 
     /// How many are served now.
@@ -291,7 +291,7 @@ impl<W> Slots<W> {
     }
 
     /// Takes one out of the line; what it is told if it is turned away.
-    fn remove(&mut self, now: Instant, place: Place) -> Option<(W, Rejected)> {
+    fn remove(&mut self, now: Instant, place: QueuePlace) -> Option<(W, Rejected)> {
         let Waiter {
             waiter,
             arrival,

@@ -47,7 +47,7 @@ struct World {
 enum Event {
     Arrive,
     Done(u32),
-    Late(u32, Place),
+    Late(u32, QueuePlace),
 }
 
 #[derive(Debug)]
@@ -165,11 +165,11 @@ impl World {
                     self.slots
                         .enter(at(time), Arrival::FIRST, Criticality::Critical, || request);
                 match entered {
-                    Ok(Entered::Start(slot)) => {
+                    Ok(Placement::Start(slot)) => {
                         self.waited.push(0);
                         self.start(request, slot);
                     }
-                    Ok(Entered::Wait(place, until)) => {
+                    Ok(Placement::Wait(place, until)) => {
                         self.waits.insert(request, time);
                         self.schedule(until.as_nanos(), Event::Late(request, place));
                     }
@@ -180,7 +180,7 @@ impl World {
                 let slot = self.held.remove(&request).unwrap();
                 self.busy -= 1;
                 self.served += 1;
-                self.slots.end(at(time), slot, Ended::Served);
+                self.slots.end(at(time), slot, Completion::Served);
                 self.work();
             }
             Event::Late(request, place) => {
@@ -296,7 +296,7 @@ fn start<W>(slots: &mut Slots<W>, now: u64) -> Slot {
         || unreachable!(),
     );
     match entered {
-        Ok(Entered::Start(slot)) => slot,
+        Ok(Placement::Start(slot)) => slot,
         other => panic!("{other:?}"),
     }
 }
@@ -326,7 +326,7 @@ fn what_matters_most_goes_first_and_first_attempts_before_retries() {
     }
     let mut order = Vec::new();
     while slots.waiting() > 0 {
-        slots.end(at(0), slot, Ended::Served);
+        slots.end(at(0), slot, Completion::Served);
         let (name, Turn::Start(next)) = slots.next(at(0)).unwrap() else {
             panic!("turned away");
         };
@@ -335,7 +335,7 @@ fn what_matters_most_goes_first_and_first_attempts_before_retries() {
         assert_eq!(slots.next(at(0)), None);
     }
     assert_eq!(order, [5, 3, 4, 2, 1, 0]);
-    slots.end(at(0), slot, Ended::Served);
+    slots.end(at(0), slot, Completion::Served);
     assert_eq!(slots.in_flight(), 0);
 }
 
@@ -379,7 +379,7 @@ fn what_matters_less_is_turned_away_while_what_matters_more_finds_a_short_line()
             admitted[class as usize] += u32::from(round >= 1000 && entered.is_ok());
         }
         now += MILLI;
-        slots.end(at(now), slot, Ended::Served);
+        slots.end(at(now), slot, Completion::Served);
         slot = loop {
             if let Some((_, Turn::Start(slot))) = slots.next(at(now)) {
                 break slot;
@@ -403,13 +403,13 @@ fn nothing_is_begun_past_its_deadline_not_even_after_a_wait() {
     let mut places = Vec::new();
     for (name, millis) in [(1, 5), (2, 6), (3, 60_000)] {
         match slots.enter(at(0), within(millis), Criticality::Critical, || name) {
-            Ok(Entered::Wait(place, until)) => places.push((place, until)),
+            Ok(Placement::Wait(place, until)) => places.push((place, until)),
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(places[0].1, at(5 * MILLI));
     assert_eq!(places[2].1, at(SECOND), "nobody waits for longer");
-    slots.end(at(5 * MILLI), slot, Ended::Served);
+    slots.end(at(5 * MILLI), slot, Completion::Served);
     let turn = slots.next(at(5 * MILLI));
     assert_eq!(turn, Some((1, Turn::Refused(Rejected::Expired))));
     let Some((2, Turn::Start(slot))) = slots.next(at(5 * MILLI)) else {
@@ -422,13 +422,13 @@ fn nothing_is_begun_past_its_deadline_not_even_after_a_wait() {
         "its deadline has not passed: {late:?}"
     );
     assert_eq!(slots.leave(at(SECOND), places[2].0), None);
-    slots.end(at(SECOND), slot, Ended::Served);
+    slots.end(at(SECOND), slot, Completion::Served);
     assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
 }
 
 /// The limit after so many services, of which each takes this long and ends like this, by how many are in
 /// flight; others wait all the time.
-fn busy(initial: u32, services: u32, service: impl Fn(u64) -> (u64, Ended)) -> u32 {
+fn busy(initial: u32, services: u32, service: impl Fn(u64) -> (u64, Completion)) -> u32 {
     let concurrency = ConcurrencyConfig {
         initial,
         ..ConcurrencyConfig::DEFAULT
@@ -450,23 +450,23 @@ fn busy(initial: u32, services: u32, service: impl Fn(u64) -> (u64, Ended)) -> u
 
 #[test]
 fn a_service_that_only_fails_keeps_its_limit() {
-    assert_eq!(busy(20, 100_000, |_| (MILLI, Ended::Failed)), 20);
+    assert_eq!(busy(20, 100_000, |_| (MILLI, Completion::Failed)), 20);
     // It would have been raised: each takes as long as the others, however many they are.
-    assert!(busy(20, 100_000, |_| (MILLI, Ended::Served)) > 800);
+    assert!(busy(20, 100_000, |_| (MILLI, Completion::Served)) > 800);
 }
 
 #[test]
 fn callers_that_give_up_lower_the_limit() {
     // One ends in each millisecond, and nobody waits for longer than ten.
     let limit = busy(500, 100_000, |in_flight| match in_flight {
-        0..=10 => (in_flight * MILLI, Ended::Served),
-        _ => (in_flight * MILLI, Ended::TooLate),
+        0..=10 => (in_flight * MILLI, Completion::Served),
+        _ => (in_flight * MILLI, Completion::TooLate),
     });
     assert!(limit <= 12, "{limit}");
     // When they are cut off after the ten, more of them seem to get done.
     let limit = busy(500, 100_000, |in_flight| match in_flight {
-        0..=10 => (in_flight * MILLI, Ended::Served),
-        _ => (10 * MILLI, Ended::TooLate),
+        0..=10 => (in_flight * MILLI, Completion::Served),
+        _ => (10 * MILLI, Completion::TooLate),
     });
     assert!(limit <= 12, "{limit}");
 }
@@ -495,7 +495,7 @@ fn settings_that_serve_nobody_are_refused_and_say_which() {
 #[derive(Clone, Debug)]
 enum Step {
     Enter(usize, u32, Option<u64>),
-    End(usize, Ended),
+    End(usize, Completion),
     GiveBack(usize),
     Leave(usize),
     Pass(u64),
@@ -503,9 +503,9 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let ended = prop_oneof![
-        Just(Ended::Served),
-        Just(Ended::Failed),
-        Just(Ended::TooLate)
+        Just(Completion::Served),
+        Just(Completion::Failed),
+        Just(Completion::TooLate)
     ];
     prop_oneof![
         4 => (0..4_usize, 0..4_u32, prop::option::of(0..2000_u64))
@@ -532,7 +532,7 @@ proptest! {
         let mut slots = Slots::new(&SlotsConfig { concurrency, queue, ..SlotsConfig::DEFAULT }).unwrap();
         let (mut now, mut name) = (0, 0);
         let mut held = Vec::new();
-        let mut waits: BTreeMap<u32, (Place, Instant)> = BTreeMap::new();
+        let mut waits: BTreeMap<u32, (QueuePlace, Instant)> = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Enter(class, attempt, remaining) => {
@@ -543,8 +543,8 @@ proptest! {
                         ..Arrival::FIRST
                     };
                     match slots.enter(at(now), arrival, Criticality::ALL[class], || name) {
-                        Ok(Entered::Start(slot)) => held.push(slot),
-                        Ok(Entered::Wait(place, until)) => {
+                        Ok(Placement::Start(slot)) => held.push(slot),
+                        Ok(Placement::Wait(place, until)) => {
                             prop_assert!(until > at(now) && until <= at(now + SECOND));
                             waits.insert(name, (place, until));
                         }
@@ -582,7 +582,7 @@ proptest! {
         }
         // Whatever was in flight ends: all are told, and nothing is left.
         while let Some(slot) = held.pop() {
-            slots.end(at(now), slot, Ended::Served);
+            slots.end(at(now), slot, Completion::Served);
             while let Some((who, turn)) = slots.next(at(now)) {
                 waits.remove(&who);
                 if let Turn::Start(slot) = turn {

@@ -35,7 +35,7 @@ pub const FORMAT: &str = include_str!("advise/SERVICE.md");
 
 /// A policy for a service, and what it has to go through.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Advice {
+pub struct Advised {
     /// A policy file: TOML, with the reason of each value in its comments.
     pub policy: String,
     /// The same with hedges, where there is a tail that they might cut: which of the two is better is seen when both
@@ -49,11 +49,11 @@ pub struct Advice {
 
 /// Works out a policy by rules; nothing is simulated.
 #[must_use]
-pub fn advise(service: &Description, latency: &Latency) -> Advice {
+pub fn advise(service: &Description, latency: &Latency) -> Advised {
     let size = service.size(latency);
     let hedges = policy::Hedges::of(service, latency, size);
     let (policy, timeout) = policy::write(service, latency, size, &hedges.without());
-    Advice {
+    Advised {
         policy,
         hedged: hedges
             .may_help()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use relent::policy::PolicyFile;
 use relent::{NamedPolicy, Policy};
-use relent_sim::advise::{self, Advice, Description};
+use relent_sim::advise::{self, Advised, Description};
 use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Scenario, ranking};
 
@@ -113,7 +113,7 @@ fn hedges_help(results: &[Vec<Vec<RunResult>>]) -> bool {
 }
 
 /// What the files say, and what follows from it.
-fn advice(args: &SimulateArgs, file: &Path) -> Result<Advice, Quit> {
+fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
     const SEE: &str = "see `relent simulate --format service` for every key";
     let name = file.display();
     let text = read_at_most(file, MOST, "a description").map_err(Quit::usage)?;
@@ -163,7 +163,7 @@ fn others(args: &SimulateArgs) -> Result<Vec<Named<Policy>>, Quit> {
 
 /// The comparison as comments of a policy file.
 fn comparison(
-    advice: &Advice,
+    advice: &Advised,
     scenarios: &[Named<Scenario>],
     names: &[&str],
     results: &[Vec<Vec<RunResult>>],
@@ -258,7 +258,7 @@ fn comparison(
 
 /// What is to be said of the description, of the advised policy, and of those that do harm.
 fn remarks(
-    advice: &Advice,
+    advice: &Advised,
     scenarios: &[Named<Scenario>],
     names: &[&str],
     results: &[Vec<Vec<RunResult>>],

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use relent_core::GrpcCode;
-use relent_core::slots::Ended;
+use relent_core::slots::Completion;
 use relent_http::field::content_length;
 use relent_http::grpc;
 
@@ -21,7 +21,7 @@ pin_project! {
         #[pin]
         inner: B,
         held: Option<Held>,
-        ended: Ended,
+        ended: Completion,
         // What is left of the announced length: a server looks no further than that.
         left: Option<u64>,
     }
@@ -50,15 +50,15 @@ impl<B: http_body::Body> SlotBody<B> {
 }
 
 /// What an answer that begins with this says of its request.
-fn ended(status: StatusCode, fields: &HeaderMap) -> Ended {
+fn ended(status: StatusCode, fields: &HeaderMap) -> Completion {
     const TOO_LATE: u16 = GrpcCode::DeadlineExceeded.number();
     match (status, grpc::code(fields)) {
-        (_, Some(0)) => Ended::Served,
-        (_, Some(TOO_LATE)) => Ended::TooLate,
-        (_, Some(code)) if is_fault_of_service(code) => Ended::Failed,
-        (StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT, None) => Ended::TooLate,
-        (status, None) if status.is_server_error() => Ended::Failed,
-        _ => Ended::Served,
+        (_, Some(0)) => Completion::Served,
+        (_, Some(TOO_LATE)) => Completion::TooLate,
+        (_, Some(code)) if is_fault_of_service(code) => Completion::Failed,
+        (StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT, None) => Completion::TooLate,
+        (status, None) if status.is_server_error() => Completion::Failed,
+        _ => Completion::Served,
     }
 }
 
@@ -77,7 +77,7 @@ fn is_fault_of_service(code: u16) -> bool {
 }
 
 /// Gives the slot back.
-fn over(held: &mut Option<Held>, ended: Ended) {
+fn over(held: &mut Option<Held>, ended: Completion) {
     if let Some(held) = held.take() {
         held.ended(ended);
     }
@@ -97,7 +97,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for SlotBody<B> {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     *this.ended = match *this.ended {
-                        Ended::Served => ended(StatusCode::OK, trailers),
+                        Completion::Served => ended(StatusCode::OK, trailers),
                         told => told,
                     };
                 }
@@ -108,7 +108,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for SlotBody<B> {
                     over(this.held, *this.ended);
                 }
             }
-            Some(Err(_)) => over(this.held, Ended::Failed),
+            Some(Err(_)) => over(this.held, Completion::Failed),
             None => over(this.held, *this.ended),
         }
         Poll::Ready(frame)

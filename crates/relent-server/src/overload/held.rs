@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use relent_core::slots::{Ended, Entered, Place, Slot, Slots, Turn};
+use relent_core::slots::{Completion, Placement, QueuePlace, Slot, Slots, Turn};
 use relent_core::{Arrival, Criticality, Instant, Rejected};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
@@ -65,8 +65,8 @@ impl Shared {
             })
         })?;
         Ok(match (entered, receiver) {
-            (Entered::Start(slot), _) => Arrived::Served(Held::new(self, slot)),
-            (Entered::Wait(place, until), Some(receiver)) => {
+            (Placement::Start(slot), _) => Arrived::Served(Held::new(self, slot)),
+            (Placement::Wait(place, until), Some(receiver)) => {
                 let until = until.saturating_since(Instant::ORIGIN);
                 let timer = tokio::time::sleep_until(self.origin + until);
                 Arrived::Waits(Waiting {
@@ -78,7 +78,7 @@ impl Shared {
                 })
             }
             // Who waits has been asked for what it waits with.
-            (Entered::Wait(..), None) => return Err(Rejected::Expired),
+            (Placement::Wait(..), None) => return Err(Rejected::Expired),
         })
     }
 }
@@ -86,7 +86,7 @@ impl Shared {
 /// Waits for a slot. Dropped, it leaves the line, and gives back a slot that it has just got.
 pub(super) struct Waiting {
     shared: Arc<Shared>,
-    place: Place,
+    place: QueuePlace,
     /// `None` once it has been told.
     turn: Option<oneshot::Receiver<Turn>>,
     timer: Pin<Box<Sleep>>,
@@ -167,14 +167,14 @@ impl SlotOf {
 
 struct Inner {
     shared: Arc<Shared>,
-    slot: Mutex<(Option<Slot>, Ended)>,
+    slot: Mutex<(Option<Slot>, Completion)>,
 }
 
 impl Held {
     fn new(shared: &Arc<Shared>, slot: Slot) -> Self {
         Self(Arc::new(Inner {
             shared: Arc::clone(shared),
-            slot: Mutex::new((Some(slot), Ended::TooLate)),
+            slot: Mutex::new((Some(slot), Completion::TooLate)),
         }))
     }
 
@@ -183,7 +183,7 @@ impl Held {
     }
 
     /// How the request has ended; without it its caller has gone away before it did.
-    pub(super) fn ended(&self, ended: Ended) {
+    pub(super) fn ended(&self, ended: Completion) {
         let mut slot = self.0.slot.lock().unwrap_or_else(PoisonError::into_inner);
         slot.1 = ended;
     }
@@ -202,7 +202,7 @@ impl Drop for Inner {
         let slot = self.slot.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let (Some(slot), ended) = (slot.0.take(), slot.1) {
             let ended = match std::thread::panicking() {
-                true => Ended::Failed,
+                true => Completion::Failed,
                 false => ended,
             };
             self.shared.with(|slots, now| slots.end(now, slot, ended));

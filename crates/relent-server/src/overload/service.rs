@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response};
-use relent_core::slots::Ended;
+use relent_core::slots::Completion;
 use relent_core::{Admitted, Arrival, Criticality, Rejected};
 use relent_http::{CallerFacts, grpc};
 use tower_service::Service;
@@ -157,7 +157,7 @@ where
         }
         Err(error) => {
             if let Some(held) = held {
-                held.ended(Ended::Failed);
+                held.ended(Completion::Failed);
             }
             Err(error)
         }
