@@ -253,7 +253,7 @@ impl ErrorResponse {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{SystemTime, UNIX_EPOCH};
+    use std::time::UNIX_EPOCH;
 
     use relent_core::{Audience, Kind, Refusal};
 
