@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use relent_core::{BUCKETS, Criticality};
+use relent_core::{Arrival, BUCKETS, Criticality};
 
 use crate::field::{Malformed, digits, single, trim};
 use crate::grpc::timeout;
@@ -35,14 +35,14 @@ use crate::histogram;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallerFacts {
-    /// Which attempt the request is: what [`Arrival::attempt`](relent_core::Arrival::attempt) wants.
+    /// Which attempt the request is: what [`Arrival::attempt`] wants.
     /// 1 unless told otherwise; over gRPC by `grpc-previous-rpc-attempts`, too.
     pub attempt: u32,
     /// The time left until the caller's deadline when it sent the request, in whole milliseconds;
     /// `None` if it told none. Over gRPC that of `grpc-timeout`, if it is less.
     pub remaining: Option<Duration>,
     /// How many of the client's calls took 1, 2, …, 7, and 8 or more attempts: what
-    /// [`Arrival::histogram`](relent_core::Arrival::histogram) wants. A client sends it from time to
+    /// [`Arrival::histogram`] wants. A client sends it from time to
     /// time.
     pub histogram: Option<[u32; BUCKETS]>,
 }
@@ -68,6 +68,18 @@ impl CallerFacts {
             attempt: u32::try_from(attempt).unwrap_or(u32::MAX),
             remaining: deadlines.into_iter().flatten().min(),
             histogram: histogram.ok().flatten(),
+        }
+    }
+
+    /// A request that tells this, as a server asks whether to let it in; what only the server knows is as in
+    /// [`Arrival::FIRST`].
+    #[must_use]
+    pub const fn arrival(self) -> Arrival {
+        Arrival {
+            attempt: self.attempt,
+            remaining: self.remaining,
+            histogram: self.histogram,
+            ..Arrival::FIRST
         }
     }
 

@@ -90,13 +90,19 @@ pub(crate) fn refuse<B>(
 ) -> Response<Body<B>> {
     #[cfg(feature = "grpc")]
     if relent_http::grpc::is_grpc(request) {
-        return error.grpc_head().map(|()| Body::refused(Bytes::new()));
+        return refuse_grpc(error);
     }
     #[cfg(not(feature = "grpc"))]
     let _ = request;
     let mut response = more(error.problem()).into_response();
     error.set(response.headers_mut());
     response.map(|text| Body::refused(text.into()))
+}
+
+/// The answer to a gRPC call.
+#[cfg(feature = "grpc")]
+pub(crate) fn refuse_grpc<B>(error: &ErrorResponse) -> Response<Body<B>> {
+    error.grpc_head().map(|()| Body::refused(Bytes::new()))
 }
 
 /// Tells an [idempotency layer](crate::idempotency) outside, if the request has come through one, that nothing was done

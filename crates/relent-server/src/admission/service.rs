@@ -83,14 +83,10 @@ impl Shared {
             }
             hash_by(self.hashes.build_hasher(), identify, parts)
         };
-        let facts = CallerFacts::of(&parts.headers);
         let arrival = Arrival {
-            attempt: facts.attempt,
             caller: self.settings.caller.as_ref().and_then(hash),
             cost: self.settings.cost.as_ref().map_or(1, |cost| cost(parts)),
-            remaining: facts.remaining,
-            histogram: facts.histogram,
-            ..Arrival::FIRST
+            ..CallerFacts::of(&parts.headers).arrival()
         };
         let applied = self
             .settings

@@ -52,8 +52,7 @@ impl Prepared {
 pub(super) fn answer<B>(rejected: &Rejected, is_grpc: bool) -> Response<Body<B>> {
     #[cfg(feature = "grpc")]
     if is_grpc {
-        let answer = ErrorResponse::rejected(rejected);
-        return answer.grpc_head().map(|()| Body::refused(Bytes::new()));
+        return crate::refusal::refuse_grpc(&ErrorResponse::rejected(rejected));
     }
     let _ = is_grpc;
     match rejected {

@@ -166,12 +166,13 @@ where
 
 /// What the request tells of itself. One that was told to come, and comes in its own slot, is no retry by its caller's choice.
 fn arrival(facts: CallerFacts, admitted: Option<&Admitted>) -> Arrival {
-    let was_told = admitted.is_some_and(|admitted| admitted.ticket);
-    Arrival {
-        attempt: if was_told { 1 } else { facts.attempt },
-        remaining: facts.remaining,
-        histogram: facts.histogram,
-        ..Arrival::FIRST
+    let arrival = facts.arrival();
+    match admitted {
+        Some(Admitted { ticket: true }) => Arrival {
+            attempt: 1,
+            ..arrival
+        },
+        _ => arrival,
     }
 }
 
