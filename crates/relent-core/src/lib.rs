@@ -116,7 +116,7 @@ pub use random::{Draw, Random};
 pub use repeatable::Repeatable;
 pub use request_rate::{RequestRate, RequestRateConfig};
 pub use server_time::ServerTime;
-pub use session::Session;
+pub use session::{NotASession, Session};
 pub use shedder::{Arrival, Shed, Shedder, ShedderConfig};
 pub use spread::Backlog;
 pub use throttle::{Throttle, ThrottleConfig};

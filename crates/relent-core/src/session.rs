@@ -2,6 +2,7 @@
 
 mod hedging;
 mod last_wait;
+mod saved;
 
 use core::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::policy::{MAX_RULES, Policy, Rule};
 use crate::random::{Random, up_to};
 use crate::repeatable::Repeatable;
 use crate::time::{Instant, nanos, share_of};
+pub use saved::NotASession;
 
 /// The rule that matched, with its index.
 type Matched<'p> = (usize, &'p Rule);

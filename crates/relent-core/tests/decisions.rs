@@ -269,6 +269,55 @@ proptest! {
         }
     }
 
+    /// A delivery that lasts for days is decided by many processes, one after another.
+    #[test]
+    fn a_session_goes_on_after_a_restart_as_if_there_had_been_none(
+        policy in policy(), attempts in attempts(), bits in bits(), repeatable in repeatable(),
+    ) {
+        let mut now = Instant::ORIGIN;
+        let mut kept = session(now, repeatable);
+        let mut restored = kept;
+        let mut random = [Bits(bits.clone(), 0), Bits(bits, 0)];
+        for (took, event, failure) in attempts {
+            restored = Session::restore(&restored.save()).unwrap();
+            now = now.saturating_add(took);
+            let [left, right] = &mut random;
+            let decide = |session: &mut Session, random: &mut Bits| {
+                session.on_attempt();
+                match event {
+                    Event::Nothing => {}
+                    Event::Progress => session.on_progress(now, None),
+                    Event::Reset => session.reset(now),
+                }
+                session.on_failure(&policy, now, &failure, random, None)
+            };
+            prop_assert_eq!(decide(&mut kept, left), decide(&mut restored, right));
+            prop_assert_eq!(kept.save(), restored.save());
+        }
+    }
+
+    /// Whatever was changed in the database: no panic, and a count that is there stays.
+    #[test]
+    fn any_bytes_are_refused_or_decide_something(
+        policy in policy(),
+        mut bytes in prop::collection::vec(any::<u8>(), Session::SAVED),
+        looks_saved in any::<bool>(),
+        failure in failure(),
+        bits in bits(),
+    ) {
+        prop_assert!(Session::restore(&bytes[1..]).is_err());
+        if looks_saved {
+            (bytes[0], bytes[37], bytes[38], bytes[39], bytes[40]) = (1, bytes[37] % 4, bytes[38] & 0x2f, bytes[39] % 3, bytes[40] % 2);
+        }
+        if let Ok(mut session) = Session::restore(&bytes) {
+            prop_assert_eq!(&session.save()[..], &bytes[..]);
+            session.on_attempt();
+            session.on_failure(&policy, Instant::MAX, &failure, &mut Bits(bits, 0), None);
+        } else {
+            prop_assert!(!looks_saved);
+        }
+    }
+
     #[test]
     fn waits_end_with_the_retries(policy in policy(), bits in bits(), failure in failure()) {
         let waits = policy.waits_after(failure, Bits(bits, 0)).take(200).count();

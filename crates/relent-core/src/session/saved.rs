@@ -1,0 +1,134 @@
+//! A session as bytes, for one that outlives its process.
+
+use core::fmt;
+
+use super::{HEDGING, LENT, NO_RULE, Session, WAITING};
+use crate::budget::Taken;
+use crate::policy::MAX_RULES;
+use crate::repeatable::Repeatable;
+use crate::time::Instant;
+
+/// The form that is written. A reader knows those of before.
+const FORM: u8 = 1;
+/// The form, three times of 8 bytes, three counts of 4, the rule, the marks, two small ones, and two counts of one
+/// byte for each rule.
+const LENGTH: usize = 1 + 3 * 8 + 3 * 4 + 4 + 2 * MAX_RULES;
+
+/// Bytes that are no saved [`Session`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NotASession;
+
+impl fmt::Display for NotASession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a session as this version of relent saves it: it was changed, or written by a later version")
+    }
+}
+
+impl core::error::Error for NotASession {}
+
+impl Session {
+    /// The bytes that a [saved](Self::save) session takes.
+    pub const SAVED: usize = LENGTH;
+
+    /// The session as bytes, for one that goes on in another process or after a restart: a delivery that lasts for days.
+    /// Its instants have to be of a clock that both know, such as the time since 1970.
+    ///
+    /// What it has taken from a budget is not saved, since the budget is of this process: call it off
+    /// ([`on_cancel`](Self::on_cancel)) before, if there is one. A wait that was granted is not saved either: save the
+    /// instant of the next attempt beside the session.
+    ///
+    /// ```
+    /// use relent_core::{Instant, Session};
+    ///
+    /// let mut session = Session::new(Instant::from_nanos(1_795_000_000_000_000_000), true);
+    /// session.on_attempt();
+    /// let restored = Session::restore(&session.save())?;
+    /// assert_eq!(restored.attempts(), 1);
+    /// assert_eq!(restored.started(), session.started());
+    /// # Ok::<(), relent_core::NotASession>(())
+    /// ```
+    #[must_use]
+    pub fn save(&self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&[FORM]);
+        for time in [
+            self.started.as_nanos(),
+            self.since.as_nanos(),
+            self.previous,
+        ] {
+            put(&time.to_le_bytes());
+        }
+        for count in [self.attempts, self.base, self.step] {
+            put(&count.to_le_bytes());
+        }
+        let marks = self.marks & !(WAITING | HEDGING | LENT);
+        put(&[
+            self.rule,
+            marks,
+            self.repeatable as u8,
+            u8::from(self.perhaps_done),
+        ]);
+        put(&self.rule_retries);
+        put(&self.rule_steps);
+        bytes
+    }
+
+    /// The session that was [saved](Self::save) so. It goes on under any policy: counts of rules belong to the rules of
+    /// the same place in the list.
+    ///
+    /// # Errors
+    /// [`NotASession`].
+    pub fn restore(bytes: &[u8]) -> Result<Self, NotASession> {
+        let bytes: &[u8; LENGTH] = bytes.try_into().map_err(|_| NotASession)?;
+        let long = |at: usize| {
+            let mut long = [0; 8];
+            long.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(long)
+        };
+        let count = |at: usize| {
+            let mut count = [0; 4];
+            count.copy_from_slice(&bytes[at..at + 4]);
+            u32::from_le_bytes(count)
+        };
+        let rules = |at: usize| {
+            let mut rules = [0; MAX_RULES];
+            rules.copy_from_slice(&bytes[at..at + MAX_RULES]);
+            rules
+        };
+        let [form, ..] = *bytes;
+        let (rule, marks) = (bytes[37], bytes[38]);
+        let repeatable = match bytes[39] {
+            0 => Repeatable::No,
+            1 => Repeatable::Unknown,
+            2 => Repeatable::Yes,
+            _ => return Err(NotASession),
+        };
+        let rule_is_one = rule == NO_RULE || usize::from(rule) < MAX_RULES;
+        if form != FORM || !rule_is_one || marks & (WAITING | HEDGING | LENT) != 0 || bytes[40] > 1
+        {
+            return Err(NotASession);
+        }
+        Ok(Self {
+            started: Instant::from_nanos(long(1)),
+            since: Instant::from_nanos(long(9)),
+            previous: long(17),
+            attempts: count(25),
+            base: count(29),
+            step: count(33),
+            taken: Taken::NOTHING,
+            rule_retries: rules(41),
+            rule_steps: rules(41 + MAX_RULES),
+            rule,
+            marks,
+            repeatable,
+            perhaps_done: bytes[40] == 1,
+            hedge_taken: Taken::NOTHING,
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! Where messages go, and by which rules.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+
+/// Where messages go, and by which rules: what a receiver registers.
+///
+/// ```
+/// use relent_outbox::endpoint::{Acknowledgement, Endpoint};
+///
+/// let endpoint = Endpoint::new("shop", "https://shop.example/notify")
+///     .policy("wechat-pay")
+///     .acknowledgement(Acknowledgement::CodeSuccess);
+/// assert_eq!(endpoint.policy, "wechat-pay");
+/// ```
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Endpoint {
+    /// Whose it is; empty if there is one owner only.
+    #[serde(default)]
+    pub tenant: String,
+    /// Its name, unique for its tenant.
+    pub name: String,
+    /// Where attempts are sent.
+    pub url: String,
+    /// The name of a preset, such as `standard-webhooks`, or a policy written in TOML: when attempts are repeated and
+    /// when they end, its `[gate]` and its `[request_rate]`. `standard-webhooks` unless said otherwise.
+    #[serde(default = "standard_webhooks")]
+    pub policy: String,
+    /// Which answer says that the message has arrived.
+    #[serde(default)]
+    pub acknowledgement: Acknowledgement,
+    /// How many attempts may run at once; 4 unless said otherwise.
+    #[serde(default = "four")]
+    pub concurrency: NonZeroU32,
+    /// Whether messages are held back, without an attempt, while the endpoint is down; so unless said otherwise. Where the
+    /// schedule is a contract, each message has its attempts whatever becomes of the others.
+    #[serde(default = "yes")]
+    pub park: bool,
+    /// What becomes of messages behind one with the same order key that is dead.
+    #[serde(default)]
+    pub after_dead: AfterDead,
+    /// The keys that attempts are signed with, sealed or by reference; the newest first. None for no signature.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+}
+
+fn standard_webhooks() -> String {
+    "standard-webhooks".to_owned()
+}
+
+fn four() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(3)
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Endpoint {
+    /// An endpoint of this name at this URL.
+    #[must_use]
+    pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
+        Self {
+            tenant: String::new(),
+            name: name.into(),
+            url: url.into(),
+            policy: standard_webhooks(),
+            acknowledgement: Acknowledgement::default(),
+            concurrency: four(),
+            park: true,
+            after_dead: AfterDead::default(),
+            secrets: Vec::new(),
+        }
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = tenant.into();
+        self
+    }
+
+    /// By which policy attempts are repeated.
+    #[must_use]
+    pub fn policy(mut self, policy: impl Into<String>) -> Self {
+        self.policy = policy.into();
+        self
+    }
+
+    /// Which answer says that a message has arrived.
+    #[must_use]
+    pub const fn acknowledgement(mut self, acknowledgement: Acknowledgement) -> Self {
+        self.acknowledgement = acknowledgement;
+        self
+    }
+
+    /// How many attempts may run at once.
+    #[must_use]
+    pub const fn concurrency(mut self, concurrency: NonZeroU32) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Whether messages wait without an attempt while the endpoint is down.
+    #[must_use]
+    pub const fn park(mut self, park: bool) -> Self {
+        self.park = park;
+        self
+    }
+
+    /// What becomes of messages behind a dead one.
+    #[must_use]
+    pub const fn after_dead(mut self, after_dead: AfterDead) -> Self {
+        self.after_dead = after_dead;
+        self
+    }
+}
+
+/// Which answer says that a message has arrived. In each case the answer has to be whole: one that is cut off
+/// acknowledges nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Acknowledgement {
+    /// A status from 200 to 299 (Standard Webhooks).
+    #[default]
+    Success,
+    /// A status from 200 to 299 with the body `success`, and nothing else (Alipay).
+    BodySuccess,
+    /// A status from 200 to 299 with a JSON object whose `code` is `SUCCESS` (WeChat Pay).
+    CodeSuccess,
+}
+
+/// What becomes of messages behind one with the same order key that is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfterDead {
+    /// They wait until somebody resends it or cancels it.
+    #[default]
+    Block,
+    /// They go.
+    Skip,
+}
+
+/// Whether messages go to an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activity {
+    /// They go.
+    Active,
+    /// They wait: it has answered 410, or failed for too long, or somebody has disabled it.
+    Disabled,
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Disabled => "disabled",
+        })
+    }
+}

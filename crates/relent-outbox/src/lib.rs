@@ -1,0 +1,14 @@
+//! Durable delivery of webhooks: an outbox that sends each message until its receiver acknowledges it (R4.3).
+//!
+//! A service that has done something, such as taken a payment, has to tell others, and tells them again and again until
+//! they say that they have heard. The message is written in the transaction of what it tells of, so that neither is there
+//! without the other. A worker sends it, by the schedule of its [`endpoint`], and writes down what came of each
+//! attempt. Delivery is at least once: each attempt has the same `webhook-id`, by which the receiver drops what it has.
+//!
+//! Comments cite a "design rule" or a requirement such as "R4.3": both are in `docs/rules.md` of the repository, with
+//! reasons, sources and tests.
+
+pub mod endpoint;
+pub mod guard;
+pub mod message;
+pub mod store;

@@ -1,0 +1,235 @@
+//! What is delivered.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// The most that a message may hold: 1 MiB. Standard Webhooks asks for less than 20 kB.
+pub const MAX_PAYLOAD: usize = 1 << 20;
+/// The longest name of a tenant, an endpoint, an event, a topic or an order, in bytes.
+pub const MAX_NAME: usize = 256;
+
+/// Identifies a message over all its attempts: the `webhook-id`, by which a receiver drops what it has already done.
+/// It holds no `.`, which Standard Webhooks forbids.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MessageId(String);
+
+impl MessageId {
+    /// A new one, later in order than those of before.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(format!("msg_{}", uuid::Uuid::now_v7().simple()))
+    }
+
+    /// As it is sent.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for MessageId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for MessageId {
+    type Err = InvalidMessage;
+
+    fn from_str(id: &str) -> Result<Self, Self::Err> {
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        match id.len() {
+            1..=MAX_NAME if id.bytes().all(valid) => Ok(Self(id.to_owned())),
+            _ => Err(InvalidMessage::Id),
+        }
+    }
+}
+
+impl TryFrom<String> for MessageId {
+    type Error = InvalidMessage;
+
+    fn try_from(id: String) -> Result<Self, Self::Error> {
+        id.parse()
+    }
+}
+
+impl From<MessageId> for String {
+    fn from(id: MessageId) -> Self {
+        id.0
+    }
+}
+
+/// A message to one endpoint, to be enqueued.
+///
+/// It is the same message as one that has the same tenant, event and endpoint: whoever is not sure whether it was
+/// enqueued enqueues it again, and it is there once.
+///
+/// ```
+/// use relent_outbox::message::NewMessage;
+///
+/// let message = NewMessage::new("shop", "payment-17-settled", r#"{"order":17}"#)
+///     .tenant("acme")
+///     .topic("payment.settled")
+///     .in_order("order-17");
+/// assert!(message.check().is_ok());
+/// assert!(NewMessage::new("", "payment-17-settled", "").check().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NewMessage {
+    /// Whose endpoint it is; empty if there is one owner only.
+    pub tenant: String,
+    /// The name of the [endpoint](crate::endpoint::Endpoint) that it goes to.
+    pub endpoint: String,
+    /// What it tells of: the producer's own identifier, the same whenever it is enqueued again.
+    pub event: String,
+    /// What kind of event it is, such as `payment.settled`: to find messages by. Empty for none.
+    pub topic: String,
+    /// Messages of one endpoint and one order key are delivered one after another.
+    pub order: Option<String>,
+    /// `application/json` unless said otherwise.
+    pub content_type: String,
+    /// Sent and signed byte by byte as it is.
+    pub payload: Bytes,
+    /// How long its first attempt waits.
+    pub delay: Duration,
+}
+
+impl NewMessage {
+    /// A message to this endpoint about this event.
+    #[must_use]
+    pub fn new(
+        endpoint: impl Into<String>,
+        event: impl Into<String>,
+        payload: impl Into<Bytes>,
+    ) -> Self {
+        Self {
+            tenant: String::new(),
+            endpoint: endpoint.into(),
+            event: event.into(),
+            topic: String::new(),
+            order: None,
+            content_type: "application/json".to_owned(),
+            payload: payload.into(),
+            delay: Duration::ZERO,
+        }
+    }
+
+    /// The owner of the endpoint.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = tenant.into();
+        self
+    }
+
+    /// The kind of event.
+    #[must_use]
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
+        self.topic = topic.into();
+        self
+    }
+
+    /// Delivers it after those of before with the same order key, to the same endpoint.
+    #[must_use]
+    pub fn in_order(mut self, key: impl Into<String>) -> Self {
+        self.order = Some(key.into());
+        self
+    }
+
+    /// What the payload is.
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = content_type.into();
+        self
+    }
+
+    /// Makes its first attempt so much later.
+    #[must_use]
+    pub const fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Whether it can be enqueued. Stores ask.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] says what is wrong.
+    pub fn check(&self) -> Result<(), InvalidMessage> {
+        let names = [
+            ("tenant", self.tenant.as_str(), true),
+            ("endpoint", &self.endpoint, false),
+            ("event", &self.event, false),
+            ("topic", &self.topic, true),
+            ("order key", self.order.as_deref().unwrap_or("-"), false),
+        ];
+        for (what, name, may_be_empty) in names {
+            // PostgreSQL keeps no NUL in a text.
+            if name.len() > MAX_NAME || name.contains('\0') || name.is_empty() && !may_be_empty {
+                return Err(InvalidMessage::Name(what));
+            }
+        }
+        let visible = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+        if self.content_type.is_empty()
+            || self.content_type.len() > MAX_NAME
+            || !self.content_type.bytes().all(visible)
+        {
+            return Err(InvalidMessage::ContentType);
+        }
+        if self.payload.len() > MAX_PAYLOAD {
+            return Err(InvalidMessage::Payload(self.payload.len()));
+        }
+        Ok(())
+    }
+}
+
+/// Why something is no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InvalidMessage {
+    /// A name is empty or too long.
+    Name(&'static str),
+    /// The content type cannot stand in a header.
+    ContentType,
+    /// The payload has so many bytes.
+    Payload(usize),
+    /// Not an identifier of a message.
+    Id,
+}
+
+impl fmt::Display for InvalidMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(what) => {
+                write!(
+                    f,
+                    "the {what} has to have 1 to {MAX_NAME} bytes, none of them NUL"
+                )
+            }
+            Self::ContentType => write!(
+                f,
+                "the content type has to have 1 to {MAX_NAME} visible ASCII characters, such as application/json"
+            ),
+            Self::Payload(length) => write!(
+                f,
+                "the payload has {length} bytes, and may have {MAX_PAYLOAD}: send a reference to what is larger"
+            ),
+            Self::Id => write!(
+                f,
+                "an identifier of a message has 1 to {MAX_NAME} letters, digits, - and _, such as msg_0192f0c1"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for InvalidMessage {}

@@ -1,0 +1,370 @@
+//! Where messages and what became of them are kept.
+//!
+//! An endpoint belongs to one worker at a time, so its limits hold for the whole fleet. A worker keeps a lease by
+//! [beating](Store::beat); whoever finds the lease of another expired takes its endpoints over, with a higher fence, and
+//! nothing is written with the fence of before. All times are those of the store.
+
+use std::error::Error;
+use std::future::Future;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::endpoint::{Activity, Endpoint};
+use crate::message::{MessageId, NewMessage};
+
+/// Keeps messages, endpoints and attempts: see the [module](self). Its clones are the same store.
+///
+/// Each of its methods is one transaction; none waits for HTTP.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// Why it fails.
+    type Error: Error + Send + Sync + 'static;
+
+    // Producers.
+
+    /// Enqueues these, all or none, each once however often it is enqueued. Durable when it returns.
+    fn enqueue(
+        &self,
+        messages: Vec<NewMessage>,
+    ) -> impl Future<Output = Result<Vec<Enqueued>, Self::Error>> + Send;
+
+    // Workers.
+
+    /// The worker lives, and has this lease from now on. `false` if its lease had expired: whatever it had may be
+    /// another's.
+    fn beat(
+        &self,
+        worker: &str,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Active endpoints with messages that are due before `within` is over, or that a worker died with, which are this
+    /// worker's or nobody's: those whose message is due first, `most` of them.
+    fn find_work(
+        &self,
+        worker: &str,
+        within: Duration,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<Work>, Self::Error>> + Send;
+
+    /// Takes those of these endpoints that are nobody's, or whose worker's lease has expired.
+    fn acquire(
+        &self,
+        worker: &str,
+        endpoints: Vec<i64>,
+    ) -> impl Future<Output = Result<Vec<Owned>, Self::Error>> + Send;
+
+    /// Gives these endpoints back.
+    fn release(
+        &self,
+        worker: &str,
+        endpoints: Vec<(i64, Fence)>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Claims messages that are due, and counts an attempt for each; or that an earlier owner of the endpoint died with,
+    /// without counting. None of an endpoint that is no longer the worker's, or is disabled.
+    fn claim(
+        &self,
+        worker: &str,
+        wanted: Vec<Wanted>,
+    ) -> impl Future<Output = Result<Vec<Claimed>, Self::Error>> + Send;
+
+    /// Writes what came of these. For each, whether it was written: not if the fence is no longer that of the row.
+    fn settle(
+        &self,
+        settled: Vec<Settled>,
+    ) -> impl Future<Output = Result<Vec<bool>, Self::Error>> + Send;
+
+    // Operators.
+
+    /// Registers an endpoint, or replaces the one of this tenant and name.
+    fn put_endpoint(
+        &self,
+        endpoint: Endpoint,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// The endpoint of this tenant and name.
+    fn endpoint(
+        &self,
+        tenant: &str,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<EndpointStatus>, Self::Error>> + Send;
+
+    /// Endpoints in the order of tenant and name, after this one.
+    fn endpoints(
+        &self,
+        after: Option<(String, String)>,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
+
+    /// Enables or disables an endpoint, with the reason. `false` if there is none.
+    fn set_activity(
+        &self,
+        tenant: &str,
+        name: &str,
+        activity: Activity,
+        reason: &str,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Messages, the latest first.
+    fn messages(
+        &self,
+        filter: Filter,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<MessageStatus>, Self::Error>> + Send;
+
+    /// The attempts of a message, in their order.
+    fn attempts(
+        &self,
+        id: &MessageId,
+    ) -> impl Future<Output = Result<Vec<AttemptRecord>, Self::Error>> + Send;
+
+    /// Has messages delivered again, from the beginning of their schedule, with the same identifiers: those that are
+    /// delivered, dead or cancelled. How many.
+    fn resend(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
+
+    /// Cancels messages that are pending or dead. How many.
+    fn cancel(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
+
+    /// Forgets messages that ended before this time, with their attempts: `most` of them. How many.
+    fn purge(
+        &self,
+        before: SystemTime,
+        most: usize,
+    ) -> impl Future<Output = Result<u64, Self::Error>> + Send;
+
+    /// How many messages are in each state, and how old the oldest is that is due.
+    fn summary(&self) -> impl Future<Output = Result<Summary, Self::Error>> + Send;
+}
+
+/// What became of enqueuing a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Enqueued {
+    /// Its identifier.
+    pub id: MessageId,
+    /// Whether it was there already.
+    pub duplicate: bool,
+}
+
+/// Rises whenever an endpoint is taken. What is written with an earlier one is refused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Fence(pub i64);
+
+/// An endpoint that has something to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Work {
+    /// The endpoint.
+    pub endpoint: i64,
+    /// With which fence it is this worker's.
+    pub owned: Option<Fence>,
+    /// In how long its next message is due; zero if one is.
+    pub due: Duration,
+}
+
+/// An endpoint that was taken.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Owned {
+    /// The endpoint.
+    pub id: i64,
+    /// The fence to write with.
+    pub fence: Fence,
+    /// Where it is, and its rules.
+    pub endpoint: Endpoint,
+    /// What [`Settled::health`] said last.
+    pub health: Vec<u8>,
+}
+
+/// Messages of an endpoint that a worker wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// The endpoint.
+    pub endpoint: i64,
+    /// The fence that the worker has it with.
+    pub fence: Fence,
+    /// The most of them.
+    pub most: usize,
+}
+
+/// A message to be sent, or one that was lost with its worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Claimed {
+    /// The row.
+    pub row: i64,
+    /// The endpoint.
+    pub endpoint: i64,
+    /// The fence to settle with.
+    pub fence: Fence,
+    /// The identifier that is sent.
+    pub id: MessageId,
+    /// What the payload is.
+    pub content_type: String,
+    /// The payload; empty if the message was lost.
+    pub payload: Bytes,
+    /// The attempts so far, with this one.
+    pub attempt: u32,
+    /// What [`Settled::session`] said last; empty if nothing was.
+    pub session: Vec<u8>,
+    /// When it was enqueued, and its schedule began: later if it was [resent](Store::resend).
+    pub began: SystemTime,
+    /// The time of the store.
+    pub now: SystemTime,
+    /// An earlier owner has begun this attempt and not settled it: whether it arrived is unknown. Nothing is to be sent now.
+    pub lost: bool,
+}
+
+/// What came of a claimed message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settled {
+    /// The row.
+    pub row: i64,
+    /// The endpoint.
+    pub endpoint: i64,
+    /// With this fence.
+    pub fence: Fence,
+    /// What becomes of it.
+    pub next: Next,
+    /// The state of its schedule: [`Session::save`](relent_core::Session::save).
+    pub session: Vec<u8>,
+    /// The attempt, to be kept. `None` if nothing was sent.
+    pub attempt: Option<AttemptRecord>,
+    /// What is to be remembered of the endpoint; `None` to leave it as it is.
+    pub health: Option<Vec<u8>>,
+    /// Why the endpoint is disabled by this.
+    pub disable: Option<String>,
+}
+
+/// What becomes of a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Next {
+    /// It is acknowledged.
+    Delivered,
+    /// Another attempt, so much later than now.
+    Again(Duration),
+    /// It was surely not sent: it is due as before, and the attempt does not count.
+    Unsent,
+    /// No attempt follows, for this reason.
+    Dead(String),
+}
+
+/// In which state a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It waits for an attempt.
+    Pending,
+    /// An attempt runs.
+    Running,
+    /// It is acknowledged.
+    Delivered,
+    /// No attempt follows: a dead letter.
+    Dead,
+    /// Somebody has cancelled it.
+    Cancelled,
+}
+
+/// An attempt, as it is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttemptRecord {
+    /// Its number; the first is 1.
+    pub number: u32,
+    /// When it began, in milliseconds since 1970.
+    pub began_ms: i64,
+    /// How long it took, in milliseconds.
+    pub took_ms: u32,
+    /// The status of the answer, if there was one.
+    pub status: Option<u16>,
+    /// What went wrong, in words; empty if it was acknowledged.
+    pub error: String,
+    /// The beginning of the answer.
+    pub excerpt: String,
+    /// The address that it was sent to; empty if there was no connection.
+    pub address: String,
+}
+
+/// An endpoint and how it fares.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct EndpointStatus {
+    /// What was registered.
+    pub endpoint: Endpoint,
+    /// Whether messages go there.
+    pub activity: Activity,
+    /// Why it is disabled; empty if it is not.
+    pub reason: String,
+    /// The worker that has it; empty for none.
+    pub worker: String,
+    /// Messages that wait or run.
+    pub pending: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// For how long the oldest has been due, in milliseconds; `None` if none is.
+    pub lag_ms: Option<u64>,
+    /// How it has fared: see [`Settled::health`].
+    #[serde(skip)]
+    pub health: Vec<u8>,
+}
+
+/// A message and what became of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MessageStatus {
+    /// Its identifier.
+    pub id: MessageId,
+    /// Whose endpoint it goes to.
+    pub tenant: String,
+    /// The endpoint.
+    pub endpoint: String,
+    /// What it tells of.
+    pub event: String,
+    /// The kind of event.
+    pub topic: String,
+    /// Its order key.
+    pub order: Option<String>,
+    /// Its state.
+    pub state: State,
+    /// Why it is dead or was cancelled; empty otherwise.
+    pub reason: String,
+    /// Attempts since it was enqueued or resent.
+    pub attempts: u32,
+    /// When it was enqueued, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// When the next attempt is due, if it waits.
+    pub due_ms: Option<i64>,
+    /// When it ended, if it has.
+    pub ended_ms: Option<i64>,
+}
+
+/// Which messages are meant. Each part narrows it; the default is all.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    /// This one.
+    pub id: Option<MessageId>,
+    /// Of this tenant.
+    pub tenant: Option<String>,
+    /// To this endpoint.
+    pub endpoint: Option<String>,
+    /// About this kind of event.
+    pub topic: Option<String>,
+    /// In this state.
+    pub state: Option<State>,
+    /// Enqueued then or later, in milliseconds since 1970.
+    pub from_ms: Option<i64>,
+    /// Enqueued before then.
+    pub until_ms: Option<i64>,
+    /// Enqueued before this one: the next page of a list.
+    pub before: Option<MessageId>,
+}
+
+/// How many messages are in each state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// Those that wait.
+    pub pending: u64,
+    /// Those of which an attempt runs.
+    pub running: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// For how long the oldest that may be attempted has been due, in milliseconds; `None` if none is.
+    pub lag_ms: Option<u64>,
+}
