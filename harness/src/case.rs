@@ -1,5 +1,7 @@
 //! What is run: a scenario with changes, a policy and a seed.
 
+use std::borrow::Cow;
+use std::fs;
 use std::time::Duration;
 
 use relent::{NamedPolicy, Policy};
@@ -11,7 +13,7 @@ const OFF: &str = "off";
 /// One run, in words that also stand on a command line.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Case {
-    /// The scenario
+    /// The scenario: one that comes along, or a file
     #[arg(long)]
     pub scenario: String,
 
@@ -62,18 +64,24 @@ impl Case {
     /// The scenario with its changes.
     ///
     /// # Errors
-    /// A scenario that does not come along, changes that are not accepted, and what cannot be played
-    /// over sockets.
+    /// A scenario that does not come along and is no file, changes that are not accepted, and what cannot be
+    /// played over sockets.
     pub fn scenario(&self) -> Result<Scenario, String> {
-        let builtin = scenarios::get(&self.scenario).ok_or_else(|| {
-            let known = scenarios::names().join(", ");
-            format!("no scenario {:?}; there are {known}", self.scenario)
-        })?;
+        let text = match scenarios::get(&self.scenario) {
+            Some(builtin) => Cow::Borrowed(builtin.text),
+            None => fs::read_to_string(&self.scenario).map(Cow::Owned).map_err(|error| {
+                let known = scenarios::names().join(", ");
+                format!(
+                    "no scenario {:?}, and no file that can be read ({error}); there are {known}",
+                    self.scenario
+                )
+            })?,
+        };
         let changes = self.set.iter();
         let changes: Vec<_> = changes
             .map(|(key, to)| (key.as_str(), to.as_str()))
             .collect();
-        let scenario = Scenario::parse_with(builtin.text, &changes);
+        let scenario = Scenario::parse_with(&text, &changes);
         let scenario = scenario.map_err(|error| format!("{}: {error}", self.scenario))?;
         playable(&scenario).map_err(|what| format!("{}: {what}", self.scenario))?;
         Ok(scenario)

@@ -1,5 +1,8 @@
 //! How a scenario is scaled down to one machine.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use clap::ValueEnum;
 
 /// A size in which the scenarios are played.
@@ -24,6 +27,49 @@ const RATES: [(&str, &str); 3] = [
     ("service.capacity", "250"),
     ("clients.arrivals.poisson.rate", "200"),
     ("clients.processes", "5"),
+];
+/// The same for a scenario that is a file.
+const QUARTER: [(&str, &str); 2] = [RATES[0], RATES[2]];
+/// What else is changed of `scenarios/found`, by the name of the file. A queue that is short as a time would hold
+/// fewer at a lower rate, so it keeps its places.
+const FOUND: [(&str, &[(&str, &str)]); 7] = [
+    (
+        "cold-stall",
+        &[
+            ("clients.arrivals.poisson.rate", "200"),
+            ("clients.arrivals.poisson.for", "60s"),
+        ],
+    ),
+    (
+        "short-queue",
+        &[
+            ("service.capacity", "1000"),
+            ("service.queue", "20ms"),
+            ("clients.arrivals.poisson.rate", "900"),
+            ("clients.arrivals.poisson.for", "60s"),
+        ],
+    ),
+    (
+        "bursts",
+        &[
+            ("clients.arrivals.bursts.rate", "1000"),
+            ("clients.arrivals.bursts.for", "60s"),
+        ],
+    ),
+    (
+        "one-node-refuses",
+        &[("clients.arrivals.poisson.rate", "150")],
+    ),
+    ("one-node-slow", &[("clients.arrivals.poisson.rate", "150")]),
+    (
+        "outage-windows",
+        &[
+            ("clients.arrivals.poisson.rate", "100"),
+            ("clients.arrivals.poisson.for", "120s"),
+            ("outages.0.times", "4"),
+        ],
+    ),
+    ("most-fail", &[("clients.arrivals.poisson.rate", "25")]),
 ];
 /// Of the network remains what this machine takes for it.
 const NETWORK: [(&str, &str); 1] = [("network.one_way", "100us")];
@@ -70,7 +116,15 @@ impl Form {
             "blackout" | "stall" | "brownout" => &RATES,
             _ => &[],
         };
-        let all = NETWORK.iter().chain(rates).chain(times);
+        let stem = Path::new(scenario).file_stem().and_then(OsStr::to_str);
+        let found = FOUND.iter().find(|(name, _)| Some(*name) == stem);
+        let (quarter, found): (&[_], &[_]) = found.map_or((&[], &[]), |found| (&QUARTER, found.1));
+        let all = NETWORK
+            .iter()
+            .chain(rates)
+            .chain(quarter)
+            .chain(found)
+            .chain(times);
         all.map(|(key, to)| ((*key).to_owned(), (*to).to_owned()))
             .collect()
     }

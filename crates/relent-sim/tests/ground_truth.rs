@@ -334,3 +334,31 @@ fn polls_grow_with_the_logarithm_of_the_job() {
     assert!((metrics.p99_ms.unwrap() / 63_000.0 - 1.0).abs() < 0.01);
     assert_eq!(metrics.goodput, 1.0);
 }
+
+/// docs/limits.md, 1: a crowd that asks seldom sees the same where it is refused by chance and where the service is
+/// full, so whoever gains there loses here.
+#[test]
+fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
+    let found = |name: &str| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");
+        let text = std::fs::read_to_string(format!("{folder}/{name}.toml")).unwrap();
+        Scenario::parse(&text).unwrap()
+    };
+    let (chance, full) = (found("refused-by-chance"), found("refused-when-full"));
+    let done =
+        |scenario: &Scenario, policy: &Policy| mean(&runs(scenario, policy, 1), |run| run.goodput);
+    let (off_by_chance, off_when_full) = (done(&chance, &off()), done(&full, &off()));
+    // Without retries a fifth is lost at each.
+    assert!((off_by_chance - off_when_full).abs() < 0.03);
+    let mut gained = 0;
+    for preset in relent::presets::all() {
+        let policy = preset.load().unwrap().policy;
+        let gain = done(&chance, &policy) - off_by_chance;
+        if gain > 0.05 {
+            gained += 1;
+            let harm = off_when_full - done(&full, &policy);
+            assert!(harm > gain / 4.0, "{}: {gain:.3}, {harm:.3}", preset.name);
+        }
+    }
+    assert!(gained > 8, "{gained}");
+}
