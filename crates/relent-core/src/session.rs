@@ -262,7 +262,7 @@ impl Session {
     }
 
     /// The attempt timeout of the rule of the last failure, or of the policy.
-    fn attempt_timeout(&self, policy: &Policy) -> Option<Duration> {
+    pub(crate) fn attempt_timeout(&self, policy: &Policy) -> Option<Duration> {
         policy
             .rules
             .get(usize::from(self.rule))

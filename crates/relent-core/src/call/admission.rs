@@ -333,19 +333,24 @@ impl<L: Place> Call<'_, L> {
         }
     }
 
+    /// Nobody waits for an answer later than this, by the policy or the caller.
+    pub(super) fn answer_by<E: Environment<Place = L>>(&self, environment: &E) -> Instant {
+        let deadline = environment.policy().deadline();
+        let by_policy = deadline.map(|limit| self.session.started().saturating_add(limit));
+        environment
+            .answer_by()
+            .min(by_policy.unwrap_or(Instant::MAX))
+    }
+
     /// The call as its destination knows it, but for its number there.
     #[inline]
     fn asking<E: Environment<Place = L>>(&self, environment: &E) -> Asking {
         let policy = environment.policy();
-        let since = self.session.started();
-        let deadline = policy.deadline();
-        let by_policy = deadline.map_or(Instant::MAX, |limit| since.saturating_add(limit));
-        let answer_by = environment.answer_by().min(by_policy);
         Asking {
             id: 0,
-            since,
+            since: self.session.started(),
             last_start: self.last_start(environment),
-            answer_by,
+            answer_by: self.answer_by(environment),
             longest: policy.max_hint(),
             spread: policy.hint_spread(),
             fresh: self.session.attempts() == 0,

@@ -4,7 +4,7 @@ use core::mem;
 
 use super::place::Stage;
 use super::{Call, Environment, Place, repaid};
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::gate::Ended;
 use crate::outbound::{Holding, Permit};
 use crate::time::Instant;
@@ -112,12 +112,38 @@ impl<L: Place> Call<'_, L> {
         let stage = self.place.slot().and_then(Option::as_mut);
         let permit = stage.and_then(|entered| entered.stage.take_permit(Permit::has_begun));
         let started = permit.as_ref().map_or(now, Permit::started);
-        if destination.failed(now, started, permit, failure) {
-            environment.on_cooldown();
+        match permit {
+            Some(permit)
+                if failure.cause == Cause::Timeout
+                    && self.had_little_time(environment, now, started) =>
+            {
+                destination.ended(now, permit, Ended::Unknown);
+            }
+            permit => {
+                if destination.failed(now, started, permit, failure) {
+                    environment.on_cooldown();
+                }
+            }
         }
         // What was not running has nothing to tell.
         self.leave_there(environment, Ended::Unknown, None);
         self.tell_admission(environment, before, None);
+    }
+
+    /// Whether the attempt ran out of time because the call did, and had less than half of the time that an attempt
+    /// of this policy is given. That says nothing of the destination: what was held back and started in the
+    /// last milliseconds would look like a timeout, and keep the gate from letting the others go.
+    fn had_little_time<E: Environment<Place = L>>(
+        &self,
+        environment: &E,
+        now: Instant,
+        started: Instant,
+    ) -> bool {
+        let answer_by = self.answer_by(environment);
+        let whole = answer_by.saturating_since(self.session.started());
+        let given = self.session.attempt_timeout(environment.policy());
+        let given = given.map_or(whole, |given| given.min(whole));
+        now >= answer_by && now.saturating_since(started) < given / 2
     }
 
     /// Whether it has anything that has to be given back when it goes away: see

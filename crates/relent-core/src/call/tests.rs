@@ -429,6 +429,35 @@ fn a_destination_that_answered_a_redirect_learns_of_it() {
     assert!(answered.cooldown().has_begun() && !asked.cooldown().has_begun());
 }
 
+/// What was held back until its last milliseconds says nothing of the destination when it runs out of them. A gate that
+/// took it for a timeout let others go the slower, until they had milliseconds left too.
+#[test]
+fn an_attempt_that_had_no_time_left_is_no_timeout() {
+    for (left, closes) in [(10, false), (499, false), (500, true), (1000, true)] {
+        let policy = Policy::STANDARD.clone().into_builder().deadline(SECOND);
+        let policy = policy.build().unwrap();
+        let (there, clock) = (there(&policy), Hand::default());
+        let mut at = at(&policy, &there, &clock);
+        let left = Duration::from_millis(left);
+        for _ in 0..40 {
+            clock.advance(SECOND);
+            let begun = Instant::from_nanos(clock.nanos.get());
+            clock.advance(SECOND - left);
+            let mut call = Call::begun(begun, CallOptions::new(), &at);
+            if let Some(leave) = call.next(&mut at, None).leave() {
+                call.begin(&mut at, leave);
+                clock.advance(left);
+                call.failed(&mut at, &Failure::ambiguous().cause(Cause::Timeout));
+            } else {
+                call.leave(&at);
+            }
+        }
+        let access = there.access();
+        let closed = access.turn(|outbound, _| outbound.gate().unwrap().is_closed());
+        assert_eq!(closed, closes, "{left:?}");
+    }
+}
+
 #[test]
 fn a_call_is_small() {
     assert!(size_of::<Call<'_, ()>>() <= 80);
