@@ -85,13 +85,22 @@ pub fn compare(scenario: &Scenario, simulated: &[Metrics], measured: &Measured) 
             Comparison {
                 measure,
                 simulated: Estimate::of(&values),
-                expected: expected(&values, slack(measure, &values, lag)),
+                expected: expected(&values, slack(measure, &values, lag))
+                    .map(|(low, high)| (low, high.min(highest(measure)))),
                 missing: runs.len() - values.len(),
                 twin: runs.first().and_then(|run| (measure.value)(run)),
                 measured: (measure.value)(&measured.metrics),
             }
         })
         .collect()
+}
+
+/// No number is above this.
+fn highest(measure: &Measure) -> f64 {
+    match measure.name {
+        "goodput" | "fair." => 1.0,
+        _ => f64::INFINITY,
+    }
 }
 
 /// What the medium may add to a number, either way.
