@@ -119,9 +119,11 @@ impl Outbound {
                 return self.ask(now, asking, cooldown, random);
             }
             permit.restart(now);
-            if self.line.is_empty() {
-                self.due = None;
-            }
+            // Nobody need look when the offer would have ended.
+            self.due = match self.line.is_empty() {
+                true => None,
+                false => self.next(now, cooldown),
+            };
             self.appoint(now);
             return Answer::Start(permit);
         }

@@ -1,7 +1,7 @@
 //! Those who wait to make an attempt.
 
 use alloc::collections::btree_map::Entry;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::mem;
 
@@ -17,8 +17,8 @@ pub(super) struct Line {
     queue: BTreeMap<u64, u64>,
     /// The next place in the queue.
     next_place: u64,
-    /// When offers end. Those that were taken are dropped when their time has come.
-    offers: VecDeque<(Instant, u64)>,
+    /// Until when those may go who have an offer.
+    offers: BTreeSet<(Instant, u64)>,
     lookout: Option<Lookout>,
     /// To be woken by the driver.
     pub(super) woken: Vec<u64>,
@@ -131,7 +131,7 @@ impl Line {
         };
         let before = mem::replace(&mut waiter.place, Place::Offered(until, permit));
         self.take_out(id, &before);
-        self.offers.push_back((until, id));
+        self.offers.insert((until, id));
         self.relieve(id);
         self.woken.push(id);
         Ok(())
@@ -145,31 +145,24 @@ impl Line {
         if !matches!(entry.get().place, Place::Offered(..)) {
             return None;
         }
-        let permit = entry.remove().place.into_permit();
+        let place = entry.remove().place;
+        self.take_out(id, &place);
         self.relieve(id);
-        if self.waiters.is_empty() {
-            self.offers.clear();
-        }
         // It may have come by itself.
         self.woken.retain(|woken| *woken != id);
-        permit
+        place.into_permit()
     }
 
     /// Takes an offer whose time is over from the one who has it.
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<Permit> {
-        while let Some(&(until, id)) = self.offers.front().filter(|(until, _)| *until <= now) {
-            self.offers.pop_front();
-            if let Some(waiter) = self.waiters.get_mut(&id)
-                && matches!(waiter.place, Place::Offered(own, _) if own == until)
-            {
-                return mem::replace(&mut waiter.place, Place::Absent).into_permit();
-            }
-        }
-        None
+        let (_, id) = *self.offers.first().filter(|(until, _)| *until <= now)?;
+        self.offers.pop_first();
+        let waiter = self.waiters.get_mut(&id)?;
+        mem::replace(&mut waiter.place, Place::Absent).into_permit()
     }
 
     pub(super) fn first_expiry(&self) -> Option<Instant> {
-        self.offers.front().map(|(until, _)| *until)
+        self.offers.first().map(|(until, _)| *until)
     }
 
     pub(super) fn first_held(&self) -> Option<(Instant, u64)> {
@@ -217,9 +210,6 @@ impl Line {
         let waiter = self.waiters.remove(&id)?;
         self.take_out(id, &waiter.place);
         self.relieve(id);
-        if self.waiters.is_empty() {
-            self.offers.clear();
-        }
         Some(waiter)
     }
 
@@ -261,8 +251,26 @@ impl Line {
             Place::Queued(place) => {
                 self.queue.remove(place);
             }
-            Place::Parked | Place::Offered(..) | Place::Absent => {}
+            Place::Offered(until, _) => {
+                self.offers.remove(&(*until, id));
+            }
+            Place::Parked | Place::Absent => {}
         }
+    }
+
+    /// Everybody stands where its place says, and nobody else does: nobody who has taken an offer or has left.
+    #[cfg(test)]
+    pub(super) fn is_in_order(&self) -> bool {
+        let mut line = Self::default();
+        for (&id, waiter) in &self.waiters {
+            match &waiter.place {
+                Place::Held(until) => drop(line.held.insert((*until, id))),
+                Place::Queued(place) => drop(line.queue.insert(*place, id)),
+                Place::Offered(until, _) => drop(line.offers.insert((*until, id))),
+                Place::Parked | Place::Absent => {}
+            }
+        }
+        (&line.held, &line.queue, &line.offers) == (&self.held, &self.queue, &self.offers)
     }
 }
 

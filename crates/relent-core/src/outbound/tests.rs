@@ -402,6 +402,29 @@ fn an_offer_that_is_not_taken_passes_on() {
     let _permit = starts(there.again(at(400), &asleep));
 }
 
+#[test]
+fn nobody_looks_when_an_offer_would_have_ended_that_was_taken_or_whose_caller_left() {
+    for taken in [true, false] {
+        let mut there = There::paced(1.0, 1);
+        let caller = there.caller(at(0));
+        let _permit = starts(there.ask(at(0), &caller));
+        let [first, second, third] = [(); 3].map(|()| there.waits(at(0)).0);
+        // The slot of the first comes, and another looks: it would look again if that took no notice.
+        assert_eq!(waits(there.again(at(1000), &third)), at(1100));
+        let next = if taken {
+            let _permit = starts(there.again(at(1020), &first));
+            at(2000)
+        } else {
+            there.leave(at(1020), first.id);
+            // What it leaves is the next one's, and taken anew.
+            let _permit = starts(there.again(at(1020), &second));
+            at(2020)
+        };
+        assert_eq!(there.outbound.due(), Some(next));
+        assert_eq!(waits(there.again(at(1030), &third)), next);
+    }
+}
+
 /// Slots may be far apart, and those in front of it may be futures that nobody polls.
 #[test]
 fn whoever_queues_behind_some_that_are_asleep_finds_them_out_within_two_seconds() {

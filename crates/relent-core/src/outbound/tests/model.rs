@@ -127,14 +127,21 @@ struct World {
     starts: Vec<Instant>,
     /// Since when which rules hold.
     rules: Vec<(Instant, Rules)>,
+    /// Nobody falls asleep, and the machine never stands still.
+    certain: bool,
     /// Since when nothing holds anybody back.
     clear_since: Option<Instant>,
 }
 
 impl World {
-    fn new(rules: Rules, seed: u64) -> Self {
+    fn new(rules: Rules, seed: u64, certain: bool) -> Self {
+        let outbound = Outbound::new(&rules.policy());
         Self {
-            outbound: Outbound::new(&rules.policy()),
+            outbound: match certain {
+                true => outbound.with_certain_wakes(),
+                false => outbound,
+            },
+            certain,
             cooldown: Cooldown::new(),
             random: Mix(seed),
             now: at(1000),
@@ -387,6 +394,7 @@ impl World {
                 paced_only,
             } => self.arrive(limit, retries, paced_only),
             Step::Leave(index) if !self.clients.is_empty() => self.leave(pick(index)),
+            Step::Sleep(_) | Step::Suspend(_) if self.certain => {}
             Step::Sleep(index) if !self.clients.is_empty() => {
                 self.clients[pick(index)].asleep = true;
             }
@@ -407,6 +415,7 @@ impl World {
             Step::Become(service) => self.service = service,
             Step::Reload(rules) => self.reload(rules),
         }
+        assert!(self.outbound.line.is_in_order(), "{:?}", self.outbound);
     }
 
     /// The service is well for so long that everybody who is awake is served or has given up; the
@@ -515,8 +524,9 @@ proptest! {
         steps in steps(),
         rules in rules(),
         seed: u64,
+        certain in proptest::bool::weighted(0.3),
     ) {
-        let mut world = World::new(rules, seed);
+        let mut world = World::new(rules, seed, certain);
         for step in steps {
             world.step(step);
         }
