@@ -423,24 +423,23 @@ impl Gate {
         if !self.parked.has_any(answered) {
             return None;
         }
-        Some(match self.state {
+        Some(match &self.state {
             State::Open => now,
-            State::Limited(limit) => self.next_by_limit(now, &limit),
+            // It lets one go, or gives way by itself.
+            State::Limited(limit) => {
+                let demand = self.demand.usual(now);
+                let ends = match self.slowed {
+                    None => limit.until,
+                    Some(_) => Instant::MAX,
+                };
+                let spreads = limit.untroubled(BOUND).filter(|_| demand < BUSY);
+                limit
+                    .next(demand)
+                    .min(ends)
+                    .min(spreads.unwrap_or(Instant::MAX))
+            }
             State::Closed(closed) => closed.next(&self.config),
         })
-    }
-
-    /// When a limit lets a parked caller go, or gives way by itself.
-    fn next_by_limit(&mut self, now: Instant, limit: &Limit) -> Instant {
-        let demand = self.demand.usual(now);
-        let next = limit.next(demand);
-        let ends = if self.slowed.is_none() {
-            limit.until
-        } else {
-            Instant::MAX
-        };
-        let spreads = limit.untroubled(BOUND).filter(|_| demand < BUSY);
-        next.min(ends).min(spreads.unwrap_or(Instant::MAX))
     }
 
     /// A parked caller goes away. Does nothing about one who is not parked.

@@ -49,13 +49,11 @@ impl Destinations {
         self.get(number).access().0.borrow_mut()
     }
 
-    /// The calls that were woken since this was last asked.
-    pub(crate) fn take_woken(&self, number: u32) -> Vec<u32> {
+    /// The calls that were woken since this was last asked, if any were.
+    #[inline]
+    pub(crate) fn take_woken(&self, number: u32) -> Option<Vec<u32>> {
         let woken = &mut self.shared(number).woken;
-        match woken.is_empty() {
-            true => Vec::new(),
-            false => std::mem::take(woken),
-        }
+        (!woken.is_empty()).then(|| std::mem::take(woken))
     }
 }
 

@@ -90,7 +90,8 @@ impl Outbound {
                     // It joins the line, and need not wait there.
                     return self.ask_again(now, asking, cooldown, random);
                 }
-                self.wait(now, asking)
+                let holding = self.line.holding(asking.id);
+                self.wait(now, asking, holding.unwrap_or(Holding::RequestRate))
             }
         };
         if !self.line.is_empty() {
@@ -127,25 +128,25 @@ impl Outbound {
             self.appoint(now);
             return Answer::Start(permit);
         }
-        if !self.line.waits(asking.id) {
+        let Some(holding) = self.line.holding(asking.id) else {
             // It has lost its offer.
             self.line.remove(asking.id);
             if self.line.is_empty() {
                 self.due = None;
             }
             return self.ask(now, asking, cooldown, random);
-        }
-        if let Some(answer) = self.gives_up(now, asking, cooldown) {
+        };
+        if let Some(answer) = self.gives_up(now, asking, holding, cooldown) {
             // What it leaves may be somebody else's now.
             self.remove(asking.id);
             self.changed(now, cooldown, random);
             return answer;
         }
-        if let Some(permit) = self.take_last_chance(now, asking, cooldown) {
+        if let Some(permit) = self.take_last_chance(now, asking, holding, cooldown) {
             self.changed(now, cooldown, random);
             return Answer::Start(permit);
         }
-        let answer = self.wait(now, asking);
+        let answer = self.wait(now, asking, holding);
         self.appoint(now);
         answer
     }
@@ -213,12 +214,18 @@ impl Outbound {
     }
 
     /// Why somebody who waits is to wait no longer.
-    fn gives_up(&mut self, now: Instant, asking: &Asking, cooldown: &Cooldown) -> Option<Answer> {
+    fn gives_up(
+        &mut self,
+        now: Instant,
+        asking: &Asking,
+        holding: Holding,
+        cooldown: &Cooldown,
+    ) -> Option<Answer> {
         let cooled = now.saturating_add(cooldown.left(now));
         if !asking.paced_only && cooled > now && cooled > asking.last_start {
             return Some(later(cooled));
         }
-        match self.line.holding(asking.id)? {
+        match holding {
             Holding::Gate if now >= self.parked_until(asking).0 => Some(Answer::Stop(Stop {
                 reason: StopReason::Gate,
                 retry_at: None,

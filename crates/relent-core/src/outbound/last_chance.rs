@@ -24,11 +24,12 @@ impl Outbound {
         &mut self,
         now: Instant,
         asking: &Asking,
+        holding: Holding,
         cooldown: &Cooldown,
     ) -> Option<Permit> {
         let gate = self.gate.as_ref().filter(|gate| gate.is_closed())?;
         let at = last_chance(gate, asking)?;
-        let parked = self.line.holding(asking.id) == Some(Holding::Gate);
+        let parked = holding == Holding::Gate;
         let in_time = at <= now && !is_overdue(at, now);
         let rate = self.rate.as_mut();
         let has_slot = rate.is_none_or(|rate| rate.next_slot(now) <= now);

@@ -213,11 +213,6 @@ impl Line {
         Some(waiter)
     }
 
-    /// Whether it waits for its turn, and has not lost it.
-    pub(super) fn waits(&self, id: u64) -> bool {
-        self.holding(id).is_some()
-    }
-
     pub(super) const fn lookout(&self) -> Option<Lookout> {
         self.lookout
     }

@@ -14,9 +14,8 @@ const FALLBACK_AHEAD: u64 = 10_000_000;
 
 impl Outbound {
     /// Until when somebody who is in the line waits before it asks again.
-    pub(super) fn wait(&mut self, now: Instant, asking: &Asking) -> Answer {
+    pub(super) fn wait(&mut self, now: Instant, asking: &Asking, holding: Holding) -> Answer {
         let id = asking.id;
-        let holding = self.line.holding(id).unwrap_or(Holding::RequestRate);
         let (own, fallback) = match holding {
             // It has a timer of its own, and keeps none for others: it may leave without a word.
             Holding::Cooldown => {

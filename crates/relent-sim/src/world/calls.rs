@@ -146,6 +146,7 @@ impl World<'_> {
     }
 
     /// When the client goes away.
+    #[inline]
     fn deadline(&self, index: u32) -> u64 {
         let client = &self.clients[index];
         let started = client.call.session().started();
@@ -154,28 +155,34 @@ impl World<'_> {
     }
 
     /// When the client goes away that has made this attempt, as far as the layer below hears of it.
+    #[inline]
     fn deadline_above(&self, parent: Key) -> u64 {
-        match self.attempts.get(parent) {
-            Some(attempt) if self.scenario.chain.hears == Hears::Deadline => {
-                self.deadline(attempt.client)
-            }
-            _ => u64::MAX,
+        match self.scenario.chain.hears {
+            Hears::Deadline => self.deadline_heard(parent),
+            Hears::Nothing | Hears::Cancellation => u64::MAX,
         }
+    }
+
+    #[inline(never)]
+    fn deadline_heard(&self, parent: Key) -> u64 {
+        let above = self.attempts.get(parent);
+        above.map_or(u64::MAX, |attempt| self.deadline(attempt.client))
     }
 
     /// Starts an attempt as soon as the call may.
     fn ask(&mut self, now: u64, index: u32) {
         let waited = self.clients[index].call.holding().is_some();
         let next = self.step(now, index, |call, step| {
-            match (call.next(step, Some(&index)), step.hedge()) {
-                (Next::Start(leave), None) => Ok((call.begin(step, leave).1, None)),
-                // Hedges may join it.
-                (Next::Start(leave), Some(hedge)) => {
-                    let racer = call.begin_race(step, &hedge, leave);
-                    Ok((racer.ends(), Some(racer)))
-                }
-                (next, _) => Err(next),
-            }
+            let leave = match call.next(step, Some(&index)) {
+                Next::Start(leave) => leave,
+                next => return Err(next),
+            };
+            let Some(hedge) = step.hedge() else {
+                return Ok((call.begin(step, leave).1, None));
+            };
+            // Hedges may join it.
+            let racer = call.begin_race(step, &hedge, leave);
+            Ok((racer.ends(), Some(racer)))
         });
         match next {
             Ok((ends, racer)) => {
@@ -198,17 +205,18 @@ impl World<'_> {
     }
 
     /// Lets those ask who were woken.
+    #[inline]
     pub(super) fn wake(&mut self, now: u64, destination: u32) {
-        loop {
-            let woken = self.destinations.take_woken(destination);
-            if woken.is_empty() {
-                return;
-            }
-            for index in woken {
-                // It may have asked by itself meanwhile.
-                if self.clients[index].call.holding().is_some() {
-                    self.ask(now, index);
-                }
+        while let Some(woken) = self.destinations.take_woken(destination) {
+            self.let_ask(now, woken);
+        }
+    }
+
+    fn let_ask(&mut self, now: u64, woken: Vec<u32>) {
+        for index in woken {
+            // It may have asked by itself meanwhile.
+            if self.clients[index].call.holding().is_some() {
+                self.ask(now, index);
             }
         }
     }
@@ -337,18 +345,24 @@ impl World<'_> {
 
     fn succeeded(&mut self, now: u64, index: u32, attempt: Key) {
         let racer = self.remove(now, attempt);
-        self.step(now, index, |call, step| match (racer, step.hedge()) {
-            (Some(racer), Some(hedge)) => call.race_won(step, &hedge, &racer, None),
-            _ => call.succeeded(step),
+        self.step(now, index, |call, step| {
+            if let Some(racer) = racer
+                && let Some(hedge) = step.hedge()
+            {
+                call.race_won(step, &hedge, &racer, None);
+            } else {
+                call.succeeded(step);
+            }
         });
         self.end(now, index, Some(Reply::Success));
     }
 
     fn failed(&mut self, now: u64, index: u32, attempt: Key, failure: &Failure) {
         let racer = self.remove(now, attempt);
-        let raced = self.step(now, index, |call, step| {
-            let hedge = step.hedge()?;
-            Some(call.race_failed(step, &hedge, &racer?, failure))
+        let raced = racer.and_then(|racer| {
+            self.step(now, index, |call, step| {
+                Some(call.race_failed(step, &*step.hedge()?, &racer, failure))
+            })
         });
         let failure = match raced {
             None => *failure,
