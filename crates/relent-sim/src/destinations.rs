@@ -21,8 +21,8 @@ pub(crate) struct OneThread(RefCell<Shared>);
 struct Shared {
     outbound: Outbound,
     random: SharedStream,
-    /// The calls that wait, by their numbers at the destination.
-    waiters: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
+    /// The calls that wait, by their numbers at the destination, of which a run makes fewer than 2³².
+    waiters: HashMap<u32, u32, BuildHasherDefault<NumberHasher>>,
     /// The calls to be woken.
     woken: Vec<u32>,
 }
@@ -86,7 +86,7 @@ impl Access for OneThread {
             let woken = shared.outbound.take_woken().into_iter();
             shared
                 .woken
-                .extend(woken.filter_map(|id| shared.waiters.remove(&id)));
+                .extend(woken.filter_map(|id| shared.waiters.remove(&(id as u32))));
         }
         result
     }
@@ -101,10 +101,10 @@ impl Access for OneThread {
         let waiters = &mut self.0.borrow_mut().waiters;
         match (&answer, waker) {
             (Answer::Wait(..), Some(call)) => {
-                waiters.insert(id, *call);
+                waiters.insert(id as u32, *call);
             }
             _ if !waiters.is_empty() => {
-                waiters.remove(&id);
+                waiters.remove(&(id as u32));
             }
             _ => {}
         }
@@ -112,7 +112,7 @@ impl Access for OneThread {
     }
 
     fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut SharedStream) -> bool) -> bool {
-        self.0.borrow_mut().waiters.remove(&id);
+        self.0.borrow_mut().waiters.remove(&(id as u32));
         self.turn(leave)
     }
 }
@@ -138,9 +138,9 @@ impl Hasher for NumberHasher {
         }
     }
 
-    fn write_u64(&mut self, number: u64) {
+    fn write_u32(&mut self, number: u32) {
         // The table looks at the highest bits and at the lowest.
-        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     fn finish(&self) -> u64 {

@@ -4,9 +4,10 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::mem;
+use core::time::Duration;
 
 use super::{Asking, Holding, Permit};
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
 #[derive(Default, Debug)]
 pub(super) struct Line {
@@ -17,21 +18,57 @@ pub(super) struct Line {
     queue: BTreeMap<u64, u64>,
     /// The next place in the queue.
     next_place: u64,
-    /// Until when those may go who have an offer.
-    offers: BTreeSet<(Instant, u64)>,
+    /// Until when those may go who have an offer, and by what permit.
+    offers: BTreeMap<(Instant, u64), Permit>,
     lookout: Option<Lookout>,
     /// To be woken by the driver.
     pub(super) woken: Vec<u64>,
 }
 
+/// Somebody who waits, as it was when it joined the line, which is how the gate knows it: its [`Asking`] in
+/// little memory, since a hundred thousand may wait.
 #[derive(Debug)]
 struct Waiter {
-    /// As it was when it joined the line, which is how the gate knows it.
-    asking: Asking,
+    since: Instant,
+    last_start: Instant,
+    answer_by: Instant,
+    /// In nanoseconds.
+    longest: u64,
+    spread: f64,
+    fresh: bool,
+    paced_only: bool,
     place: Place,
 }
 
-#[derive(Debug)]
+impl Waiter {
+    fn new(asking: &Asking, place: Place) -> Self {
+        Self {
+            since: asking.since,
+            last_start: asking.last_start,
+            answer_by: asking.answer_by,
+            longest: nanos(asking.longest),
+            spread: asking.spread,
+            fresh: asking.fresh,
+            paced_only: asking.paced_only,
+            place,
+        }
+    }
+
+    fn asking(&self, id: u64) -> Asking {
+        Asking {
+            id,
+            since: self.since,
+            last_start: self.last_start,
+            answer_by: self.answer_by,
+            longest: Duration::from_nanos(self.longest),
+            spread: self.spread,
+            fresh: self.fresh,
+            paced_only: self.paced_only,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 enum Place {
     /// By the cooldown, until then.
     Held(Instant),
@@ -40,7 +77,7 @@ enum Place {
     /// By the gate, which keeps the order of those whom it has parked.
     Parked,
     /// It may go, until then.
-    Offered(Instant, Permit),
+    Offered(Instant),
     /// It did not take its offer, or was too late for its turn. It is out of the order until it asks.
     Absent,
 }
@@ -70,13 +107,13 @@ impl Line {
             Place::Held(_) => Some(Holding::Cooldown),
             Place::Queued(_) => Some(Holding::RequestRate),
             Place::Parked => Some(Holding::Gate),
-            Place::Offered(..) | Place::Absent => None,
+            Place::Offered(_) | Place::Absent => None,
         }
     }
 
     /// What it said about itself when it joined the line.
     pub(super) fn asking(&self, id: u64) -> Option<Asking> {
-        self.waiters.get(&id).map(|waiter| waiter.asking)
+        self.waiters.get(&id).map(|waiter| waiter.asking(id))
     }
 
     /// Until when the cooldown holds it.
@@ -129,9 +166,9 @@ impl Line {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return Err(permit);
         };
-        let before = mem::replace(&mut waiter.place, Place::Offered(until, permit));
-        self.take_out(id, &before);
-        self.offers.insert((until, id));
+        let before = mem::replace(&mut waiter.place, Place::Offered(until));
+        self.take_out(id, before);
+        self.offers.insert((until, id), permit);
         self.relieve(id);
         self.woken.push(id);
         Ok(())
@@ -142,27 +179,29 @@ impl Line {
         let Entry::Occupied(entry) = self.waiters.entry(id) else {
             return None;
         };
-        if !matches!(entry.get().place, Place::Offered(..)) {
+        let Place::Offered(until) = entry.get().place else {
             return None;
-        }
-        let place = entry.remove().place;
-        self.take_out(id, &place);
+        };
+        entry.remove();
+        let permit = self.offers.remove(&(until, id));
         self.relieve(id);
         // It may have come by itself.
         self.woken.retain(|woken| *woken != id);
-        place.into_permit()
+        permit
     }
 
     /// Takes an offer whose time is over from the one who has it.
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<Permit> {
-        let (_, id) = *self.offers.first().filter(|(until, _)| *until <= now)?;
-        self.offers.pop_first();
-        let waiter = self.waiters.get_mut(&id)?;
-        mem::replace(&mut waiter.place, Place::Absent).into_permit()
+        let first = self.offers.first_entry();
+        let ((_, id), permit) = first.filter(|first| first.key().0 <= now)?.remove_entry();
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.place = Place::Absent;
+        }
+        Some(permit)
     }
 
     pub(super) fn first_expiry(&self) -> Option<Instant> {
-        self.offers.first().map(|(until, _)| *until)
+        self.offers.keys().next().map(|(until, _)| *until)
     }
 
     pub(super) fn first_held(&self) -> Option<(Instant, u64)> {
@@ -202,15 +241,10 @@ impl Line {
     /// Out of the line. If the gate has parked it, the gate is to forget it, by what it said when it
     /// joined.
     pub(super) fn remove(&mut self, id: u64) -> Option<Asking> {
-        let waiter = self.take(id)?;
-        matches!(waiter.place, Place::Parked).then_some(waiter.asking)
-    }
-
-    fn take(&mut self, id: u64) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
-        self.take_out(id, &waiter.place);
+        self.take_out(id, waiter.place);
         self.relieve(id);
-        Some(waiter)
+        matches!(waiter.place, Place::Parked).then(|| waiter.asking(id))
     }
 
     pub(super) const fn lookout(&self) -> Option<Lookout> {
@@ -229,25 +263,21 @@ impl Line {
     }
 
     fn put(&mut self, asking: &Asking, place: Place) {
-        let waiter = Waiter {
-            asking: *asking,
-            place,
-        };
-        if let Some(before) = self.waiters.insert(asking.id, waiter) {
-            self.take_out(asking.id, &before.place);
+        if let Some(before) = self.waiters.insert(asking.id, Waiter::new(asking, place)) {
+            self.take_out(asking.id, before.place);
         }
     }
 
-    fn take_out(&mut self, id: u64, place: &Place) {
+    fn take_out(&mut self, id: u64, place: Place) {
         match place {
             Place::Held(until) => {
-                self.held.remove(&(*until, id));
+                self.held.remove(&(until, id));
             }
             Place::Queued(place) => {
-                self.queue.remove(place);
+                self.queue.remove(&place);
             }
-            Place::Offered(until, _) => {
-                self.offers.remove(&(*until, id));
+            Place::Offered(until) => {
+                self.offers.remove(&(until, id));
             }
             Place::Parked | Place::Absent => {}
         }
@@ -256,24 +286,31 @@ impl Line {
     /// Everybody stands where its place says, and nobody else does: nobody who has taken an offer or has left.
     #[cfg(test)]
     pub(super) fn is_in_order(&self) -> bool {
-        let mut line = Self::default();
+        let (mut held, mut queue, mut offers) = (Vec::new(), Vec::new(), Vec::new());
         for (&id, waiter) in &self.waiters {
-            match &waiter.place {
-                Place::Held(until) => drop(line.held.insert((*until, id))),
-                Place::Queued(place) => drop(line.queue.insert(*place, id)),
-                Place::Offered(until, _) => drop(line.offers.insert((*until, id))),
+            match waiter.place {
+                Place::Held(until) => held.push((until, id)),
+                Place::Queued(place) => queue.push((place, id)),
+                Place::Offered(until) => offers.push((until, id)),
                 Place::Parked | Place::Absent => {}
             }
         }
-        (&line.held, &line.queue, &line.offers) == (&self.held, &self.queue, &self.offers)
+        held.sort_unstable();
+        queue.sort_unstable();
+        offers.sort_unstable();
+        held.iter().eq(&self.held)
+            && queue.iter().map(|(place, id)| (place, id)).eq(&self.queue)
+            && offers.iter().eq(self.offers.keys())
     }
 }
 
-impl Place {
-    fn into_permit(self) -> Option<Permit> {
-        match self {
-            Self::Offered(_, permit) => Some(permit),
-            _ => None,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_who_waits_takes_at_most_72_bytes_in_the_line() {
+        let bytes = size_of::<(u64, Waiter)>();
+        assert!(bytes <= 72, "{bytes}");
     }
 }
