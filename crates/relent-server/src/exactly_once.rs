@@ -38,6 +38,26 @@
 //! # }
 //! ```
 //!
+//! With the feature `sqlx`, and a store over a pool of sqlx, the handler gets a transaction of sqlx:
+//!
+//! ```
+//! # use http::Response;
+//! # use relent_server::exactly_once::{ExactlyOnce, WorkError};
+//! # use relent_server::store::Postgres;
+//! # #[cfg(feature = "sqlx")]
+//! # async fn pay(once: ExactlyOnce<Postgres<sqlx::PgPool>>) -> Result<(), WorkError> {
+//! let paid = once.run(|transaction| {
+//!     Box::pin(async move {
+//!         let charge = sqlx::query("INSERT INTO charges (amount) VALUES (5)");
+//!         charge.execute(&mut **transaction).await?;
+//!         Ok::<_, WorkError>(Response::new("paid"))
+//!     })
+//! });
+//! # paid.await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is committed
 //! What the answer says ([`Outcome`]): a final one is committed with the record. Any other, or an error, rolls all
 //! of it back: the request has had no effect, and the next with its key runs. So a 5xx is never unknown here.

@@ -35,7 +35,7 @@
 
 mod answer;
 mod body;
-mod execution;
+pub(crate) mod execution;
 mod outcome;
 pub(crate) mod problems;
 mod recovery;

@@ -30,6 +30,7 @@
 //! - `metrics`, `tracing`: what the layers do, as metrics and events ([`observe`]).
 //! - `sqlite`: the store `Sqlite`, and the module `sqlite` that it writes by.
 //! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.
+//! - `sqlx`: `postgres`, and its store over a `PgPool` of sqlx 0.8.
 //! - `redis`: the store `Redis`.
 //!
 //! With `sqlite` or `postgres` there is `exactly_once`, too: a handler whose effects and answer are

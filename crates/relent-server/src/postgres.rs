@@ -3,7 +3,17 @@
 //! A pool of your own, with TLS, does as well: [`Pool`] is that of `deadpool-postgres`. Statements are prepared once
 //! for each connection, so a pooler in between has to keep them (PgBouncer since 1.21, by
 //! `max_prepared_statements`).
+//!
+//! With the feature `sqlx` a `PgPool` of sqlx does, too. It asks each connection whether it is there before it hands it
+//! out, which is a round trip more: `PgPoolOptions::test_before_acquire(false)` saves it, since work whose connection is
+//! lost is run again.
 
+mod deadpool;
+pub(crate) mod driver;
+#[cfg(feature = "sqlx")]
+mod sqlx;
+
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -18,6 +28,11 @@ use tokio_postgres::error::SqlState;
 pub use deadpool_postgres::{Client, Pool, Transaction};
 pub use tokio_postgres::IsolationLevel;
 
+pub use self::driver::Connections;
+pub(crate) use self::driver::{Columns, Opened, Session, Value};
+#[cfg(feature = "sqlx")]
+pub use self::sqlx::SqlxTransaction;
+
 /// Why something is not written, or not known to be.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -28,6 +43,9 @@ pub enum ConnectionError {
     Pool(PoolError),
     /// PostgreSQL refuses it, or the connection is lost.
     Postgres(tokio_postgres::Error),
+    /// The same as sqlx says it, or there is no connection in its pool.
+    #[cfg(feature = "sqlx")]
+    Sqlx(::sqlx::Error),
     /// It took longer than this.
     TimedOut(Duration),
 }
@@ -47,6 +65,8 @@ impl fmt::Display for ConnectionError {
                 write!(f, "PostgreSQL: {error}")?;
                 Some(error)
             }
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(error) => return write!(f, "PostgreSQL: {error}"),
         };
         // The text of the error says no more than "db error".
         match database.and_then(tokio_postgres::Error::as_db_error) {
@@ -62,6 +82,8 @@ impl Error for ConnectionError {
         match self {
             Self::Config(error) => error.source(),
             Self::Postgres(error) => error.source(),
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(error) => error.source(),
             Self::Pool(error) => error.source(),
             Self::TimedOut(_) => None,
         }
@@ -77,6 +99,25 @@ impl From<PoolError> for ConnectionError {
 impl From<tokio_postgres::Error> for ConnectionError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Postgres(error)
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<::sqlx::Error> for ConnectionError {
+    fn from(error: ::sqlx::Error) -> Self {
+        Self::Sqlx(error)
+    }
+}
+
+impl ConnectionError {
+    /// The code by which PostgreSQL has refused; `None` if it has not, or nobody knows.
+    pub(crate) fn refusal(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Postgres(error) => Some(error.code()?.code().into()),
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(error) => error.as_database_error()?.code(),
+            _ => None,
+        }
     }
 }
 
@@ -99,21 +140,22 @@ pub fn pool(config: &str, connections: usize) -> Result<Pool, ConnectionError> {
 }
 
 /// A connection of the pool, within this time.
-pub(crate) async fn connect(pool: &Pool, limit: Duration) -> Result<Client, ConnectionError> {
-    match timeout(limit, pool.get()).await {
-        Ok(client) => Ok(client?),
-        Err(_) => Err(ConnectionError::TimedOut(limit)),
-    }
+pub(crate) async fn connect<C: Connections>(
+    pool: &C,
+    limit: Duration,
+) -> Result<C::Connection, ConnectionError> {
+    let connected = timeout(limit, pool.get()).await;
+    connected.unwrap_or(Err(ConnectionError::TimedOut(limit)))
 }
 
 /// What came of work with this connection. One that has not answered in time may never do: the pool loses it.
-pub(crate) fn in_time<T, E: From<ConnectionError>>(
-    client: Client,
+pub(crate) fn in_time<C: Connections, T, E: From<ConnectionError>>(
+    connection: C::Connection,
     limit: Duration,
     worked: Result<Result<T, E>, Elapsed>,
 ) -> Result<T, E> {
     worked.unwrap_or_else(|_| {
-        drop(Client::take(client));
+        C::discard(connection);
         Err(ConnectionError::TimedOut(limit).into())
     })
 }
@@ -124,21 +166,34 @@ pub(crate) fn is_passing(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
-            let passing = [
-                SqlState::T_R_SERIALIZATION_FAILURE,
-                SqlState::T_R_DEADLOCK_DETECTED,
-                SqlState::ADMIN_SHUTDOWN,
-                SqlState::CRASH_SHUTDOWN,
-                SqlState::CANNOT_CONNECT_NOW,
-            ];
             return match error.code() {
-                Some(code) => passing.contains(code),
+                Some(code) => passes(code.code()),
                 None => {
                     error.is_closed() || error.source().is_some_and(<dyn Error>::is::<io::Error>)
                 }
             };
         }
+        #[cfg(feature = "sqlx")]
+        if let Some(error) = error.downcast_ref::<::sqlx::Error>() {
+            return match error {
+                ::sqlx::Error::Io(_) => true,
+                ::sqlx::Error::Database(error) => error.code().is_some_and(|code| passes(&code)),
+                _ => false,
+            };
+        }
         next = error.source();
     }
     false
+}
+
+/// Whether what PostgreSQL refuses by this code may pass.
+fn passes(code: &str) -> bool {
+    let passing = [
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::ADMIN_SHUTDOWN,
+        SqlState::CRASH_SHUTDOWN,
+        SqlState::CANNOT_CONNECT_NOW,
+    ];
+    passing.iter().any(|state| state.code() == code)
 }

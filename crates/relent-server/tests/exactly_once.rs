@@ -1,5 +1,5 @@
-//! Effects, answer and record in one transaction, on both databases and through the layer.
-#![cfg(all(unix, feature = "postgres", feature = "sqlite"))]
+//! Effects, answer and record in one transaction, on both databases, by each crate, and through the layer.
+#![cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 #[path = "support/servers.rs"]
@@ -24,6 +24,8 @@ use relent_server::postgres::{IsolationLevel, pool};
 use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use relent_server::sqlite::WriterError;
 use relent_server::store::{Claimed, Key, Postgres, Sqlite, Store};
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tower::{Layer, ServiceExt, service_fn};
@@ -151,6 +153,42 @@ impl Shop for Postgres {
     }
 }
 
+impl Shop for Postgres<PgPool> {
+    async fn serve(
+        once: &ExactlyOnce<Self>,
+        parts: &http::request::Parts,
+        order: String,
+    ) -> Result<Response<Full<Bytes>>, WorkError> {
+        if parts.method == http::Method::PUT {
+            let version = Preconditions::of(&parts.headers)?.version()?;
+            return once
+                .run(move |transaction| {
+                    let put_it = sqlx::query(PUT).bind(order.clone());
+                    let put_it = put_it.bind(version.cast_signed());
+                    Box::pin(async move {
+                        let done = put_it.execute(&mut **transaction).await?;
+                        put(version, done.rows_affected())
+                    })
+                })
+                .await;
+        }
+        once.run(move |transaction| {
+            let order = order.clone();
+            Box::pin(async move {
+                let charge = sqlx::query(CHARGE).bind(&order);
+                charge.execute(&mut **transaction).await?;
+                answer(&order)
+            })
+        })
+        .await
+    }
+
+    async fn charges(&self) -> usize {
+        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM charges");
+        count.fetch_one(self.pool()).await.unwrap() as usize
+    }
+}
+
 fn sqlite(directory: &Path) -> Sqlite {
     Sqlite::open_with(directory.join("shop.db"), |connection| {
         connection.execute_batch(TABLES)
@@ -163,7 +201,17 @@ async fn postgres(server: &servers::Postgres) -> Postgres {
     store.create_tables().await.unwrap();
     let client = store.pool().get().await.unwrap();
     client.batch_execute(TABLES).await.unwrap();
+    drop(client);
     store
+}
+
+/// A pool of sqlx for the server whose socket is in this directory.
+fn by_sqlx(directory: &Path) -> PgPool {
+    let options = PgConnectOptions::new().socket(directory);
+    let options = options.username("relent").database("postgres");
+    PgPoolOptions::new()
+        .max_connections(8)
+        .connect_lazy_with(options)
 }
 
 type Reply = (u16, String, bool);
@@ -284,15 +332,25 @@ async fn on_postgres_all_of_it_happens_once_or_nothing() {
         return;
     };
     let store = postgres(&server).await;
-    holds(store.clone()).await;
-    let client = store.pool().get().await.unwrap();
-    client
-        .batch_execute("DROP TABLE charges, carts; TRUNCATE relent_idempotency_1")
-        .await
-        .unwrap();
-    client.batch_execute(TABLES).await.unwrap();
-    drop(client);
-    holds(store.isolation(IsolationLevel::Serializable)).await;
+    let renew = async || {
+        let client = store.pool().get().await.unwrap();
+        let remove = "DROP TABLE charges, carts; TRUNCATE relent_idempotency_1;";
+        client
+            .batch_execute(&format!("{remove} {TABLES}"))
+            .await
+            .unwrap();
+    };
+    let sqlx = Postgres::new(by_sqlx(server.server.directory()));
+    for isolation in [
+        IsolationLevel::ReadCommitted,
+        IsolationLevel::RepeatableRead,
+        IsolationLevel::Serializable,
+    ] {
+        renew().await;
+        holds(store.clone().isolation(isolation)).await;
+        renew().await;
+        holds(sqlx.clone().isolation(isolation)).await;
+    }
 }
 
 /// Its effects would be there without the record, and come again.
@@ -455,6 +513,42 @@ async fn proxy(
     }
 }
 
+/// What runs behind a proxy, through a pool of either crate.
+async fn charge_behind(directory: &Path, sqlx: bool, number: u8) -> (String, u32) {
+    let runs = AtomicU32::new(0);
+    let count = || runs.fetch_add(1, Ordering::SeqCst) + 1;
+    let done = if sqlx {
+        let store = Postgres::new(by_sqlx(directory));
+        let work = store.exactly_once(keyed(number), |transaction| {
+            let run = count();
+            Box::pin(async move {
+                let charge = sqlx::query(CHARGE).bind("5 EUR");
+                charge.execute(&mut **transaction).await?;
+                Ok::<_, WorkError>(Response::new(format!("run {run}")))
+            })
+        });
+        work.await
+    } else {
+        let config = format!("host={} user=relent dbname=postgres", directory.display());
+        let store = Postgres::new(pool(&config, 4).unwrap());
+        let work = store.exactly_once(keyed(number), |transaction| {
+            let run = count();
+            Box::pin(async move {
+                transaction.execute(CHARGE, &[&"5 EUR"]).await?;
+                Ok::<_, WorkError>(Response::new(format!("run {run}")))
+            })
+        });
+        work.await
+    };
+    match done {
+        Ok(Done::Ran(response)) => {
+            let body = String::from_utf8(response.into_body().to_vec()).unwrap();
+            (body, runs.load(Ordering::SeqCst))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A commit whose acknowledgement is lost is neither taken for one that failed nor run twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answer() {
@@ -462,7 +556,13 @@ async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answe
         return;
     };
     let direct = postgres(&server).await;
-    for (number, cut) in [(1, Cut::Before), (2, Cut::After)] {
+    let cases = [
+        (1, Cut::Before, false),
+        (2, Cut::After, false),
+        (3, Cut::Before, true),
+        (4, Cut::After, true),
+    ];
+    for (number, cut, sqlx) in cases {
         let directory = tempfile::tempdir().unwrap();
         let cuts = Arc::new(AtomicU32::new(0));
         let name = ".s.PGSQL.5432";
@@ -474,31 +574,17 @@ async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answe
         while !listen.exists() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let config = format!(
-            "host={} user=relent dbname=postgres",
-            directory.path().display()
-        );
-        let store = Postgres::new(pool(&config, 4).unwrap());
-        let runs = AtomicU32::new(0);
-        let done = store.exactly_once(keyed(number), |transaction| {
-            let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
-            Box::pin(async move {
-                transaction.execute(CHARGE, &[&"5 EUR"]).await?;
-                Ok::<_, WorkError>(Response::new(format!("run {run}")))
-            })
-        });
-        let Ok(Done::Ran(response)) = done.await else {
-            panic!("{cut:?}");
-        };
+        let (body, runs) = charge_behind(directory.path(), sqlx, number).await;
         // What was committed is what is told.
         let expected = if cut == Cut::After { "run 1" } else { "run 2" };
-        assert_eq!(*response.body(), expected, "{cut:?}");
-        assert_eq!(direct.charges().await, usize::from(number), "{cut:?}");
+        let case = format!("{cut:?}, sqlx: {sqlx}, {runs} runs");
+        assert_eq!(body, expected, "{case}");
+        assert_eq!(direct.charges().await, usize::from(number), "{case}");
         let again = direct.exactly_once(keyed(number), |_| work("never"));
         let Ok(Done::Not(Claimed::Replay(answer))) = again.await else {
-            panic!("{cut:?}");
+            panic!("{case}");
         };
-        assert_eq!(answer.body.unwrap(), expected, "{cut:?}");
+        assert_eq!(answer.body.unwrap(), expected, "{case}");
         assert!(cuts.load(Ordering::SeqCst) > 0);
         proxy.abort();
     }
@@ -524,4 +610,42 @@ async fn work_that_does_not_look_at_its_errors_commits_nothing() {
     });
     assert!(matches!(done.await, Err(ExactlyOnceError::Store(_))));
     assert_eq!(store.charges().await, 0);
+}
+
+/// The same by sqlx; and a transaction that PostgreSQL ends since it met another one is run again.
+#[tokio::test(flavor = "multi_thread")]
+async fn by_sqlx_errors_undo_all_of_it_and_those_that_pass_run_it_again() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let direct = postgres(&server).await;
+    let store = Postgres::new(by_sqlx(server.server.directory()));
+    let done = store.exactly_once(keyed(1), |transaction| {
+        Box::pin(async move {
+            let charge = sqlx::query(CHARGE).bind("5 EUR");
+            charge.execute(&mut **transaction).await?;
+            let fails = sqlx::query("INSERT INTO nowhere VALUES (1)");
+            drop(fails.execute(&mut **transaction).await);
+            Ok::<_, WorkError>(Response::new("charged"))
+        })
+    });
+    assert!(matches!(done.await, Err(ExactlyOnceError::Store(_))));
+    assert_eq!(direct.charges().await, 0);
+
+    let runs = AtomicU32::new(0);
+    let done = store.exactly_once(keyed(2), |transaction| {
+        let run = runs.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            let charge = sqlx::query(CHARGE).bind("5 EUR");
+            charge.execute(&mut **transaction).await?;
+            if run == 0 {
+                let raise = sqlx::query("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$");
+                raise.execute(&mut **transaction).await?;
+            }
+            Ok::<_, WorkError>(Response::new("charged"))
+        })
+    });
+    assert!(ran(&done.await));
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    assert_eq!(direct.charges().await, 1);
 }

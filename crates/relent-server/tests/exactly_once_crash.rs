@@ -1,6 +1,6 @@
 //! Processes that are killed while they work on keys, each key by several at once: there is one effect for each
 //! key that was acknowledged, and none without an answer.
-#![cfg(all(unix, feature = "postgres", feature = "sqlite"))]
+#![cfg(all(unix, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -27,6 +27,8 @@ use relent_server::exactly_once::{Done, Keyed, WorkError};
 use relent_server::postgres::pool;
 use relent_server::sqlite::WriterError;
 use relent_server::store::{Claimed, Key, Postgres, Sqlite};
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 const DATABASE: &str = "RELENT_EXACTLY_ONCE";
 /// Raised for a long run, by `scripts/kills`: at least so many kills, and so many keys that were told.
@@ -40,6 +42,7 @@ const KEYS_AT_ONCE: usize = 6;
 enum Ledger {
     Sqlite(Sqlite),
     Postgres(Postgres),
+    Sqlx(Postgres<PgPool>),
 }
 
 fn keyed(number: u32) -> Keyed {
@@ -64,6 +67,15 @@ impl Ledger {
         if let Some(file) = database.strip_prefix("sqlite:") {
             let create = |connection: &rusqlite::Connection| connection.execute_batch(CREATE);
             return Self::Sqlite(Sqlite::open_with(file, create).unwrap());
+        }
+        if let Some(directory) = database.strip_prefix("sqlx:") {
+            let options = PgConnectOptions::new().socket(directory);
+            let options = options.username("relent").database("postgres");
+            let pool = PgPoolOptions::new().max_connections(8);
+            let store = Postgres::new(pool.connect_with(options).await.unwrap());
+            store.create_tables().await.unwrap();
+            sqlx::query(CREATE).execute(store.pool()).await.unwrap();
+            return Self::Sqlx(store);
         }
         let store = Postgres::new(pool(database, 8).unwrap());
         store.create_tables().await.unwrap();
@@ -92,6 +104,18 @@ impl Ledger {
                         Box::pin(async move {
                             die_at_random();
                             transaction.execute(CHARGE, &[&i64::from(number)]).await?;
+                            die_at_random();
+                            Ok::<_, WorkError>(Response::new(number.to_string()))
+                        })
+                    });
+                    done.await.map_err(|error| error.to_string())
+                }
+                Self::Sqlx(store) => {
+                    let done = store.exactly_once(keyed(number), move |transaction| {
+                        Box::pin(async move {
+                            die_at_random();
+                            let charge = sqlx::query(CHARGE).bind(i64::from(number));
+                            charge.execute(&mut **transaction).await?;
                             die_at_random();
                             Ok::<_, WorkError>(Response::new(number.to_string()))
                         })
@@ -129,6 +153,10 @@ impl Ledger {
                 let client = store.pool().get().await.unwrap();
                 let rows = client.query(CHARGES, &[]).await.unwrap();
                 rows.iter().map(|row| row.get(0)).collect()
+            }
+            Self::Sqlx(store) => {
+                let charges = sqlx::query_scalar(CHARGES);
+                charges.fetch_all(store.pool()).await.unwrap()
             }
         }
     }
@@ -253,4 +281,13 @@ fn on_postgres_there_is_one_effect_for_each_key_whoever_is_killed() {
         return;
     };
     kill_and_compare(&server.config());
+}
+
+#[test]
+fn by_sqlx_there_is_one_effect_for_each_key_whoever_is_killed() {
+    let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
+        return;
+    };
+    let directory = server.server.directory();
+    kill_and_compare(&format!("sqlx:{}", directory.display()));
 }

@@ -218,8 +218,26 @@ mod postgres {
             drop(client);
             conformance::check(|| store.clone(), 1000, seed).await;
         }
+        #[cfg(feature = "sqlx")]
+        by_sqlx(&server).await;
         old_records_are_removed(&store).await;
         many_processes_begin_at_once(&server).await;
+    }
+
+    #[cfg(feature = "sqlx")]
+    async fn by_sqlx(server: &servers::Postgres) {
+        use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+        let options = PgConnectOptions::new().socket(server.server.directory());
+        let options = options.username("relent").database("postgres");
+        let store = Postgres::new(PgPoolOptions::new().connect_lazy_with(options));
+        store.create_tables().await.unwrap();
+        for seed in 0..3 {
+            let clear = sqlx::query("TRUNCATE relent_idempotency_1");
+            clear.execute(store.pool()).await.unwrap();
+            conformance::check(|| store.clone(), 1000, seed).await;
+        }
+        assert!(store.remove_expired(10).await.unwrap() <= 10);
     }
 
     /// Claims remove what has expired, more than they make.

@@ -1,8 +1,12 @@
-//! On PostgreSQL the work gets the transaction.
+//! On PostgreSQL the work gets the transaction: what is the same for each crate that makes them.
+
+mod deadpool;
+#[cfg(feature = "sqlx")]
+mod sqlx;
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,13 +14,16 @@ use futures_util::future::BoxFuture;
 use http::Response;
 use http_body_util::Full;
 use relent::{Backoff, Policy, retry};
+use relent_core::claim::Lease;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError, end};
-use crate::postgres::{Client, ConnectionError, Transaction, connect, is_passing};
+use crate::idempotency::Common;
+use crate::idempotency::execution::Over;
+use crate::postgres::{ConnectionError, Connections, Opened, connect, is_passing};
 use crate::store::postgres::{Found, PostgresError};
-use crate::store::{Claimed, Postgres, WriteError};
+use crate::store::{Change, Claimed, Key, Postgres, WriteError};
 
 type Failed = ExactlyOnceError<PostgresError>;
 
@@ -30,7 +37,7 @@ static AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_milli
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One that is run until it is known what came of it.
-struct Run {
+struct Run<'a> {
     keyed: Keyed,
     /// The same each time: a record with it is our own.
     owner: u128,
@@ -38,9 +45,11 @@ struct Run {
     again: AtomicBool,
     /// The answer of the last time, while it is not known whether that is committed.
     answer: Mutex<Option<Response<Bytes>>>,
+    /// Whom to tell that it runs.
+    turn: Option<&'a Turn>,
 }
 
-impl Run {
+impl Run<'_> {
     fn keep(&self, response: Option<Response<Bytes>>) -> Option<Response<Bytes>> {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *answer, response)
@@ -53,45 +62,36 @@ enum Ended {
     Failed(Failed),
 }
 
-impl Postgres {
-    /// Runs the work if the key is free, in the transaction that its record and its answer are written in. While it
-    /// runs, others with this key hear so at once ([`Claimed::InFlight`]) and hold no connection: it has an advisory
-    /// lock of its transaction, whose number is made of the key.
-    ///
-    /// The work may run again: see the [module](super).
-    ///
-    /// # Errors
-    /// That of the work, or of the store.
-    pub async fn exactly_once<W, B, E>(&self, keyed: Keyed, work: W) -> Result<Done, Failed>
-    where
-        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
-        B: Into<Bytes>,
-        E: Into<WorkError>,
-    {
-        self.exactly_once_after(keyed, &|| {}, &work).await
-    }
+/// How a transaction goes on when the key is claimed in it.
+enum Begun {
+    Run(Lease),
+    /// It ends, and what it has written is committed.
+    Noted(Done),
+    /// It ends.
+    Over(Done),
+}
 
-    /// `begin` is called when the key is claimed, before the work.
-    async fn exactly_once_after<W, B, E>(
+impl<C: Connections> Postgres<C> {
+    /// Makes attempts until it is known what came of one.
+    async fn run_until_known<'a, F>(
         &self,
         keyed: Keyed,
-        begin: &(dyn Fn() + Sync),
-        work: &W,
+        turn: Option<&'a Turn>,
+        attempt: impl Fn(Arc<Run<'a>>) -> F,
     ) -> Result<Done, Failed>
     where
-        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
-        B: Into<Bytes>,
-        E: Into<WorkError>,
+        F: Future<Output = Result<Done, Failed>>,
     {
         self.count_claim();
-        let run = Run {
+        let run = Arc::new(Run {
             keyed,
             owner: Uuid::new_v4().as_u128(),
             again: AtomicBool::new(false),
             answer: Mutex::new(None),
-        };
+            turn,
+        });
         let attempt = || async {
-            match self.attempt(&run, begin, work).await {
+            match attempt(Arc::clone(&run)).await {
                 Err(failed) if passes(&failed) => {
                     run.again.store(true, Ordering::Relaxed);
                     Err(Ended::Failed(failed))
@@ -114,106 +114,117 @@ impl Postgres {
         }
     }
 
-    async fn attempt<W, B, E>(
-        &self,
-        run: &Run,
-        begin: &(dyn Fn() + Sync),
-        work: &W,
-    ) -> Result<Done, Failed>
-    where
-        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
-        B: Into<Bytes>,
-        E: Into<WorkError>,
-    {
+    async fn connection(&self) -> Result<C::Connection, Failed> {
         let connected = connect(&self.pool, self.patience).await;
-        let mut client = connected.map_err(|error| ExactlyOnceError::Store(error.into()))?;
-        let done = self.transact(&mut client, run, begin, work).await;
+        connected.map_err(|error| ExactlyOnceError::Store(error.into()))
+    }
+
+    /// What came of a transaction on this connection.
+    fn settle(connection: C::Connection, done: Result<Done, Failed>) -> Result<Done, Failed> {
         if let Err(ExactlyOnceError::Store(PostgresError::Connection(ConnectionError::TimedOut(
             _,
         )))) = done
         {
             // It may never answer.
-            drop(Client::take(client));
+            C::discard(connection);
         }
         done
     }
 
-    /// One transaction. If it is left early, it is rolled back.
-    async fn transact<W, B, E>(
+    /// One transaction that has begun. If it is left early, it is rolled back.
+    async fn transact<T, W, B, E>(
         &self,
-        client: &mut Client,
-        run: &Run,
-        begin: &(dyn Fn() + Sync),
-        work: &W,
+        mut transaction: T,
+        run: &Run<'_>,
+        work: W,
     ) -> Result<Done, Failed>
     where
-        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        T: Opened,
+        W: for<'t> FnOnce(&'t mut T) -> BoxFuture<'t, Result<Response<B>, E>>,
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        let Keyed {
-            key,
-            fingerprint,
-            claim: config,
-            max_answer,
-        } = run.keyed;
-        let (key, config) = (&key, &config);
-        let statements = self.sql.prepare(client, true);
-        let statements = self.limit(statements).await?;
-        let start = client.build_transaction().isolation_level(self.isolation);
-        let transaction = self.limit(start.start()).await?;
-        let claim = statements.claim(transaction.client(), key, run.owner, fingerprint, config);
-        let Found { claimed, owner } = self.limit(claim).await?;
-        let lease = match claimed {
-            Claimed::Run { lease, .. } => lease,
-            Claimed::Replay(answer) if owner == Some(run.owner) => {
-                return Ok(match run.keep(None) {
-                    Some(response) => Done::Ran(response),
-                    None => Done::Not(Claimed::Replay(answer)),
-                });
+        let lease = match self.begin(&mut transaction, run).await? {
+            Begun::Run(lease) => lease,
+            Begun::Noted(done) => {
+                self.limit(transaction.commit()).await?;
+                return Ok(done);
             }
-            Claimed::Unknown => {
-                // It may have been written down as such just now, for whoever looks for those.
-                let commit = async { transaction.commit().await.map_err(PostgresError::from) };
-                self.limit(commit).await?;
-                return Ok(Done::Not(Claimed::Unknown));
-            }
-            other => return Ok(Done::Not(other)),
+            Begun::Over(done) => return Ok(done),
         };
-        begin();
-        let response = match work(&transaction).await {
+        if let Some(turn) = run.turn {
+            turn.begin();
+        }
+        let response = match work(&mut transaction).await {
             Ok(response) => response.map(Into::into),
             Err(error) => return Err(ExactlyOnceError::Work(error.into())),
         };
-        let (response, end) = end(response, max_answer);
+        let (response, end) = end(response, run.keyed.max_answer);
         let Some(end) = end else {
             // Whoever comes next need not meet it.
             self.limit(transaction.rollback()).await?;
             return Ok(Done::Ran(response));
         };
-        // If the work has gone on after a statement that failed, this one fails, too.
+        self.record(&mut transaction, run, &lease, &end).await?;
+        run.keep(Some(response));
+        match self.limit(transaction.commit()).await {
+            Ok(()) => Ok(run
+                .keep(None)
+                .map_or(Done::Not(Claimed::Unknown), Done::Ran)),
+            // A constraint that is looked at last.
+            Err(ExactlyOnceError::Store(PostgresError::Connection(error)))
+                if error.refusal().is_some() =>
+            {
+                Err(ExactlyOnceError::Work(PostgresError::from(error).into()))
+            }
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Claims the key in the transaction.
+    async fn begin(&self, transaction: &mut impl Opened, run: &Run<'_>) -> Result<Begun, Failed> {
+        let Keyed {
+            key,
+            fingerprint,
+            claim: config,
+            ..
+        } = &run.keyed;
+        let claim = self
+            .sql
+            .claim(transaction, true, key, run.owner, *fingerprint, config);
+        let Found { claimed, owner } = self.limit(claim).await?;
+        Ok(match claimed {
+            Claimed::Run { lease, .. } => Begun::Run(lease),
+            Claimed::Replay(answer) if owner == Some(run.owner) => {
+                Begun::Over(match run.keep(None) {
+                    Some(response) => Done::Ran(response),
+                    None => Done::Not(Claimed::Replay(answer)),
+                })
+            }
+            // It may have been written down as such just now, for whoever looks for those.
+            Claimed::Unknown => Begun::Noted(Done::Not(Claimed::Unknown)),
+            other => Begun::Over(Done::Not(other)),
+        })
+    }
+
+    /// Writes how the work ended. If that has gone on after a statement that failed, this one fails, too.
+    async fn record(
+        &self,
+        transaction: &mut impl Opened,
+        run: &Run<'_>,
+        lease: &Lease,
+        end: &Change,
+    ) -> Result<(), Failed> {
+        let Keyed { key, claim, .. } = &run.keyed;
         let write = async {
-            let client = transaction.client();
-            match statements.write(client, key, &lease, &end, config).await {
+            match self.sql.write(transaction, key, lease, end, claim).await {
                 Ok(_) => Ok(()),
                 Err(WriteError::Store(error)) => Err(error),
                 // The work has changed the record.
                 Err(WriteError::Lost | WriteError::Gone) => Err(PostgresError::Contended),
             }
         };
-        self.limit(write).await?;
-        run.keep(Some(response));
-        let commit = async { transaction.commit().await.map_err(PostgresError::from) };
-        match self.limit(commit).await {
-            Ok(()) => Ok(run
-                .keep(None)
-                .map_or(Done::Not(Claimed::Unknown), Done::Ran)),
-            // A constraint that is looked at last.
-            Err(ExactlyOnceError::Store(PostgresError::Connection(ConnectionError::Postgres(
-                error,
-            )))) if error.as_db_error().is_some() => Err(ExactlyOnceError::Work(error.into())),
-            Err(failed) => Err(failed),
-        }
+        self.limit(write).await
     }
 
     async fn limit<T, E: Into<PostgresError>>(
@@ -236,36 +247,47 @@ fn passes(failed: &Failed) -> bool {
     }
 }
 
-impl ExactlyOnce<Postgres> {
-    /// Runs the work if the key is free, as [`Postgres::exactly_once`], and waits for another one that has the
-    /// key; the answer for the client, whether it ran, was replayed or is refused.
-    ///
-    /// # Errors
-    /// That of the work, which is rolled back.
-    pub async fn run<W, B, E>(&self, work: W) -> Result<Response<Full<Bytes>>, WorkError>
+/// Tells duplicates in this process when a run is over.
+struct Turn {
+    common: Arc<Common>,
+    key: Key,
+    running: Mutex<Option<Over>>,
+}
+
+impl Turn {
+    fn set(&self, running: Option<Over>) {
+        let mut before = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(std::mem::replace(&mut *before, running));
+    }
+
+    fn begin(&self) {
+        self.set(Some(self.common.running.begin(self.key)));
+    }
+}
+
+impl<C: Connections> ExactlyOnce<Postgres<C>> {
+    fn turn(&self) -> Turn {
+        Turn {
+            common: Arc::clone(&self.common),
+            key: self.keyed.key,
+            running: Mutex::new(None),
+        }
+    }
+
+    /// Runs it, and waits for another one that has the key.
+    async fn run_in_turn<F>(
+        &self,
+        turn: &Turn,
+        run: impl Fn() -> F,
+    ) -> Result<Response<Full<Bytes>>, WorkError>
     where
-        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
-        B: Into<Bytes>,
-        E: Into<WorkError>,
+        F: Future<Output = Result<Done, Failed>>,
     {
         self.set_used();
-        let key = self.keyed.key;
-        let running = Mutex::new(None);
-        // From then on duplicates in this process are told when it is over.
-        let begin = || {
-            let begun = self.common.running.begin(key);
-            *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
-        };
         let mut waits = None;
         loop {
-            let done = self.store.exactly_once_after(self.keyed, &begin, &work);
-            let done = done.await;
-            drop(
-                running
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take(),
-            );
+            let done = run().await;
+            turn.set(None);
             let now = Instant::now();
             if !matches!(done, Ok(Done::Not(Claimed::InFlight(_)))) || now >= self.until {
                 return self.respond(done);
@@ -277,7 +299,7 @@ impl ExactlyOnce<Postgres> {
                 return self.respond(done);
             }
             tokio::select! {
-                () = self.common.running.over(&key) => {}
+                () = self.common.running.over(&turn.key) => {}
                 () = sleep(LOOK.min(self.until - now)) => {}
             }
         }

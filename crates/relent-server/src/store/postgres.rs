@@ -16,7 +16,9 @@ use tokio::time::timeout;
 pub(crate) use self::statements::Found;
 use self::statements::{CLOCK, Sql};
 use super::{Change, Claimed, Key, Store, WriteError};
-use crate::postgres::{ConnectionError, IsolationLevel, Pool, connect, in_time};
+use crate::postgres::{
+    ConnectionError, Connections, IsolationLevel, Pool, Session, connect, in_time,
+};
 
 /// Records in a PostgreSQL database: durable, for services of many processes.
 ///
@@ -38,9 +40,12 @@ use crate::postgres::{ConnectionError, IsolationLevel, Pool, connect, in_time};
 ///
 /// What the database has told survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
 /// the replica that takes over is a synchronous one.
+///
+/// With the feature `sqlx` the pool may be a `PgPool` of sqlx: then work that runs
+/// [exactly once](crate::exactly_once) gets a transaction of sqlx.
 #[derive(Clone)]
-pub struct Postgres {
-    pub(crate) pool: Pool,
+pub struct Postgres<C = Pool> {
+    pub(crate) pool: C,
     pub(crate) isolation: IsolationLevel,
     pub(crate) patience: Duration,
     pub(crate) sql: Arc<Sql>,
@@ -76,6 +81,8 @@ impl Error for PostgresError {
         match self {
             // Not the source of the source: who looks for the error of the database finds it.
             Self::Connection(ConnectionError::Postgres(error)) => Some(error),
+            #[cfg(feature = "sqlx")]
+            Self::Connection(ConnectionError::Sqlx(error)) => Some(error),
             Self::Connection(error) => error.source(),
             Self::Record(error) => error.source(),
             Self::Contended => None,
@@ -91,6 +98,13 @@ impl From<ConnectionError> for PostgresError {
 
 impl From<tokio_postgres::Error> for PostgresError {
     fn from(error: tokio_postgres::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for PostgresError {
+    fn from(error: sqlx::Error) -> Self {
         Self::Connection(error.into())
     }
 }
@@ -135,10 +149,12 @@ impl Postgres {
         );
         CREATE INDEX IF NOT EXISTS relent_idempotency_1_expires ON relent_idempotency_1 (expires);
     ";
+}
 
+impl<C: Connections> Postgres<C> {
     /// The records in the database of this pool. The tables have to be there.
     #[must_use]
-    pub fn new(pool: Pool) -> Self {
+    pub fn new(pool: C) -> Self {
         Self {
             pool,
             isolation: IsolationLevel::ReadCommitted,
@@ -165,7 +181,7 @@ impl Postgres {
 
     /// The pool.
     #[must_use]
-    pub const fn pool(&self) -> &Pool {
+    pub const fn pool(&self) -> &C {
         &self.pool
     }
 
@@ -174,11 +190,11 @@ impl Postgres {
     /// # Errors
     /// The database refuses, or is not reached.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
-        let script = [CREATE.0, Self::TABLES, CREATE.1].concat();
-        let client = connect(&self.pool, self.patience).await?;
-        let create = async { Ok(client.batch_execute(&script).await?) };
+        let script = [CREATE.0, Postgres::TABLES, CREATE.1].concat();
+        let mut connection = connect(&self.pool, self.patience).await?;
+        let create = async { Ok(connection.script(&script).await?) };
         let created = timeout(self.patience, create).await;
-        in_time(client, self.patience, created)
+        in_time::<C, _, _>(connection, self.patience, created)
     }
 
     /// Has expired records removed now and then.
@@ -191,7 +207,7 @@ impl Postgres {
     }
 }
 
-impl Store for Postgres {
+impl<C: Connections> Store for Postgres<C> {
     type Error = PostgresError;
 
     async fn claim(
@@ -202,14 +218,14 @@ impl Store for Postgres {
         config: &ClaimConfig,
     ) -> Result<Claimed, PostgresError> {
         self.count_claim();
-        let client = connect(&self.pool, self.patience).await?;
+        let mut connection = connect(&self.pool, self.patience).await?;
+        let sql = &self.sql;
         let claim = async {
-            let statements = self.sql.prepare(&client, false).await?;
-            let claim = statements.claim(&client, key, owner, fingerprint, config);
+            let claim = sql.claim(&mut *connection, false, key, owner, fingerprint, config);
             Ok::<_, PostgresError>(claim.await?.claimed)
         };
         let claimed = timeout(self.patience, claim).await;
-        in_time(client, self.patience, claimed)
+        in_time::<C, _, _>(connection, self.patience, claimed)
     }
 
     async fn write(
@@ -219,33 +235,23 @@ impl Store for Postgres {
         change: Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<PostgresError>> {
-        let client = connect(&self.pool, self.patience).await?;
-        let write = async {
-            let statements = self
-                .sql
-                .prepare(&client, false)
-                .await
-                .map_err(PostgresError::from)?;
-            statements.write(&client, key, lease, &change, config).await
-        };
+        let mut connection = connect(&self.pool, self.patience).await?;
+        let write = self
+            .sql
+            .write(&mut *connection, key, lease, &change, config);
         let written = timeout(self.patience, write).await;
-        in_time(client, self.patience, written)
+        in_time::<C, _, _>(connection, self.patience, written)
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, PostgresError> {
-        let client = connect(&self.pool, self.patience).await?;
-        let remove = async {
-            let remove = client.prepare_cached(&self.sql.remove).await?;
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let removed = client.execute(&remove, &[&most]).await?;
-            Ok(usize::try_from(removed).unwrap_or(usize::MAX))
-        };
+        let mut connection = connect(&self.pool, self.patience).await?;
+        let remove = self.sql.remove_expired(&mut *connection, most);
         let removed = timeout(self.patience, remove).await;
-        in_time(client, self.patience, removed)
+        in_time::<C, _, _>(connection, self.patience, removed)
     }
 }
 
-impl fmt::Debug for Postgres {
+impl<C> fmt::Debug for Postgres<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres")
             .field("patience", &self.patience)

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Row, Statement};
 
 use super::PostgresError;
-use crate::postgres::Client;
+use crate::postgres::{Columns, Session, Value};
 use crate::store::micros::{FOREVER, instant, of, span};
 use crate::store::{Change, Claimed, Key, WriteError, claimed};
 
@@ -26,7 +24,7 @@ pub(crate) struct Sql {
     claim: String,
     claim_locked: String,
     write: String,
-    pub(super) remove: String,
+    remove: String,
 }
 
 impl Sql {
@@ -71,31 +69,14 @@ impl Sql {
                  RETURNING until"
             ),
             remove: format!(
-                "DELETE FROM relent_idempotency_1 WHERE key IN (
-                     SELECT key FROM relent_idempotency_1 WHERE expires <= {clock}
-                     ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED)"
+                "WITH removed AS (
+                     DELETE FROM relent_idempotency_1 WHERE key IN (
+                         SELECT key FROM relent_idempotency_1 WHERE expires <= {clock}
+                         ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED)
+                     RETURNING 1)
+                 SELECT count(*) FROM removed"
             ),
         }
-    }
-
-    /// Prepares what a claim is made by; `locked` if others of its kind are to be kept off until the end of
-    /// the transaction.
-    pub(crate) async fn prepare(
-        &self,
-        client: &Client,
-        locked: bool,
-    ) -> Result<Statements, tokio_postgres::Error> {
-        let claim = if locked {
-            &self.claim_locked
-        } else {
-            &self.claim
-        };
-        Ok(Statements {
-            claim: client.prepare_cached(claim).await?,
-            locked,
-            replace: client.prepare_cached(REPLACE).await?,
-            write: client.prepare_cached(&self.write).await?,
-        })
     }
 }
 
@@ -105,19 +86,20 @@ const REPLACE: &str = "
         fingerprint = $8::bytea, owner = $9::bytea, fence = $10::bigint, stage = $11::smallint,
         until = $12::bigint, step = $13::bigint, repeated = $14::boolean, expires = $15::bigint, answer = NULL
     WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND stage = $4::smallint
-        AND until = $5::bigint AND step = $6::bigint AND expires = $7::bigint";
+        AND until = $5::bigint AND step = $6::bigint AND expires = $7::bigint
+    RETURNING true";
 
 /// A record as it was read, and its answer in bytes.
 type Stored = (Record, Option<Vec<u8>>);
 
 /// `None` if there is none.
-fn record(row: &Row) -> Result<Option<Stored>, PostgresError> {
-    let Some(fingerprint) = row.try_get::<_, Option<&[u8]>>(0)? else {
+fn record(row: &impl Columns) -> Result<Option<Stored>, PostgresError> {
+    let Some(fingerprint) = row.bytes(0)? else {
         return Ok(None);
     };
-    let until = instant(row.try_get(4)?);
-    let stage = match row.try_get(3)? {
-        0_i16 => Some(Stage::Running { until }),
+    let until = instant(row.long(4)?);
+    let stage = match row.short(3)? {
+        0 => Some(Stage::Running { until }),
         1 => Some(Stage::Completed),
         2 => Some(Stage::Released),
         3 => Some(Stage::Unknown),
@@ -126,16 +108,16 @@ fn record(row: &Row) -> Result<Option<Stored>, PostgresError> {
     let record = || {
         Some(Record {
             fingerprint: Fingerprint(fingerprint.try_into().ok()?),
-            owner: u128::from_be_bytes(row.try_get::<_, &[u8]>(1).ok()?.try_into().ok()?),
-            fence: row.try_get::<_, i64>(2).ok()?.cast_unsigned(),
+            owner: u128::from_be_bytes(row.bytes(1).ok()??.try_into().ok()?),
+            fence: row.long(2).ok()?.cast_unsigned(),
             stage: stage?,
-            step: u32::try_from(row.try_get::<_, i64>(5).ok()?).ok()?,
-            repeated: row.try_get(6).ok()?,
-            expires: instant(row.try_get(7).ok()?),
+            step: u32::try_from(row.long(5).ok()?).ok()?,
+            repeated: row.flag(6).ok()?,
+            expires: instant(row.long(7).ok()?),
         })
     };
     match record() {
-        Some(record) => Ok(Some((record, row.try_get(8)?))),
+        Some(record) => Ok(Some((record, row.bytes(8)?.map(<[u8]>::to_vec)))),
         None => Err(PostgresError::Record(
             "it is not as this version writes it".into(),
         )),
@@ -158,37 +140,41 @@ pub(crate) struct Found {
     pub(crate) owner: Option<u128>,
 }
 
-pub(crate) struct Statements {
-    claim: Statement,
-    locked: bool,
-    replace: Statement,
-    write: Statement,
-}
-
-impl Statements {
-    pub(crate) async fn claim(
+impl Sql {
+    /// `locked` if others of its kind are to be kept off until the end of the transaction.
+    pub(crate) async fn claim<S: Session>(
         &self,
-        client: &tokio_postgres::Client,
+        session: &mut S,
+        locked: bool,
         key: &Key,
         owner: u128,
         fingerprint: Fingerprint,
         config: &ClaimConfig,
     ) -> Result<Found, PostgresError> {
-        let (key_bytes, owner_bytes) = (&key.0[..], &owner.to_be_bytes()[..]);
-        let (lease, keep) = (span(config.lease), span(config.keep));
-        let print = &fingerprint.0[..];
+        let owner_bytes = owner.to_be_bytes();
         // Keys are digests, but for those that somebody else has made.
         let (chunks, _) = key.0.as_chunks();
         let lock = chunks.iter().fold(0_i64, |lock, chunk| {
             (lock.rotate_left(5) ^ i64::from_be_bytes(*chunk)).wrapping_mul(MIX)
         });
-        let all: [&(dyn ToSql + Sync); 6] =
-            [&key_bytes, &print, &owner_bytes, &lease, &keep, &lock];
-        let parameters = if self.locked { &all } else { &all[..5] };
+        let all = [
+            Value::Bytes(Some(&key.0)),
+            Value::Bytes(Some(&fingerprint.0)),
+            Value::Bytes(Some(&owner_bytes)),
+            Value::Long(span(config.lease)),
+            Value::Long(span(config.keep)),
+            Value::Long(lock),
+        ];
+        let (statement, parameters) = match locked {
+            true => (&self.claim_locked, &all[..]),
+            false => (&self.claim, &all[..5]),
+        };
         for _ in 0..LOOKS {
-            let row = client.query_one(&self.claim, parameters).await?;
-            let now = instant(row.try_get(9)?);
-            let (held, new): (bool, bool) = (row.try_get(10)?, row.try_get(11)?);
+            let Some(row) = session.query(statement, parameters).await? else {
+                continue;
+            };
+            let now = instant(row.long(9)?);
+            let (held, new) = (row.flag(10)?, row.flag(11)?);
             let stored = record(&row)?;
             if stored.is_none() && held && !new {
                 continue;
@@ -206,7 +192,7 @@ impl Statements {
                     });
                 }
                 if let Some(before) = before
-                    && !self.replace(client, key, before, &after).await?
+                    && !replace(session, key, before, &after).await?
                 {
                     continue;
                 }
@@ -218,87 +204,35 @@ impl Statements {
         Err(PostgresError::Contended)
     }
 
-    /// Whether the record was still as it was read.
-    async fn replace(
+    pub(crate) async fn write<S: Session>(
         &self,
-        client: &tokio_postgres::Client,
-        key: &Key,
-        before: &Record,
-        after: &Record,
-    ) -> Result<bool, PostgresError> {
-        let until = |record: &Record| match record.stage {
-            Stage::Running { until } => of(until),
-            _ => 0,
-        };
-        let parts = |record: &Record| {
-            (
-                record.owner.to_be_bytes().to_vec(),
-                record.fence.cast_signed(),
-                stage(record.stage),
-                until(record),
-                i64::from(record.step),
-                of(record.expires),
-            )
-        };
-        let (old, new) = (parts(before), parts(after));
-        let changed = client
-            .execute(
-                &self.replace,
-                &[
-                    &&key.0[..],
-                    &old.0,
-                    &old.1,
-                    &old.2,
-                    &old.3,
-                    &old.4,
-                    &old.5,
-                    &&after.fingerprint.0[..],
-                    &new.0,
-                    &new.1,
-                    &new.2,
-                    &new.3,
-                    &new.4,
-                    &after.repeated,
-                    &new.5,
-                ],
-            )
-            .await?;
-        Ok(changed == 1)
-    }
-
-    pub(crate) async fn write(
-        &self,
-        client: &tokio_postgres::Client,
+        session: &mut S,
         key: &Key,
         lease: &Lease,
         change: &Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<PostgresError>> {
         let (what, step, answer) = match change {
-            Change::Renew => (0_i16, 0, None),
+            Change::Renew => (0, 0, None),
             Change::Complete(answer) => (1, 0, Some(answer.to_bytes())),
             Change::Release => (2, 0, None),
             Change::GiveUp => (3, 0, None),
             Change::Checkpoint(step) => (4, i64::from(*step), None),
         };
-        let written = client
-            .query_opt(
-                &self.write,
-                &[
-                    &&key.0[..],
-                    &&lease.owner.to_be_bytes()[..],
-                    &lease.fence.cast_signed(),
-                    &what,
-                    &span(config.lease),
-                    &span(config.keep),
-                    &step,
-                    &answer,
-                ],
-            )
-            .await
-            .map_err(PostgresError::from)?;
+        let owner = lease.owner.to_be_bytes();
+        let parameters = [
+            Value::Bytes(Some(&key.0)),
+            Value::Bytes(Some(&owner)),
+            Value::Long(lease.fence.cast_signed()),
+            Value::Short(what),
+            Value::Long(span(config.lease)),
+            Value::Long(span(config.keep)),
+            Value::Long(step),
+            Value::Bytes(answer.as_deref()),
+        ];
+        let written = session.query(&self.write, &parameters).await?;
         let row = written.ok_or(WriteError::Lost)?;
-        let until = row.try_get(0).map_err(PostgresError::from)?;
+        let until = row.long(0)?;
         Ok(match change {
             Change::Renew => Lease {
                 until: instant(until),
@@ -307,4 +241,48 @@ impl Statements {
             _ => *lease,
         })
     }
+
+    /// At most so many records; how many it has removed.
+    pub(super) async fn remove_expired<S: Session>(
+        &self,
+        session: &mut S,
+        most: usize,
+    ) -> Result<usize, PostgresError> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let removed = session.query(&self.remove, &[Value::Long(most)]).await?;
+        let removed = removed.map_or(Ok(0), |row| row.long(0))?;
+        Ok(usize::try_from(removed).unwrap_or(usize::MAX))
+    }
+}
+
+/// Whether the record was still as it was read.
+async fn replace<S: Session>(
+    session: &mut S,
+    key: &Key,
+    before: &Record,
+    after: &Record,
+) -> Result<bool, PostgresError> {
+    let until = |record: &Record| match record.stage {
+        Stage::Running { until } => of(until),
+        _ => 0,
+    };
+    let (old_owner, new_owner) = (before.owner.to_be_bytes(), after.owner.to_be_bytes());
+    let parameters = [
+        Value::Bytes(Some(&key.0)),
+        Value::Bytes(Some(&old_owner)),
+        Value::Long(before.fence.cast_signed()),
+        Value::Short(stage(before.stage)),
+        Value::Long(until(before)),
+        Value::Long(i64::from(before.step)),
+        Value::Long(of(before.expires)),
+        Value::Bytes(Some(&after.fingerprint.0)),
+        Value::Bytes(Some(&new_owner)),
+        Value::Long(after.fence.cast_signed()),
+        Value::Short(stage(after.stage)),
+        Value::Long(until(after)),
+        Value::Long(i64::from(after.step)),
+        Value::Flag(after.repeated),
+        Value::Long(of(after.expires)),
+    ];
+    Ok(session.query(REPLACE, &parameters).await?.is_some())
 }

@@ -1,0 +1,80 @@
+//! The transactions are those of tokio-postgres.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::Response;
+use http_body_util::Full;
+
+use super::{Failed, Run, Turn};
+use crate::exactly_once::{Done, ExactlyOnce, Keyed, WorkError};
+use crate::postgres::Transaction;
+use crate::store::Postgres;
+
+impl Postgres {
+    /// Runs the work if the key is free, in the transaction that its record and its answer are written in. While it
+    /// runs, others with this key hear so at once ([`Claimed::InFlight`](crate::store::Claimed::InFlight)) and hold no
+    /// connection: it has an advisory lock of its transaction, whose number is made of the key.
+    ///
+    /// The work may run again: see the [module](crate::exactly_once).
+    ///
+    /// # Errors
+    /// That of the work, or of the store.
+    pub async fn exactly_once<W, B, E>(&self, keyed: Keyed, work: W) -> Result<Done, Failed>
+    where
+        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        self.once(keyed, None, &work).await
+    }
+
+    async fn once<W, B, E>(
+        &self,
+        keyed: Keyed,
+        turn: Option<&Turn>,
+        work: &W,
+    ) -> Result<Done, Failed>
+    where
+        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        self.run_until_known(keyed, turn, async |run| self.attempt(&run, work).await)
+            .await
+    }
+
+    async fn attempt<W, B, E>(&self, run: &Run<'_>, work: &W) -> Result<Done, Failed>
+    where
+        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        let mut client = self.connection().await?;
+        let transact = async {
+            let begin = client.build_transaction().isolation_level(self.isolation);
+            let transaction = self.limit(begin.start()).await?;
+            self.transact(transaction, run, |transaction| work(transaction))
+                .await
+        };
+        let done = transact.await;
+        Self::settle(client, done)
+    }
+}
+
+impl ExactlyOnce<Postgres> {
+    /// Runs the work if the key is free, as [`Postgres::exactly_once`], and waits for another one that has the
+    /// key; the answer for the client, whether it ran, was replayed or is refused.
+    ///
+    /// # Errors
+    /// That of the work, which is rolled back.
+    pub async fn run<W, B, E>(&self, work: W) -> Result<Response<Full<Bytes>>, WorkError>
+    where
+        W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        let turn = self.turn();
+        let run = || self.store.once(self.keyed, Some(&turn), &work);
+        self.run_in_turn(&turn, run).await
+    }
+}

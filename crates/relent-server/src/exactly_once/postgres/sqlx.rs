@@ -1,0 +1,87 @@
+//! The transactions are those of sqlx.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::Response;
+use http_body_util::Full;
+use sqlx::{Connection, PgPool};
+
+use super::{Failed, Run, Turn};
+use crate::exactly_once::{Done, ExactlyOnce, Keyed, WorkError};
+use crate::postgres::{IsolationLevel, SqlxTransaction};
+use crate::store::Postgres;
+
+impl Postgres<PgPool> {
+    /// The same as [`Postgres::exactly_once`] with a transaction of sqlx.
+    ///
+    /// # Errors
+    /// That of the work, or of the store.
+    pub async fn exactly_once<W, B, E>(&self, keyed: Keyed, work: W) -> Result<Done, Failed>
+    where
+        W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        self.once(keyed, None, &work).await
+    }
+
+    async fn once<W, B, E>(
+        &self,
+        keyed: Keyed,
+        turn: Option<&Turn>,
+        work: &W,
+    ) -> Result<Done, Failed>
+    where
+        W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        self.run_until_known(keyed, turn, async |run| self.attempt(&run, work).await)
+            .await
+    }
+
+    async fn attempt<W, B, E>(&self, run: &Run<'_>, work: &W) -> Result<Done, Failed>
+    where
+        W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        let mut connection = self.connection().await?;
+        let transact = async {
+            let begin = connection.begin_with(begin(self.isolation));
+            let transaction = self.limit(begin).await?;
+            self.transact(transaction, run, |transaction| work(transaction))
+                .await
+        };
+        let done = transact.await;
+        Self::settle(connection, done)
+    }
+}
+
+/// The statement that begins a transaction.
+const fn begin(isolation: IsolationLevel) -> &'static str {
+    match isolation {
+        IsolationLevel::ReadUncommitted => "BEGIN ISOLATION LEVEL READ UNCOMMITTED",
+        IsolationLevel::RepeatableRead => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        IsolationLevel::Serializable => "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        _ => "BEGIN ISOLATION LEVEL READ COMMITTED",
+    }
+}
+
+impl ExactlyOnce<Postgres<PgPool>> {
+    /// Runs the work if the key is free, as [`Postgres::exactly_once`], and waits for another one that has the
+    /// key; the answer for the client, whether it ran, was replayed or is refused.
+    ///
+    /// # Errors
+    /// That of the work, which is rolled back.
+    pub async fn run<W, B, E>(&self, work: W) -> Result<Response<Full<Bytes>>, WorkError>
+    where
+        W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
+        B: Into<Bytes>,
+        E: Into<WorkError>,
+    {
+        let turn = self.turn();
+        let run = || self.store.once(self.keyed, Some(&turn), &work);
+        self.run_in_turn(&turn, run).await
+    }
+}

@@ -1,0 +1,99 @@
+//! Connections and transactions of sqlx.
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Executor, PgPool, Row};
+
+use super::ConnectionError;
+use super::driver::{Columns, Connections, Opened, Session, Value};
+
+/// A transaction of sqlx on PostgreSQL.
+pub type SqlxTransaction<'c> = sqlx::Transaction<'c, sqlx::Postgres>;
+
+impl Connections for PgPool {
+    type Connection = PoolConnection<sqlx::Postgres>;
+
+    async fn get(&self) -> Result<Self::Connection, ConnectionError> {
+        Ok(self.acquire().await?)
+    }
+
+    fn discard(connection: Self::Connection) {
+        drop(connection.detach());
+    }
+}
+
+impl Session for PgConnection {
+    type Row = PgRow;
+
+    async fn query(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<Option<PgRow>, ConnectionError> {
+        let query = values
+            .iter()
+            .fold(sqlx::query(statement), |query, value| match *value {
+                Value::Bytes(value) => query.bind(value),
+                Value::Long(value) => query.bind(value),
+                Value::Short(value) => query.bind(value),
+                Value::Flag(value) => query.bind(value),
+            });
+        Ok(query.fetch_optional(self).await?)
+    }
+
+    fn script<'a>(
+        &'a mut self,
+        statements: &'a str,
+    ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'a {
+        // Not in an `async fn`: of that the compiler does not see that it may be sent.
+        let run = Executor::execute(self, sqlx::raw_sql(statements));
+        async move {
+            run.await?;
+            Ok(())
+        }
+    }
+}
+
+impl Session for SqlxTransaction<'_> {
+    type Row = PgRow;
+
+    async fn query(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<Option<PgRow>, ConnectionError> {
+        Session::query(&mut **self, statement, values).await
+    }
+
+    async fn script<'a>(&'a mut self, statements: &'a str) -> Result<(), ConnectionError> {
+        Session::script(&mut **self, statements).await
+    }
+}
+
+impl Opened for SqlxTransaction<'_> {
+    async fn commit(self) -> Result<(), ConnectionError> {
+        Ok(Self::commit(self).await?)
+    }
+
+    async fn rollback(self) -> Result<(), ConnectionError> {
+        Ok(Self::rollback(self).await?)
+    }
+}
+
+impl Columns for PgRow {
+    fn bytes(&self, column: usize) -> Result<Option<&[u8]>, ConnectionError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn long(&self, column: usize) -> Result<i64, ConnectionError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn short(&self, column: usize) -> Result<i16, ConnectionError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn flag(&self, column: usize) -> Result<bool, ConnectionError> {
+        Ok(self.try_get(column)?)
+    }
+}
