@@ -29,6 +29,11 @@ pub struct Case {
     #[arg(long)]
     pub seed: u64,
 
+    /// The service is an axum service with the layers of relent-server: the queue and the shedder are
+    /// theirs, and a restart is the death of the process
+    #[arg(long)]
+    pub layers: bool,
+
     /// For tests: each request blocks the event loop of its client process for so many milliseconds, as
     /// a defect of the client would
     #[arg(long, hide = true, default_value_t = 0)]
@@ -58,6 +63,7 @@ impl Case {
         ];
         let set = |(key, value): &(String, String)| format!("--set={key}={value}");
         arguments.extend(self.set.iter().map(set));
+        arguments.extend(self.layers.then(|| "--layers".to_owned()));
         arguments
     }
 
@@ -176,6 +182,7 @@ mod tests {
             set: set.iter().map(own).collect(),
             policy: "standard".to_owned(),
             seed: 1,
+            layers: true,
             block_ms: 0,
         }
     }

@@ -96,6 +96,14 @@ impl Form {
                 ("outages.0.at", "5s"),
                 ("outages.0.for", "4s"),
             ],
+            (Self::Quick, "brownout") => &[
+                ("service.capacity", "100"),
+                ("clients.arrivals.poisson.rate", "80"),
+                ("clients.processes", "4"),
+                ("clients.arrivals.poisson.for", "20s"),
+                ("outages.0.at", "5s"),
+                ("outages.0.for", "6s"),
+            ],
             (Self::Quick, "rate-limit") => &[
                 ("clients.arrivals.herd.clients", "300"),
                 ("clients.processes", "300"),
@@ -150,6 +158,7 @@ mod tests {
                     set: form.changes(name),
                     policy: "standard".to_owned(),
                     seed: 1,
+                    layers: false,
                     block_ms: 0,
                 };
                 case.scenario().unwrap();

@@ -12,9 +12,9 @@ pub mod case;
 pub mod clients;
 pub mod clock;
 pub mod compare;
-
 pub mod crowd;
 pub mod form;
+mod layered;
 pub mod records;
 pub mod server;
 pub mod stdin;

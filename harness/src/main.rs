@@ -43,6 +43,11 @@ struct Sockets {
     #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
     set: Vec<(String, String)>,
 
+    /// Put the service behind the layers of relent-server, in an axum service. The scenario needs a shedder:
+    /// --set service.shedder.target=20ms
+    #[arg(long)]
+    layers: bool,
+
     /// Simulated runs to compare with
     #[arg(long, default_value = "50", value_parser = clap::value_parser!(u64).range(2..=10_000))]
     seeds: u64,
@@ -96,7 +101,7 @@ impl Role {
             .build()?;
         match self {
             Self::Serve { case } => {
-                runtime.block_on(server::serve(&case.scenario()?, case.seed))?;
+                runtime.block_on(server::serve(&case.scenario()?, case.seed, case.layers))?;
             }
             Self::Ask {
                 case,
@@ -129,6 +134,7 @@ impl Sockets {
                 set: set.clone(),
                 policy: policy.clone(),
                 seed: self.seed,
+                layers: self.layers,
                 block_ms: 0,
             };
             let cases: Vec<Case> = self.policies.iter().map(case).collect();

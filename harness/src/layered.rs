@@ -1,0 +1,65 @@
+//! The service of a scenario behind the layers of `relent-server`, in an axum service.
+//!
+//! The queue and the shedder of the scenario are those of the overload layer: it serves as many at once as the scenario has workers,
+//! lets the others wait, and turns them away by the same target. What is left of the scenario is the handler.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::{Extension, Router};
+use relent_server::ServerLayer;
+use relent_server::idempotency::IdempotencyLayer;
+use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+use relent_server::store::Memory;
+use relent_sim::{Effect, Scenario};
+
+use crate::server::{Desk, Noted};
+
+/// The scenario as the handler plays it: what the layers do is left out.
+pub(crate) fn inside(scenario: &Scenario) -> Scenario {
+    let mut inside = scenario.clone();
+    inside.service.shedder = None;
+    inside.service.queue = None;
+    inside
+}
+
+/// The service.
+///
+/// # Errors
+/// The scenario has no shedder, so the layers would add what is not simulated.
+pub(crate) fn app(scenario: &Scenario, desk: &Arc<Desk>) -> Result<Router, String> {
+    let shedder = scenario.service.shedder.as_ref().ok_or(
+        "the layers shed, so the scenario has to: such as --set service.shedder.target=20ms",
+    )?;
+    let slots = SlotsConfig {
+        concurrency: ConcurrencyConfig::fixed(scenario.service.workers),
+        shedder: shedder.into(),
+        ..SlotsConfig::DEFAULT
+    };
+    let overload = OverloadLayer::new(&slots).map_err(|error| error.to_string())?;
+    let keyed = IdempotencyLayer::anonymous(Memory::new());
+    let desk = Arc::clone(desk);
+    let handler = move |Extension(noted): Extension<Noted>| {
+        let desk = Arc::clone(&desk);
+        async move { desk.answer(noted).await.map(Body::new) }
+    };
+    let app = Router::new().fallback(handler);
+    Ok(app.layer(ServerLayer::new(keyed).overload(overload)))
+}
+
+/// When the process is dead, from and until: at restarts of the service, which without the layers refuses
+/// instead.
+pub(crate) fn deaths(scenario: &Scenario, layers: bool) -> Vec<(u64, u64)> {
+    let restarts = scenario.outages.iter().enumerate();
+    let restarts: Vec<usize> = restarts
+        .filter(|(_, outage)| outage.effect == Effect::Restart)
+        .map(|(number, _)| number)
+        .collect();
+    let mut deaths: Vec<(u64, u64)> = scenario
+        .spans()
+        .filter(|span| layers && restarts.contains(&span.outage))
+        .map(|span| (span.at, span.end))
+        .collect();
+    deaths.sort_unstable();
+    deaths
+}
