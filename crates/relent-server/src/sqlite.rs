@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rusqlite::{Connection, Statement};
+use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::{mpsc, oneshot};
 
 /// The most that is done in one transaction, so that the first need not wait for all.
@@ -43,7 +43,8 @@ pub enum WriterError {
     /// The transaction could not be committed, with all that was in it.
     Commit(Arc<rusqlite::Error>),
     /// The work has ended the transaction that it shares with others, by `COMMIT`, `ROLLBACK` or `ON CONFLICT
-    /// ROLLBACK`. Nothing of it is written.
+    /// ROLLBACK`; or SQLite has, after an error that the work went on from, such as a full disk. Nothing of it is
+    /// written.
     TransactionEnded,
     /// Other work has ended the transaction of this one: see [`TransactionEnded`](Self::TransactionEnded). Nothing of
     /// this is written, and it may be done again.
@@ -58,7 +59,8 @@ impl fmt::Display for WriterError {
             Self::Sqlite(error) => write!(f, "SQLite: {error}"),
             Self::Commit(error) => write!(f, "SQLite could not commit: {error}"),
             Self::TransactionEnded => f.write_str(
-                "nothing is written, since the work has ended the transaction that it shares with others: take COMMIT, \
+                "nothing is written, since the transaction that the work shares with others has ended within it. If a \
+                 statement of it failed, as on a full disk, return that error: it says what is wrong. Else take COMMIT, \
                  ROLLBACK and ON CONFLICT ROLLBACK out of it, and return an error where it is to be undone",
             ),
             Self::Undone => f.write_str(
@@ -253,9 +255,17 @@ impl<'c> Thread<'c> {
         let mut done = Vec::<Box<dyn Job>>::new();
         let mut next = Some(first);
         while let Some(mut job) = next {
-            if self.work(&mut *job).is_err() || self.hooks.ended.load(Ordering::Relaxed) {
+            let worked = self.work(&mut *job);
+            let ended = self.hooks.ended.load(Ordering::Relaxed);
+            if worked.is_err() || ended {
                 self.roll_back();
-                job.tell(Some(WriterError::TransactionEnded));
+                job.tell(Some(match worked {
+                    // Of a savepoint that is gone SQLite says no more than that it is an error.
+                    Err(error) if error.sqlite_error_code() != Some(ErrorCode::Unknown) => {
+                        WriterError::Commit(Arc::new(error))
+                    }
+                    _ => WriterError::TransactionEnded,
+                }));
                 for job in done {
                     job.tell(Some(WriterError::Undone));
                 }

@@ -81,3 +81,35 @@ async fn work_that_ends_the_transaction_is_refused_and_leaves_the_others_whole()
         assert!(names.iter().any(|name| name == "last"), "{end}: {names:?}");
     }
 }
+
+/// SQLite rolls back by itself when the disk is full. Who returns its error hears that; who goes on hears to return it;
+/// and when there is room again all goes on.
+#[tokio::test]
+async fn on_a_full_disk_the_advice_is_to_look_at_the_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let writer = open(&directory);
+    let most = |pages: u32| {
+        writer.run(move |connection| {
+            connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+            Ok::<_, WriterError>(())
+        })
+    };
+    most(8).await.unwrap();
+    const FILL: &str = "INSERT INTO rows VALUES (hex(randomblob(100000)))";
+    let told = writer.run(|connection| {
+        connection.execute(FILL, [])?;
+        Ok::<_, WriterError>(())
+    });
+    let told = told.await.unwrap_err();
+    assert!(told.to_string().contains("full"), "{told}");
+    assert!(!told.to_string().contains("ROLLBACK"), "{told}");
+    let went_on = writer.run(|connection| {
+        drop(connection.execute(FILL, []));
+        Ok::<_, WriterError>(())
+    });
+    let went_on = went_on.await.unwrap_err();
+    assert!(went_on.to_string().contains("full disk"), "{went_on}");
+    most(10_000).await.unwrap();
+    insert(&writer, "room").await.unwrap();
+    assert_eq!(names(&writer).await, ["room"]);
+}
