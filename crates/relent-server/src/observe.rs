@@ -26,6 +26,9 @@ pub const TARGET: &str = "relent";
 pub const RATE_ADMITTED: &str = "relent_server_rate_admitted_total";
 /// Counter: requests that the rate limits refused, by [`REASON`] and [`QUOTA`].
 pub const RATE_REFUSED: &str = "relent_server_rate_refused_total";
+/// Counter: requests that were judged without Redis while it was away, by [`AWAY`]; they count in
+/// [`RATE_ADMITTED`] or [`RATE_REFUSED`], too.
+pub const RATE_ALONE: &str = "relent_server_rate_alone_total";
 /// Counter: requests that got a slot, by [`CRITICALITY`].
 pub const ADMITTED: &str = "relent_server_admitted_total";
 /// Counter: requests that were turned away, by [`CRITICALITY`] and [`REASON`].
@@ -60,10 +63,12 @@ pub const QUOTA: &str = "quota";
 /// Label: `overloaded`, `do_not_retry` or `expired`; of rate limits `limited`, `too_costly`, `expired`, or `away` if
 /// Redis could not be asked.
 pub const REASON: &str = "reason";
+/// Label: what happens while Redis is away: `open`, `closed` or `local`.
+pub const AWAY: &str = "away";
 /// Label: `run`, `taken_over`, `replayed`, or the code of the problem that it was told, such as
 /// `idempotency-in-flight`.
 pub const RESULT: &str = "result";
-/// Label: `claim`, `write` or `renew`.
+/// Label: `claim`, `write` or `renew`; of a handler that runs exactly once `transaction`.
 pub const OPERATION: &str = "operation";
 
 /// The rate limits let a request in.
@@ -92,6 +97,14 @@ pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
 pub(crate) fn rate_away() {
     #[cfg(feature = "metrics")]
     meters::rate_refused("away", None);
+}
+
+/// A request is judged without Redis, since that is away.
+#[cfg(feature = "redis")]
+pub(crate) fn rate_alone(away: &'static str) {
+    #[cfg(feature = "metrics")]
+    meters::count((RATE_ALONE, AWAY, away), None);
+    let _ = away;
 }
 
 /// A request has got a slot after this wait.

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::judge::{Applied, Judgement, Judging, Left, Local, Refused, by_quota};
 use super::{Quota, Shared};
+use crate::observe;
 
 /// Limits that the processes of a fleet share: in Redis 6.2 or later, or what speaks as it does. Each request is
 /// judged by one call of a script, for all quotas together and by the clock of the server.
@@ -38,7 +39,8 @@ use super::{Quota, Shared};
 /// ([`closed`](Self::closed)), or limited by each process for itself ([`local`](Self::local)).
 ///
 /// A request waits for Redis [100 ms](Self::patience) at most, connecting included. After a failure no request waits at all for a second;
-/// then one of them tries again. A peer that accepts connections and never answers is no different.
+/// then one of them tries again. A peer that accepts connections and never answers is no different, and neither is a reply that
+/// is not understood.
 ///
 /// # What it does not promise
 /// The limits are those of the processes in this one, with times in whole microseconds: an interval is rounded up. Slots are
@@ -207,13 +209,15 @@ impl Limits {
             if limits.fleet.may_ask(now()) {
                 let asked = limits.ask(&arrival, &applied);
                 match tokio::time::timeout(limits.fleet.patience, asked).await {
-                    Ok(Ok(judgement)) => {
+                    Ok(Ok(Some(judgement))) => {
                         limits.fleet.paused.store(0, Ordering::Relaxed);
                         return judgement;
                     }
-                    Ok(Err(_)) | Err(_) => limits.fleet.failed(now()),
+                    // What answers and is not understood limits nothing either.
+                    Ok(Ok(None) | Err(_)) | Err(_) => limits.fleet.failed(now()),
                 }
             }
+            observe::rate_alone(limits.fleet.away.name());
             limits.judge_alone(now(), arrival, &applied)
         })
     }
@@ -245,7 +249,12 @@ impl Limits {
         Judgement { verdict, left }
     }
 
-    async fn ask(&self, arrival: &Arrival, applied: &[Applied]) -> Result<Judgement, RedisError> {
+    /// `None` if the reply is none that the script gives.
+    async fn ask(
+        &self,
+        arrival: &Arrival,
+        applied: &[Applied],
+    ) -> Result<Option<Judgement>, RedisError> {
         let caller = arrival.caller.map(u64::to_be_bytes);
         let mut call = self.fleet.script.prepare_invoke();
         call.arg(caller.as_ref().map_or(&[][..], |bytes| &bytes[..]))
@@ -270,29 +279,37 @@ impl Limits {
     }
 }
 
-fn judgement(reply: &[u64], applied: &[Applied]) -> Judgement {
-    let number = |index: usize| reply.get(index).copied().unwrap_or(0);
-    let (limiter, time) = (number(1) as usize, Duration::from_micros(number(2)));
+/// `None` if it is not as the script replies: a number that is missing must not be taken for one.
+fn judgement(reply: &[u64], applied: &[Applied]) -> Option<Judgement> {
+    let (&[what, limiter, time], left) = reply.split_first_chunk()?;
+    let (left, []) = left.as_chunks() else {
+        return None;
+    };
+    let limiter = usize::try_from(limiter).ok()?;
+    if left.len() != applied.len() || limiter >= applied.len() {
+        return None;
+    }
     let limited = |refusal: fn(Duration) -> Refusal| {
-        let refusal = refusal(time);
+        let refusal = refusal(Duration::from_micros(time));
         Err(Rejected::Limited { refusal, limiter })
     };
-    let verdict = match number(0) {
+    let verdict = match what {
         0 => Ok(Admitted { ticket: false }),
         1 => Ok(Admitted { ticket: true }),
         2 => limited(Refusal::Ticket),
         3 => limited(Refusal::Shared),
-        _ => Err(Rejected::TooCostly { limiter }),
+        4 => Err(Rejected::TooCostly { limiter }),
+        _ => return None,
     };
-    let left = applied.iter().enumerate().map(|(index, one)| Left {
+    let left = left.iter().zip(applied).map(|(&[soon, until], one)| Left {
         quota: one.quota,
-        soon: u32::try_from(number(3 + 2 * index)).unwrap_or(u32::MAX),
-        until: Duration::from_micros(number(4 + 2 * index)),
+        soon: u32::try_from(soon).unwrap_or(u32::MAX),
+        until: Duration::from_micros(until),
     });
-    Judgement {
+    Some(Judgement {
         verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, applied))),
         left: left.collect(),
-    }
+    })
 }
 
 impl Fleet {
@@ -337,6 +354,15 @@ impl Fleet {
 }
 
 impl Away {
+    /// For metrics.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local(_) => "local",
+        }
+    }
+
     /// A quota as this process keeps it by itself.
     fn share(self, quota: &Quota) -> Quota {
         let Self::Local(processes) = self else {

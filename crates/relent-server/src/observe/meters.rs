@@ -8,7 +8,8 @@ use relent_core::Criticality;
 
 use super::{
     ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, KEYED, KEYED_WAITS, LEASE_LOST, LIMIT, QUOTA,
-    RATE_ADMITTED, RATE_REFUSED, REASON, STORE_ERRORS, TARGET, TURNED_AWAY, UNKNOWN, WAIT, WAITING,
+    RATE_ADMITTED, RATE_ALONE, RATE_REFUSED, REASON, STORE_ERRORS, TARGET, TURNED_AWAY, UNKNOWN,
+    WAIT, WAITING,
 };
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
@@ -26,6 +27,10 @@ pub fn describe() {
             (
                 RATE_REFUSED,
                 "Requests that the rate limits refused, by reason and quota.",
+            ),
+            (
+                RATE_ALONE,
+                "Requests that were judged while Redis was away, by what happens then.",
             ),
             (ADMITTED, "Requests that got a slot, by criticality."),
             (

@@ -59,7 +59,7 @@ impl Pair {
                 })
             })
             .collect();
-        let lua = self.limits.ask(arrival, &applied).await.unwrap();
+        let lua = self.limits.ask(arrival, &applied).await.unwrap().unwrap();
         let mut limiters: Vec<&mut Limiter> = self
             .core
             .iter_mut()
@@ -221,7 +221,7 @@ async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
                 ..Arrival::FIRST
             };
             let judgement = limits.ask(&arrival, &[Applied { quota: 0, key }]).await;
-            judgement.map(|judgement| judgement.verdict.is_ok())
+            judgement.map(|judgement| judgement.unwrap().verdict.is_ok())
         };
         for caller in [None, None, Some(1), Some(2)] {
             ask(caller).await.unwrap();
@@ -279,4 +279,36 @@ fn a_share_is_a_part_of_the_rate_and_of_the_burst() {
     let share = Away::Local(4).share(&quota).config;
     assert_eq!((share.per, share.burst), (Duration::from_secs(4), 3));
     assert_eq!(Away::Open.share(&quota).config, config);
+}
+
+/// A number that is missing is no 0, which would let everybody in.
+#[test]
+fn a_reply_that_is_not_understood_is_no_judgement() {
+    let applied = [7, 9].map(|quota| Applied { quota, key: None });
+    let good = [3, 1, 5_000_000, 0, 5_000_000, 4, 0];
+    let judged = judgement(&good, &applied).unwrap();
+    let refusal = Refusal::Shared(Duration::from_secs(5));
+    let limited = Rejected::Limited {
+        refusal,
+        limiter: 9,
+    };
+    assert_eq!(judged.verdict, Err(Refused::Limits(limited)));
+    for less in 0..good.len() {
+        assert_eq!(judgement(&good[..less], &applied), None, "{less} numbers");
+    }
+    assert_eq!(
+        judgement(&[0, 0, 0, 1, 0, 1, 0, 0], &applied),
+        None,
+        "one more"
+    );
+    assert_eq!(
+        judgement(&[5, 0, 0, 1, 0, 1, 0], &applied),
+        None,
+        "no such verdict"
+    );
+    assert_eq!(
+        judgement(&[3, 2, 0, 1, 0, 1, 0], &applied),
+        None,
+        "no such limiter"
+    );
 }
