@@ -44,7 +44,7 @@ const LAYERED: [(&str, &str); 5] = [
     ("service.shedder.target", "20ms"),
     ("service.queue", "unbounded"),
     ("service.reject_cost", "0"),
-    ("clients.arrivals.poisson.for", "34s"),
+    ("clients.arrivals.poisson.for", "40s"),
 ];
 /// How an attempt ends whose connection is cut, or that meets nobody.
 const CUT: [&str; 3] = [
