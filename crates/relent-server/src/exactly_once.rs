@@ -91,6 +91,7 @@ use tokio::time::Instant;
 
 use crate::idempotency::problems::Refused;
 use crate::idempotency::{Answer, Common, Outcome};
+use crate::observe;
 use crate::store::{Change, Claimed, Key};
 
 /// Any error, as work returns it.
@@ -169,16 +170,24 @@ pub struct ExactlyOnce<S> {
     /// How long a duplicate waits for the first.
     until: Instant,
     common: Arc<Common>,
+    is_grpc: bool,
     used: Arc<AtomicBool>,
 }
 
 impl<S> ExactlyOnce<S> {
-    pub(crate) fn new(store: Arc<S>, keyed: Keyed, until: Instant, common: Arc<Common>) -> Self {
+    pub(crate) fn new(
+        store: Arc<S>,
+        keyed: Keyed,
+        until: Instant,
+        common: Arc<Common>,
+        is_grpc: bool,
+    ) -> Self {
         Self {
             store,
             keyed,
             until,
             common,
+            is_grpc,
             used: Arc::default(),
         }
     }
@@ -199,12 +208,15 @@ impl<S> ExactlyOnce<S> {
     }
 
     /// What the client gets.
-    fn respond<E>(
+    fn respond<E: Error + 'static>(
         &self,
         done: Result<Done, ExactlyOnceError<E>>,
     ) -> Result<Response<Full<Bytes>>, WorkError> {
         let refused = match done {
-            Ok(Done::Ran(response)) => return Ok(response.map(Full::new)),
+            Ok(Done::Ran(response)) => {
+                observe::keyed("run");
+                return Ok(response.map(Full::new));
+            }
             Ok(Done::Not(claimed)) => match Refused::of(claimed) {
                 Ok(answer) => match answer.replay_whole() {
                     Some(response) => return Ok(response.map(Full::new)),
@@ -212,10 +224,16 @@ impl<S> ExactlyOnce<S> {
                 },
                 Err(refused) => refused,
             },
-            Err(ExactlyOnceError::Work(error)) => return Err(error),
-            Err(ExactlyOnceError::Store(_)) => Refused::StoreFailed,
+            Err(ExactlyOnceError::Work(error)) => {
+                observe::keyed("run");
+                return Err(error);
+            }
+            Err(ExactlyOnceError::Store(error)) => {
+                observe::store_failed("transaction", &error);
+                Refused::StoreFailed
+            }
         };
-        Ok(refused.response().map(Full::new))
+        Ok(refused.observed(self.is_grpc).map(Full::new))
     }
 }
 
@@ -238,6 +256,7 @@ impl<S> Clone for ExactlyOnce<S> {
             keyed: self.keyed,
             until: self.until,
             common: Arc::clone(&self.common),
+            is_grpc: self.is_grpc,
             used: Arc::clone(&self.used),
         }
     }

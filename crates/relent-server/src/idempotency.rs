@@ -36,10 +36,12 @@
 mod answer;
 mod body;
 pub(crate) mod execution;
+mod lease;
 mod outcome;
 pub(crate) mod problems;
 mod recovery;
 mod request;
+mod running;
 mod service;
 
 use std::fmt;

@@ -649,3 +649,27 @@ async fn by_sqlx_errors_undo_all_of_it_and_those_that_pass_run_it_again() {
     assert_eq!(runs.load(Ordering::SeqCst), 2);
     assert_eq!(direct.charges().await, 1);
 }
+
+/// A gRPC call is refused by a gRPC status.
+#[cfg(feature = "grpc")]
+#[tokio::test]
+async fn a_grpc_call_that_may_not_run_hears_so_as_grpc_says_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let layer = IdempotencyLayer::anonymous(sqlite(directory.path())).exactly_once();
+    let handler = service_fn(async |request: Request<Body<Full<Bytes>>>| {
+        let once = request.extensions().get::<ExactlyOnce<Sqlite>>().unwrap();
+        let done = once.run(|_| Ok::<_, WorkError>(Response::new("done")));
+        Ok::<_, Infallible>(done.await.unwrap())
+    });
+    let call = async |message: &'static str| {
+        let request = Request::post("/payments.Payments/Pay").header("idempotency-key", "1");
+        let request = request.header("content-type", "application/grpc");
+        let request = request.body(Full::from(message)).unwrap();
+        layer.layer(handler).oneshot(request).await.unwrap()
+    };
+    assert!(!call("5 EUR").await.headers().contains_key("grpc-status"));
+    let refused = call("6 EUR").await;
+    assert_eq!(refused.status(), 200);
+    assert_eq!(refused.headers()["grpc-status"], "3", "{refused:?}");
+    assert_eq!(refused.headers()["content-type"], "application/grpc");
+}

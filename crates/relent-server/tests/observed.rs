@@ -211,6 +211,108 @@ fn what_rate_limits_do_is_counted_by_quota() {
     }
 }
 
+/// What is counted while this runs, by names and labels.
+#[cfg(any(feature = "redis", feature = "sqlite"))]
+fn counted(play: impl Future<Output = ()>) -> BTreeMap<String, u64> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    metrics::with_local_recorder(&recorder, || runtime.block_on(play));
+    let snapshot = snapshotter.snapshot().into_vec();
+    let counts = snapshot.into_iter().filter_map(|(key, _, _, value)| {
+        let labels = key
+            .key()
+            .labels()
+            .map(|label| format!(" {}", label.value()));
+        let name = format!("{}{}", key.key().name(), labels.collect::<String>());
+        match value {
+            DebugValue::Counter(count) if name.starts_with("relent_server_") => Some((name, count)),
+            _ => None,
+        }
+    });
+    counts.collect()
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn who_is_judged_while_redis_is_away_is_counted() {
+    use relent_server::admission::Fleet;
+
+    let counts = counted(async {
+        let client = || redis::Client::open("redis+unix:///nowhere/at/all").unwrap();
+        let fleets = [
+            Fleet::open(client()),
+            Fleet::closed(client()),
+            Fleet::local(client(), 2),
+        ];
+        for fleet in fleets {
+            let config = LimiterConfig::new(1, Duration::from_secs(1));
+            let layer = AdmissionLayer::fleet(fleet).quota(Quota::new("service", config).unwrap());
+            for _ in 0..2 {
+                let request = Request::new(Full::<Bytes>::default());
+                let handler =
+                    |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) };
+                drop(layer.layer(service_fn(handler)).oneshot(request).await);
+            }
+        }
+    });
+    let expected = [
+        ("relent_server_rate_admitted_total false", 3),
+        ("relent_server_rate_alone_total closed", 2),
+        ("relent_server_rate_alone_total local", 2),
+        ("relent_server_rate_alone_total open", 2),
+        ("relent_server_rate_refused_total away ", 2),
+        ("relent_server_rate_refused_total limited service", 1),
+    ];
+    let expected = expected.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(counts, expected.into());
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn what_runs_exactly_once_is_counted() {
+    use relent_server::exactly_once::{ExactlyOnce, WorkError};
+    use relent_server::store::Sqlite;
+
+    let directory = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
+    let counts = counted(async {
+        let layer = IdempotencyLayer::anonymous(store).exactly_once();
+        let handler = service_fn(async |request: Request<Body<Full<Bytes>>>| {
+            let once = request.extensions().get::<ExactlyOnce<Sqlite>>().unwrap();
+            let fails = request.headers().contains_key("x-fails");
+            let done = once.run(move |_| match fails {
+                true => Err(WorkError::from("no funds")),
+                false => Ok(Response::new("done")),
+            });
+            let failed = |_| {
+                Response::builder()
+                    .status(500)
+                    .body(Full::default())
+                    .unwrap()
+            };
+            Ok::<_, Infallible>(done.await.unwrap_or_else(failed))
+        });
+        let ask = async |key: &str, more: &'static str| {
+            let request = Request::post("/pay").header("idempotency-key", key);
+            let request = request.header(more, "1").body(Full::default()).unwrap();
+            drop(layer.layer(handler).oneshot(request).await);
+        };
+        ask("a", "x-fails").await;
+        ask("a", "x-more").await;
+        ask("a", "x-more").await;
+        ask("a", "content-type").await;
+    });
+    let expected = [
+        ("relent_server_keyed_total idempotency-key-reused", 1),
+        ("relent_server_keyed_total replayed", 1),
+        ("relent_server_keyed_total run", 2),
+    ];
+    let expected = expected.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(counts, expected.into());
+}
+
 async fn play() {
     let config = SlotsConfig {
         concurrency: ConcurrencyConfig::fixed(2),

@@ -5,15 +5,15 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use relent_core::claim::Lease;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+use super::lease::HeldLease;
 use super::request::add;
 use crate::store::Key;
 
@@ -34,29 +34,26 @@ type Written = Pin<Box<dyn Future<Output = Result<(), CheckpointError>> + Send>>
 /// ```
 #[derive(Clone)]
 pub struct Execution {
-    key: Key,
+    held: Arc<HeldLease>,
     fence: u64,
     step: u32,
     repeated: bool,
-    lost: Arc<AtomicBool>,
     checkpoint: Arc<dyn Fn(u32) -> Written + Send + Sync>,
 }
 
 impl Execution {
     pub(super) fn new(
-        key: Key,
-        lease: &Lease,
+        fence: u64,
         step: u32,
         repeated: bool,
-        lost: Arc<AtomicBool>,
+        held: Arc<HeldLease>,
         checkpoint: impl Fn(u32) -> Written + Send + Sync + 'static,
     ) -> Self {
         Self {
-            key,
-            fence: lease.fence,
+            held,
+            fence,
             step,
             repeated,
-            lost,
             checkpoint: Arc::new(checkpoint),
         }
     }
@@ -80,10 +77,18 @@ impl Execution {
         self.step
     }
 
-    /// Whether the lease is known to be lost: what has not been done yet should not be.
+    /// Whether the lease is known to be lost: what has not been done yet should not be. Where the route says what
+    /// happens then ([`Rerun`](relent_core::claim::Takeover::Rerun), [`Resume`](relent_core::claim::Takeover::Resume)) the
+    /// handler is dropped; elsewhere it goes on, and its answer is not stored.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.held.is_lost()
+    }
+
+    /// Until the lease is known to be lost; for good, if it is not. For a handler that can stop: with
+    /// `tokio::select!` beside what it waits for.
+    pub async fn lost(&self) {
+        self.held.lost().await;
     }
 
     /// A key for a request to another service, in 64 hexadecimal digits. It is the same in each execution of
@@ -92,7 +97,7 @@ impl Execution {
     pub fn derived_key(&self, step: &str) -> String {
         let mut digest = Sha256::new();
         add(&mut digest, b"relent derived key");
-        add(&mut digest, &self.key.0);
+        add(&mut digest, &self.held.key.0);
         add(&mut digest, step.as_bytes());
         let bytes = digest.finalize();
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()

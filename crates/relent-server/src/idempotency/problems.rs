@@ -9,6 +9,7 @@ use relent_http::problem::Problem;
 use relent_http::set_hint;
 
 use super::Answer;
+use crate::observe;
 use crate::store::Claimed;
 
 /// Why a request gets no answer of its handler.
@@ -47,7 +48,7 @@ impl Refused {
         }
     }
 
-    pub(crate) fn response(self) -> Response<Bytes> {
+    fn response(self) -> Response<Bytes> {
         let (status, code, detail) = self.text();
         let problem = Problem::new(status).detail(detail);
         // The name is none that RFC 9457 defines, so it is always taken.
@@ -58,7 +59,7 @@ impl Refused {
     }
 
     /// The same as the status of a gRPC call. Without the feature `grpc` it is that of HTTP.
-    pub(crate) fn grpc_response(self) -> Response<Bytes> {
+    fn grpc_response(self) -> Response<Bytes> {
         #[cfg(not(feature = "grpc"))]
         return self.response();
         #[cfg(feature = "grpc")]
@@ -82,8 +83,17 @@ impl Refused {
         }
     }
 
+    /// What the client is told, in the way that its request speaks; and it is counted.
+    pub(crate) fn observed(self, is_grpc: bool) -> Response<Bytes> {
+        observe::keyed(self.code());
+        match is_grpc {
+            true => self.grpc_response(),
+            false => self.response(),
+        }
+    }
+
     /// The name of the problem.
-    pub(crate) const fn code(self) -> &'static str {
+    const fn code(self) -> &'static str {
         self.text().1
     }
 

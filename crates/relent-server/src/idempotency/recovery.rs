@@ -1,11 +1,12 @@
 //! What is made up for when the store comes back.
 
-use std::error::Error;
 use std::time::Duration;
 
 use relent::{Backoff, Policy, retry};
 use relent_core::claim::{ClaimConfig, Fingerprint, Takeover};
 
+use super::lease::HeldLease;
+use super::running::WriteFailed;
 use super::service::{STORE, Server};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
@@ -16,21 +17,42 @@ static GIVE_BACK: Policy = Policy::builder(Backoff::exponential(Duration::from_s
     .build_const();
 
 impl<S: Store> Server<S> {
-    /// Records the end of an execution whose claim the store has forgotten, its answer or that its outcome is
-    /// unknown, if nobody has taken the key: else a duplicate would run.
-    pub(super) async fn put_back(
+    /// Writes into the record of an execution, also if the store has forgotten its claim and nobody has taken the
+    /// key since: else a duplicate would run.
+    pub(super) async fn write_held(
         &self,
-        key: &Key,
-        owner: u128,
-        fingerprint: Fingerprint,
-        end: Change,
-    ) -> Result<(), WriteError<Box<dyn Error + Send + Sync>>> {
+        held: &HeldLease,
+        change: Change,
+    ) -> Result<(), WriteFailed> {
+        match self.write(&held.key, &held.get(), change.clone()).await {
+            Err(WriteError::Gone) => {}
+            written => return written,
+        }
+        let change = match change {
+            // What has had no effect may run again as it is.
+            Change::Release if !held.may_have_had_effect() => return Ok(()),
+            // The record would tell what was done before, and there is none.
+            Change::Release => Change::GiveUp,
+            change => change,
+        };
+        self.claim_again(held).await?;
+        self.write(&held.key, &held.get(), change).await
+    }
+
+    /// Claims the key of an execution that the store has forgotten, unless another has it by now.
+    pub(super) async fn claim_again(&self, held: &HeldLease) -> Result<(), WriteFailed> {
         let config = self.takes_from_nobody();
-        let claim = || self.store.claim(key, owner, fingerprint, &config);
+        let (owner, key) = (held.get().owner, &held.key);
+        let claim = || self.store.claim(key, owner, held.fingerprint, &config);
         match retry(&STORE, claim).await {
-            Ok(Claimed::Run { lease, .. }) => self.write(key, &lease, end).await,
-            Ok(_) => Err(WriteError::Lost),
-            Err(gave_up) => Err(WriteError::Store(Box::new(gave_up))),
+            Ok(Claimed::Run { lease, .. }) => held.set(lease),
+            Ok(_) => return Err(WriteError::Lost),
+            Err(gave_up) => return Err(WriteError::Store(Box::new(gave_up))),
+        }
+        match held.step() {
+            0 => Ok(()),
+            // For whoever resumes.
+            step => self.write(key, &held.get(), Change::Checkpoint(step)).await,
         }
     }
 

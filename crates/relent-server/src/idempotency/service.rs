@@ -1,31 +1,26 @@
 //! What happens to one request.
 
 use std::any::Any;
-use std::convert::Infallible;
-use std::error::Error;
 use std::fmt;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body_util::BodyExt;
+use http::{HeaderMap, Request, Response};
 use relent::{Backoff, Policy, retry};
-use relent_core::claim::{Fingerprint, Lease};
+use relent_core::claim::Fingerprint;
 use relent_http::{CallerFacts, grpc};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
 use uuid::Uuid;
 
-use super::execution::{CheckpointError, Execution};
 use super::outcome::Outcome;
 use super::problems::Refused;
 use super::{Answer, Body, Common, Settings, request};
@@ -33,7 +28,7 @@ use super::{Answer, Body, Common, Settings, request};
 use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::observe;
 use crate::overload::SlotOf;
-use crate::store::{Change, Claimed, Key, Store, WriteError};
+use crate::store::{Claimed, Key, Store};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
 pub struct Idempotency<I, S> {
@@ -53,16 +48,6 @@ pub(super) static STORE: Policy = Policy::builder(Backoff::exponential(Duration:
     .max_delay(Duration::from_secs(1))
     .max_retries(4)
     .build_const();
-
-/// What a handler has done is written down however long that takes, within limits.
-static RECORD: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
-    .max_delay(Duration::from_secs(1))
-    .max_retries(60)
-    .max_elapsed(Duration::from_secs(30))
-    .build_const();
-
-/// A lease is renewed so often before it would run out.
-const RENEWALS: u32 = 3;
 
 /// Another process may run the handler: so often a duplicate looks whether it is done.
 const LOOK: Duration = Duration::from_millis(100);
@@ -147,17 +132,17 @@ where
 }
 
 /// A request with a key, and the service that is ready for it.
-struct Work<I> {
-    inner: I,
-    parts: Parts,
-    bytes: Bytes,
-    key: Key,
+pub(super) struct Work<I> {
+    pub(super) inner: I,
+    pub(super) parts: Parts,
+    pub(super) bytes: Bytes,
+    pub(super) key: Key,
     owner: u128,
-    fingerprint: Fingerprint,
+    pub(super) fingerprint: Fingerprint,
 }
 
 /// How far one look at the store has come.
-enum Tried<I, R, E> {
+pub(super) enum Tried<I, R, E> {
     Answered(Result<Response<Body<R>>, E>),
     Refused(Refused),
     Panicked(Box<dyn Any + Send>),
@@ -302,7 +287,8 @@ impl<S: Store> Server<S> {
         keyed.max_answer = self.settings.max_answer;
         let until = self.until(&work.parts.headers);
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
-        let once = ExactlyOnce::new(store, keyed, until, common);
+        let is_grpc = grpc::is_grpc(&work.parts.headers);
+        let once = ExactlyOnce::new(store, keyed, until, common, is_grpc);
         work.parts.extensions.insert(once.clone());
         work.parts.extensions.insert(Guarded);
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
@@ -315,222 +301,6 @@ impl<S: Store> Server<S> {
             Err(payload) => Tried::Panicked(payload),
         }
     }
-
-    /// Runs the handler, and writes down how it ended. The lease is renewed meanwhile.
-    async fn run<I, B, R>(
-        &self,
-        work: Work<I>,
-        lease: Lease,
-        step: u32,
-        repeated: bool,
-        permit: OwnedSemaphorePermit,
-    ) -> Tried<I, R, I::Error>
-    where
-        I: Service<Request<Body<B>>, Response = Response<R>>,
-        R: http_body::Body<Data = Bytes>,
-    {
-        observe::keyed(if repeated { "taken_over" } else { "run" });
-        let (key, fingerprint) = (work.key, work.fingerprint);
-        let lost = Arc::new(AtomicBool::new(false));
-        let server = self.clone();
-        let checkpoint = move |step| {
-            let server = server.clone();
-            let write = async move {
-                match server.write(&key, &lease, Change::Checkpoint(step)).await {
-                    Ok(()) => Ok(()),
-                    Err(WriteError::Lost | WriteError::Gone) => Err(CheckpointError::Lost),
-                    Err(WriteError::Store(error)) => Err(CheckpointError::Store(error)),
-                }
-            };
-            Box::pin(write) as _
-        };
-        let _over = self.common.running.begin(key);
-        let execution = Execution::new(key, &lease, step, repeated, Arc::clone(&lost), checkpoint);
-        let ended = async {
-            let began = Instant::now();
-            let handled = AssertUnwindSafe(self.handle(work, execution)).catch_unwind();
-            let tried = match handled.await {
-                Ok(handled) => self.end(&key, &lease, fingerprint, handled).await,
-                Err(payload) => {
-                    observe::unknown();
-                    // If that is not written, the lease runs out, and it means the same.
-                    let gave_up = self.write_end(&key, &lease, fingerprint, Change::GiveUp);
-                    drop(gave_up.await);
-                    Tried::Panicked(payload)
-                }
-            };
-            self.common.running.took(began.elapsed());
-            tried
-        };
-        let tried = tokio::select! {
-            tried = ended => tried,
-            never = self.renew(&key, &lease, &lost) => match never {},
-        };
-        drop(permit);
-        tried
-    }
-
-    /// The answer of the handler, as far as it has to be read before its end is written down.
-    async fn handle<I, B, R>(&self, mut work: Work<I>, execution: Execution) -> Handled<R, I::Error>
-    where
-        I: Service<Request<Body<B>>, Response = Response<R>>,
-        R: http_body::Body<Data = Bytes>,
-    {
-        work.parts.extensions.insert(execution);
-        work.parts.extensions.insert(Guarded);
-        let trace = request::trace(&work.parts);
-        let request = Request::from_parts(work.parts, Body::whole(work.bytes));
-        let response = match work.inner.call(request).await {
-            Ok(response) => response,
-            Err(error) => return Handled::new(Change::GiveUp, Some(Err(error))),
-        };
-        let end = match Outcome::of(&response) {
-            Outcome::Final => return self.read(response, trace).await,
-            Outcome::NotApplied => Change::Release,
-            Outcome::Unknown => Change::GiveUp,
-        };
-        Handled::new(end, Some(Ok(response.map(Body::streamed))))
-    }
-
-    /// Reads an answer, as far as it may be kept.
-    async fn read<R, E>(&self, response: Response<R>, trace: Option<HeaderValue>) -> Handled<R, E>
-    where
-        R: http_body::Body<Data = Bytes>,
-    {
-        // The status of a gRPC call comes last, unless the handler has said how it ended.
-        let comes_last = grpc::is_grpc(response.headers())
-            && grpc::code(response.headers()).is_none()
-            && response.extensions().get::<Outcome>().is_none();
-        let (head, body) = response.into_parts();
-        let mut body = Box::pin(body);
-        let (mut whole, mut trailers) = (BytesMut::new(), None);
-        while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else {
-                return Handled::new(Change::GiveUp, None);
-            };
-            match frame.into_data() {
-                Ok(data) => {
-                    whole.extend_from_slice(&data);
-                    if whole.len() > self.settings.max_answer {
-                        let answer = Answer::new(&head, None, None).with_trace(trace);
-                        let body = Body::new(whole.freeze(), Some(body));
-                        let response = Response::from_parts(head, body);
-                        return Handled::new(
-                            Change::Complete(Arc::new(answer)),
-                            Some(Ok(response)),
-                        );
-                    }
-                }
-                Err(frame) => trailers = frame.into_trailers().ok(),
-            }
-        }
-        let whole = whole.freeze();
-        let outcome = match comes_last {
-            true => Outcome::of_trailers(trailers.as_ref()),
-            false => Outcome::Final,
-        };
-        let end = match outcome {
-            Outcome::Final => {
-                observe::stored(whole.len());
-                let answer = Answer::new(&head, Some(whole.clone()), trailers.clone());
-                Change::Complete(Arc::new(answer.with_trace(trace)))
-            }
-            Outcome::NotApplied => Change::Release,
-            Outcome::Unknown => Change::GiveUp,
-        };
-        let body = Body::with_trailers(whole, trailers);
-        let response = Response::from_parts(head, body);
-        Handled::new(end, Some(Ok(response)))
-    }
-
-    /// Writes down how the handler ended; what its client gets.
-    async fn end<I, R, E>(
-        &self,
-        key: &Key,
-        lease: &Lease,
-        fingerprint: Fingerprint,
-        handled: Handled<R, E>,
-    ) -> Tried<I, R, E> {
-        let completes = matches!(handled.end, Change::Complete(_));
-        if matches!(handled.end, Change::GiveUp) {
-            observe::unknown();
-        }
-        let written = self.write_end(key, lease, fingerprint, handled.end).await;
-        match (written, handled.answer) {
-            // Another has taken over, and its answer is the one that duplicates get.
-            (Err(WriteError::Lost), _) if completes => {
-                Tried::Refused(Refused::InFlight(self.common.running.mean()))
-            }
-            // If it could not be written its client has it at least, and duplicates hear that the
-            // outcome is unknown.
-            (_, Some(answer)) => Tried::Answered(answer),
-            (_, None) => Tried::Refused(Refused::Unknown),
-        }
-    }
-
-    /// Writes down how an execution ended, also if the store has forgotten its claim.
-    async fn write_end(
-        &self,
-        key: &Key,
-        lease: &Lease,
-        fingerprint: Fingerprint,
-        end: Change,
-    ) -> Result<(), WriteError<Box<dyn Error + Send + Sync>>> {
-        match self.write(key, lease, end.clone()).await {
-            // What has had no effect may run again as it is.
-            Err(WriteError::Gone) if !matches!(end, Change::Release) => {
-                self.put_back(key, lease.owner, fingerprint, end).await
-            }
-            written => written,
-        }
-    }
-
-    /// Writes into the record of a key; asks a store that fails again for as long as it may recover.
-    pub(super) async fn write(
-        &self,
-        key: &Key,
-        lease: &Lease,
-        change: Change,
-    ) -> Result<(), WriteError<Box<dyn Error + Send + Sync>>> {
-        let write = || async {
-            let (change, config) = (change.clone(), &self.settings.claim);
-            match self.store.write(key, lease, change, config).await {
-                Ok(_) => Ok(Ok(())),
-                Err(WriteError::Lost) => Ok(Err(WriteError::Lost)),
-                Err(WriteError::Gone) => Ok(Err(WriteError::Gone)),
-                Err(WriteError::Store(error)) => Err(error),
-            }
-        };
-        match retry(&RECORD, write).await {
-            Ok(Err(WriteError::Lost)) => {
-                observe::lease_lost();
-                Err(WriteError::Lost)
-            }
-            Ok(written) => written,
-            Err(gave_up) => {
-                observe::store_failed("write", &gave_up);
-                Err(WriteError::Store(Box::new(gave_up)))
-            }
-        }
-    }
-
-    /// Renews the lease for as long as it is polled.
-    async fn renew(&self, key: &Key, lease: &Lease, lost: &AtomicBool) -> Infallible {
-        let config = &self.settings.claim;
-        loop {
-            sleep(config.lease / RENEWALS).await;
-            let renewed = self.store.write(key, lease, Change::Renew, config).await;
-            match renewed {
-                Ok(_) => {}
-                Err(WriteError::Lost | WriteError::Gone) => {
-                    lost.store(true, Ordering::Relaxed);
-                    return pending().await;
-                }
-                // It is made up for by the next.
-                Err(WriteError::Store(error)) => observe::store_failed("renew", &error),
-            }
-        }
-    }
 }
 
 /// Whether a response tells of effects.
@@ -541,20 +311,6 @@ fn succeeds<B>(response: &Response<B>) -> bool {
     let failed = grpc::code(response.headers()).is_some_and(|code| code != 0);
     let succeeds = status.is_success() || status.is_redirection();
     Outcome::of(response) == Outcome::Final && succeeds && !failed
-}
-
-/// How a handler ended.
-struct Handled<R, E> {
-    /// What is written down of it.
-    end: Change,
-    /// `None` if the body of its answer has failed.
-    answer: Option<Result<Response<Body<R>>, E>>,
-}
-
-impl<R, E> Handled<R, E> {
-    fn new(end: Change, answer: Option<Result<Response<Body<R>>, E>>) -> Self {
-        Self { end, answer }
-    }
 }
 
 /// The service answers as if this layer were not there.
@@ -570,17 +326,12 @@ where
 }
 
 fn refuse<R>(refused: Refused, is_grpc: bool) -> Response<Body<R>> {
-    observe::keyed(refused.code());
-    let response = match is_grpc {
-        true => refused.grpc_response(),
-        false => refused.response(),
-    };
-    response.map(Body::whole)
+    refused.observed(is_grpc).map(Body::whole)
 }
 
 /// In the extensions of a request whose key a layer has claimed.
 #[derive(Clone, Copy)]
-struct Guarded;
+pub(super) struct Guarded;
 
 impl<S> Clone for Server<S> {
     fn clone(&self) -> Self {
