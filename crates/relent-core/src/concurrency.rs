@@ -104,7 +104,8 @@ pub struct Started {
 /// comparison costs one wrong step. What is compared is what was served in time: when callers give up, the higher value gains nothing.
 /// (Uber's Cinnamon compares throughput for the same reason.)
 ///
-/// Nothing changes while there are fewer requests than the limit lets in, or none end.
+/// Nothing changes while there are fewer requests than the limit lets in, or none end. What never ends, such as a stream, is
+/// left out when eight times as many others have ended.
 /// Time that steps back stands still.
 ///
 /// ```
@@ -150,6 +151,9 @@ const MOST_STEP: f64 = 1.0;
 const SAMPLES: f64 = 16.0;
 /// The slowest are not waited for: this share of the samples, from the top.
 const SLOWEST: u32 = 8;
+/// So many times the requests of a phase end elsewhere before those of its samples that have not ended are left out. It is about
+/// so many times the mean, which of requests that take exponential times one in 3000 does.
+const PATIENCE: u32 = 8;
 
 /// One of the two values, while it is tried.
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +173,8 @@ struct Phase {
     in_flight: f64,
     /// Samples that began when the limit was reached.
     full: u32,
+    /// Other requests that have ended since the last sample began.
+    others: u32,
 }
 
 /// What one value has shown.
@@ -239,6 +245,10 @@ impl Concurrency {
         let now = self.latest;
         let phase = &mut self.phase;
         if started.sample != Some(phase.number) {
+            phase.others = phase
+                .others
+                .saturating_add(u32::from(phase.begun == phase.samples));
+            self.conclude(now);
             return;
         }
         phase.open -= 1;
@@ -249,18 +259,38 @@ impl Concurrency {
             let mean = phase.in_flight / f64::from(phase.begun + 1);
             phase.in_flight -= mean;
             phase.full = phase.full.min(phase.begun);
+            phase.others = 0;
             return;
         }
         phase.times += (now - started.at) as f64;
         phase.served += u32::from(ended == Completion::Served);
-        if phase.begun == phase.samples && phase.open <= phase.samples / SLOWEST {
-            let measured = phase.measured(now);
-            match self.lower.take() {
-                None => self.lower = Some(measured),
-                Some(lower) => self.compare(lower, measured),
-            }
-            self.begin();
+        self.conclude(now);
+    }
+
+    /// Goes on to the next phase if this one has shown enough.
+    fn conclude(&mut self, now: u64) {
+        let phase = &mut self.phase;
+        if phase.begun < phase.samples {
+            return;
         }
+        if phase.open > phase.samples / SLOWEST {
+            let patience = PATIENCE.saturating_mul(phase.samples.saturating_add(phase.limit));
+            if phase.others < patience {
+                return;
+            }
+            if phase.open == phase.begun {
+                // It has shown nothing, and is tried once more.
+                self.begin();
+                return;
+            }
+            phase.leave_out_open();
+        }
+        let measured = self.phase.measured(now);
+        match self.lower.take() {
+            None => self.lower = Some(measured),
+            Some(lower) => self.compare(lower, measured),
+        }
+        self.begin();
     }
 
     fn compare(&mut self, lower: Measured, higher: Measured) {
@@ -328,7 +358,17 @@ impl Phase {
             times: 0.0,
             in_flight: 0.0,
             full: 0,
+            others: 0,
         }
+    }
+
+    /// As if those that have not ended were none of its samples.
+    fn leave_out_open(&mut self) {
+        let ended = self.begun - self.open;
+        self.in_flight *= f64::from(ended) / f64::from(self.begun);
+        self.full = self.full.min(ended);
+        self.begun = ended;
+        (self.open, self.open_since) = (0, 0.0);
     }
 
     /// What it has shown; those that have not ended have lasted until now.

@@ -471,6 +471,39 @@ fn callers_that_give_up_lower_the_limit() {
     assert!(limit <= 12, "{limit}");
 }
 
+/// Streams that last for ever among requests that end: the limit goes on being looked for, in a service with room and in one
+/// that serves ten at once.
+#[test]
+fn requests_that_never_end_do_not_end_the_search() {
+    for (room, least, most) in [(u64::MAX, 200, 1000), (10, 5, 40)] {
+        let mut concurrency = Concurrency::new(&ConcurrencyConfig::DEFAULT).unwrap();
+        let (mut now, mut running, mut streams) = (0, VecDeque::new(), 0_u32);
+        for number in 0..200_000_u32 {
+            while running.len() + (streams as usize) < concurrency.limit() as usize {
+                let in_flight = running.len() as u32 + streams + 1;
+                let started = concurrency.on_start(at(now), in_flight);
+                // Five of them, one after another.
+                match streams < 5 && (number / 40) > streams {
+                    true => streams += 1,
+                    false => running.push_back(started),
+                }
+            }
+            // Each takes 10 ms, and longer if more than there is room for share it.
+            let at_once = (running.len() as u64).max(1);
+            now += 10 * MILLI / at_once.min(room);
+            let Some(oldest) = running.pop_front() else {
+                panic!("only streams are left");
+            };
+            concurrency.on_end(at(now), oldest, Completion::Served);
+        }
+        let limit = concurrency.limit();
+        assert!(
+            streams == 5 && (least..=most).contains(&limit),
+            "{room}: {limit}"
+        );
+    }
+}
+
 #[test]
 fn settings_that_serve_nobody_are_refused_and_say_which() {
     let config = |min, initial, max| SlotsConfig {
