@@ -368,6 +368,25 @@ impl Limiter {
         self.verdict(now, key, cost, &place)
     }
 
+    /// An admitted attempt that counted as `cost` was not made after all, as one that was shed behind the limiter: what
+    /// was taken for it is anybody's, as a slot that lapses. A ticket that it had is used up.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use relent_core::{Instant, Limiter, LimiterConfig, Verdict};
+    ///
+    /// let mut limiter = Limiter::new(&LimiterConfig::new(10, Duration::from_secs(1)))?;
+    /// let (now, admitted) = (Instant::ORIGIN, Verdict::Admitted { ticket: false });
+    /// assert_eq!(limiter.judge(now, Some(1), 1), admitted);
+    /// limiter.give_back(now, 1);
+    /// assert_eq!(limiter.judge(now, Some(2), 1), admitted);
+    /// # Ok::<(), relent_core::PolicyError>(())
+    /// ```
+    pub fn give_back(&mut self, now: Instant, cost: u32) {
+        self.arrive(now);
+        self.lapsed(cost.max(1));
+    }
+
     /// The number of attempts that callers without a ticket can still make until so much later: the
     /// quota that is left.
     pub fn available(&mut self, now: Instant, within: Duration) -> u32 {

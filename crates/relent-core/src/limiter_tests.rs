@@ -527,3 +527,33 @@ proptest! {
         }
     }
 }
+
+/// What is given back is no more than what was taken: however attempts are made and called off, no more are made in any
+/// time than the limit lets through.
+#[test]
+fn what_is_given_back_is_admitted_once_more_and_not_twice() {
+    let config = LimiterConfig {
+        burst: 3,
+        ..LimiterConfig::new(10, Duration::from_secs(1))
+    };
+    let mut limiter = Limiter::new(&config).unwrap();
+    let mut seed = 7_u64;
+    let (mut made, mut given_back) = (0_u64, 0);
+    for millis in 0..20_000_u64 {
+        let now = Instant::from_nanos(millis * 1_000_000);
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let key = (seed >> 33).is_multiple_of(2).then_some(seed >> 60);
+        if let Verdict::Admitted { .. } = limiter.judge(now, key, 1) {
+            if (seed >> 40).is_multiple_of(3) {
+                limiter.give_back(now, 1);
+                given_back += 1;
+            } else {
+                made += 1;
+            }
+        }
+        assert!(made <= 3 + millis / 100 + 1, "{made} after {millis} ms");
+    }
+    assert!(given_back > 50, "{given_back}");
+    // Nothing is lost by it, either: what lapses unused is at most one burst.
+    assert!(made >= 190, "{made}");
+}

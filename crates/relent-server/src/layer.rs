@@ -47,7 +47,8 @@ use crate::store::Store;
 /// 3. Authentication: keys belong to a principal. It costs something before a request may be shed; a check that is dear goes inside
 ///    of the overload layer, and outside of the idempotency layer.
 /// 4. Rate limits, then overload: what they refuse is not stored, and a duplicate that would be answered from the store
-///    has to be let in, too.
+///    has to be let in, too. What overload turns away, or what is dropped while it waits for a slot, has what it took from the
+///    limits given back.
 /// 5. A limit of the body's length. (The idempotency layer has one for requests with a key.)
 /// 6. Idempotency.
 /// 7. A timeout: inside, so that it ends the handler, which runs on when the client has gone.

@@ -44,6 +44,7 @@ pub mod admission;
 pub mod exactly_once;
 pub mod idempotency;
 mod layer;
+mod loan;
 pub mod observe;
 pub mod overload;
 #[cfg(feature = "postgres")]

@@ -484,3 +484,58 @@ async fn over_a_socket_a_refusal_comes_while_the_body_still_arrives() {
     assert_eq!(ask(&head).await, "HTTP/1.1 429");
     server.abort();
 }
+
+/// What is shed behind a limit, and what is dropped before it is begun, has taken nothing from it; what is begun has,
+/// whatever becomes of it.
+#[tokio::test(start_paused = true)]
+async fn what_overload_turns_away_gives_its_quota_back() {
+    use relent_server::ServerLayer;
+    use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+
+    for queue in [0, 1] {
+        let clock = VirtualClock::new();
+        let five = LimiterConfig {
+            burst: 5,
+            ..LimiterConfig::new(5, 3600 * SECOND)
+        };
+        let admission = AdmissionLayer::new().clock(clock.clone());
+        let admission = admission.quota(quota("all", five));
+        let slots = SlotsConfig {
+            concurrency: ConcurrencyConfig::fixed(1),
+            queue,
+            ..SlotsConfig::DEFAULT
+        };
+        let layer = ServerLayer::new(IdempotencyLayer::anonymous(Memory::new()))
+            .overload(OverloadLayer::new(&slots).unwrap())
+            .admission(admission);
+        let handler = tower::service_fn(|request: Request<_>| async move {
+            let hangs = request.headers().contains_key("x-hangs");
+            drop(request);
+            if hangs {
+                pending::<()>().await;
+            }
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        });
+        let service = layer.layer(handler);
+        let ask = |fields| Box::pin(service.clone().oneshot(request(fields)));
+        // One has the slot, of five.
+        let mut first = ask(&[("x-hangs", "1")]);
+        assert!((&mut first).now_or_never().is_none());
+        for _ in 0..20 {
+            // With a line of one it waits, and its client goes away; without, it is shed.
+            match ask(&[]).now_or_never() {
+                Some(response) => assert_eq!(response.unwrap().status(), 503),
+                None => assert_eq!(queue, 1),
+            }
+        }
+        // Its client goes away, and what it has taken stays so.
+        drop(first);
+        for left in (0..4).rev() {
+            let response = ask(&[]).await.unwrap();
+            let told = response.headers()["ratelimit"].to_str().unwrap();
+            assert_eq!(response.status(), 200, "{queue}: {told}");
+            assert!(told.starts_with(&format!(r#""all";r={left};"#)), "{told}");
+        }
+        assert_eq!(ask(&[]).await.unwrap().status(), 429);
+    }
+}

@@ -3,8 +3,8 @@
 -- This is relent_core::Intake and Limiter once more, in Lua: a property test compares the two, decision by decision.
 -- The functions have the names that they have there.
 --
--- KEYS, for each limiter: state, reserved slots, open slots, tickets. ARGV: caller (8 bytes, or none) and cost; then for
--- each limiter: interval, burst, horizon, grace; times in microseconds.
+-- KEYS, for each limiter: state, reserved slots, open slots, tickets. ARGV: caller (8 bytes, or none) and cost, negative for
+-- a request whose cost is given back; then for each limiter: interval, burst, horizon, grace; times in microseconds.
 -- Returns what, the limiter that refuses (from 0), its time; then for each limiter what is left of it: how many
 -- within a second, and the time until one more.
 local ADMITTED, DUE, TICKET, SHARED, TOO_COSTLY = 0, 1, 2, 3, 4
@@ -14,7 +14,8 @@ local MOST = 4294967295
 local STATE = '>I8I8I8I8I8I4I4I4I4'
 local RESERVED, HELD = '>I8c8', '>I8I4'
 
-local caller, cost = ARGV[1], math.max(tonumber(ARGV[2]), 1)
+local caller, given_back = ARGV[1], -tonumber(ARGV[2])
+local cost = math.max(-given_back, 1)
 
 local function load(number)
     local key, arg = 4 * (number - 1), 2 + 4 * (number - 1)
@@ -262,6 +263,15 @@ end
 local limiters = {}
 for number = 1, #KEYS / 4 do
     limiters[number] = load(number)
+end
+
+if given_back > 0 then
+    for _, l in ipairs(limiters) do
+        lapse(l)
+        l.spare = math.min(l.spare + given_back, l.burst)
+        save(l)
+    end
+    return {}
 end
 
 local what, by, delay = ADMITTED, 0, 0

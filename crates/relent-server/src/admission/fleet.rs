@@ -15,7 +15,7 @@ use relent_core::{Admitted, Advice, Arrival, Instant, LimiterConfig, Refusal, Re
 use relent_http::ErrorResponse;
 use sha2::{Digest, Sha256};
 
-use super::judge::{Applied, Judgement, Judging, Left, Local, Refused, by_quota};
+use super::judge::{Applied, Judgement, Judging, Left, Local, Refused, Taken, by_quota};
 use super::{Quota, Shared};
 use crate::observe;
 
@@ -245,8 +245,11 @@ impl Limits {
                 return self.local.judge(now, &arrival, applied);
             }
         };
-        let left = Vec::new();
-        Judgement { verdict, left }
+        Judgement {
+            verdict,
+            left: Vec::new(),
+            taken: Taken::Nowhere,
+        }
     }
 
     /// `None` if the reply is none that the script gives.
@@ -255,10 +258,32 @@ impl Limits {
         arrival: &Arrival,
         applied: &[Applied],
     ) -> Result<Option<Judgement>, RedisError> {
-        let caller = arrival.caller.map(u64::to_be_bytes);
+        let reply = self.call(arrival.caller, i64::from(arrival.cost), applied);
+        Ok(judgement(&reply.await?, applied))
+    }
+
+    /// As [`Limiter::give_back`](relent_core::Limiter::give_back). If Redis fails the quota stays taken.
+    pub(super) async fn give_back(&self, cost: u32, applied: &[Applied]) {
+        let given = self.call(None, -i64::from(cost.max(1)), applied);
+        drop(tokio::time::timeout(self.fleet.patience, given).await);
+    }
+
+    /// Gives back what was taken in this process, while Redis was away.
+    pub(super) fn give_back_alone(&self, now: Instant, cost: u32, applied: &[Applied]) {
+        self.local.give_back(now, cost, applied);
+    }
+
+    /// Runs the script, with a negative cost for one that is given back.
+    async fn call(
+        &self,
+        caller: Option<u64>,
+        cost: i64,
+        applied: &[Applied],
+    ) -> Result<Reply, RedisError> {
+        let caller = caller.map(u64::to_be_bytes);
         let mut call = self.fleet.script.prepare_invoke();
         call.arg(caller.as_ref().map_or(&[][..], |bytes| &bytes[..]))
-            .arg(arrival.cost);
+            .arg(cost);
         for one in applied {
             let Some(quota) = self.quotas.get(one.quota) else {
                 continue;
@@ -274,8 +299,7 @@ impl Limits {
                 .arg(quota.grace);
         }
         let mut connection = self.fleet.connection().await?;
-        let reply: Reply = call.invoke_async(&mut connection).await?;
-        Ok(judgement(&reply, applied))
+        call.invoke_async(&mut connection).await
     }
 }
 
@@ -309,6 +333,7 @@ fn judgement(reply: &[u64], applied: &[Applied]) -> Option<Judgement> {
     Some(Judgement {
         verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, applied))),
         left: left.collect(),
+        taken: Taken::Redis,
     })
 }
 

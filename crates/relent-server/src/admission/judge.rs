@@ -42,6 +42,18 @@ pub(super) struct Left {
 pub(super) struct Judgement {
     pub(super) verdict: Result<Admitted, Refused>,
     pub(super) left: Vec<Left>,
+    pub(super) taken: Taken,
+}
+
+/// Where an admitted request has taken its quota.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taken {
+    /// Redis is away, and nothing limits.
+    #[cfg(feature = "redis")]
+    Nowhere,
+    Here,
+    #[cfg(feature = "redis")]
+    Redis,
 }
 
 /// A judgement by what is elsewhere.
@@ -69,6 +81,39 @@ impl Local {
 
     /// Judges a request for which these limiters count, in the order of their quotas.
     pub(super) fn judge(&self, now: Instant, arrival: &Arrival, applied: &[Applied]) -> Judgement {
+        self.with(now, applied, |limiters| {
+            let verdict = Intake::new().judge_with(now, arrival, limiters);
+            let left = limiters.iter_mut().zip(applied).map(|(limiter, applied)| {
+                let soon = limiter.available(now, Duration::from_secs(1));
+                Left {
+                    quota: applied.quota,
+                    soon,
+                    until: limiter.until_available(now, soon.saturating_add(1)),
+                }
+            });
+            Judgement {
+                left: left.collect(),
+                verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, applied))),
+                taken: Taken::Here,
+            }
+        })
+    }
+
+    /// A request for which these limiters count was admitted, and not served.
+    pub(super) fn give_back(&self, now: Instant, cost: u32, applied: &[Applied]) {
+        self.with(now, applied, |limiters| {
+            for limiter in limiters {
+                limiter.give_back(now, cost);
+            }
+        });
+    }
+
+    fn with<T>(
+        &self,
+        now: Instant,
+        applied: &[Applied],
+        work: impl FnOnce(&mut [&mut Limiter]) -> T,
+    ) -> T {
         // The limiters are sound after every statement, so a poisoned lock has lost nothing.
         let mut quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = applied.iter().peekable();
@@ -81,19 +126,7 @@ impl Local {
                 });
             }
         }
-        let verdict = Intake::new().judge_with(now, arrival, &mut limiters);
-        let left = limiters.into_iter().zip(applied).map(|(limiter, applied)| {
-            let soon = limiter.available(now, Duration::from_secs(1));
-            Left {
-                quota: applied.quota,
-                soon,
-                until: limiter.until_available(now, soon.saturating_add(1)),
-            }
-        });
-        Judgement {
-            left: left.collect(),
-            verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, applied))),
-        }
+        work(&mut limiters)
     }
 
     /// How many keys are remembered, and how many limiters were forgotten in use.

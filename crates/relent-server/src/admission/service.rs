@@ -18,9 +18,10 @@ use tower_service::Service;
 
 #[cfg(feature = "redis")]
 use super::fleet::SharedHash;
-use super::judge::{Applied, Judgement, Judging, Left, Refused};
+use super::judge::{Applied, Judgement, Judging, Left, Refused, Taken};
 use super::quota::Identify;
 use super::{Limits, Shared};
+use crate::loan::Loan;
 use crate::observe;
 use crate::refusal::{Body, not_applied, refuse};
 
@@ -58,18 +59,75 @@ where
         let inner = self.inner.clone();
         let request = Request::from_parts(parts, body);
         let waiting = Waiting { inner, request };
+        let mut debt = Debt {
+            shared: Arc::clone(&shared),
+            loan: None,
+            cost: arrival.cost,
+            taken: Taken::Here,
+            applied,
+        };
         let state = match &shared.limits {
             Limits::Local(local) => {
-                let judgement = local.judge(shared.settings.clock.now(), &arrival, &applied);
-                State::judged(&shared, judgement, waiting)
+                let now = shared.settings.clock.now();
+                let judgement = local.judge(now, &arrival, &debt.applied);
+                State::judged(&shared, judgement, waiting, &mut debt)
             }
             #[cfg(feature = "redis")]
             Limits::Fleet(fleet) => State::Judging {
-                judging: fleet.judge(&shared, arrival, applied),
+                judging: fleet.judge(&shared, arrival, debt.applied.clone()),
                 waiting: Some(waiting),
             },
         };
-        ResponseFuture { shared, state }
+        ResponseFuture {
+            shared,
+            debt,
+            state,
+        }
+    }
+}
+
+/// What a request has taken. Whoever turns it away behind the limits, or drops it before it is begun, has it given
+/// back.
+struct Debt {
+    shared: Arc<Shared>,
+    /// `None` if it has taken nothing, or has paid.
+    loan: Option<Loan>,
+    cost: u32,
+    taken: Taken,
+    applied: Vec<Applied>,
+}
+
+impl Debt {
+    /// The request has its answer, or is gone.
+    fn settle(&mut self) {
+        if self.loan.take().is_none_or(|loan| !loan.is_open()) {
+            return;
+        }
+        let now = self.shared.settings.clock.now();
+        match (&self.shared.limits, self.taken) {
+            (Limits::Local(local), _) => local.give_back(now, self.cost, &self.applied),
+            #[cfg(feature = "redis")]
+            (Limits::Fleet(fleet), Taken::Here) => {
+                fleet.give_back_alone(now, self.cost, &self.applied);
+            }
+            #[cfg(feature = "redis")]
+            (Limits::Fleet(fleet), Taken::Redis) => {
+                let (fleet, cost) = (Arc::clone(fleet), self.cost);
+                let applied = std::mem::take(&mut self.applied);
+                // Nobody waits for it. Without a runtime there is nobody left to serve, either.
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    runtime.spawn(async move { fleet.give_back(cost, &applied).await });
+                }
+            }
+            #[cfg(feature = "redis")]
+            (Limits::Fleet(_), Taken::Nowhere) => {}
+        }
+    }
+}
+
+impl Drop for Debt {
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 
@@ -173,6 +231,7 @@ pin_project! {
         I: Service<Request<B>>,
     {
         shared: Arc<Shared>,
+        debt: Debt,
         #[pin]
         state: State<I, B, R, I::Future>,
     }
@@ -203,11 +262,21 @@ pin_project! {
 }
 
 impl<I, B, R, F> State<I, B, R, F> {
-    fn judged(shared: &Shared, judgement: Judgement, mut waiting: Waiting<I, B>) -> Self {
+    fn judged(
+        shared: &Shared,
+        judgement: Judgement,
+        mut waiting: Waiting<I, B>,
+        debt: &mut Debt,
+    ) -> Self {
         let left = judgement.left;
         match judgement.verdict {
             Ok(admitted) => {
                 observe::rate_admitted(admitted);
+                if !debt.applied.is_empty() {
+                    let extensions = waiting.request.extensions_mut();
+                    let loan: &Loan = extensions.get_or_insert_default();
+                    (debt.loan, debt.taken) = (Some(loan.clone()), judgement.taken);
+                }
                 if admitted.ticket {
                     waiting.request.extensions_mut().insert(admitted);
                 }
@@ -238,7 +307,7 @@ where
                 StateProjection::Judging { judging, waiting } => {
                     let judgement = ready!(judging.as_mut().poll(context));
                     match waiting.take() {
-                        Some(waiting) => State::judged(this.shared, judgement, waiting),
+                        Some(waiting) => State::judged(this.shared, judgement, waiting, this.debt),
                         None => return Poll::Pending,
                     }
                 }
@@ -247,15 +316,22 @@ where
                         ready!(waiting.inner.poll_ready(context))?;
                     }
                     match waiting.take() {
-                        Some(Waiting { mut inner, request }) => State::Serving {
-                            serving: inner.call(request),
-                            left: std::mem::take(left),
-                        },
+                        Some(Waiting { mut inner, request }) => {
+                            if let Some(loan) = &this.debt.loan {
+                                loan.hand_on();
+                            }
+                            State::Serving {
+                                serving: inner.call(request),
+                                left: std::mem::take(left),
+                            }
+                        }
                         None => return Poll::Pending,
                     }
                 }
                 StateProjection::Serving { serving, left } => {
-                    let mut response = ready!(serving.poll(context))?;
+                    let served = ready!(serving.poll(context));
+                    this.debt.settle();
+                    let mut response = served?;
                     this.shared.tell(response.headers_mut(), left);
                     return Poll::Ready(Ok(response.map(Body::served)));
                 }

@@ -17,6 +17,7 @@ use tower_service::Service;
 
 use super::held::{Arrived, Held, Shared};
 use super::{Settings, SlotBody, refusal};
+use crate::loan::Loan;
 use crate::observe;
 use crate::refusal::{Body, not_applied};
 
@@ -92,6 +93,9 @@ where
                 None,
             ))));
         }
+        if let Some(loan) = parts.extensions.get::<Loan>() {
+            loan.waits();
+        }
         let refusing = Refusing::of(&parts, self.settings.class(&parts));
         let facts = CallerFacts::of(&parts.headers);
         let arrival = arrival(facts, parts.extensions.get());
@@ -147,6 +151,9 @@ where
     }
     let served = async {
         poll_fn(|context| inner.poll_ready(context)).await?;
+        if let Some(loan) = request.extensions().get::<Loan>() {
+            loan.begins();
+        }
         inner.call(request).await
     };
     match served.await {
