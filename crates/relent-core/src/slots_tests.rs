@@ -477,13 +477,14 @@ fn callers_that_give_up_lower_the_limit() {
 fn requests_that_never_end_do_not_end_the_search() {
     for (room, least, most) in [(u64::MAX, 200, 1000), (10, 5, 40)] {
         let mut concurrency = Concurrency::new(&ConcurrencyConfig::DEFAULT).unwrap();
-        let (mut now, mut running, mut streams) = (0, VecDeque::new(), 0_u32);
-        for number in 0..200_000_u32 {
+        let (mut now, mut running) = (0, VecDeque::new());
+        // Five of the first sixteen samples, which are those after the first twenty.
+        let (mut begun, mut streams) = (0_u32, 0_u32);
+        for _ in 0..200_000 {
             while running.len() + (streams as usize) < concurrency.limit() as usize {
-                let in_flight = running.len() as u32 + streams + 1;
-                let started = concurrency.on_start(at(now), in_flight);
-                // Five of them, one after another.
-                match streams < 5 && (number / 40) > streams {
+                begun += 1;
+                let started = concurrency.on_start(at(now), running.len() as u32 + streams + 1);
+                match (22..27).contains(&begun) {
                     true => streams += 1,
                     false => running.push_back(started),
                 }
