@@ -170,6 +170,10 @@ impl<E> From<LeaseLost> for WriteError<E> {
 ///
 /// Each method is atomic, and decides by [`Record`] or exactly as it does. Time is that of the store, never
 /// that of the servers that share it. A store of your own can show that it does so by [`conformance`].
+///
+/// When the clock of the store is set forward, leases and records end so much earlier; when it is set back, so much later, but
+/// for records that are removed by then. Who has lost its lease writes nothing in either case: owner and fence decide that,
+/// and no time.
 pub trait Store: Send + Sync + 'static {
     /// Why it fails.
     type Error: Error + Send + Sync + 'static;

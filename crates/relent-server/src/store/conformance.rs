@@ -78,11 +78,26 @@ pub async fn check_in_time<S: Store>(
     steps: usize,
     seed: u64,
 ) {
+    let next = |now: Instant, random: &mut SessionRandom| {
+        now.saturating_add(span(random, &[0, 0, 0, 1, 1, 2, 5, 20, 100]))
+    };
+    check_at_times(store, set_clock, begin, next, steps, seed).await;
+}
+
+/// The same with a clock that goes as `next` says, perhaps back.
+pub(crate) async fn check_at_times<S: Store>(
+    store: &S,
+    set_clock: impl AsyncFn(Instant),
+    begin: Instant,
+    next: impl Fn(Instant, &mut SessionRandom) -> Instant,
+    steps: usize,
+    seed: u64,
+) {
     let mut random = SessionRandom::with_seed(seed);
     let mut keys = HashMap::<_, Model>::new();
     let mut now = begin;
     for step in 0..steps {
-        now = now.saturating_add(span(&mut random, &[0, 0, 0, 1, 1, 2, 5, 20, 100]));
+        now = next(now, &mut random);
         set_clock(now).await;
         let number = below(&mut random, 6) as u8;
         let key = Key([number; 32]);
@@ -316,4 +331,15 @@ async fn race<S: Store>(store: &Arc<S>) {
         }
     }
     assert_eq!((runs, waits), (1, 63), "of 64 claims of one key one runs");
+}
+
+/// A clock that is set by hand: it goes on by microseconds, and now and then steps forward or back by up to two hours.
+#[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
+pub(crate) fn step(now: Instant, random: &mut SessionRandom) -> Instant {
+    let by = Duration::from_micros(random.next_u64() % 7_200_000_000);
+    match random.next_u64() % 20 {
+        0 => now.saturating_add(by),
+        1 => Instant::from_nanos(now.as_nanos().saturating_sub(by.as_nanos() as u64)),
+        _ => now.saturating_add(Duration::from_micros(random.next_u64() % 20)),
+    }
 }

@@ -13,15 +13,23 @@ async fn the_statements_decide_as_the_core_does_at_each_time() {
     postgres.sql = Arc::new(Sql::new("current_setting('test.now')::bigint"));
     postgres.create_tables().await.unwrap();
     postgres.create_tables().await.unwrap();
-    for seed in 0..6 {
+    for seed in 0..16 {
         let set = async |now: relent_core::Instant| {
             let micros = now.as_nanos() / 1000;
             let client = pool.get().await.unwrap();
             let set = format!("SET test.now = '{micros}'");
             client.batch_execute(&set).await.unwrap();
         };
-        let begin = relent_core::Instant::from_nanos(seed * 1_000_000_000);
-        conformance::check_in_time(&postgres, set, begin, 1000, seed).await;
+        let begin = relent_core::Instant::from_nanos(seed * 10_000_000_000_000);
+        // And when the clock of the database is set, forward or back.
+        if seed < 6 {
+            conformance::check_in_time(&postgres, set, begin, 1000, seed).await;
+        } else {
+            // No claim removes what has expired: if the clock goes back after that, it is gone all the same.
+            postgres.claims.store(0, Ordering::Relaxed);
+            let step = conformance::step;
+            conformance::check_at_times(&postgres, set, begin, step, 250, seed).await;
+        }
         while postgres.remove_expired(100).await.unwrap() > 0 {}
         let client = pool.get().await.unwrap();
         client

@@ -15,7 +15,7 @@ async fn the_scripts_decide_as_the_core_does_at_each_time() {
     redis.scripts = Arc::new(Scripts::new(clock));
     // Redis removes nothing by its own clock while that of the test is ahead of it.
     let century = relent_core::Instant::from_nanos(3_200_000_000_000_000_000);
-    for seed in 0..12 {
+    for seed in 0..18 {
         let connection = redis.connection.clone();
         let set = async |now: relent_core::Instant| {
             let micros = now.as_nanos() / 1000;
@@ -23,7 +23,13 @@ async fn the_scripts_decide_as_the_core_does_at_each_time() {
             let _: () = connection.set("clock", micros).await.unwrap();
         };
         let redis = redis.clone().namespace(&format!("seed {seed}"));
-        conformance::check_in_time(&redis, set, century, 1500, seed).await;
+        // And when the clock of the server is set, forward or back.
+        if seed < 12 {
+            conformance::check_in_time(&redis, set, century, 1500, seed).await;
+        } else {
+            let step = conformance::step;
+            conformance::check_at_times(&redis, set, century, step, 1500, seed).await;
+        }
     }
 }
 
