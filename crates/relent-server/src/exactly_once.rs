@@ -90,7 +90,7 @@ use relent_core::claim::{ClaimConfig, Fingerprint};
 use tokio::time::Instant;
 
 use crate::idempotency::problems::Refused;
-use crate::idempotency::{Answer, Common, Outcome};
+use crate::idempotency::{Answer, Common, KeySource, Outcome};
 use crate::observe;
 use crate::store::{Change, Claimed, Key};
 
@@ -109,6 +109,8 @@ pub struct Keyed {
     pub claim: ClaimConfig,
     /// The longest body of an answer that is stored, in bytes: 256 KiB by default.
     pub max_answer: usize,
+    /// Who reads the answer.
+    pub(crate) source: KeySource,
 }
 
 impl Keyed {
@@ -120,6 +122,7 @@ impl Keyed {
             fingerprint,
             claim: ClaimConfig::DEFAULT,
             max_answer: 256 << 10,
+            source: KeySource::IdempotencyKey,
         }
     }
 }
@@ -233,17 +236,19 @@ impl<S> ExactlyOnce<S> {
                 Refused::StoreFailed
             }
         };
-        Ok(refused.observed(self.is_grpc).map(Full::new))
+        let refused = refused.observed(self.keyed.source, self.is_grpc);
+        Ok(refused.map(Full::new))
     }
 }
 
 /// What is to be written together with this answer; `None` if nothing is to be.
-fn end(response: Response<Bytes>, most: usize) -> (Response<Bytes>, Option<Change>) {
+fn end(mut response: Response<Bytes>, keyed: &Keyed) -> (Response<Bytes>, Option<Change>) {
+    keyed.source.judge(&mut response);
     if Outcome::of(&response) != Outcome::Final {
         return (response, None);
     }
     let (head, body) = response.into_parts();
-    let kept = Some(body.clone()).filter(|body| body.len() <= most);
+    let kept = Some(body.clone()).filter(|body| body.len() <= keyed.max_answer);
     let answer = Answer::new(&head, kept, None);
     let complete = Change::Complete(Arc::new(answer));
     (Response::from_parts(head, body), Some(complete))

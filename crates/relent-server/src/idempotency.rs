@@ -40,9 +40,10 @@ mod lease;
 mod outcome;
 pub(crate) mod problems;
 mod recovery;
-mod request;
+pub(crate) mod request;
 mod running;
 mod service;
+mod source;
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,6 +60,9 @@ pub use body::Body;
 pub use execution::{CheckpointError, Execution};
 pub use outcome::Outcome;
 pub use service::Idempotency;
+#[cfg(feature = "webhook")]
+pub(crate) use service::Server;
+pub(crate) use source::KeySource;
 
 use crate::store::Store;
 use execution::Running;
@@ -76,6 +80,7 @@ type ReadText = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 #[derive(Clone)]
 struct Settings {
+    source: KeySource,
     principal: ReadText,
     operation: ReadText,
     required: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
@@ -115,6 +120,7 @@ impl<S: Store> IdempotencyLayer<S> {
         principal: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
         let settings = Settings {
+            source: KeySource::IdempotencyKey,
             principal: Arc::new(principal),
             operation: Arc::new(|_| None),
             required: Arc::new(|_| false),
@@ -241,6 +247,31 @@ impl<S: Store> IdempotencyLayer<S> {
     pub const fn exactly_once(mut self) -> Self {
         self.settings.exactly_once = true;
         self
+    }
+
+    /// The same engine for the messages of a sender of webhooks, whose layer names their keys.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn of_webhooks(store: S, keep: Duration) -> Self {
+        let mut layer = Self::anonymous(store);
+        layer.settings.source = KeySource::WebhookId;
+        layer.settings.claim.keep = keep;
+        layer
+    }
+
+    #[cfg(feature = "webhook")]
+    pub(crate) fn change_claim(mut self, change: impl FnOnce(&mut ClaimConfig)) -> Self {
+        change(&mut self.settings.claim);
+        self
+    }
+
+    /// What runs requests whose keys are found elsewhere.
+    #[cfg(feature = "webhook")]
+    pub(crate) fn server(&self) -> Server<S> {
+        Server {
+            store: Arc::clone(&self.store),
+            settings: Arc::new(self.settings.clone()),
+            common: Arc::clone(&self.common),
+        }
     }
 
     /// The store.

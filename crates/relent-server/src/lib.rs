@@ -32,6 +32,7 @@
 //! - `postgres`: the store `Postgres`, and the module `postgres` with its connections.
 //! - `sqlx`: `postgres`, and its store over a `PgPool` of sqlx 0.8.
 //! - `redis`: the store `Redis`.
+//! - `webhook`: the module `webhook`, for messages that are repeated until they are acknowledged.
 //!
 //! With `sqlite` or `postgres` there is `exactly_once`, too: a handler whose effects and answer are
 //! written in one transaction.
@@ -57,6 +58,8 @@ mod servers;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
+#[cfg(feature = "webhook")]
+pub mod webhook;
 
 pub use layer::ServerLayer;
 pub use refusal::Body;

@@ -54,6 +54,9 @@ pub const STORE_ERRORS: &str = "relent_server_store_errors_total";
 /// Histogram: the bodies of the answers that were stored, in bytes.
 pub const ANSWER_BYTES: &str = "relent_server_answer_bytes";
 
+/// Counter: deliveries of webhooks that were not believed, by [`REASON`].
+pub const NOT_VERIFIED: &str = "relent_server_webhooks_not_verified_total";
+
 /// Label: the word of a [`Criticality`].
 pub const CRITICALITY: &str = "criticality";
 /// Label: `true` for a request that came in the slot that it was told, else `false`.
@@ -61,12 +64,13 @@ pub const TICKET: &str = "ticket";
 /// Label: the name of the quota that refused, the furthest if several did; empty if none of them did.
 pub const QUOTA: &str = "quota";
 /// Label: `overloaded`, `do_not_retry` or `expired`; of rate limits `limited`, `too_costly`, `expired`, or `away` if
-/// Redis could not be asked.
+/// Redis could not be asked; of webhooks `missing` or `malformed` fields, `no_match` of the signatures, `out_of_time`, or
+/// `unknown_sender`.
 pub const REASON: &str = "reason";
 /// Label: what happens while Redis is away: `open`, `closed` or `local`.
 pub const AWAY: &str = "away";
 /// Label: `run`, `taken_over`, `replayed`, or the code of the problem that it was told, such as
-/// `idempotency-in-flight`.
+/// `idempotency-in-flight` or `webhook-in-flight`.
 pub const RESULT: &str = "result";
 /// Label: `claim`, `write` or `renew`; of a handler that runs exactly once `transaction`.
 pub const OPERATION: &str = "operation";
@@ -144,6 +148,16 @@ pub(crate) fn keyed(result: &'static str) {
     #[cfg(feature = "metrics")]
     meters::count((KEYED, RESULT, result), None);
     let _ = result;
+}
+
+/// A delivery of a webhook is not believed.
+#[cfg(feature = "webhook")]
+pub(crate) fn not_verified(reason: &'static str) {
+    #[cfg(feature = "metrics")]
+    meters::count((NOT_VERIFIED, REASON, reason), None);
+    #[cfg(feature = "tracing")]
+    events::not_verified(reason);
+    let _ = reason;
 }
 
 /// A duplicate begins to wait.

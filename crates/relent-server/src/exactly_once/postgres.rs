@@ -159,7 +159,7 @@ impl<C: Connections> Postgres<C> {
             Ok(response) => response.map(Into::into),
             Err(error) => return Err(ExactlyOnceError::Work(error.into())),
         };
-        let (response, end) = end(response, run.keyed.max_answer);
+        let (response, end) = end(response, &run.keyed);
         let Some(end) = end else {
             // Whoever comes next need not meet it.
             self.limit(transaction.rollback()).await?;

@@ -58,7 +58,7 @@ impl Sqlite {
                 key,
                 fingerprint,
                 claim: config,
-                max_answer,
+                ..
             } = keyed;
             let now = now(&latest);
             let claimed = claim(connection, now, &key, owner, fingerprint, &config)?;
@@ -71,7 +71,7 @@ impl Sqlite {
                     return Err(Undone::Failed(ExactlyOnceError::Work(error.into())));
                 }
             };
-            let (response, end) = end(response, max_answer);
+            let (response, end) = end(response, &keyed);
             let Some(end) = end else {
                 return Err(Undone::Answered(Box::new(response)));
             };

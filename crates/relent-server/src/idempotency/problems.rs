@@ -9,6 +9,7 @@ use relent_http::problem::Problem;
 use relent_http::set_hint;
 
 use super::Answer;
+use super::KeySource;
 use crate::observe;
 use crate::store::Claimed;
 
@@ -35,7 +36,18 @@ pub(crate) enum Refused {
     /// The handler has had effects, and no part of the transaction.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     NotRecorded,
+    /// Its fields are not those of a message.
+    #[cfg(feature = "webhook")]
+    NoMessage,
+    /// Nobody known has signed the message, or not lately.
+    #[cfg(feature = "webhook")]
+    NotVerified,
+    #[cfg(feature = "webhook")]
+    BodyTooSlow,
 }
+
+/// Status, code and detail of a problem.
+type Text = (StatusCode, &'static str, &'static str);
 
 impl Refused {
     /// What a request that may not run is told; or its answer.
@@ -48,26 +60,34 @@ impl Refused {
         }
     }
 
-    fn response(self) -> Response<Bytes> {
-        let (status, code, detail) = self.text();
+    fn response(self, source: KeySource) -> Response<Bytes> {
+        #[cfg(feature = "webhook")]
+        if (self, source) == (Self::AnswerNotKept, KeySource::WebhookId) {
+            // It is acknowledged, and a sender takes 410 for the wish to hear no more.
+            let mut response = Response::new(Bytes::new());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            return response;
+        }
+        let (status, code, detail) = self.text(source);
         let problem = Problem::new(status).detail(detail);
         // The name is none that RFC 9457 defines, so it is always taken.
         let problem = problem.clone().member("code", code).unwrap_or(problem);
         let mut response = problem.into_response().map(Bytes::from);
-        set_hint(response.headers_mut(), &self.hint());
+        set_hint(response.headers_mut(), &self.hint(source));
         response
     }
 
     /// The same as the status of a gRPC call. Without the feature `grpc` it is that of HTTP.
     fn grpc_response(self) -> Response<Bytes> {
         #[cfg(not(feature = "grpc"))]
-        return self.response();
+        return self.response(KeySource::IdempotencyKey);
         #[cfg(feature = "grpc")]
         {
             use relent_http::grpc::{Status, set_pushback};
 
-            let after = self.hint().delay();
-            let (_, _, detail) = self.text();
+            let source = KeySource::IdempotencyKey;
+            let after = self.hint(source).delay();
+            let (_, _, detail) = self.text(source);
             let mut response = Response::new(Bytes::new());
             let fields = response.headers_mut();
             let grpc = http::HeaderValue::from_static("application/grpc");
@@ -84,24 +104,30 @@ impl Refused {
     }
 
     /// What the client is told, in the way that its request speaks; and it is counted.
-    pub(crate) fn observed(self, is_grpc: bool) -> Response<Bytes> {
-        observe::keyed(self.code());
-        match is_grpc {
+    pub(crate) fn observed(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
+        observe::keyed(self.code(source));
+        // A status of gRPC comes with 200, which a sender of webhooks takes for an acknowledgement.
+        match is_grpc && source == KeySource::IdempotencyKey {
             true => self.grpc_response(),
-            false => self.response(),
+            false => self.response(source),
         }
     }
 
     /// The name of the problem.
-    const fn code(self) -> &'static str {
-        self.text().1
+    const fn code(self, source: KeySource) -> &'static str {
+        self.text(source).1
     }
 
-    fn hint(self) -> Hint {
+    fn hint(self, source: KeySource) -> Hint {
+        #[cfg(not(feature = "webhook"))]
+        let _ = source;
         match self {
             // Nothing runs for no time.
             Self::InFlight(after) => Hint::after(after.max(Duration::from_millis(1))),
             Self::Busy | Self::StoreFailed => Hint::after(Duration::from_secs(1)),
+            // A sender has a schedule of its own, and what is wrong here may be mended before that ends.
+            #[cfg(feature = "webhook")]
+            _ if source == KeySource::WebhookId && self != Self::Mismatch => Hint::NONE,
             _ => Hint::do_not_retry(),
         }
     }
@@ -124,10 +150,77 @@ impl Refused {
             Self::Nested => GrpcCode::Internal,
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             Self::NotRecorded => GrpcCode::Internal,
+            #[cfg(feature = "webhook")]
+            Self::NoMessage => GrpcCode::InvalidArgument,
+            #[cfg(feature = "webhook")]
+            Self::NotVerified => GrpcCode::Unauthenticated,
+            #[cfg(feature = "webhook")]
+            Self::BodyTooSlow => GrpcCode::DeadlineExceeded,
         }
     }
 
-    const fn text(self) -> (StatusCode, &'static str, &'static str) {
+    const fn text(self, source: KeySource) -> Text {
+        match source {
+            KeySource::IdempotencyKey => self.text_of_key(),
+            #[cfg(feature = "webhook")]
+            KeySource::WebhookId => self.text_of_webhook(),
+        }
+    }
+
+    /// What a sender of webhooks is told. Most come again after everything but 2xx. Some take 4xx for final, so what
+    /// passes by itself is 5xx here, or 408, which every list of what may be repeated has.
+    #[cfg(feature = "webhook")]
+    const fn text_of_webhook(self) -> Text {
+        match self {
+            Self::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "webhook-too-large",
+                "the body is longer than a message may be here",
+            ),
+            Self::BodyFailed => (
+                StatusCode::BAD_REQUEST,
+                "webhook-incomplete",
+                "the body of the message has not arrived whole",
+            ),
+            Self::Mismatch => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "webhook-id-reused",
+                "another message with this webhook-id has arrived: a message keeps its body in all attempts to deliver \
+                 it, and a new one has a new webhook-id",
+            ),
+            Self::InFlight(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "webhook-in-flight",
+                "the message with this webhook-id is being handled, and not acknowledged yet: deliver it again later",
+            ),
+            Self::Unknown => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "webhook-outcome-unknown",
+                "an earlier delivery of this message was lost while it was handled, and may have had its effect: the \
+                 operator of the receiver has to find out",
+            ),
+            Self::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "webhook-busy",
+                "too many messages are handled at the moment",
+            ),
+            Self::StoreFailed => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "webhook-store-failed",
+                "it cannot be found out whether the message was handled: deliver it again later",
+            ),
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            Self::NotRecorded => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "webhook-transaction-unused",
+                "the handler has acknowledged the message without the transaction of its record: it may have had its \
+                 effect, and a repetition would run",
+            ),
+            other => other.text_of_key(),
+        }
+    }
+
+    const fn text_of_key(self) -> Text {
         match self {
             Self::KeyMissing => (
                 StatusCode::BAD_REQUEST,
@@ -207,6 +300,26 @@ impl Refused {
                 "idempotency-transaction-unused",
                 "the handler of this operation has answered without the transaction of its \
                  Idempotency-Key: it may have had its effect, and a repetition would run",
+            ),
+            #[cfg(feature = "webhook")]
+            Self::NoMessage => (
+                StatusCode::BAD_REQUEST,
+                "webhook-malformed",
+                "a message has each of these fields once: webhook-id (1 to 255 visible ASCII characters, no full \
+                 stop), webhook-timestamp (whole seconds since 1970) and webhook-signature",
+            ),
+            #[cfg(feature = "webhook")]
+            Self::NotVerified => (
+                StatusCode::UNAUTHORIZED,
+                "webhook-not-verified",
+                "no signature is one over these bytes by a key that is known here, or the webhook-timestamp is too far \
+                 from the time here: compare keys and clocks, and see that nothing changes the body on its way",
+            ),
+            #[cfg(feature = "webhook")]
+            Self::BodyTooSlow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "webhook-too-slow",
+                "the body of the message has not arrived in time",
             ),
         }
     }

@@ -22,7 +22,7 @@ use crate::store::Key;
 const LONGEST_KEY: usize = 255;
 
 /// The first byte of what a fingerprint is made of, to be changed with the rest.
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// Whether the layer has to do with the request; the key if it has one.
 pub(super) fn key(parts: &Parts, settings: &Settings) -> Result<Option<IdempotencyKey>, Refused> {
@@ -84,7 +84,7 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
 }
 
 /// Reads the body, which may have at most so many bytes.
-pub(super) async fn read<B>(parts: &Parts, body: B, most: usize) -> Result<Bytes, Refused>
+pub(crate) async fn read<B>(parts: &Parts, body: B, most: usize) -> Result<Bytes, Refused>
 where
     B: http_body::Body<Data = Bytes>,
 {
@@ -142,7 +142,7 @@ pub(super) fn trace(parts: &Parts) -> Option<HeaderValue> {
 }
 
 /// With its length before it, so that no two lists of parts give the same bytes.
-pub(super) fn add(digest: &mut Sha256, part: &[u8]) {
+pub(crate) fn add(digest: &mut Sha256, part: &[u8]) {
     count(digest, part.len());
     digest.update(part);
 }

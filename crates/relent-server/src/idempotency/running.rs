@@ -119,10 +119,11 @@ impl<S: Store> Server<S> {
         work.parts.extensions.insert(Guarded);
         let trace = request::trace(&work.parts);
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
-        let response = match work.inner.call(request).await {
+        let mut response = match work.inner.call(request).await {
             Ok(response) => response,
             Err(error) => return Handled::new(Change::GiveUp, Some(Err(error))),
         };
+        self.settings.source.judge(&mut response);
         let end = match Outcome::of(&response) {
             Outcome::Final => return self.read(response, trace).await,
             Outcome::NotApplied => Change::Release,

@@ -37,7 +37,7 @@ pub struct Idempotency<I, S> {
 }
 
 /// What each task gets a share of.
-pub(super) struct Server<S> {
+pub(crate) struct Server<S> {
     pub(super) store: Arc<S>,
     pub(super) settings: Arc<Settings>,
     pub(super) common: Arc<Common>,
@@ -101,9 +101,6 @@ where
                 Ok(Some(key)) => {
                     let settings = &server.settings;
                     let read = async {
-                        if parts.extensions.get::<Guarded>().is_some() {
-                            return Err(Refused::Nested);
-                        }
                         if settings.first_sent {
                             request::is_remembered(&parts, SystemTime::now(), &settings.claim)?;
                         }
@@ -113,19 +110,12 @@ where
                     };
                     let (key, bytes) = match read.await {
                         Ok(read) => read,
-                        Err(refused) => return Ok(refuse(refused, is_grpc)),
+                        Err(refused) => return Ok(server.refuse(refused, is_grpc)),
                     };
-                    let work = Work {
-                        inner,
-                        fingerprint: request::fingerprint(&parts, &bytes, &settings.fingerprint),
-                        parts,
-                        bytes,
-                        key,
-                        owner: Uuid::new_v4().as_u128(),
-                    };
-                    server.run_or_wait(work).await
+                    let fingerprint = request::fingerprint(&parts, &bytes, &settings.fingerprint);
+                    server.once(inner, parts, bytes, key, fingerprint).await
                 }
-                Err(refused) => Ok(refuse(refused, is_grpc)),
+                Err(refused) => Ok(server.refuse(refused, is_grpc)),
             }
         })
     }
@@ -151,7 +141,46 @@ pub(super) enum Tried<I, R, E> {
     Open(Work<I>),
 }
 
+impl<S> Server<S> {
+    /// What a request gets that gets no answer of its handler.
+    pub(crate) fn refuse<R>(&self, refused: Refused, is_grpc: bool) -> Response<Body<R>> {
+        let source = self.settings.source;
+        refused.observed(source, is_grpc).map(Body::whole)
+    }
+}
+
 impl<S: Store> Server<S> {
+    /// Runs a request once for each key: what it gets, or the answer of the one before.
+    pub(crate) async fn once<I, B, R>(
+        self,
+        inner: I,
+        parts: Parts,
+        bytes: Bytes,
+        key: Key,
+        fingerprint: Fingerprint,
+    ) -> Result<Response<Body<R>>, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+        I::Future: Send,
+        I::Error: Send,
+        B: Send + 'static,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+    {
+        if parts.extensions.get::<Guarded>().is_some() {
+            let is_grpc = grpc::is_grpc(&parts.headers);
+            return Ok(self.refuse(Refused::Nested, is_grpc));
+        }
+        let work = Work {
+            inner,
+            parts,
+            bytes,
+            key,
+            owner: Uuid::new_v4().as_u128(),
+            fingerprint,
+        };
+        self.run_or_wait(work).await
+    }
+
     /// Runs the request if its key is free, or waits for the one that runs.
     async fn run_or_wait<I, B, R>(self, mut work: Work<I>) -> Result<Response<Body<R>>, I::Error>
     where
@@ -179,7 +208,7 @@ impl<S: Store> Server<S> {
             });
             let left = match receiver.await {
                 Ok(Tried::Answered(answer)) => return answer,
-                Ok(Tried::Refused(refused)) => return Ok(refuse(refused, is_grpc)),
+                Ok(Tried::Refused(refused)) => return Ok(self.refuse(refused, is_grpc)),
                 Ok(Tried::Panicked(payload)) => resume_unwind(payload),
                 Ok(Tried::Open(open)) => {
                     let request = Request::from_parts(open.parts, Body::whole(open.bytes));
@@ -190,7 +219,7 @@ impl<S: Store> Server<S> {
                     left
                 }
                 // The runtime shuts down.
-                Err(_) => return Ok(refuse(Refused::Unknown, is_grpc)),
+                Err(_) => return Ok(self.refuse(Refused::Unknown, is_grpc)),
             };
             if waits.is_none() {
                 waits = self.common.waiters.try_acquire().ok();
@@ -205,7 +234,7 @@ impl<S: Store> Server<S> {
             let now = Instant::now();
             if waits.is_none() || now >= until {
                 let refused = Refused::InFlight(self.come_back(left));
-                return Ok(refuse(refused, is_grpc));
+                return Ok(self.refuse(refused, is_grpc));
             }
             let look = LOOK.min(left).min(until - now);
             tokio::select! {
@@ -285,6 +314,7 @@ impl<S: Store> Server<S> {
         let mut keyed = Keyed::new(work.key, work.fingerprint);
         keyed.claim = self.settings.claim;
         keyed.max_answer = self.settings.max_answer;
+        keyed.source = self.settings.source;
         let until = self.until(&work.parts.headers);
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
         let is_grpc = grpc::is_grpc(&work.parts.headers);
@@ -294,10 +324,14 @@ impl<S: Store> Server<S> {
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
         let handle = async { work.inner.call(request).await };
         match AssertUnwindSafe(handle).catch_unwind().await {
-            Ok(Ok(response)) if !once.is_used() && succeeds(&response) => {
-                Tried::Refused(Refused::NotRecorded)
+            Ok(Ok(mut response)) => {
+                self.settings.source.judge(&mut response);
+                match !once.is_used() && succeeds(&response) {
+                    true => Tried::Refused(Refused::NotRecorded),
+                    false => Tried::Answered(Ok(response.map(Body::streamed))),
+                }
             }
-            Ok(answer) => Tried::Answered(answer.map(|response| response.map(Body::streamed))),
+            Ok(Err(error)) => Tried::Answered(Err(error)),
             Err(payload) => Tried::Panicked(payload),
         }
     }
@@ -323,10 +357,6 @@ where
 {
     let response = inner.call(request).await?;
     Ok(response.map(Body::streamed))
-}
-
-fn refuse<R>(refused: Refused, is_grpc: bool) -> Response<Body<R>> {
-    refused.observed(is_grpc).map(Body::whole)
 }
 
 /// In the extensions of a request whose key a layer has claimed.

@@ -10,6 +10,15 @@ pub(super) fn replayed(original: Option<&str>) {
     );
 }
 
+#[cfg(feature = "webhook")]
+pub(super) fn not_verified(reason: &'static str) {
+    tracing::info!(
+        target: TARGET,
+        { relent.reason = reason },
+        "a delivery of a webhook was not believed"
+    );
+}
+
 pub(super) fn unknown() {
     tracing::warn!(
         target: TARGET,

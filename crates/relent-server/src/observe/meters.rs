@@ -7,9 +7,9 @@ use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 use relent_core::Criticality;
 
 use super::{
-    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, KEYED, KEYED_WAITS, LEASE_LOST, LIMIT, QUOTA,
-    RATE_ADMITTED, RATE_ALONE, RATE_REFUSED, REASON, STORE_ERRORS, TARGET, TURNED_AWAY, UNKNOWN,
-    WAIT, WAITING,
+    ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, KEYED, KEYED_WAITS, LEASE_LOST, LIMIT,
+    NOT_VERIFIED, QUOTA, RATE_ADMITTED, RATE_ALONE, RATE_REFUSED, REASON, STORE_ERRORS, TARGET,
+    TURNED_AWAY, UNKNOWN, WAIT, WAITING,
 };
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
@@ -40,6 +40,10 @@ pub fn describe() {
             (
                 KEYED,
                 "What became of requests with an idempotency key, by result.",
+            ),
+            (
+                NOT_VERIFIED,
+                "Deliveries of webhooks that were not believed, by reason.",
             ),
             (
                 KEYED_WAITS,

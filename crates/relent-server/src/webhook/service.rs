@@ -1,0 +1,147 @@
+//! What happens to one delivery before it is a request with a key.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use relent_core::claim::Fingerprint;
+use relent_http::webhook::SignatureError;
+use sha2::{Digest, Sha256};
+use tokio::time::timeout;
+use tower_service::Service;
+
+use super::{Delivery, Settings};
+use crate::idempotency::problems::Refused;
+use crate::idempotency::request::{VERSION, add, read};
+use crate::idempotency::{Body, Server};
+use crate::observe;
+use crate::store::{Key, Store};
+
+/// The service of a [`WebhookLayer`](super::WebhookLayer).
+pub struct Webhook<I, S> {
+    inner: I,
+    server: Server<S>,
+    settings: Settings,
+}
+
+impl<I, S> Webhook<I, S> {
+    pub(super) const fn new(inner: I, server: Server<S>, settings: Settings) -> Self {
+        Self {
+            inner,
+            server,
+            settings,
+        }
+    }
+}
+
+impl<I, S, B, R> Service<Request<B>> for Webhook<I, S>
+where
+    I: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    I::Future: Send,
+    I::Error: Send,
+    S: Store,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<Body<R>>;
+    type Error = I::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, I::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready goes, and its clone has yet to become so.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let (server, settings) = (self.server.clone(), self.settings.clone());
+        Box::pin(async move {
+            let (mut parts, body) = request.into_parts();
+            let delivery = match settings.receive(&parts, body).await {
+                Ok(delivery) => delivery,
+                Err(refused) => return Ok(server.refuse(refused, false)),
+            };
+            let key = settings.record_key(&parts, &delivery);
+            let fingerprint = fingerprint(delivery.body());
+            let bytes = delivery.body().clone();
+            parts.extensions.insert(delivery);
+            server.once(inner, parts, bytes, key, fingerprint).await
+        })
+    }
+}
+
+impl Settings {
+    /// Reads the body, and believes it or not.
+    async fn receive<B>(&self, parts: &Parts, body: B) -> Result<Delivery, Refused>
+    where
+        B: http_body::Body<Data = Bytes>,
+    {
+        let read = timeout(self.read_timeout, read(parts, body, self.max_body));
+        let body = read.await.map_err(|_| Refused::BodyTooSlow)??;
+        let Some(sender) = (self.sender)(parts) else {
+            observe::not_verified("unknown_sender");
+            return Err(Refused::NotVerified);
+        };
+        let verified = sender
+            .verifier
+            .verify(&parts.headers, &body, (self.clock)());
+        let verified = verified.map_err(|error| {
+            let (reason, refused) = match error {
+                SignatureError::Missing(_) => ("missing", Refused::NoMessage),
+                SignatureError::Malformed(_) => ("malformed", Refused::NoMessage),
+                SignatureError::OutOfTime { .. } => ("out_of_time", Refused::NotVerified),
+                _ => ("no_match", Refused::NotVerified),
+            };
+            observe::not_verified(reason);
+            refused
+        })?;
+        Ok(Delivery {
+            id: Arc::from(verified.id),
+            at: verified.at,
+            sender: sender.name,
+            body,
+        })
+    }
+
+    /// What the record of a message is found by. A request with an `Idempotency-Key` has four parts, so that one store
+    /// can have both.
+    fn record_key(&self, parts: &Parts, delivery: &Delivery) -> Key {
+        let mut digest = Sha256::new();
+        add(&mut digest, delivery.sender().as_bytes());
+        add(&mut digest, (self.operation)(parts).as_bytes());
+        add(&mut digest, delivery.id().as_bytes());
+        Key(digest.finalize().into())
+    }
+}
+
+/// Of what is signed. Everything else may be another in the next attempt: the time, fields, and the query.
+fn fingerprint(body: &[u8]) -> Fingerprint {
+    let mut digest = Sha256::new();
+    digest.update([VERSION]);
+    add(&mut digest, body);
+    Fingerprint(digest.finalize().into())
+}
+
+impl<I: Clone, S> Clone for Webhook<I, S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            server: self.server.clone(),
+            settings: self.settings.clone(),
+        }
+    }
+}
+
+impl<I: fmt::Debug, S> fmt::Debug for Webhook<I, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhook")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
