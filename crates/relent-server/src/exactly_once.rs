@@ -201,13 +201,17 @@ impl<S> ExactlyOnce<S> {
         &self.keyed
     }
 
-    /// Whether the handler has run something with it.
+    /// Whether the handler has run something with it; of a webhook, whether it is recorded.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// The handler begins to use it. An acknowledgement of a webhook needs more: what it acknowledges is
+    /// [recorded](Self::respond), since nobody would deliver again what was rolled back.
     fn set_used(&self) {
-        self.used.store(true, Ordering::Relaxed);
+        if self.keyed.source == KeySource::IdempotencyKey {
+            self.used.store(true, Ordering::Relaxed);
+        }
     }
 
     /// What the client gets.
@@ -218,13 +222,19 @@ impl<S> ExactlyOnce<S> {
         let refused = match done {
             Ok(Done::Ran(response)) => {
                 observe::keyed("run");
+                if Outcome::of(&response) == Outcome::Final {
+                    self.used.store(true, Ordering::Relaxed);
+                }
                 return Ok(response.map(Full::new));
             }
             Ok(Done::Not(claimed)) => match Refused::of(claimed) {
-                Ok(answer) => match answer.replay_whole() {
-                    Some(response) => return Ok(response.map(Full::new)),
-                    None => Refused::AnswerNotKept,
-                },
+                Ok(answer) => {
+                    self.used.store(true, Ordering::Relaxed);
+                    match answer.replay_whole() {
+                        Some(response) => return Ok(response.map(Full::new)),
+                        None => Refused::AnswerNotKept,
+                    }
+                }
                 Err(refused) => refused,
             },
             Err(ExactlyOnceError::Work(error)) => {

@@ -288,7 +288,9 @@ impl<S: Store> WebhookLayer<S> {
 
     /// Messages are recorded by their handler, in the transaction of its effects: by
     /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce), which is in the extensions of each request. A handler that
-    /// acknowledges and has not used it gets 500: nothing keeps a repetition from running.
+    /// acknowledges what it has not recorded by it gets 500, also if its transaction was rolled back and it does not say
+    /// so: nobody would deliver the message again. For one that is nothing to it, it adds
+    /// [`Outcome::NotApplied`](crate::idempotency::Outcome) to its 2xx.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     #[must_use]
     pub fn exactly_once(mut self) -> Self {

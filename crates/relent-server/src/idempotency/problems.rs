@@ -213,8 +213,8 @@ impl Refused {
             Self::NotRecorded => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "webhook-transaction-unused",
-                "the handler has acknowledged the message without the transaction of its record: it may have had its \
-                 effect, and a repetition would run",
+                "the handler has acknowledged the message and not recorded it: its transaction was not used, or was \
+                 rolled back",
             ),
             other => other.text_of_key(),
         }

@@ -325,8 +325,9 @@ impl<S: Store> Server<S> {
         let handle = async { work.inner.call(request).await };
         match AssertUnwindSafe(handle).catch_unwind().await {
             Ok(Ok(mut response)) => {
-                self.settings.source.judge(&mut response);
-                match !once.is_used() && succeeds(&response) {
+                let source = self.settings.source;
+                source.judge(&mut response);
+                match !once.is_used() && succeeds(&response, source) {
                     true => Tried::Refused(Refused::NotRecorded),
                     false => Tried::Answered(Ok(response.map(Body::streamed))),
                 }
@@ -339,10 +340,11 @@ impl<S: Store> Server<S> {
 
 /// Whether a response tells of effects.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-fn succeeds<B>(response: &Response<B>) -> bool {
+fn succeeds<B>(response: &Response<B>, source: KeySource) -> bool {
     let status = response.status();
-    // The status of a gRPC call is not that of HTTP.
-    let failed = grpc::code(response.headers()).is_some_and(|code| code != 0);
+    // The status of a gRPC call is not that of HTTP, which is all that a sender of webhooks reads.
+    let failed = source == KeySource::IdempotencyKey
+        && grpc::code(response.headers()).is_some_and(|code| code != 0);
     let succeeds = status.is_success() || status.is_redirection();
     Outcome::of(response) == Outcome::Final && succeeds && !failed
 }
