@@ -32,7 +32,7 @@
 //! |---|---|
 //! | is not whole in [10 s](WebhookLayer::read_timeout) | 408 |
 //! | is longer than [256 KiB](WebhookLayer::max_body) | 413 |
-//! | lacks one of the three fields, has one twice, or an identifier with a full stop | 400 |
+//! | lacks a field, has two identifiers or times, or an identifier with a full stop | 400 |
 //! | is signed by nobody known, or more than 5 min from the [time here](WebhookLayer::clock) | 401 |
 //! | is the first of its message | the handler runs |
 //! | is of a message that was acknowledged | that acknowledgement, with `Idempotent-Replayed: true` |

@@ -305,8 +305,8 @@ impl Refused {
             Self::NoMessage => (
                 StatusCode::BAD_REQUEST,
                 "webhook-malformed",
-                "a message has each of these fields once: webhook-id (1 to 255 visible ASCII characters, no full \
-                 stop), webhook-timestamp (whole seconds since 1970) and webhook-signature",
+                "a message has one webhook-id (1 to 255 visible ASCII characters, no full stop), one webhook-timestamp \
+                 (whole seconds since 1970), and a webhook-signature",
             ),
             #[cfg(feature = "webhook")]
             Self::NotVerified => (

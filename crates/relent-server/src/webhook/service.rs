@@ -82,12 +82,12 @@ impl Settings {
     where
         B: http_body::Body<Data = Bytes>,
     {
-        let read = timeout(self.read_timeout, read(parts, body, self.max_body));
-        let body = read.await.map_err(|_| Refused::BodyTooSlow)??;
         let Some(sender) = (self.sender)(parts) else {
             observe::not_verified("unknown_sender");
             return Err(Refused::NotVerified);
         };
+        let read = timeout(self.read_timeout, read(parts, body, self.max_body));
+        let body = read.await.map_err(|_| Refused::BodyTooSlow)??;
         let verified = sender
             .verifier
             .verify(&parts.headers, &body, (self.clock)());
