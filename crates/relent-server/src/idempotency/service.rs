@@ -3,13 +3,16 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, resume_unwind};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::panic::AssertUnwindSafe;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use futures_util::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
@@ -21,6 +24,9 @@ use tokio::time::{Instant, sleep};
 use tower_service::Service;
 use uuid::Uuid;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use super::KeySource;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use super::outcome::Outcome;
 use super::problems::Refused;
 use super::{Answer, Body, Common, Settings, request};
@@ -144,8 +150,8 @@ pub(super) enum Tried<I, R, E> {
 impl<S> Server<S> {
     /// What a request gets that gets no answer of its handler.
     pub(crate) fn refuse<R>(&self, refused: Refused, is_grpc: bool) -> Response<Body<R>> {
-        let source = self.settings.source;
-        refused.observed(source, is_grpc).map(Body::whole)
+        let refused = refused.observed(self.settings.source, is_grpc);
+        refused.map(Body::whole)
     }
 }
 
