@@ -12,6 +12,8 @@ pub struct Measure {
     pub unit: &'static str,
     /// The decimal places that are shown.
     pub places: usize,
+    /// The most that it can be: 1 for a share, else infinity. None can be less than 0.
+    pub most: f64,
     /// What it says, in a sentence.
     pub meaning: &'static str,
     /// Its value in a run; `None` where it does not exist.
@@ -30,6 +32,7 @@ pub const ALL: [Measure; 12] = [
         name: "goodput",
         unit: "",
         places: 4,
+        most: 1.0,
         meaning: "successes before the caller's deadline, as a share of the requests",
         value: |m| Some(m.goodput),
     },
@@ -37,6 +40,7 @@ pub const ALL: [Measure; 12] = [
         name: "ampl.",
         unit: "",
         places: 2,
+        most: f64::INFINITY,
         meaning: "amplification: attempts that reach the service, per success",
         value: |m| m.amplification,
     },
@@ -44,6 +48,7 @@ pub const ALL: [Measure; 12] = [
         name: TTR,
         unit: "s",
         places: 1,
+        most: f64::INFINITY,
         meaning: "time to recover: from the end of the outage until new requests are well again",
         value: |m| m.ttr_s,
     },
@@ -51,6 +56,7 @@ pub const ALL: [Measure; 12] = [
         name: "drain",
         unit: "s",
         places: 1,
+        most: f64::INFINITY,
         meaning: "until the last request of the outage, or of a herd, has succeeded",
         value: |m| m.drain_s,
     },
@@ -58,6 +64,7 @@ pub const ALL: [Measure; 12] = [
         name: "peak",
         unit: "",
         places: 2,
+        most: f64::INFINITY,
         meaning: "the most attempts in a second after the outage, over the capacity",
         value: |m| Some(m.peak),
     },
@@ -65,6 +72,7 @@ pub const ALL: [Measure; 12] = [
         name: "dupl.",
         unit: "",
         places: 0,
+        most: f64::INFINITY,
         meaning: "duplicates: executions beyond one per success",
         value: |m| Some(m.duplicates as f64),
     },
@@ -72,6 +80,7 @@ pub const ALL: [Measure; 12] = [
         name: "fair.",
         unit: "",
         places: 3,
+        most: 1.0,
         meaning: "fairness: Jain's index over the client processes, or the stations of a medium",
         value: |m| m.fairness,
     },
@@ -79,6 +88,7 @@ pub const ALL: [Measure; 12] = [
         name: "drops",
         unit: "",
         places: 0,
+        most: f64::INFINITY,
         meaning: "messages that the network lost",
         value: |m| m.drops.map(|drops| drops as f64),
     },
@@ -86,6 +96,7 @@ pub const ALL: [Measure; 12] = [
         name: "eff.",
         unit: "",
         places: 4,
+        most: 1.0,
         meaning: "efficiency: the share of the time in which the medium carries frames that arrive",
         value: |m| m.efficiency,
     },
@@ -93,6 +104,7 @@ pub const ALL: [Measure; 12] = [
         name: "p50",
         unit: "ms",
         places: 1,
+        most: f64::INFINITY,
         meaning: "half of the successes take no longer, waits included",
         value: |m| m.p50_ms,
     },
@@ -100,6 +112,7 @@ pub const ALL: [Measure; 12] = [
         name: "p99",
         unit: "ms",
         places: 1,
+        most: f64::INFINITY,
         meaning: "99 % of the successes take no longer",
         value: |m| m.p99_ms,
     },
@@ -107,6 +120,7 @@ pub const ALL: [Measure; 12] = [
         name: "p99.9",
         unit: "ms",
         places: 1,
+        most: f64::INFINITY,
         meaning: "99.9 % of the successes take no longer",
         value: |m| m.p999_ms,
     },
@@ -139,12 +153,22 @@ impl Measure {
         Estimate::of(&self.values(runs))
     }
 
-    fn values(&self, runs: &[&Metrics]) -> Vec<f64> {
+    /// The 95 % confidence interval of its mean, cut to what it can be. `None` for a single run, and for runs
+    /// of two kinds, of which no mean says anything. `outage`: is there something to recover from?
+    #[must_use]
+    pub fn interval(&self, runs: &[&Metrics], outage: bool) -> Option<(f64, f64)> {
+        let Estimate { mean, half_width } = self.estimate(runs)?;
+        let half = half_width.filter(|_| !self.recovers_in_some(runs, outage))?;
+        Some(((mean - half).max(0.0), (mean + half).min(self.most)))
+    }
+
+    pub(crate) fn values(&self, runs: &[&Metrics]) -> Vec<f64> {
         runs.iter().filter_map(|run| (self.value)(run)).collect()
     }
 
-    /// The mean and half of its 95 % confidence interval, which is left out where nothing varies;
-    /// in words where it does not exist. `outage`: is there something to recover from?
+    /// The mean and half of its 95 % confidence interval, or what is left of that between 0 and the most that
+    /// it can be. It is left out where nothing varies; in words where it does not exist. `outage`: is there
+    /// something to recover from?
     ///
     /// ```
     /// use relent_core::Policy;
@@ -171,13 +195,20 @@ impl Measure {
         };
         let mean = format!("{:.places$}", estimate.mean);
         // Runs of two kinds have no interval about their mean: the verdict says how many are of each.
-        let half_width = match self.recovers_in_some(runs, outage) {
-            true => None,
-            false => estimate.half_width,
-        };
-        let cell = match half_width.map(|half| format!("{half:.places$}")) {
-            Some(half) if half.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) => {
-                format!("{mean}±{half}")
+        let interval = self.interval(runs, outage);
+        let half_width = estimate.half_width.filter(|_| interval.is_some());
+        let cell = match (half_width.map(|half| format!("{half:.places$}")), interval) {
+            (Some(half), Some((low, high)))
+                if half.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) =>
+            {
+                let unlimited = self.most.is_infinite();
+                match (low > 0.0 || unlimited, high < self.most || unlimited) {
+                    (true, true) => format!("{mean}±{half}"),
+                    (true, false) => format!("{mean} (≥{low:.places$})"),
+                    (false, true) => format!("{mean} (≤{high:.places$})"),
+                    // The runs say nothing about it.
+                    (false, false) => format!("{mean} (0 to 1)"),
+                }
             }
             _ => mean,
         };
@@ -188,8 +219,39 @@ impl Measure {
     }
 
     /// Whether it tells of an outage that only some of these runs recover from.
-    fn recovers_in_some(&self, runs: &[&Metrics], outage: bool) -> bool {
+    pub(crate) fn recovers_in_some(&self, runs: &[&Metrics], outage: bool) -> bool {
         let recovered = runs.iter().filter(|run| run.ttr_s.is_some()).count();
         outage && self.name != TTR && (1..runs.len()).contains(&recovered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::run;
+    use crate::scenario::Scenario;
+    use relent_core::Policy;
+
+    #[test]
+    fn an_interval_of_a_share_stays_between_none_and_all() {
+        let scenario = Scenario::parse("clients.arrivals.herd = { clients = 3 }").unwrap();
+        let metrics = run(&scenario, Policy::STANDARD, 1).unwrap();
+        let cell = |goodputs: &[f64]| {
+            let runs = goodputs.iter().map(|&goodput| Metrics {
+                goodput,
+                ..metrics.clone()
+            });
+            let runs: Vec<Metrics> = runs.collect();
+            let runs: Vec<&Metrics> = runs.iter().collect();
+            if let Some((low, high)) = ALL[0].interval(&runs, false) {
+                assert!(0.0 <= low && low <= high && high <= 1.0, "{low} to {high}");
+            }
+            ALL[0].cell(&runs, false)
+        };
+        assert_eq!(cell(&[0.5, 0.501, 0.502]), "0.5010±0.0025");
+        assert_eq!(cell(&[1.0, 0.999, 0.998]), "0.9990 (≥0.9965)");
+        assert_eq!(cell(&[0.0, 0.001, 0.002]), "0.0010 (≤0.0035)");
+        assert_eq!(cell(&[0.0, 1.0]), "0.5000 (0 to 1)");
+        assert_eq!(cell(&[1.0, 1.0]), "1.0000");
     }
 }

@@ -75,6 +75,12 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
+/// Where a share stands: each factor of ten of the rest takes the same room, so that differences near 1 are
+/// seen. 1 for nine of ten, 2 for 99 of 100.
+pub(super) fn nines(share: f64) -> f64 {
+    -libm::log10(1.0 - share)
+}
+
 /// The least of 1, 2 and 5 times a power of ten that is not below `least`.
 pub(super) fn round_step(least: f64) -> f64 {
     if !(least > 0.0 && least.is_finite()) {

@@ -5,7 +5,7 @@ use plotters::style::Color;
 
 use super::canvas::{Area, DrawError, FINE};
 use super::chart::{Chart, Size, Table};
-use super::frame::{Axis, frame, line, number, time};
+use super::frame::{Axis, frame, line, nines, number, time};
 use super::palette::Swatch;
 use crate::recording::Recording;
 use crate::scenario::SECOND;
@@ -27,12 +27,6 @@ const POINTS: u32 = 24;
 /// Shares and latencies, in the scale of the chart.
 type Curve = Vec<(f64, f64)>;
 
-/// Where a share stands: each factor of ten of the rest takes the same room, so that the slowest
-/// are seen.
-fn place(share: f64) -> f64 {
-    -libm::log10(1.0 - share)
-}
-
 /// The shares that so many successes can tell of.
 fn shares(successes: u64) -> impl Iterator<Item = f64> {
     let last = libm::log10(successes.max(1) as f64);
@@ -52,7 +46,7 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
         .map(|(number, recording)| {
             let points = shares(recording.metrics.successes).filter_map(|share| {
                 let latency = recording.latency(share)?;
-                Some((place(share), height(latency)))
+                Some((nines(share), height(latency)))
             });
             (*number, points.collect(), *recording)
         })
@@ -80,7 +74,7 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
     };
     let ticks = SHARES
         .iter()
-        .map(|(share, _)| (place(*share), format!("{} %", share * 100.0)));
+        .map(|(share, _)| (nines(*share), format!("{} %", share * 100.0)));
     let x = Axis {
         range: 0.0..end,
         ticks: ticks.filter(|(place, _)| *place <= end + 1e-9).collect(),
@@ -95,11 +89,11 @@ pub(super) fn draw(area: &Area<'_>, lines: &[(usize, &Recording)]) -> Result<(),
         plot.draw_series([PathElement::new(points, line(swatch))])?;
         let marks = SHARES
             .iter()
-            .filter(|(share, _)| *share > 0.0 && place(*share) <= end);
+            .filter(|(share, _)| *share > 0.0 && nines(*share) <= end);
         let marks = marks.filter_map(|(share, _)| {
             let enough = recording.metrics.successes as f64 * (1.0 - share) >= 0.999;
             let latency = recording.latency(*share).filter(|_| enough)?;
-            let at = (place(*share), height(latency));
+            let at = (nines(*share), height(latency));
             Some(Circle::new(at, 3 * FINE, swatch.color().filled()))
         });
         plot.draw_series(marks.collect::<Vec<_>>())?;

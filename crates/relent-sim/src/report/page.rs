@@ -97,7 +97,8 @@ fn seeds(seeds: &[u64]) -> String {
         [only] => format!("One run of each policy, with seed {only}."),
         [first, ..] => format!(
             "{} runs of each policy, with the seeds from {first}: means, with 95 % confidence \
-             intervals.",
+             intervals. Where only some of the runs recover, the bars have a circle for each run \
+             instead.",
             seeds.len()
         ),
     }
@@ -231,9 +232,11 @@ fn bars(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
         return Ok(html! {});
     }
     let [goodput, amplification, ..] = &measure::ALL;
-    let goodput = bars::chart("Goodput: the share that succeeded", goodput, &rows)?;
+    let outage = section.scenario.outages_end().is_some();
+    let title = "Goodput: the share that succeeded (log scale of the share that did not)";
+    let goodput = bars::chart(title, goodput, &rows, outage)?;
     let title = "Amplification: attempts per success";
-    let amplification = bars::chart(title, amplification, &rows)?;
+    let amplification = bars::chart(title, amplification, &rows, outage)?;
     Ok(html! {
         h3 { "What it brings, and what it costs" }
         div.grid {

@@ -41,8 +41,17 @@ const POLICIES: [[&str; 2]; 8] = [
     ["#0a7485", "#59d3e6"],
     ["#57606a", "#b6bec8"],
 ];
-/// Dashes tell apart what colours do not; in tenths of a pixel.
-const DASHES: [&str; 4] = ["", "70 30", "20 30", "100 30 20 30"];
+/// Dashes tell apart what colours do not, and each of the first policies by itself; in tenths of a pixel.
+const DASHES: [&str; 8] = [
+    "",
+    "70 30",
+    "20 30",
+    "100 30 20 30",
+    "160 40",
+    "20 80",
+    "100 30 20 30 20 30",
+    "60 30 60 30 20 30",
+];
 /// Lines that can be told apart: every colour with every dash.
 const LINES: usize = POLICIES.len() * DASHES.len();
 /// Swatches that are not of policies.
@@ -98,7 +107,8 @@ impl Swatch {
         match self {
             Self::Capacity => (12, "60 40"),
             Self::Requests => (14, "15 25"),
-            Self::Attempts | Self::Successes => (18, ""),
+            Self::Attempts => (18, "90 25"),
+            Self::Successes => (18, ""),
             Self::Mark => (24, ""),
             Self::Done => (44, ""),
             Self::Policy(number) => (
@@ -213,6 +223,7 @@ mod tests {
 
     #[test]
     fn attempts_and_successes_are_told_apart_without_colour() {
+        assert_ne!(Swatch::Attempts.stroke(), Swatch::Successes.stroke());
         for form in [0, 1] {
             let [one, other] =
                 [Swatch::Attempts, Swatch::Successes].map(|swatch| swatch.colors()[form]);
@@ -222,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_of_32_policies_look_the_same() {
+    fn no_two_policies_look_the_same_and_the_first_eight_not_even_without_colour() {
         let looks: std::collections::HashSet<_> = (0..LINES)
             .map(|number| {
                 (
@@ -232,5 +243,9 @@ mod tests {
             })
             .collect();
         assert_eq!(looks.len(), LINES);
+        let dashes: std::collections::HashSet<_> = (0..POLICIES.len())
+            .map(|number| Swatch::Policy(number).stroke())
+            .collect();
+        assert_eq!(dashes.len(), POLICIES.len());
     }
 }
