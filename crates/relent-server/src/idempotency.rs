@@ -37,6 +37,8 @@ mod answer;
 mod body;
 pub(crate) mod execution;
 mod lease;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod once;
 mod outcome;
 pub(crate) mod problems;
 mod recovery;

@@ -3,8 +3,6 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use std::panic::AssertUnwindSafe;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,8 +10,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use futures_util::FutureExt;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use relent::{Backoff, Policy, retry};
@@ -24,14 +20,8 @@ use tokio::time::{Instant, sleep};
 use tower_service::Service;
 use uuid::Uuid;
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use super::KeySource;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use super::outcome::Outcome;
 use super::problems::Refused;
 use super::{Answer, Body, Common, Settings, request};
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::observe;
 use crate::overload::SlotOf;
 use crate::store::{Claimed, Key, Store};
@@ -251,7 +241,7 @@ impl<S: Store> Server<S> {
     }
 
     /// How long a duplicate waits.
-    fn until(&self, headers: &HeaderMap) -> Instant {
+    pub(super) fn until(&self, headers: &HeaderMap) -> Instant {
         let wait = match CallerFacts::of(headers).remaining {
             Some(remaining) => remaining.min(self.settings.wait),
             None => self.settings.wait,
@@ -309,50 +299,6 @@ impl<S: Store> Server<S> {
             }
         }
     }
-
-    /// Runs the handler, which claims the key itself.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    async fn attempt_once<I, B, R>(&self, mut work: Work<I>) -> Tried<I, R, I::Error>
-    where
-        I: Service<Request<Body<B>>, Response = Response<R>>,
-        R: http_body::Body<Data = Bytes>,
-    {
-        let mut keyed = Keyed::new(work.key, work.fingerprint);
-        keyed.claim = self.settings.claim;
-        keyed.max_answer = self.settings.max_answer;
-        keyed.source = self.settings.source;
-        let until = self.until(&work.parts.headers);
-        let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
-        let is_grpc = grpc::is_grpc(&work.parts.headers);
-        let once = ExactlyOnce::new(store, keyed, until, common, is_grpc);
-        work.parts.extensions.insert(once.clone());
-        work.parts.extensions.insert(Guarded);
-        let request = Request::from_parts(work.parts, Body::whole(work.bytes));
-        let handle = async { work.inner.call(request).await };
-        match AssertUnwindSafe(handle).catch_unwind().await {
-            Ok(Ok(mut response)) => {
-                let source = self.settings.source;
-                source.judge(&mut response);
-                match !once.is_used() && succeeds(&response, source) {
-                    true => Tried::Refused(Refused::NotRecorded),
-                    false => Tried::Answered(Ok(response.map(Body::streamed))),
-                }
-            }
-            Ok(Err(error)) => Tried::Answered(Err(error)),
-            Err(payload) => Tried::Panicked(payload),
-        }
-    }
-}
-
-/// Whether a response tells of effects.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-fn succeeds<B>(response: &Response<B>, source: KeySource) -> bool {
-    let status = response.status();
-    // The status of a gRPC call is not that of HTTP, which is all that a sender of webhooks reads.
-    let failed = source == KeySource::IdempotencyKey
-        && grpc::code(response.headers()).is_some_and(|code| code != 0);
-    let succeeds = status.is_success() || status.is_redirection();
-    Outcome::of(response) == Outcome::Final && succeeds && !failed
 }
 
 /// The service answers as if this layer were not there.
