@@ -31,13 +31,12 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     // Workers.
 
-    /// The worker lives, and has this lease from now on. `false` if its lease had expired: whatever it had may be
-    /// another's.
+    /// The worker lives, and has this lease from now on.
     fn beat(
         &self,
         worker: &str,
         lease: Duration,
-    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Beat, Self::Error>> + Send;
 
     /// Active endpoints with messages that are due before `within` is over, or that a worker died with, which are this
     /// worker's or nobody's: those whose message is due first, `most` of them.
@@ -70,7 +69,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         wanted: Vec<Wanted>,
     ) -> impl Future<Output = Result<Vec<Claimed>, Self::Error>> + Send;
 
-    /// Writes what came of these. For each, whether it was written: not if the fence is no longer that of the row.
+    /// Writes what came of these. For each, whether it was written: not unless the attempt of this number runs with this
+    /// fence. So what is written again, because the answer was lost, changes no later attempt.
     fn settle(
         &self,
         settled: Vec<Settled>,
@@ -147,6 +147,15 @@ pub struct Enqueued {
     pub duplicate: bool,
 }
 
+/// What a worker hears when it has said that it lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// Whether its lease had not expired. If it had, whatever the worker had may be another's. `true` for a new one.
+    pub kept: bool,
+    /// How many endpoints each live worker would have, if all active ones were shared equally; rounded up.
+    pub share: usize,
+}
+
 /// Rises whenever an endpoint is taken. What is written with an earlier one is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fence(pub i64);
@@ -203,6 +212,8 @@ pub struct Claimed {
     pub payload: Bytes,
     /// The attempts so far, with this one.
     pub attempt: u32,
+    /// Whether others wait for it, or may, by an order key.
+    pub ordered: bool,
     /// What [`Settled::session`] said last; empty if nothing was.
     pub session: Vec<u8>,
     /// When it was enqueued, and its schedule began: later if it was [resent](Store::resend).
@@ -222,6 +233,8 @@ pub struct Settled {
     pub endpoint: i64,
     /// With this fence.
     pub fence: Fence,
+    /// The attempt that this is about: [`Claimed::attempt`].
+    pub number: u32,
     /// What becomes of it.
     pub next: Next,
     /// The state of its schedule: [`Session::save`](relent_core::Session::save).
