@@ -5,6 +5,7 @@
 //! nothing is written with the fence of before. All times are those of the store.
 
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{Activity, Endpoint};
-use crate::message::{MessageId, NewMessage};
+use crate::message::{InvalidMessage, MessageId, NewMessage};
 
 /// Keeps messages, endpoints and attempts: see the [module](self). Its clones are the same store.
 ///
@@ -24,10 +25,13 @@ pub trait Store: Clone + Send + Sync + 'static {
     // Producers.
 
     /// Enqueues these, all or none, each once however often it is enqueued. Durable when it returns.
+    ///
+    /// A message that [cannot be enqueued](NewMessage::check), whose endpoint is not registered, or that is there with
+    /// another payload is refused, and none of the others is enqueued.
     fn enqueue(
         &self,
         messages: Vec<NewMessage>,
-    ) -> impl Future<Output = Result<Vec<Enqueued>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Enqueued>, EnqueueError<Self::Error>>> + Send;
 
     // Workers.
 
@@ -154,6 +158,79 @@ pub struct Beat {
     pub kept: bool,
     /// How many endpoints each live worker would have, if all active ones were shared equally; rounded up.
     pub share: usize,
+}
+
+/// Why nothing is enqueued.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum EnqueueError<E> {
+    /// A message is refused.
+    Refused {
+        /// Its place among those that were given, from 0.
+        index: usize,
+        /// What is wrong with it.
+        refusal: Refusal,
+    },
+    /// The store fails. Enqueue them again.
+    Store(E),
+}
+
+/// What is wrong with a message that is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It can be no message.
+    Invalid(InvalidMessage),
+    /// Its endpoint is not registered.
+    UnknownEndpoint,
+    /// The message with this identifier tells of the same event with another payload or content type.
+    OtherPayload(MessageId),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(invalid) => invalid.fmt(f),
+            Self::UnknownEndpoint => {
+                f.write_str("no endpoint has this tenant and name: register it first")
+            }
+            Self::OtherPayload(id) => write!(
+                f,
+                "the message {id} tells of the same event with another payload: give each event an identifier of its own"
+            ),
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for EnqueueError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { index, refusal } => {
+                write!(
+                    f,
+                    "nothing is enqueued, for message {}: {refusal}",
+                    index + 1
+                )
+            }
+            Self::Store(error) => write!(f, "nothing is enqueued: {error}"),
+        }
+    }
+}
+
+impl<E: Error> Error for EnqueueError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        // The text of the error itself is in this one.
+        match self {
+            Self::Refused { .. } => None,
+            Self::Store(error) => error.source(),
+        }
+    }
+}
+
+impl<E> From<E> for EnqueueError<E> {
+    fn from(error: E) -> Self {
+        Self::Store(error)
+    }
 }
 
 /// Rises whenever an endpoint is taken. What is written with an earlier one is refused.
@@ -337,6 +414,8 @@ pub struct MessageStatus {
     pub state: State,
     /// Why it is dead or was cancelled; empty otherwise.
     pub reason: String,
+    /// What went wrong in its last attempt: [`AttemptRecord::error`]; empty if there was none.
+    pub last_error: String,
     /// Attempts since it was enqueued or resent.
     pub attempts: u32,
     /// When it was enqueued, in milliseconds since 1970.
@@ -380,4 +459,6 @@ pub struct Summary {
     pub dead: u64,
     /// For how long the oldest that may be attempted has been due, in milliseconds; `None` if none is.
     pub lag_ms: Option<u64>,
+    /// Endpoints that are disabled.
+    pub disabled: u64,
 }
