@@ -275,7 +275,7 @@ impl Outbound {
     /// destination that is down or full is the gate's business, and only one that refuses because of rate, or asks
     /// not to be asked again, holds back all. It does not if it contradicts itself: it has answered others within
     /// the time for which it asks everybody to stay away.
-    pub(crate) fn holds_for_one(&mut self, now: Instant, failure: &Failure) -> bool {
+    pub fn holds_for_one(&mut self, now: Instant, failure: &Failure) -> bool {
         let Some(gate) = &mut self.gate else {
             return false;
         };

@@ -2,13 +2,23 @@
 //!
 //! A service that has done something, such as taken a payment, has to tell others, and tells them again and again until
 //! they say that they have heard. The message is written in the transaction of what it tells of, so that neither is there
-//! without the other. A worker sends it, by the schedule of its [`endpoint`], and writes down what came of each
-//! attempt. Delivery is at least once: each attempt has the same `webhook-id`, by which the receiver drops what it has.
+//! without the other. A [worker](worker::Worker) sends it, by the schedule of its [`endpoint`], and writes down what came of
+//! each attempt. Delivery is at least once: each attempt has the same `webhook-id`, by which the receiver drops what it
+//! has.
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.3": both are in `docs/rules.md` of the repository, with
 //! reasons, sources and tests.
 
+pub mod acknowledgement;
 pub mod endpoint;
 pub mod guard;
+pub mod health;
 pub mod message;
+pub mod observe;
+pub mod resolver;
+pub mod schedule;
+pub mod secrets;
+pub mod sender;
 pub mod store;
+pub mod target;
+pub mod worker;

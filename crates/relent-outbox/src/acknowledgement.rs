@@ -1,0 +1,190 @@
+//! Whether an answer acknowledges a message, and what failure it is if not.
+
+use std::time::SystemTime;
+
+use http::{HeaderMap, HeaderName, StatusCode};
+use relent_core::{Advice, Cause, Failure, Hint, Network, Policy, Scope};
+use relent_http::{HintOptions, RequestFacts, classify, classify_listed};
+use serde_json::Value;
+
+use crate::endpoint::Acknowledgement;
+
+/// As much of a body is read: 64 kB.
+pub const MAX_BODY: usize = 64 << 10;
+/// As much of a body is kept: 1 kB.
+pub const MAX_EXCERPT: usize = 1 << 10;
+/// By which a receiver says that this message is not to be sent again: its value is `abort-message` (Svix).
+pub const WEBHOOK_DELIVERY: HeaderName = HeaderName::from_static("webhook-delivery");
+
+/// How far the body of an answer was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BodyEnd {
+    /// It is whole.
+    Whole,
+    /// It is longer than [`MAX_BODY`], and was not read further.
+    TooLong,
+    /// It was cut off: it acknowledges nothing.
+    Cut,
+}
+
+/// An answer, as far as it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its fields.
+    pub headers: &'a HeaderMap,
+    /// Its body, as far as it was read.
+    pub body: &'a [u8],
+    /// How far that is.
+    pub end: BodyEnd,
+}
+
+/// Why an answer does not acknowledge.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Refused {
+    /// What the schedule goes by.
+    pub failure: Failure,
+    /// The same in words.
+    pub error: String,
+    /// The receiver wants no messages any more (410).
+    pub gone: bool,
+}
+
+/// Judges an answer, by what HTTP says and by the lists of the policy.
+///
+/// - A status from 200 to 299 acknowledges, with the body that `rule` asks for. A body that is longer than
+///   [`MAX_BODY`] is no such body; where none is asked for, what was read of it is enough.
+/// - A redirect is a failure: it is never followed.
+/// - 410 says that the endpoint is [gone](Refused::gone). Whether this message has more attempts is for the policy.
+/// - `webhook-delivery: abort-message` ends the attempts for this message, whatever the policy says.
+/// - A `Retry-After` counts up to the policy's `max_hint`. It never ends the attempts by itself.
+/// - A body that acknowledges nothing is no fault of the endpoint's: it is up, and asks for another attempt.
+///
+/// # Errors
+/// [`Refused`] if it does not acknowledge.
+pub fn judge(
+    answer: Answer<'_>,
+    rule: Acknowledgement,
+    policy: &Policy,
+    now: SystemTime,
+) -> Result<(), Refused> {
+    let Answer {
+        status,
+        headers,
+        body,
+        end,
+    } = answer;
+    let options = HintOptions::default();
+    // The identifier makes it repeatable: the receiver drops what it has.
+    let facts = RequestFacts {
+        repeatable: true,
+        ..RequestFacts::default()
+    };
+    let listed = || classify_listed(policy, status, headers, now, &options);
+    let failure = classify(status, headers, facts, now, &options).or_else(listed);
+    if let Some(failure) = failure {
+        return Err(refused(status, bounded(failure, headers, policy)));
+    }
+    if !status.is_success() {
+        // A redirect that the policy does not list.
+        let cause = Cause::Status(status.as_u16());
+        let failure = Failure::permanent().cause(cause).scope(Scope::Request);
+        return Err(refused(status, bounded(failure, headers, policy)));
+    }
+    if end == BodyEnd::Cut {
+        return Err(Refused {
+            failure: Failure::network(Network::Truncated),
+            error: format!("status {status}, but the answer was cut off before its end"),
+            gone: false,
+        });
+    }
+    let missing = match rule {
+        Acknowledgement::Success => return Ok(()),
+        _ if end == BodyEnd::TooLong => "the body is longer than 64 kB",
+        Acknowledgement::BodySuccess if body == b"success" => return Ok(()),
+        Acknowledgement::BodySuccess => "the body is not exactly `success`",
+        Acknowledgement::CodeSuccess if is_code_success(body) => return Ok(()),
+        Acknowledgement::CodeSuccess => "the body is no JSON object whose `code` is `SUCCESS`",
+    };
+    let failure = Failure::ambiguous()
+        .cause(Cause::Pending)
+        .scope(Scope::Request);
+    Err(Refused {
+        failure: bounded(failure, headers, policy),
+        error: format!("status {status}, but {missing}"),
+        gone: false,
+    })
+}
+
+fn refused(status: StatusCode, failure: Failure) -> Refused {
+    Refused {
+        failure,
+        error: if status.is_redirection() {
+            format!("status {status}: redirects are not followed")
+        } else {
+            format!("status {status}")
+        },
+        gone: status == StatusCode::GONE,
+    }
+}
+
+fn bounded(mut failure: Failure, headers: &HeaderMap, policy: &Policy) -> Failure {
+    let aborts = |value: &http::HeaderValue| {
+        value
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"abort-message")
+    };
+    if headers.get_all(WEBHOOK_DELIVERY).iter().any(aborts) {
+        failure.hint = failure.hint.with_advice(Advice::DoNotRetry);
+    }
+    let most = policy.max_hint();
+    if failure.hint.delay().is_some_and(|delay| delay > most) {
+        // It is a floor that is bounded, and no reason to give up.
+        let Hint {
+            source,
+            audience,
+            advice,
+            ..
+        } = failure.hint;
+        failure.hint = Hint::after(most)
+            .from_source(source)
+            .for_audience(audience)
+            .with_advice(advice);
+    }
+    failure
+}
+
+fn is_code_success(body: &[u8]) -> bool {
+    let value: Option<Value> = serde_json::from_slice(body).ok();
+    value.is_some_and(|value| value.get("code").and_then(Value::as_str) == Some("SUCCESS"))
+}
+
+/// The beginning of a body as it is kept: at most [`MAX_EXCERPT`] bytes, printable, and without these secrets.
+#[must_use]
+pub fn excerpt(body: &[u8], secrets: &[impl AsRef<str>]) -> String {
+    let longest = secrets.iter().map(|secret| secret.as_ref().len()).max();
+    // A secret that begins before the end of the excerpt is cut off as a whole.
+    let most = MAX_EXCERPT.saturating_add(longest.unwrap_or_default());
+    let mut text = String::from_utf8_lossy(&body[..body.len().min(most)]).into_owned();
+    for secret in secrets {
+        let secret = secret.as_ref();
+        if !secret.is_empty() {
+            text = text.replace(secret, "[redacted]");
+        }
+    }
+    let mut kept = String::with_capacity(text.len().min(MAX_EXCERPT));
+    for character in text.chars() {
+        let printable = match character {
+            '\n' | '\t' => ' ',
+            character if character.is_control() => char::REPLACEMENT_CHARACTER,
+            character => character,
+        };
+        if kept.len() + printable.len_utf8() > MAX_EXCERPT {
+            break;
+        }
+        kept.push(printable);
+    }
+    kept
+}

@@ -1,0 +1,181 @@
+//! How an endpoint has fared, and when it is disabled.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// When an endpoint that fails is disabled.
+///
+/// # Default
+/// After five days without a success, if ten attempts failed within the last 24 hours: an endpoint that is seldom sent
+/// anything is not judged by a few.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DisableAfter {
+    /// So long without a success.
+    pub failing_for: Duration,
+    /// So many failures within the last 24 hours.
+    pub failures: u32,
+}
+
+impl DisableAfter {
+    /// Five days, and ten failures.
+    pub const DEFAULT: Self = Self {
+        failing_for: Duration::from_secs(5 * 24 * 3600),
+        failures: 10,
+    };
+}
+
+impl Default for DisableAfter {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// How an endpoint has fared, as it is kept beside it.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use relent_outbox::health::{DisableAfter, Health};
+///
+/// let mut health = Health::default();
+/// let began = SystemTime::now();
+/// for hour in 0..=5 * 24 {
+///     health.failed(began + Duration::from_secs(hour * 3600), "status 500");
+/// }
+/// let now = began + Duration::from_secs(5 * 24 * 3600);
+/// assert!(health.disables(&DisableAfter::DEFAULT, now).is_some());
+/// assert_eq!(Health::read(&health.write()), health);
+/// assert!(health.succeeded() && !health.succeeded());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Health {
+    /// Seconds since 1970 at the first failure since the last success; `None` if the last attempt succeeded.
+    failing_since: Option<u64>,
+    /// The hour since 1970 that the last of `hours` is.
+    hour: u64,
+    /// Failures in each of the last 24 hours, the latest last.
+    hours: [u32; 24],
+    last_error: String,
+}
+
+/// The form that is written.
+const FORM: u8 = 1;
+const HEAD: usize = 1 + 8 + 8 + 24 * 4;
+/// As much of an error is kept, in bytes.
+const MOST_ERROR: usize = 256;
+
+impl Health {
+    /// Reads what was [written](Self::write). Bytes of any other form are the health of a new endpoint.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Self {
+        Self::parse(bytes).unwrap_or_default()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (head, error) = bytes.split_at_checked(HEAD)?;
+        if head[0] != FORM || error.len() > MOST_ERROR {
+            return None;
+        }
+        let long = |at: usize| {
+            let bytes = head.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(bytes))
+        };
+        let mut hours = [0; 24];
+        for (hour, bytes) in hours.iter_mut().zip(head[17..].chunks_exact(4)) {
+            *hour = u32::from_le_bytes(bytes.try_into().ok()?);
+        }
+        let since = long(1)?;
+        Some(Self {
+            failing_since: (since != u64::MAX).then_some(since),
+            hour: long(9)?,
+            hours,
+            last_error: std::str::from_utf8(error).ok()?.to_owned(),
+        })
+    }
+
+    /// As bytes, for [`Settled::health`](crate::store::Settled::health).
+    #[must_use]
+    pub fn write(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD + self.last_error.len());
+        bytes.push(FORM);
+        bytes.extend(self.failing_since.unwrap_or(u64::MAX).to_le_bytes());
+        bytes.extend(self.hour.to_le_bytes());
+        for count in self.hours {
+            bytes.extend(count.to_le_bytes());
+        }
+        bytes.extend(self.last_error.as_bytes());
+        bytes
+    }
+
+    /// An attempt was acknowledged. Whether that changes anything.
+    pub fn succeeded(&mut self) -> bool {
+        let changes = self.failing_since.is_some();
+        if changes {
+            *self = Self::default();
+        }
+        changes
+    }
+
+    /// An attempt failed with this error.
+    pub fn failed(&mut self, now: SystemTime, error: &str) {
+        let now = seconds(now);
+        self.failing_since.get_or_insert(now);
+        self.turn_to(now / 3600);
+        let last = &mut self.hours[23];
+        *last = last.saturating_add(1);
+        let end = (0..=error.len().min(MOST_ERROR))
+            .rev()
+            .find(|end| error.is_char_boundary(*end));
+        self.last_error.clear();
+        self.last_error.push_str(&error[..end.unwrap_or_default()]);
+    }
+
+    /// Why the endpoint is to be disabled, if it is.
+    #[must_use]
+    pub fn disables(&self, after: &DisableAfter, now: SystemTime) -> Option<String> {
+        let since = self.failing_since?;
+        let now = seconds(now);
+        let failing = Duration::from_secs(now.saturating_sub(since));
+        let mut here = self.clone();
+        here.turn_to(now / 3600);
+        let failures = here
+            .hours
+            .iter()
+            .fold(0, |sum: u32, count| sum.saturating_add(*count));
+        (failing >= after.failing_for && failures >= after.failures).then(|| {
+            format!(
+                "no success for {} days, and {failures} failures in the last 24 hours; the last: {}",
+                failing.as_secs() / (24 * 3600),
+                self.last_error
+            )
+        })
+    }
+
+    /// Since when no attempt has succeeded; `None` if the last did, or there was none.
+    #[must_use]
+    pub fn failing_since(&self) -> Option<SystemTime> {
+        UNIX_EPOCH.checked_add(Duration::from_secs(self.failing_since?))
+    }
+
+    /// What the last attempt met; empty if it succeeded.
+    #[must_use]
+    pub fn last_error(&self) -> &str {
+        &self.last_error
+    }
+
+    /// The last 24 hours end with this one. A clock that goes back changes nothing.
+    fn turn_to(&mut self, hour: u64) {
+        let passed = usize::try_from(hour.saturating_sub(self.hour)).unwrap_or(usize::MAX);
+        if passed == 0 {
+            return;
+        }
+        self.hours.rotate_left(passed.min(24) % 24);
+        let new = 24_usize.saturating_sub(passed);
+        self.hours[new..].fill(0);
+        self.hour = hour;
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}

@@ -1,0 +1,265 @@
+//! The keys that messages are signed with, as they are kept beside an endpoint.
+
+use std::env;
+use std::error::Error;
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use chacha20poly1305::aead::{Aead, Generate, KeyInit, Payload};
+use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use relent_http::webhook::{Signer, SigningKey};
+use zeroize::Zeroizing;
+
+use crate::endpoint::Endpoint;
+
+/// The variable with the key that others are sealed with: 32 bytes in base64.
+pub const KEY_VARIABLE: &str = "RELENT_OUTBOX_KEY";
+
+const SEALED: &str = "sealed:v1:";
+const REFERENCE: &str = "env:";
+
+/// Reads the signing keys of endpoints, each of which is kept in one of two forms.
+///
+/// - `env:NAME`: the key is in the environment variable of this name, in that of each worker;
+/// - `sealed:v1:…`: the key is encrypted with the key of the operator (XChaCha20-Poly1305), and can be opened only for
+///   the tenant and the endpoint that it was sealed for.
+///
+/// A key itself is written `whsec_…` or `whsk_…`: see [`relent_http::webhook`].
+///
+/// ```
+/// use relent_outbox::endpoint::Endpoint;
+/// use relent_outbox::secrets::Secrets;
+///
+/// let secrets = Secrets::with_key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
+/// let mut endpoint = Endpoint::new("shop", "https://shop.example/notify").tenant("acme");
+/// let sealed = secrets.seal("acme", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
+/// endpoint.secrets = vec![sealed];
+/// assert!(secrets.signing(&endpoint)?.is_some());
+/// endpoint.name = "another".to_owned();
+/// assert!(secrets.signing(&endpoint).is_err());
+/// # Ok::<(), relent_outbox::secrets::SecretError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Secrets {
+    cipher: Option<XChaCha20Poly1305>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_key = self.cipher.is_some();
+        f.debug_struct("Secrets")
+            .field("has_key", &has_key)
+            .finish()
+    }
+}
+
+/// What an attempt is signed with.
+#[derive(Clone)]
+pub struct Signing {
+    pub(crate) signer: Signer,
+    /// As they were written, so that no answer that repeats them is kept.
+    pub(crate) texts: Vec<Zeroizing<String>>,
+}
+
+impl fmt::Debug for Signing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signing")
+            .field("keys", &self.texts.len())
+            .finish()
+    }
+}
+
+impl Secrets {
+    /// With the key in [`KEY_VARIABLE`], or without one if it is not set: then nothing is sealed or opened, and
+    /// references work.
+    ///
+    /// # Errors
+    /// If it is set to anything but 32 bytes in base64.
+    pub fn from_env() -> Result<Self, SecretError> {
+        match env::var(KEY_VARIABLE) {
+            Ok(key) => Self::with_key(&Zeroizing::new(key)),
+            Err(env::VarError::NotPresent) => Ok(Self::default()),
+            Err(env::VarError::NotUnicode(_)) => Err(SecretError::Key),
+        }
+    }
+
+    /// With this key: 32 bytes in base64, such as `openssl rand -base64 32` writes.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn with_key(key: &str) -> Result<Self, SecretError> {
+        let bytes = STANDARD.decode(key.trim()).map_err(|_| SecretError::Key)?;
+        let bytes = Zeroizing::new(bytes);
+        let key: &Key = bytes.as_slice().try_into().map_err(|_| SecretError::Key)?;
+        Ok(Self {
+            cipher: Some(XChaCha20Poly1305::new(key)),
+        })
+    }
+
+    /// A signing key in the form in which it is kept beside this endpoint. What is a reference, or sealed for it
+    /// already, stays as it is.
+    ///
+    /// # Errors
+    /// If the text is no signing key, or there is no key to seal it with.
+    pub fn seal(&self, tenant: &str, endpoint: &str, secret: &str) -> Result<String, SecretError> {
+        if let Some(name) = secret.strip_prefix(REFERENCE) {
+            return match is_variable(name) {
+                true => Ok(secret.to_owned()),
+                false => Err(SecretError::Reference),
+            };
+        }
+        if secret.starts_with(SEALED) {
+            self.open(tenant, endpoint, secret)?;
+            return Ok(secret.to_owned());
+        }
+        if secret.parse::<SigningKey>().is_err() {
+            return Err(SecretError::NoSigningKey);
+        }
+        let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
+        let nonce = XNonce::try_generate().map_err(|_| SecretError::NoRandomness)?;
+        let owner = owner(tenant, endpoint);
+        let payload = Payload {
+            msg: secret.as_bytes(),
+            aad: &owner,
+        };
+        let sealed = cipher
+            .encrypt(&nonce, payload)
+            .map_err(|_| SecretError::NoSigningKey)?;
+        let mut bytes = nonce.to_vec();
+        bytes.extend(sealed);
+        Ok(format!("{SEALED}{}", STANDARD.encode(bytes)))
+    }
+
+    /// What attempts for this endpoint are signed with: all its keys, the newest first. `None` if it has none.
+    ///
+    /// # Errors
+    /// If one of them cannot be had: then nothing is sent, rather than without its signature.
+    pub fn signing(&self, endpoint: &Endpoint) -> Result<Option<Signing>, SecretError> {
+        let mut signing: Option<Signing> = None;
+        for kept in &endpoint.secrets {
+            let text = self.open(&endpoint.tenant, &endpoint.name, kept)?;
+            let key: SigningKey = text.parse().map_err(|_| SecretError::NoSigningKey)?;
+            signing = Some(match signing {
+                None => Signing {
+                    signer: Signer::new(key),
+                    texts: vec![text],
+                },
+                Some(Signing { signer, mut texts }) => {
+                    texts.push(text);
+                    Signing {
+                        signer: signer.also(key),
+                        texts,
+                    }
+                }
+            });
+        }
+        Ok(signing)
+    }
+
+    fn open(
+        &self,
+        tenant: &str,
+        endpoint: &str,
+        kept: &str,
+    ) -> Result<Zeroizing<String>, SecretError> {
+        if let Some(name) = kept.strip_prefix(REFERENCE) {
+            let absent = || SecretError::Absent(name.to_owned());
+            let value = is_variable(name).then(|| env::var(name).ok()).flatten();
+            let value = Zeroizing::new(value.ok_or_else(absent)?);
+            return Ok(Zeroizing::new(value.trim().to_owned()));
+        }
+        let text = kept.strip_prefix(SEALED).ok_or(SecretError::Form)?;
+        let bytes = STANDARD.decode(text).map_err(|_| SecretError::Form)?;
+        let (nonce, sealed) = bytes.split_at_checked(24).ok_or(SecretError::Form)?;
+        let nonce: &XNonce = nonce.try_into().map_err(|_| SecretError::Form)?;
+        let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
+        let owner = owner(tenant, endpoint);
+        let payload = Payload {
+            msg: sealed,
+            aad: &owner,
+        };
+        let opened = cipher
+            .decrypt(nonce, payload)
+            .map_err(|_| SecretError::OtherKey)?;
+        // On an error the bytes are dropped with it, as they are: they are of whoever has the key.
+        let text = String::from_utf8(opened).map_err(|_| SecretError::OtherKey)?;
+        Ok(Zeroizing::new(text))
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Whose the secret is, with its lengths, so that no two owners are written the same.
+fn owner(tenant: &str, endpoint: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16 + tenant.len() + endpoint.len());
+    for part in [tenant, endpoint] {
+        bytes.extend((part.len() as u64).to_le_bytes());
+        bytes.extend(part.as_bytes());
+    }
+    bytes
+}
+
+/// Why a signing key is not to be had. It never shows the key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// The operator's key is not one.
+    Key,
+    /// There is none.
+    NoKey,
+    /// It was sealed with another key, for another endpoint, or changed.
+    OtherKey,
+    /// Neither a reference nor sealed.
+    Form,
+    /// A reference that names no variable.
+    Reference,
+    /// The variable of this name is not set.
+    Absent(String),
+    /// What is there is no signing key.
+    NoSigningKey,
+    /// The system gives no randomness.
+    NoRandomness,
+}
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key => write!(
+                f,
+                "{KEY_VARIABLE} has to be 32 bytes in base64, such as `openssl rand -base64 32` writes"
+            ),
+            Self::NoKey => write!(
+                f,
+                "a sealed signing key needs {KEY_VARIABLE}; without it, keep the key in an environment variable and \
+                 register env:NAME"
+            ),
+            Self::OtherKey => write!(
+                f,
+                "the signing key was sealed with another {KEY_VARIABLE} or for another endpoint: register it again"
+            ),
+            Self::Form => write!(
+                f,
+                "a signing key is kept as env:NAME or sealed ({SEALED}…), never as it is: register it again"
+            ),
+            Self::Reference => f.write_str(
+                "a reference is env: and the name of a variable: letters, digits and _"
+            ),
+            Self::Absent(name) => write!(
+                f,
+                "the signing key env:{name} is not set: set that variable in the environment of the worker"
+            ),
+            Self::NoSigningKey => f.write_str(
+                "a signing key is written whsec_ and base64 of 24 to 64 bytes, or whsk_ and base64 of an Ed25519 key",
+            ),
+            Self::NoRandomness => f.write_str("the system gives no randomness to seal with: try again"),
+        }
+    }
+}
+
+impl Error for SecretError {}

@@ -1,0 +1,420 @@
+//! One attempt: one exchange of HTTP with one endpoint.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{CaptureConnection, HttpInfo, capture_connection};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use relent_core::{Cause, Failure, Network, Policy};
+use relent_http::attempt::{Complete, Proof};
+use relent_http::network::{chain, classify_error};
+use tokio::time::Instant;
+
+use crate::acknowledgement::{Answer, BodyEnd, MAX_BODY, Refused, excerpt, judge};
+use crate::endpoint::Acknowledgement;
+use crate::guard::{AddressGuard, Forbidden};
+use crate::message::MessageId;
+use crate::resolver::{GuardedConnector, Resolve, SystemResolver};
+use crate::secrets::Signing;
+use crate::target::Target;
+
+/// How attempts are sent.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct SenderConfig {
+    /// Which addresses are called: public ones unless said otherwise.
+    pub guard: AddressGuard,
+    /// Whether URLs without TLS are called; not unless said otherwise.
+    pub http: bool,
+    /// The time for a look-up and a connection: 5 s unless said otherwise.
+    pub connect_timeout: Duration,
+    /// The time for an attempt whose policy names no `attempt_timeout`: 20 s unless said otherwise.
+    pub attempt_timeout: Duration,
+    /// How long a connection is used: 5 min unless said otherwise. It goes to an address that was looked up and checked when
+    /// it was made.
+    pub connection_age: Duration,
+    /// What looks names up: the system unless said otherwise.
+    pub resolver: Arc<dyn Resolve>,
+    /// Which certificates are believed, and the rest of TLS: those of the system unless said otherwise.
+    pub tls: Option<rustls::ClientConfig>,
+}
+
+impl Default for SenderConfig {
+    fn default() -> Self {
+        Self {
+            guard: AddressGuard::new(),
+            http: false,
+            connect_timeout: Duration::from_secs(5),
+            attempt_timeout: Duration::from_secs(20),
+            connection_age: Duration::from_secs(300),
+            resolver: Arc::new(SystemResolver),
+            tls: None,
+        }
+    }
+}
+
+impl fmt::Debug for SenderConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SenderConfig")
+            .field("guard", &self.guard)
+            .field("http", &self.http)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("attempt_timeout", &self.attempt_timeout)
+            .field("connection_age", &self.connection_age)
+            .finish_non_exhaustive()
+    }
+}
+
+type Connections = Client<HttpsConnector<GuardedConnector>, Full<Bytes>>;
+
+/// Sends attempts, over HTTP/1.1 or 2, each of them once (design rule 8), without following redirects, and by no proxy.
+///
+/// A connection is kept for the attempts that follow. It goes to an address that was checked when it was made, whatever
+/// its name resolves to since, and is given up after [`connection_age`](SenderConfig::connection_age).
+///
+/// Its clones share the connections.
+#[derive(Clone)]
+pub struct Sender {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: SenderConfig,
+    connector: HttpsConnector<GuardedConnector>,
+    /// Since when they are used.
+    connections: Mutex<(Instant, Connections)>,
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sender").field(&self.shared.config).finish()
+    }
+}
+
+/// There is no TLS to be had.
+#[derive(Debug)]
+pub struct NoTls(std::io::Error);
+
+impl fmt::Display for NoTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(error) = self;
+        write!(
+            f,
+            "the certificates of the system cannot be used: {error}; give the sender a configuration of TLS"
+        )
+    }
+}
+
+impl Error for NoTls {}
+
+/// A message on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Where it goes.
+    pub target: &'a Target,
+    /// Its identifier, the same at each attempt.
+    pub id: &'a MessageId,
+    /// What the payload is.
+    pub content_type: &'a str,
+    /// What is sent, byte by byte.
+    pub payload: &'a Bytes,
+    /// What it is signed with.
+    pub signing: Option<&'a Signing>,
+    /// Whose lists say what a failure is.
+    pub policy: &'a Policy,
+    /// Which answer acknowledges it.
+    pub acknowledgement: Acknowledgement,
+    /// How long the attempt may take; `None` for the sender's own limit.
+    pub limit: Option<Duration>,
+    /// The time of the attempt, which is signed.
+    pub now: SystemTime,
+}
+
+/// What came of an attempt.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sent {
+    /// Whether it was acknowledged, and why not.
+    pub outcome: Result<(), Refused>,
+    /// The status of the answer.
+    pub status: Option<u16>,
+    /// The beginning of the answer: see [`excerpt`].
+    pub excerpt: String,
+    /// The address that was connected to; empty if there was no connection.
+    pub address: String,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Sent {
+    /// An attempt that could not be made, or broke off on this side.
+    pub(crate) fn not(failure: Failure, error: String, took: Duration) -> Self {
+        Self {
+            outcome: Err(Refused {
+                failure,
+                error,
+                gone: false,
+            }),
+            status: None,
+            excerpt: String::new(),
+            address: String::new(),
+            took,
+        }
+    }
+}
+
+const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
+
+impl Sender {
+    /// A sender with this configuration.
+    ///
+    /// # Errors
+    /// [`NoTls`] if the certificates of the system cannot be used.
+    pub fn new(config: SenderConfig) -> Result<Self, NoTls> {
+        let connector = GuardedConnector {
+            guard: Arc::new(config.guard.clone()),
+            resolver: Arc::clone(&config.resolver),
+            timeout: config.connect_timeout,
+        };
+        let builder = HttpsConnectorBuilder::new();
+        let builder = match config.tls.clone() {
+            Some(tls) => builder.with_tls_config(tls),
+            None => {
+                let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+                builder
+                    .with_provider_and_platform_verifier(provider)
+                    .map_err(NoTls)?
+            }
+        };
+        let connector = builder
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(connector);
+        let connections = Mutex::new((Instant::now(), connections(&connector)));
+        Ok(Self {
+            shared: Arc::new(Shared {
+                config,
+                connector,
+                connections,
+            }),
+        })
+    }
+
+    /// Reads the URL of an endpoint as this sender calls it: see [`Target::parse`].
+    ///
+    /// # Errors
+    /// [`InvalidTarget`](crate::target::InvalidTarget) says what is wrong.
+    pub fn target(&self, url: &str) -> Result<Target, crate::target::InvalidTarget> {
+        let SenderConfig { http, guard, .. } = &self.shared.config;
+        Target::parse(url, *http, guard)
+    }
+
+    /// Makes one attempt. It ends within its limit, and is called off when it is dropped.
+    pub async fn send(&self, outgoing: Outgoing<'_>) -> Sent {
+        let began = Instant::now();
+        let (request, captured) = match request(&outgoing) {
+            Ok(request) => request,
+            Err(error) => {
+                let failure = Failure::network(Network::BadRequest);
+                return Sent::not(failure, error, began.elapsed());
+            }
+        };
+        let limit = outgoing.limit.unwrap_or(self.shared.config.attempt_timeout);
+        let until = began.checked_add(limit);
+        let exchange = exchange(
+            self.shared.connections(),
+            request,
+            until,
+            &captured,
+            outgoing,
+        );
+        let mut sent = exchange.await;
+        sent.took = began.elapsed();
+        sent
+    }
+}
+
+impl Shared {
+    /// The connections that are used now. Those of before are closed when their attempts are over.
+    fn connections(&self) -> Connections {
+        let mut kept = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if kept.0.elapsed() >= self.config.connection_age {
+            *kept = (Instant::now(), connections(&self.connector));
+        }
+        kept.1.clone()
+    }
+}
+
+fn connections(connector: &HttpsConnector<GuardedConnector>) -> Connections {
+    Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(Duration::from_secs(30))
+        .pool_max_idle_per_host(16)
+        // An attempt that times out does not end a connection of HTTP/2: this does.
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .http2_keep_alive_timeout(Duration::from_secs(10))
+        .build(connector.clone())
+}
+
+fn request(outgoing: &Outgoing<'_>) -> Result<(Request<Full<Bytes>>, CaptureConnection), String> {
+    let mut headers = HeaderMap::with_capacity(6);
+    let content_type = HeaderValue::from_str(outgoing.content_type)
+        .map_err(|_| "the content type cannot be sent in a header".to_owned())?;
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    let id = outgoing.id.as_str();
+    match outgoing.signing {
+        Some(signing) => signing
+            .signer
+            .sign(id, outgoing.now, outgoing.payload, &mut headers)
+            .map_err(|error| error.to_string())?,
+        None => unsigned(id, outgoing.now, &mut headers)?,
+    }
+    let mut request = Request::new(Full::new(outgoing.payload.clone()));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = outgoing.target.uri().clone();
+    *request.headers_mut() = headers;
+    let captured = capture_connection(&mut request);
+    Ok((request, captured))
+}
+
+/// A receiver drops what it has by the identifier, signed or not.
+fn unsigned(id: &str, now: SystemTime, headers: &mut HeaderMap) -> Result<(), String> {
+    use relent_http::webhook::{WEBHOOK_ID, WEBHOOK_TIMESTAMP};
+    let id = HeaderValue::from_str(id)
+        .map_err(|_| "the identifier cannot be sent in a header".to_owned())?;
+    let since = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    headers.insert(WEBHOOK_ID, id);
+    headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(since.as_secs()));
+    Ok(())
+}
+
+async fn exchange(
+    connections: Connections,
+    request: Request<Full<Bytes>>,
+    until: Option<Instant>,
+    captured: &CaptureConnection,
+    outgoing: Outgoing<'_>,
+) -> Sent {
+    let answered = before(until, connections.request(request)).await;
+    let address = address(captured);
+    let response = match answered {
+        Some(Ok(response)) => response,
+        Some(Err(error)) => {
+            let failure = classify_error(&error);
+            let mut sent = Sent::not(failure, describe(&failure, &error), Duration::ZERO);
+            sent.address = address;
+            return sent;
+        }
+        None => {
+            // Without a connection nothing was sent.
+            let failure = match address.is_empty() {
+                true => Failure::not_processed(),
+                false => Failure::ambiguous(),
+            };
+            let failure = failure.cause(Cause::Timeout);
+            let error = match address.is_empty() {
+                true => "no connection in time",
+                false => "no answer in time",
+            };
+            let mut sent = Sent::not(failure, error.to_owned(), Duration::ZERO);
+            sent.address = address;
+            return sent;
+        }
+    };
+    let (head, body) = response.into_parts();
+    let proof = Proof::needed(
+        Some(&Method::POST),
+        head.status,
+        head.version,
+        &head.headers,
+        || true,
+    );
+    let mut read = BytesMut::new();
+    let reading = read_body(body, proof, &mut read);
+    let end = before(until, reading).await.unwrap_or(BodyEnd::Cut);
+    let answer = Answer {
+        status: head.status,
+        headers: &head.headers,
+        body: &read,
+        end,
+    };
+    let texts = outgoing.signing.map_or(&[][..], |signing| &signing.texts);
+    Sent {
+        outcome: judge(
+            answer,
+            outgoing.acknowledgement,
+            outgoing.policy,
+            outgoing.now,
+        ),
+        status: Some(head.status.as_u16()),
+        excerpt: excerpt(&read, texts),
+        address,
+        took: Duration::ZERO,
+    }
+}
+
+/// What the future comes to before that time.
+async fn before<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    match until {
+        Some(until) => tokio::time::timeout_at(until, future).await.ok(),
+        None => Some(future.await),
+    }
+}
+
+/// Reads a body up to its end, or to the most that is read of any.
+async fn read_body(body: Incoming, proof: Option<Proof>, read: &mut BytesMut) -> BodyEnd {
+    let mut body = match proof {
+        Some(proof) => Either::Left(Complete::new(body, proof)),
+        None => Either::Right(body),
+    };
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            return BodyEnd::Cut;
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let room = MAX_BODY - read.len();
+        if data.len() > room {
+            read.extend_from_slice(&data[..room]);
+            return BodyEnd::TooLong;
+        }
+        read.extend_from_slice(&data);
+    }
+    BodyEnd::Whole
+}
+
+fn address(captured: &CaptureConnection) -> String {
+    let mut extras = Extensions::new();
+    if let Some(connected) = &*captured.connection_metadata() {
+        connected.get_extras(&mut extras);
+    }
+    let info: Option<&HttpInfo> = extras.get();
+    info.map(|info| info.remote_addr().to_string())
+        .unwrap_or_default()
+}
+
+/// What went wrong, in the words of whatever is at the bottom of it.
+fn describe(failure: &Failure, error: &(dyn Error + 'static)) -> String {
+    let forbidden = chain(error).find_map(|source| source.downcast_ref::<Forbidden>());
+    match (forbidden, chain(error).last()) {
+        (Some(forbidden), _) => forbidden.to_string(),
+        (None, Some(root)) => format!("{}: {root}", failure.cause),
+        (None, None) => failure.cause.to_string(),
+    }
+}

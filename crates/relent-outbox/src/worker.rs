@@ -1,0 +1,143 @@
+//! What sends: a worker takes endpoints, claims their messages and writes down what came of each attempt.
+//!
+//! ```text
+//! find work ──► acquire ──► ask (slot, gate, request rate, cooldown) ──► claim ──► send ──► settle
+//!     ▲                          one lane for each endpoint                          │
+//!     └──────────────── every second, at a hint, when a delay is over ◄─────────────┘
+//! ```
+//!
+//! A message is claimed only when its endpoint may go, and its attempt is counted then. One task decides; attempts and
+//! calls of the store are tasks of their own, so that none of them waits for another.
+
+mod attempt;
+mod beat;
+mod calls;
+mod lane;
+mod scheduler;
+mod slots;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::health::DisableAfter;
+use crate::secrets::Secrets;
+use crate::sender::Sender;
+use crate::store::Store;
+use scheduler::Scheduler;
+
+/// How a worker works.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct WorkerConfig {
+    /// The name that the store knows it by, another one for each run: `worker-` and a UUID unless said otherwise.
+    pub name: String,
+    /// After so long without a sign of life its endpoints are taken over by others; 30 s unless said otherwise. It
+    /// gives one three times as often.
+    pub lease: Duration,
+    /// How often it looks for work that it has got no [hint](Hint) of; 1 s unless said otherwise.
+    pub poll: Duration,
+    /// How many attempts run at once to endpoints that answer soon; 512 unless said otherwise.
+    pub in_flight: usize,
+    /// How many run at once, beside those, to endpoints that do not; 512 unless said otherwise.
+    pub slow_in_flight: usize,
+    /// An endpoint is slow whose last attempt took so long; 1 s unless said otherwise.
+    pub slow_after: Duration,
+    /// How long running attempts are waited for when the worker ends; 30 s unless said otherwise.
+    pub drain: Duration,
+    /// When an endpoint that fails is disabled.
+    pub disable_after: DisableAfter,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            name: format!("worker-{}", uuid::Uuid::now_v7().simple()),
+            lease: Duration::from_secs(30),
+            poll: Duration::from_secs(1),
+            in_flight: 512,
+            slow_in_flight: 512,
+            slow_after: Duration::from_secs(1),
+            drain: Duration::from_secs(30),
+            disable_after: DisableAfter::DEFAULT,
+        }
+    }
+}
+
+/// Delivers the messages of a store, beside any number of other workers.
+///
+/// An endpoint is one worker's at a time, so its concurrency, request rate and gate hold for all. What its attempts have
+/// taught about an endpoint (gate, cooldown) is this worker's and begins anew with the next.
+#[derive(Debug)]
+pub struct Worker<S> {
+    store: S,
+    sender: Sender,
+    secrets: Secrets,
+    config: WorkerConfig,
+    hint: Arc<Notify>,
+}
+
+/// Tells a worker in the same process that something was enqueued, so that it looks at once. Nothing depends on it.
+#[derive(Clone, Debug)]
+pub struct Hint(Arc<Notify>);
+
+impl Hint {
+    /// There is work, perhaps.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// What a worker that has ended leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Drained {
+    /// Attempts that were cut off because they ran for longer than [`WorkerConfig::drain`]. They count as failed.
+    pub cut_off: usize,
+    /// Attempts whose outcome could not be written. Whoever takes their endpoint over finds them lost, and repeats them.
+    pub unsettled: usize,
+}
+
+impl<S: Store> Worker<S> {
+    /// A worker for the messages in this store.
+    #[must_use]
+    pub fn new(store: S, sender: Sender, secrets: Secrets, config: WorkerConfig) -> Self {
+        Self {
+            store,
+            sender,
+            secrets,
+            config,
+            hint: Arc::new(Notify::new()),
+        }
+    }
+
+    /// A handle to wake it by.
+    #[must_use]
+    pub fn hint(&self) -> Hint {
+        Hint(Arc::clone(&self.hint))
+    }
+
+    /// Works until `shutdown` is over, then drains: it claims nothing more, waits for the attempts that run up to
+    /// [`WorkerConfig::drain`], writes down what came of them, and gives its endpoints back. It ends no later than that
+    /// and twice its lease.
+    ///
+    /// While the store is away it waits, and writes what it has when it is back.
+    ///
+    /// To be called within a runtime of tokio with time and I/O. A worker that is dropped instead is as one that was
+    /// killed: its attempts are lost, and repeated by whoever takes its endpoints over.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
+        let Self {
+            store,
+            sender,
+            secrets,
+            config,
+            hint,
+        } = self;
+        let transport = attempt::over(sender.clone());
+        Scheduler::new(store, sender, secrets, config, transport, hint)
+            .run(shutdown)
+            .await
+    }
+}

@@ -1,0 +1,62 @@
+//! The worker's sign of life, in a task of its own so that nothing else delays it.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::store::Store;
+
+/// What is known of the worker's lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pulse {
+    /// It is held until then, at least; counted from before the store was asked.
+    pub(super) until: Option<Instant>,
+    /// How often it was lost.
+    pub(super) lost: u64,
+    /// How many endpoints are this worker's share.
+    pub(super) share: usize,
+}
+
+impl Pulse {
+    pub(super) const NONE: Self = Self {
+        until: None,
+        lost: 0,
+        share: 0,
+    };
+
+    pub(super) fn is_held(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+}
+
+/// Gives signs of life until the pulse is dropped.
+pub(super) async fn beat<S: Store>(
+    store: S,
+    name: String,
+    lease: Duration,
+    pulse: watch::Sender<Pulse>,
+) {
+    let each = lease / 3;
+    loop {
+        let asked = Instant::now();
+        let (asked_of, own) = (store.clone(), name.clone());
+        // In a task, so that a panic is a failure.
+        let call = tokio::spawn(async move { asked_of.beat(&own, lease).await });
+        let wait = match timeout(each, call).await {
+            Ok(Ok(Ok(beat))) => {
+                pulse.send_modify(|pulse| {
+                    pulse.until = Some(asked + lease);
+                    pulse.share = beat.share;
+                    pulse.lost += u64::from(!beat.kept);
+                });
+                each
+            }
+            _ => each / 10,
+        };
+        tokio::select! {
+            () = pulse.closed() => return,
+            () = sleep(wait) => {}
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Calls of the store, each in a task of its own and none for ever.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::task::{Id, JoinSet};
+use tokio::time::timeout;
+
+use crate::store::{Claimed, Owned, Work};
+
+/// Which call it is. There is one of each kind at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Kind {
+    Find,
+    Acquire,
+    Claim,
+    Settle,
+    Release,
+}
+
+impl Kind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Find => "find",
+            Self::Acquire => "acquire",
+            Self::Claim => "claim",
+            Self::Settle => "settle",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// What a call has come to.
+#[derive(Debug)]
+pub(super) enum Done {
+    Found(Vec<Work>),
+    Acquired(Vec<Owned>),
+    Claimed(Vec<Claimed>),
+    Settled(Vec<bool>),
+    Released,
+}
+
+/// The calls that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    tasks: JoinSet<Result<Done, String>>,
+    kinds: HashMap<Id, Kind>,
+}
+
+impl Calls {
+    pub(super) fn is_busy(&self, kind: Kind) -> bool {
+        self.kinds.values().any(|busy| *busy == kind)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
+    /// Begins a call, which fails if it takes longer than that.
+    pub(super) fn begin<E: std::fmt::Display>(
+        &mut self,
+        kind: Kind,
+        longest: Duration,
+        call: impl Future<Output = Result<Done, E>> + Send + 'static,
+    ) {
+        let task = self.tasks.spawn(async move {
+            match timeout(longest, call).await {
+                Ok(Ok(done)) => Ok(done),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("the store does not answer".to_owned()),
+            }
+        });
+        self.kinds.insert(task.id(), kind);
+    }
+
+    /// The next that is over. Waits for ever if there is none.
+    pub(super) async fn next(&mut self) -> (Kind, Result<Done, String>) {
+        loop {
+            let (id, result) = match self.tasks.join_next_with_id().await {
+                Some(Ok((id, result))) => (id, result),
+                Some(Err(error)) => (error.id(), Err("the store has panicked".to_owned())),
+                None => std::future::pending().await,
+            };
+            if let Some(kind) = self.kinds.remove(&id) {
+                return (kind, result);
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One endpoint of a worker: when its next attempt may start, and by which rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use relent::random::SessionRandom;
+use relent_core::{
+    Answer, Asking, Backoff, Cooldown, Ended, Failure, Instant, Outbound, Permit, Policy,
+};
+
+use super::slots::Pool;
+use crate::endpoint::Endpoint;
+use crate::health::Health;
+use crate::schedule;
+use crate::secrets::{Secrets, Signing};
+use crate::sender::Sender;
+use crate::store::{Fence, Owned};
+use crate::target::Target;
+
+/// The rules of an endpoint, read once.
+#[derive(Debug)]
+pub(super) struct Rules {
+    pub(super) endpoint: Endpoint,
+    pub(super) policy: Policy,
+    pub(super) signing: Option<Signing>,
+    /// Where attempts go, or why none can be made: then each fails and says so.
+    pub(super) target: Result<Target, String>,
+}
+
+impl Rules {
+    pub(super) fn new(endpoint: Endpoint, sender: &Sender, secrets: &Secrets) -> Self {
+        let mut wrong = None;
+        let policy = schedule::policy(&endpoint.policy).unwrap_or_else(|error| {
+            wrong = Some(format!("the policy of the endpoint: {error}"));
+            Policy::STANDARD.clone()
+        });
+        let signing = secrets.signing(&endpoint).unwrap_or_else(|error| {
+            wrong = Some(error.to_string());
+            None
+        });
+        let target = match (wrong, sender.target(&endpoint.url)) {
+            (Some(wrong), _) => Err(wrong),
+            (None, target) => target.map_err(|error| error.to_string()),
+        };
+        Self {
+            endpoint,
+            policy,
+            signing,
+            target,
+        }
+    }
+}
+
+/// Leave to claim one message, and the slot for its attempt.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub(super) permit: Permit,
+    pub(super) pool: Pool,
+}
+
+/// One endpoint of a worker.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) rules: Arc<Rules>,
+    pub(super) fence: Fence,
+    pub(super) health: Health,
+    outbound: Outbound,
+    cooldown: Cooldown,
+    random: SessionRandom,
+    /// Who stands in the line for the next attempt.
+    asking: Option<Asking>,
+    next_id: u64,
+    /// It has a message that is due, as far as is known.
+    pub(super) due: bool,
+    /// It was said to have one while a claim was on its way.
+    pub(super) due_again: bool,
+    /// How many messages are claimed at once: more while there are as many.
+    want: usize,
+    /// For the claim to come, and for the one that is on its way.
+    pub(super) tickets: Vec<Ticket>,
+    pub(super) claiming: Vec<Ticket>,
+    pub(super) running: usize,
+    /// Attempts that ended and are not written down yet.
+    pub(super) unsettled: usize,
+    /// An attempt has ended, so it is known whether it is slow: until then one runs at a time.
+    pub(super) is_known: bool,
+    /// Its last attempt was slow.
+    pub(super) slow: bool,
+    /// It is given back when nothing of it runs.
+    pub(super) leaving: bool,
+    /// When it is looked at again, if it is.
+    pub(super) wakes: Option<tokio::time::Instant>,
+    /// Whether it stands in the queue of those that are looked at.
+    pub(super) queued: bool,
+}
+
+impl Lane {
+    pub(super) fn new(owned: Owned, sender: &Sender, secrets: &Secrets) -> Self {
+        let rules = Rules::new(owned.endpoint, sender, secrets);
+        Self {
+            outbound: outbound(&rules),
+            rules: Arc::new(rules),
+            fence: owned.fence,
+            health: Health::read(&owned.health),
+            cooldown: Cooldown::new(),
+            random: SessionRandom::new(),
+            asking: None,
+            next_id: 0,
+            due: false,
+            due_again: false,
+            want: 1,
+            tickets: Vec::new(),
+            claiming: Vec::new(),
+            running: 0,
+            unsettled: 0,
+            is_known: false,
+            slow: false,
+            leaving: false,
+            wakes: None,
+            queued: false,
+        }
+    }
+
+    pub(super) const fn pool(&self) -> Pool {
+        if self.slow { Pool::Slow } else { Pool::Quick }
+    }
+
+    /// Whether another message could be claimed, if there is a slot and leave to.
+    pub(super) fn has_room(&self) -> bool {
+        let held = self.tickets.len() + self.claiming.len();
+        let most = match self.is_known {
+            true => self.rules.endpoint.concurrency.get() as usize,
+            false => 1,
+        };
+        self.due && !self.leaving && held < self.want && self.running + held < most
+    }
+
+    /// Whether nothing of it runs or is to be written.
+    pub(super) fn is_over(&self) -> bool {
+        self.running == 0
+            && self.unsettled == 0
+            && self.tickets.is_empty()
+            && self.claiming.is_empty()
+    }
+
+    /// Asks for leave to make the next attempt: `Err` with when to ask again.
+    pub(super) fn ask(&mut self, now: Instant) -> Result<Permit, Instant> {
+        let answer = match &self.asking {
+            Some(asking) => {
+                // Nobody waits for an answer: its patience begins anew, so it is parked for as long as it takes and has
+                // no last chance.
+                let asking = Asking {
+                    since: now,
+                    ..*asking
+                };
+                self.outbound
+                    .ask_again(now, &asking, &self.cooldown, &mut self.random)
+            }
+            None => {
+                self.next_id += 1;
+                self.outbound.on_request_unthrottled(now);
+                let asking = Asking {
+                    id: self.next_id,
+                    since: now,
+                    last_start: Instant::MAX,
+                    answer_by: Instant::MAX,
+                    longest: Duration::MAX,
+                    spread: self.rules.policy.hint_spread(),
+                    fresh: true,
+                    paced_only: false,
+                };
+                self.asking = Some(asking);
+                self.outbound
+                    .ask(now, &asking, &self.cooldown, &mut self.random)
+            }
+        };
+        // There is nobody to be woken but the one who asks.
+        let woken = !self.outbound.take_woken().is_empty();
+        match answer {
+            Answer::Start(permit) => {
+                self.asking = None;
+                Ok(permit)
+            }
+            Answer::Wait(_, _) if woken => Err(now),
+            Answer::Wait(until, _) => Err(until),
+            Answer::Stop(_) | Answer::TooLate => {
+                self.asking = None;
+                Err(now.saturating_add(Duration::from_secs(1)))
+            }
+        }
+    }
+
+    /// Nobody asks any more.
+    pub(super) fn stop_asking(&mut self, now: Instant) {
+        if let Some(asking) = self.asking.take() {
+            self.outbound
+                .leave(now, asking.id, &self.cooldown, &mut self.random);
+        }
+    }
+
+    /// The claim has come back with so many messages of so many that it was for.
+    pub(super) fn claimed(&mut self, asked: usize, got: usize) {
+        if got < asked {
+            self.due = self.due_again;
+            self.want = 1;
+        } else {
+            self.want = self.want.saturating_mul(2).min(MOST_WANTED);
+        }
+        self.due_again = false;
+    }
+
+    /// An attempt was not made.
+    pub(super) fn cancel(&mut self, now: Instant, permit: Permit) {
+        self.outbound
+            .cancel(now, permit, &self.cooldown, &mut self.random);
+    }
+
+    /// An attempt is over. `None` is a success.
+    pub(super) fn ended(&mut self, now: Instant, permit: Permit, failure: Option<&Failure>) {
+        let ended = match failure {
+            None => Ended::Answered,
+            Some(failure) => {
+                if !self.outbound.holds_for_one(now, failure) {
+                    let most = self.rules.policy.max_hint();
+                    self.cooldown.on_failure(now, failure, most);
+                }
+                self.outbound.on_failure(now, permit.started(), failure)
+            }
+        };
+        self.outbound
+            .ended(now, permit, ended, &self.cooldown, &mut self.random);
+    }
+}
+
+/// The most messages of one endpoint that are claimed at once.
+const MOST_WANTED: usize = 64;
+
+/// The gate and the request rate of an endpoint. What holds back before an attempt is a gate unless the endpoint says
+/// otherwise.
+fn outbound(rules: &Rules) -> Outbound {
+    // A policy for what is shared alone: how one message is repeated, its schedule says.
+    let mut shared = Policy::builder(Backoff::None);
+    if rules.endpoint.park {
+        shared = shared.gate(rules.policy.gate().copied().unwrap_or_default());
+    }
+    let outbound = shared
+        .build()
+        .map(|policy| Outbound::new(&policy))
+        .unwrap_or_default();
+    match rules.policy.new_request_rate() {
+        Some(rate) => outbound.with_request_rate(rate),
+        None => outbound,
+    }
+}
