@@ -4,6 +4,14 @@
 //! [beating](Store::beat); whoever finds the lease of another expired takes its endpoints over, with a higher fence, and
 //! nothing is written with the fence of before. All times are those of the store.
 
+mod hints;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+pub use hints::Hints;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{Sqlite, SqliteError};
+
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -17,7 +25,7 @@ use crate::message::{InvalidMessage, MessageId, NewMessage};
 
 /// Keeps messages, endpoints and attempts: see the [module](self). Its clones are the same store.
 ///
-/// Each of its methods is one transaction; none waits for HTTP.
+/// Each of its methods is one transaction, unless it says otherwise; none waits for HTTP.
 pub trait Store: Clone + Send + Sync + 'static {
     /// Why it fails.
     type Error: Error + Send + Sync + 'static;
@@ -27,7 +35,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Enqueues these, all or none, each once however often it is enqueued. Durable when it returns.
     ///
     /// A message that [cannot be enqueued](NewMessage::check), whose endpoint is not registered, or that is there with
-    /// another payload is refused, and none of the others is enqueued.
+    /// another payload, content type, topic or order key is refused, and none of the others is enqueued. Its delay may be
+    /// another: that of the first time holds.
     fn enqueue(
         &self,
         messages: Vec<NewMessage>,
@@ -35,15 +44,22 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     // Workers.
 
-    /// The worker lives, and has this lease from now on.
+    /// Tells when something may have been enqueued, so that a worker need not look all the time. What it does not tell
+    /// of is there all the same: a worker looks now and then. By default it tells nothing.
+    fn hints(&self) -> Hints {
+        Hints::none()
+    }
+
+    /// The worker lives, and has this lease from now on; with a lease of zero it has none. Workers whose lease has
+    /// expired are forgotten, and their endpoints are nobody's.
     fn beat(
         &self,
         worker: &str,
         lease: Duration,
     ) -> impl Future<Output = Result<Beat, Self::Error>> + Send;
 
-    /// Active endpoints with messages that are due before `within` is over, or that a worker died with, which are this
-    /// worker's or nobody's: those whose message is due first, `most` of them.
+    /// Active endpoints with messages that are due before `within` is over, or that an earlier owner has left running,
+    /// which are this worker's or nobody's: those whose message is due first, `most` of them.
     fn find_work(
         &self,
         worker: &str,
@@ -51,22 +67,29 @@ pub trait Store: Clone + Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<Work>, Self::Error>> + Send;
 
-    /// Takes those of these endpoints that are nobody's, or whose worker's lease has expired.
+    /// Takes those of these endpoints that are active and nobody's, whose worker's lease has expired, or that are this
+    /// worker's already: whoever lost the answer asks again. Each has a higher fence than ever before, so what ran is
+    /// [lost](Claimed::lost). None if the worker has no lease.
     fn acquire(
         &self,
         worker: &str,
         endpoints: Vec<i64>,
     ) -> impl Future<Output = Result<Vec<Owned>, Self::Error>> + Send;
 
-    /// Gives these endpoints back.
+    /// Gives those of these endpoints back that the worker has with this fence. What still runs may be settled until
+    /// another takes the endpoint.
     fn release(
         &self,
         worker: &str,
         endpoints: Vec<(i64, Fence)>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Claims messages that are due, and counts an attempt for each; or that an earlier owner of the endpoint died with,
-    /// without counting. None of an endpoint that is no longer the worker's, or is disabled.
+    /// Claims messages that are due, those that are due first, and counts an attempt for each; or before them, without
+    /// counting, messages that an earlier owner of the endpoint has left running. None of an endpoint that is not the
+    /// worker's with this fence, or is disabled; none if the worker has no lease.
+    ///
+    /// A message with an order key is claimed only if no earlier one to the same endpoint with the same key is pending or
+    /// running, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it.
     fn claim(
         &self,
         worker: &str,
@@ -74,7 +97,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Claimed>, Self::Error>> + Send;
 
     /// Writes what came of these. For each, whether it was written: not unless the attempt of this number runs with this
-    /// fence. So what is written again, because the answer was lost, changes no later attempt.
+    /// fence, which is that of the endpoint. So what is written again, because the answer was lost, changes no later
+    /// attempt. It may be written after the endpoint was released or disabled, or the lease has expired, as long as nobody
+    /// else has taken the endpoint.
     fn settle(
         &self,
         settled: Vec<Settled>,
@@ -82,7 +107,8 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     // Operators.
 
-    /// Registers an endpoint, or replaces the one of this tenant and name.
+    /// Registers an endpoint, or replaces the one of this tenant and name: then its [`revision`](Work::revision) rises,
+    /// and its messages, its activity and its worker stay.
     fn put_endpoint(
         &self,
         endpoint: Endpoint,
@@ -102,7 +128,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
 
-    /// Enables or disables an endpoint, with the reason. `false` if there is none.
+    /// Enables or disables an endpoint, with the reason. While it is disabled nothing is claimed there; messages are
+    /// enqueued as before. `false` if there is none.
     fn set_activity(
         &self,
         tenant: &str,
@@ -111,7 +138,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         reason: &str,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
-    /// Messages, the latest first.
+    /// Messages, the one that was enqueued last first: `most` of them.
     fn messages(
         &self,
         filter: Filter,
@@ -125,13 +152,15 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<AttemptRecord>, Self::Error>> + Send;
 
     /// Has messages delivered again, from the beginning of their schedule, with the same identifiers: those that are
-    /// delivered, dead or cancelled. How many.
+    /// delivered, dead or cancelled. How many. In batches, the earliest first: what was done before an error stays done.
     fn resend(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// Cancels messages that are pending or dead. How many.
+    /// Cancels messages that are pending or dead. How many. In batches: what was done before an error stays done.
     fn cancel(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// Forgets messages that ended before this time, with their attempts: `most` of them. How many.
+    /// Forgets messages that were delivered, died or were cancelled before this time, with their attempts: `most` of them.
+    /// How many. Dead ones that others wait for by their order key stay. An event that is forgotten is a new one when it
+    /// is enqueued again.
     fn purge(
         &self,
         before: SystemTime,
@@ -149,15 +178,6 @@ pub struct Enqueued {
     pub id: MessageId,
     /// Whether it was there already.
     pub duplicate: bool,
-}
-
-/// What a worker hears when it has said that it lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Beat {
-    /// Whether its lease had not expired. If it had, whatever the worker had may be another's. `true` for a new one.
-    pub kept: bool,
-    /// How many endpoints each live worker would have, if all active ones were shared equally; rounded up.
-    pub share: usize,
 }
 
 /// Why nothing is enqueued.
@@ -183,7 +203,7 @@ pub enum Refusal {
     Invalid(InvalidMessage),
     /// Its endpoint is not registered.
     UnknownEndpoint,
-    /// The message with this identifier tells of the same event with another payload or content type.
+    /// The message with this identifier tells of the same event with another payload, content type, topic or order key.
     OtherPayload(MessageId),
 }
 
@@ -196,7 +216,8 @@ impl fmt::Display for Refusal {
             }
             Self::OtherPayload(id) => write!(
                 f,
-                "the message {id} tells of the same event with another payload: give each event an identifier of its own"
+                "the message {id} tells of the same event with another payload, content type, topic or order key: give each event \
+                 an identifier of its own"
             ),
         }
     }
@@ -233,6 +254,15 @@ impl<E> From<E> for EnqueueError<E> {
     }
 }
 
+/// What a worker hears when it has said that it lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// Whether it had a lease until now. If not, whatever the worker had may be another's. `false` for a new one.
+    pub kept: bool,
+    /// How many endpoints each live worker would have, if all active ones were shared equally; rounded up.
+    pub share: usize,
+}
+
 /// Rises whenever an endpoint is taken. What is written with an earlier one is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fence(pub i64);
@@ -244,8 +274,11 @@ pub struct Work {
     pub endpoint: i64,
     /// With which fence it is this worker's.
     pub owned: Option<Fence>,
-    /// In how long its next message is due; zero if one is.
+    /// In how long its next message is due; zero if one is, or was left running.
     pub due: Duration,
+    /// Rises when the endpoint is [registered](Store::put_endpoint) anew: whoever has it with a lower one has an old URL,
+    /// and reads the endpoint again.
+    pub revision: i64,
 }
 
 /// An endpoint that was taken.
@@ -257,7 +290,9 @@ pub struct Owned {
     pub fence: Fence,
     /// Where it is, and its rules.
     pub endpoint: Endpoint,
-    /// What [`Settled::health`] said last.
+    /// Of which [revision](Work::revision) that is.
+    pub revision: i64,
+    /// What [`Settled::health`] said last; empty if nothing was.
     pub health: Vec<u8>,
 }
 
@@ -320,7 +355,7 @@ pub struct Settled {
     pub attempt: Option<AttemptRecord>,
     /// What is to be remembered of the endpoint; `None` to leave it as it is.
     pub health: Option<Vec<u8>>,
-    /// Why the endpoint is disabled by this.
+    /// Why the endpoint is disabled by this; `None` to leave it as it is.
     pub disable: Option<String>,
 }
 
@@ -332,7 +367,8 @@ pub enum Next {
     Delivered,
     /// Another attempt, so much later than now.
     Again(Duration),
-    /// It was surely not sent: it is due as before, and the attempt does not count.
+    /// It was surely not sent: it is due as before, and the attempt does not count. Not for one that was
+    /// [lost](Claimed::lost).
     Unsent,
     /// No attempt follows, for this reason.
     Dead(String),

@@ -1,0 +1,523 @@
+//! An outbox in an SQLite database.
+
+mod enqueue;
+mod operate;
+mod queue;
+mod read;
+mod work;
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use relent_server::sqlite::{Writer, WriterError};
+use rusqlite::{Connection, OpenFlags};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::spawn_blocking;
+
+use super::{
+    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter, Hints,
+    MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+};
+use crate::endpoint::{Activity, Endpoint};
+use crate::message::{InvalidMessage, MessageId, NewMessage};
+
+/// An outbox in an SQLite database: durable, with nothing else to be installed. For workers and producers of one
+/// machine, in one process or several.
+///
+/// ```
+/// use relent_outbox::endpoint::Endpoint;
+/// use relent_outbox::message::NewMessage;
+/// use relent_outbox::store::{Sqlite, SqliteError, Store};
+/// use relent_server::sqlite::WriterError;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let file = directory.path().join("shop.db");
+/// let store = Sqlite::open_with(file, |connection| {
+///     connection.execute_batch("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, paid)")
+/// })?;
+/// store.put_endpoint(Endpoint::new("shop", "https://shop.example/notify")).await?;
+///
+/// // The order and the message, or neither.
+/// let enqueued = store.writer().run(|connection| {
+///     connection.execute("INSERT INTO orders VALUES (17, true)", [])?;
+///     let message = NewMessage::new("shop", "order-17-paid", r#"{"order":17}"#);
+///     Sqlite::enqueue_in(connection, &[message])
+/// });
+/// assert!(!enqueued.await?[0].duplicate);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// What has been written survives a crash and a loss of power. Its clock is that of the machine, and never goes back
+/// for this store: a step back stands still. Its futures need a runtime of tokio.
+#[derive(Clone, Debug)]
+pub struct Sqlite {
+    writer: Writer,
+    readers: Arc<Readers>,
+    /// The latest time that was seen, in microseconds since 1970.
+    latest: Arc<AtomicI64>,
+    hints: watch::Sender<()>,
+}
+
+/// Why it fails.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SqliteError {
+    /// It could not be written or read.
+    Writer(WriterError),
+    /// A name is not acceptable.
+    Invalid(InvalidMessage),
+    /// Something stored is not as this version writes it: the words say what.
+    Stored(String),
+    /// The database is in memory, where nothing is durable.
+    NotAFile,
+}
+
+impl fmt::Display for SqliteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Writer(error) => error.fmt(f),
+            Self::Invalid(invalid) => invalid.fmt(f),
+            Self::Stored(what) => write!(f, "the outbox: {what}"),
+            Self::NotAFile => f.write_str(
+                "an outbox cannot be in memory, where messages are lost with the process: open a file",
+            ),
+        }
+    }
+}
+
+impl Error for SqliteError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        // The text of the error itself is in this one.
+        match self {
+            Self::Writer(error) => error.source(),
+            Self::Invalid(_) | Self::Stored(_) | Self::NotAFile => None,
+        }
+    }
+}
+
+impl From<WriterError> for SqliteError {
+    fn from(error: WriterError) -> Self {
+        Self::Writer(error)
+    }
+}
+
+impl From<rusqlite::Error> for SqliteError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Writer(error.into())
+    }
+}
+
+impl From<InvalidMessage> for SqliteError {
+    fn from(invalid: InvalidMessage) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<WriterError> for EnqueueError<SqliteError> {
+    fn from(error: WriterError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<rusqlite::Error> for EnqueueError<SqliteError> {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl Sqlite {
+    /// The tables: see [`create_tables`](Self::create_tables). A version with other tables gives them another name, and
+    /// leaves these as they are.
+    ///
+    /// What is written once is apart from what changes with each attempt, so that a change writes little.
+    pub const TABLES: &str = "
+        CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
+            id         INTEGER NOT NULL PRIMARY KEY,
+            tenant     TEXT    NOT NULL,
+            name       TEXT    NOT NULL,
+            spec       TEXT    NOT NULL,             -- JSON
+            revision   INTEGER NOT NULL DEFAULT 1,   -- of spec
+            after_dead INTEGER NOT NULL,             -- 0 block, 1 skip
+            activity   INTEGER NOT NULL DEFAULT 0,   -- 0 active, 1 disabled
+            reason     TEXT    NOT NULL DEFAULT '',
+            health     BLOB    NOT NULL DEFAULT x'',
+            owner      TEXT    NOT NULL DEFAULT '',  -- a worker; empty for none
+            fence      INTEGER NOT NULL DEFAULT 0,
+            wake       INTEGER,                      -- 0 if an earlier owner has left something running, or when the next is due
+            UNIQUE (tenant, name)
+        );
+        CREATE INDEX IF NOT EXISTS relent_endpoint_1_work ON relent_endpoint_1 (owner, wake) WHERE activity = 0;
+        CREATE INDEX IF NOT EXISTS relent_endpoint_1_owner ON relent_endpoint_1 (owner) WHERE owner <> '';
+        CREATE TABLE IF NOT EXISTS relent_worker_1 (
+            id    TEXT    NOT NULL PRIMARY KEY,
+            until INTEGER NOT NULL                   -- of its lease; as all times in microseconds since 1970
+        );
+        CREATE TABLE IF NOT EXISTS relent_message_1 (
+            row          INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+            id           TEXT    NOT NULL UNIQUE,
+            endpoint     INTEGER NOT NULL,
+            event        TEXT    NOT NULL,
+            topic        TEXT    NOT NULL,
+            content_type TEXT    NOT NULL,
+            payload      BLOB    NOT NULL,
+            created      INTEGER NOT NULL,
+            UNIQUE (endpoint, event)
+        );
+        CREATE TABLE IF NOT EXISTS relent_delivery_1 (
+            row       INTEGER NOT NULL PRIMARY KEY,  -- that of the message
+            endpoint  INTEGER NOT NULL,
+            state     INTEGER NOT NULL,              -- 0 pending, 1 running, 2 delivered, 3 dead, 4 cancelled, 5 behind another
+            due       INTEGER NOT NULL,
+            fence     INTEGER NOT NULL DEFAULT 0,
+            attempt   INTEGER NOT NULL DEFAULT 0,
+            session   BLOB    NOT NULL DEFAULT x'',
+            began     INTEGER NOT NULL,
+            ended     INTEGER,
+            order_key TEXT,
+            reason    TEXT    NOT NULL DEFAULT ''
+        );
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due) WHERE state = 0;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_running ON relent_delivery_1 (endpoint, fence) WHERE state = 1;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_dead ON relent_delivery_1 (endpoint) WHERE state = 3;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_behind ON relent_delivery_1 (endpoint) WHERE state = 5;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_order ON relent_delivery_1 (endpoint, order_key, state)
+            WHERE order_key IS NOT NULL;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_ended ON relent_delivery_1 (ended) WHERE ended IS NOT NULL;
+        CREATE TABLE IF NOT EXISTS relent_attempt_1 (
+            id      INTEGER NOT NULL PRIMARY KEY,
+            row     INTEGER NOT NULL,
+            number  INTEGER NOT NULL,
+            began   INTEGER NOT NULL,                -- in milliseconds since 1970, as the worker says
+            took    INTEGER NOT NULL,                -- in milliseconds
+            status  INTEGER,
+            error   TEXT    NOT NULL,
+            excerpt TEXT    NOT NULL,
+            address TEXT    NOT NULL
+        );
+        CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row);
+    ";
+
+    /// The outbox in this file, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The database cannot be opened or is in memory, or its tables cannot be made.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, SqliteError> {
+        Self::open_with(path, |_| Ok(()))
+    }
+
+    /// The same in a database that has other tables, too, which `set_up` makes: those of the service.
+    ///
+    /// # Errors
+    /// The database cannot be opened or is in memory, or its tables cannot be made.
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<Self, SqliteError> {
+        let mut file = None;
+        let writer = Writer::open(path, |connection| {
+            file = connection.path().map(PathBuf::from);
+            Self::create_tables(connection)?;
+            set_up(connection)
+        })?;
+        let file = file.filter(|file| !file.as_os_str().is_empty());
+        Ok(Self {
+            writer,
+            readers: Arc::new(Readers::new(file.ok_or(SqliteError::NotAFile)?)),
+            latest: Arc::default(),
+            hints: watch::Sender::new(()),
+        })
+    }
+
+    /// Makes the tables if they are not there: for a connection of your own, before
+    /// [`enqueue_in`](Self::enqueue_in).
+    ///
+    /// # Errors
+    /// The database refuses.
+    pub fn create_tables(connection: &Connection) -> rusqlite::Result<()> {
+        connection.execute_batch(Self::TABLES)
+    }
+
+    /// Enqueues these in a transaction of the caller, so that they are there if and only if what they tell of is: in
+    /// work for the [writer](Self::writer), or with any connection to the database. All or none; after an error
+    /// the transaction goes on without them. Call [`hint`](Self::hint) once it is committed.
+    ///
+    /// # Errors
+    /// See [`Store::enqueue`].
+    pub fn enqueue_in(
+        connection: &Connection,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Enqueued>, EnqueueError<SqliteError>> {
+        connection
+            .prepare_cached("SAVEPOINT relent_enqueue")?
+            .execute([])?;
+        let enqueued = enqueue::enqueue(connection, micros(SystemTime::now()), messages);
+        if enqueued.is_err() {
+            let mut undo = connection.prepare_cached("ROLLBACK TO relent_enqueue")?;
+            undo.execute([])?;
+        }
+        connection
+            .prepare_cached("RELEASE relent_enqueue")?
+            .execute([])?;
+        enqueued
+    }
+
+    /// Tells the workers of this store that something was enqueued by [`enqueue_in`](Self::enqueue_in). Without it
+    /// they find it when they look the next time.
+    pub fn hint(&self) {
+        self.hints.send_replace(());
+    }
+
+    /// Who writes into the database.
+    #[must_use]
+    pub const fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Does this in a transaction of the writer, with the time.
+    async fn write<T: Send + 'static, E: From<WriterError> + Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, i64) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        let latest = Arc::clone(&self.latest);
+        let work = move |connection: &Connection| work(connection, now(&latest));
+        self.writer.run(work).await
+    }
+
+    /// Reads what was committed, with the time.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, i64) -> Result<T, SqliteError> + Send + 'static,
+    ) -> Result<T, SqliteError> {
+        let (readers, latest) = (Arc::clone(&self.readers), Arc::clone(&self.latest));
+        let free = Arc::clone(&self.readers.free).acquire_owned().await;
+        let free = free.map_err(|_| WriterError::Ended)?;
+        let read = spawn_blocking(move || {
+            let _free = free;
+            readers.read(|connection| work(connection, now(&latest)))
+        });
+        read.await.map_err(|_| WriterError::Ended)?
+    }
+}
+
+/// The most connections that read at once. What is read does not hold up what is written.
+const READERS: usize = 4;
+
+/// Connections that only read.
+#[derive(Debug)]
+struct Readers {
+    file: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+    free: Arc<Semaphore>,
+}
+
+impl Readers {
+    fn new(file: PathBuf) -> Self {
+        Self {
+            file,
+            idle: Mutex::default(),
+            free: Arc::new(Semaphore::new(READERS)),
+        }
+    }
+
+    /// Reads the state of one moment.
+    fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, SqliteError>,
+    ) -> Result<T, SqliteError> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = idle().pop();
+        let connection = match connection {
+            Some(connection) => connection,
+            None => {
+                let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+                let connection = Connection::open_with_flags(&self.file, flags)?;
+                connection.busy_timeout(Duration::from_secs(5))?;
+                connection
+            }
+        };
+        let transaction = connection.unchecked_transaction()?;
+        let read = work(&transaction)?;
+        transaction.commit()?;
+        // One that failed is not used again.
+        idle().push(connection);
+        Ok(read)
+    }
+}
+
+/// In microseconds since 1970. Good until the year 294246.
+fn micros(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn system_time(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
+/// So much later, rounded up.
+fn later(now: i64, wait: Duration) -> i64 {
+    let wait = i64::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
+    now.saturating_add(wait)
+}
+
+/// The time of the machine, or the latest that was seen if that is later.
+fn now(latest: &AtomicI64) -> i64 {
+    let now = micros(SystemTime::now());
+    now.max(latest.fetch_max(now, Ordering::Relaxed))
+}
+
+impl Store for Sqlite {
+    type Error = SqliteError;
+
+    async fn enqueue(
+        &self,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Enqueued>, EnqueueError<SqliteError>> {
+        let enqueue =
+            self.write(move |connection, now| enqueue::enqueue(connection, now, &messages));
+        let enqueued = enqueue.await?;
+        self.hint();
+        Ok(enqueued)
+    }
+
+    fn hints(&self) -> Hints {
+        Hints::of(self.hints.subscribe())
+    }
+
+    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, SqliteError> {
+        let worker = worker.to_owned();
+        self.write(move |connection, now| work::beat(connection, now, &worker, lease))
+            .await
+    }
+
+    async fn find_work(
+        &self,
+        worker: &str,
+        within: Duration,
+        most: usize,
+    ) -> Result<Vec<Work>, SqliteError> {
+        let worker = worker.to_owned();
+        self.read(move |connection, now| work::find(connection, now, &worker, within, most))
+            .await
+    }
+
+    async fn acquire(&self, worker: &str, endpoints: Vec<i64>) -> Result<Vec<Owned>, SqliteError> {
+        let worker = worker.to_owned();
+        self.write(move |connection, now| work::acquire(connection, now, &worker, &endpoints))
+            .await
+    }
+
+    async fn release(&self, worker: &str, endpoints: Vec<(i64, Fence)>) -> Result<(), SqliteError> {
+        let worker = worker.to_owned();
+        self.write(move |connection, _| work::release(connection, &worker, &endpoints))
+            .await
+    }
+
+    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Vec<Claimed>, SqliteError> {
+        let worker = worker.to_owned();
+        self.write(move |connection, now| work::claim(connection, now, &worker, &wanted))
+            .await
+    }
+
+    async fn settle(&self, settled: Vec<Settled>) -> Result<Vec<bool>, SqliteError> {
+        self.write(move |connection, now| work::settle(connection, now, &settled))
+            .await
+    }
+
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), SqliteError> {
+        let put = self.write(move |connection, _| operate::put_endpoint(connection, &endpoint));
+        put.await?;
+        self.hint();
+        Ok(())
+    }
+
+    async fn endpoint(
+        &self,
+        tenant: &str,
+        name: &str,
+    ) -> Result<Option<EndpointStatus>, SqliteError> {
+        let (tenant, name) = (tenant.to_owned(), name.to_owned());
+        self.read(move |connection, now| read::endpoint(connection, now, &tenant, &name))
+            .await
+    }
+
+    async fn endpoints(
+        &self,
+        after: Option<(String, String)>,
+        most: usize,
+    ) -> Result<Vec<EndpointStatus>, SqliteError> {
+        self.read(move |connection, now| read::endpoints(connection, now, after, most))
+            .await
+    }
+
+    async fn set_activity(
+        &self,
+        tenant: &str,
+        name: &str,
+        activity: Activity,
+        reason: &str,
+    ) -> Result<bool, SqliteError> {
+        let (tenant, name, reason) = (tenant.to_owned(), name.to_owned(), reason.to_owned());
+        let set = self.write(move |connection, _| {
+            operate::set_activity(connection, &tenant, &name, activity, &reason)
+        });
+        let set = set.await?;
+        self.hint();
+        Ok(set)
+    }
+
+    async fn messages(
+        &self,
+        filter: Filter,
+        most: usize,
+    ) -> Result<Vec<MessageStatus>, SqliteError> {
+        self.read(move |connection, _| read::messages(connection, &filter, most))
+            .await
+    }
+
+    async fn attempts(&self, id: &MessageId) -> Result<Vec<AttemptRecord>, SqliteError> {
+        let id = id.clone();
+        self.read(move |connection, _| read::attempts(connection, &id))
+            .await
+    }
+
+    async fn resend(&self, filter: Filter) -> Result<u64, SqliteError> {
+        let resent = self.change_all(filter, operate::resend).await?;
+        self.hint();
+        Ok(resent)
+    }
+
+    async fn cancel(&self, filter: Filter) -> Result<u64, SqliteError> {
+        let cancelled = self.change_all(filter, operate::cancel).await?;
+        self.hint();
+        Ok(cancelled)
+    }
+
+    async fn purge(&self, before: SystemTime, most: usize) -> Result<u64, SqliteError> {
+        let before = micros(before);
+        let rows = move |connection: &Connection, _| read::purgeable(connection, before, most);
+        let rows = self.read(rows).await?;
+        let mut purged = 0;
+        for batch in rows.chunks(operate::BATCH) {
+            let batch = batch.to_vec();
+            purged += self
+                .write(move |connection, _| operate::purge(connection, before, &batch))
+                .await?;
+        }
+        Ok(purged)
+    }
+
+    async fn summary(&self) -> Result<Summary, SqliteError> {
+        self.read(read::summary).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! What operators change.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::queue::Touched;
+use super::{Sqlite, SqliteError, read};
+use crate::endpoint::{Activity, AfterDead, Endpoint};
+use crate::message::{InvalidMessage, MAX_NAME};
+use crate::store::Filter;
+
+/// So many messages are changed in one transaction, so that others need not wait for all.
+pub(super) const BATCH: usize = 500;
+
+pub(super) fn put_endpoint(
+    connection: &Connection,
+    endpoint: &Endpoint,
+) -> Result<(), SqliteError> {
+    for (what, name) in [("tenant", &endpoint.tenant), ("endpoint", &endpoint.name)] {
+        let may_be_empty = what == "tenant";
+        if name.len() > MAX_NAME || name.contains('\0') || name.is_empty() && !may_be_empty {
+            return Err(InvalidMessage::Name(what).into());
+        }
+    }
+    let spec = serde_json::to_string(endpoint)
+        .map_err(|error| SqliteError::Stored(format!("the endpoint is no JSON: {error}")))?;
+    let names = (&endpoint.tenant, &endpoint.name);
+    let mut before = connection.prepare_cached(
+        "SELECT after_dead FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2",
+    )?;
+    let before: Option<i64> = before.query_row(names, |row| row.get(0)).optional()?;
+    let after_dead = match endpoint.after_dead {
+        AfterDead::Block => 0,
+        AfterDead::Skip => 1,
+    };
+    let mut put = connection.prepare_cached(
+        "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (tenant, name) DO UPDATE
+         SET spec = excluded.spec, after_dead = excluded.after_dead, revision = revision + 1
+         RETURNING id",
+    )?;
+    let id = put.query_row((names.0, names.1, spec, after_dead), |row| row.get(0))?;
+    if before.is_some_and(|before| before != after_dead) {
+        // What was held by the dead may go, or the other way round.
+        let mut keys = connection.prepare(
+            "SELECT DISTINCT order_key FROM relent_delivery_1
+             WHERE endpoint = ?1 AND order_key IS NOT NULL AND state = 3",
+        )?;
+        let mut touched = Touched::default();
+        for key in keys.query_map([id], |row| row.get(0))? {
+            touched.add(id, Some(key?));
+        }
+        touched.follow(connection)?;
+    }
+    Ok(())
+}
+
+pub(super) fn set_activity(
+    connection: &Connection,
+    tenant: &str,
+    name: &str,
+    activity: Activity,
+    reason: &str,
+) -> Result<bool, SqliteError> {
+    let (activity, reason) = match activity {
+        Activity::Active => (0, ""),
+        Activity::Disabled => (1, reason),
+    };
+    let mut set = connection.prepare_cached(
+        "UPDATE relent_endpoint_1 SET activity = ?3, reason = ?4 WHERE tenant = ?1 AND name = ?2",
+    )?;
+    Ok(set.execute((tenant, name, activity, reason))? > 0)
+}
+
+/// From the beginning of its schedule, behind what is before it in its order.
+const RESEND: &str = "UPDATE relent_delivery_1
+    SET state = iif(order_key IS NULL, 0, 5), due = ?2, began = ?2, attempt = 0, session = x'', ended = NULL, reason = ''
+    WHERE row = ?1 AND state IN (2, 3, 4) RETURNING endpoint, order_key";
+const CANCEL: &str = "UPDATE relent_delivery_1
+    SET reason = iif(state = 3, reason, 'cancelled by an operator'), state = 4, ended = ?2
+    WHERE row = ?1 AND state IN (0, 3, 5) RETURNING endpoint, order_key";
+
+/// What is done to each message that an operator means, with the states that it may be in.
+pub(super) type Change = fn() -> (&'static str, &'static str);
+
+pub(super) fn resend() -> (&'static str, &'static str) {
+    (RESEND, "2, 3, 4")
+}
+
+pub(super) fn cancel() -> (&'static str, &'static str) {
+    (CANCEL, "0, 3, 5")
+}
+
+impl Sqlite {
+    /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
+    /// workers undo it meanwhile.
+    pub(super) async fn change_all(
+        &self,
+        filter: Filter,
+        change: Change,
+    ) -> Result<u64, SqliteError> {
+        let (statement, states) = change();
+        let (mut changed, mut after) = (0, 0);
+        loop {
+            let filter = filter.clone();
+            let rows = move |connection: &Connection, _| {
+                read::rows(connection, &filter, states, after, BATCH)
+            };
+            let rows = self.read(rows).await?;
+            let Some(&last) = rows.last() else {
+                return Ok(changed);
+            };
+            after = last;
+            changed += self
+                .write(move |connection, now| change_rows(connection, now, &rows, statement))
+                .await?;
+        }
+    }
+}
+
+fn change_rows(
+    connection: &Connection,
+    now: i64,
+    rows: &[i64],
+    statement: &str,
+) -> Result<u64, SqliteError> {
+    let (mut touched, mut changed) = (Touched::default(), 0);
+    let mut update = connection.prepare_cached(statement)?;
+    for row in rows {
+        let found = update.query_row((row, now), |row| Ok((row.get(0)?, row.get(1)?)));
+        if let Some((endpoint, order)) = found.optional()? {
+            touched.add(endpoint, order);
+            changed += 1;
+        }
+    }
+    touched.follow(connection)?;
+    Ok(changed)
+}
+
+/// Those of these rows that still may be.
+pub(super) fn purge(
+    connection: &Connection,
+    before: i64,
+    rows: &[i64],
+) -> Result<u64, SqliteError> {
+    let purgeable = format!(
+        "DELETE FROM relent_delivery_1 AS d WHERE row = ?2 AND {}",
+        read::PURGEABLE
+    );
+    let mut purge = connection.prepare_cached(&purgeable)?;
+    let mut purged = 0;
+    for row in rows {
+        if purge.execute((before, row))? > 0 {
+            for table in ["relent_attempt_1", "relent_message_1"] {
+                connection
+                    .prepare_cached(&format!("DELETE FROM {table} WHERE row = ?1"))?
+                    .execute([row])?;
+            }
+            purged += 1;
+        }
+    }
+    Ok(purged)
+}

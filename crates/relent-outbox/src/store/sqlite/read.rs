@@ -1,0 +1,284 @@
+//! What is read, without holding up what is written.
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+
+use super::SqliteError;
+use crate::endpoint::{Activity, Endpoint};
+use crate::message::MessageId;
+use crate::store::{AttemptRecord, EndpointStatus, Filter, MessageStatus, State, Summary};
+
+pub(super) fn message_id(id: String) -> Result<MessageId, SqliteError> {
+    let invalid = |_| SqliteError::Stored("it has a message whose identifier is none".to_owned());
+    MessageId::try_from(id).map_err(invalid)
+}
+
+pub(super) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or_default())
+}
+
+/// The endpoint as it was registered.
+pub(super) fn spec(tenant: &str, name: &str, text: &str) -> Result<Endpoint, SqliteError> {
+    serde_json::from_str(text).map_err(|error| {
+        SqliteError::Stored(format!(
+            "the endpoint {name:?} of the tenant {tenant:?} is not as this version of relent-outbox writes it ({error}): use the version that registered it, or register it again"
+        ))
+    })
+}
+
+const ENDPOINT: &str = "SELECT spec, activity, reason, owner, health, tenant, name,
+        (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0)
+            + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 1)
+            + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 5),
+        (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 3),
+        (SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0)
+    FROM relent_endpoint_1 AS e";
+
+/// Its text is made out later: only a row can be read here.
+type Status = (String, String, String, EndpointStatus);
+
+fn status(row: &Row<'_>, now: i64) -> rusqlite::Result<Status> {
+    let activity = match row.get(1)? {
+        0_i64 => Activity::Active,
+        _ => Activity::Disabled,
+    };
+    let status = EndpointStatus {
+        endpoint: Endpoint::new("", ""),
+        activity,
+        reason: row.get(2)?,
+        worker: row.get(3)?,
+        health: row.get(4)?,
+        pending: count(row, 7)?,
+        dead: count(row, 8)?,
+        lag_ms: lag(row.get(9)?, now),
+    };
+    Ok((row.get(5)?, row.get(6)?, row.get(0)?, status))
+}
+
+fn read_spec((tenant, name, text, mut status): Status) -> Result<EndpointStatus, SqliteError> {
+    status.endpoint = spec(&tenant, &name, &text)?;
+    Ok(status)
+}
+
+/// For how long what is due then has been so.
+fn lag(due: Option<i64>, now: i64) -> Option<u64> {
+    let since = now.checked_sub(due?)?;
+    u64::try_from(since).ok().map(|micros| micros / 1000)
+}
+
+pub(super) fn endpoint(
+    connection: &Connection,
+    now: i64,
+    tenant: &str,
+    name: &str,
+) -> Result<Option<EndpointStatus>, SqliteError> {
+    let one = format!("{ENDPOINT} WHERE tenant = ?1 AND name = ?2");
+    let mut select = connection.prepare_cached(&one)?;
+    let found = select.query_row((tenant, name), |row| status(row, now));
+    found.optional()?.map(read_spec).transpose()
+}
+
+pub(super) fn endpoints(
+    connection: &Connection,
+    now: i64,
+    after: Option<(String, String)>,
+    most: usize,
+) -> Result<Vec<EndpointStatus>, SqliteError> {
+    let first = after.is_none();
+    let (tenant, name) = after.unwrap_or_default();
+    let some = format!("{ENDPOINT} WHERE ?3 OR (tenant, name) > (?1, ?2) ORDER BY tenant, name");
+    let mut select = connection.prepare_cached(&some)?;
+    let found = select.query_map((tenant, name, first), |row| status(row, now))?;
+    found.take(most).map(|found| read_spec(found?)).collect()
+}
+
+/// The words of a filter, and their values.
+fn conditions(filter: &Filter) -> (String, Vec<Value>) {
+    let (mut text, mut values) = ("true".to_owned(), Vec::new());
+    let mut add = |words: &str, value: Value| {
+        values.push(value);
+        let place = format!("?{}", values.len());
+        text.push_str(" AND ");
+        text.push_str(&words.replace('?', &place));
+    };
+    let micros = |ms: i64| Value::Integer(ms.saturating_mul(1000));
+    if let Some(id) = &filter.id {
+        add("m.id = ?", Value::Text(id.to_string()));
+    }
+    if let Some(tenant) = &filter.tenant {
+        add(
+            "m.endpoint IN (SELECT id FROM relent_endpoint_1 WHERE tenant = ?)",
+            Value::Text(tenant.clone()),
+        );
+    }
+    if let Some(name) = &filter.endpoint {
+        add(
+            "m.endpoint IN (SELECT id FROM relent_endpoint_1 WHERE name = ?)",
+            Value::Text(name.clone()),
+        );
+    }
+    if let Some(topic) = &filter.topic {
+        add("m.topic = ?", Value::Text(topic.clone()));
+    }
+    if let Some(from) = filter.from_ms {
+        add("m.created >= ?", micros(from));
+    }
+    if let Some(until) = filter.until_ms {
+        add("m.created < ?", micros(until));
+    }
+    if let Some(before) = &filter.before {
+        // One that was purged leaves its place: identifiers rise.
+        add(
+            "m.row < (SELECT row + (id <> ?) FROM relent_message_1 WHERE id <= ? ORDER BY id DESC LIMIT 1)",
+            Value::Text(before.to_string()),
+        );
+    }
+    if let Some(state) = filter.state {
+        // By their numbers, so that the indices of single states serve.
+        text.push_str(match state {
+            State::Pending => " AND d.state IN (0, 5)",
+            State::Running => " AND d.state = 1",
+            State::Delivered => " AND d.state = 2",
+            State::Dead => " AND d.state = 3",
+            State::Cancelled => " AND d.state = 4",
+        });
+    }
+    (text, values)
+}
+
+pub(super) fn messages(
+    connection: &Connection,
+    filter: &Filter,
+    most: usize,
+) -> Result<Vec<MessageStatus>, SqliteError> {
+    let (conditions, values) = conditions(filter);
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT m.id, e.tenant, e.name, m.event, m.topic, d.order_key, d.state, d.reason,
+             (SELECT error FROM relent_attempt_1 WHERE row = m.row ORDER BY id DESC LIMIT 1),
+             d.attempt, m.created, d.due, d.ended
+         FROM relent_message_1 AS m JOIN relent_delivery_1 AS d USING (row)
+             JOIN relent_endpoint_1 AS e ON e.id = m.endpoint
+         WHERE {conditions} ORDER BY m.row DESC"
+    ))?;
+    let mut rows = select.query(params_from_iter(values))?;
+    let mut found = Vec::new();
+    while found.len() < most
+        && let Some(row) = rows.next()?
+    {
+        found.push(message(row)?);
+    }
+    Ok(found)
+}
+
+fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
+    let state = match row.get(6)? {
+        0_i64 | 5 => State::Pending,
+        1 => State::Running,
+        2 => State::Delivered,
+        3 => State::Dead,
+        4 => State::Cancelled,
+        other => {
+            return Err(SqliteError::Stored(format!(
+                "it has a message in the state {other}, which this version of relent-outbox does not know"
+            )));
+        }
+    };
+    let due: i64 = row.get(11)?;
+    let ended: Option<i64> = row.get(12)?;
+    Ok(MessageStatus {
+        id: message_id(row.get(0)?)?,
+        tenant: row.get(1)?,
+        endpoint: row.get(2)?,
+        event: row.get(3)?,
+        topic: row.get(4)?,
+        order: row.get(5)?,
+        state,
+        reason: row.get(7)?,
+        last_error: row.get::<_, Option<_>>(8)?.unwrap_or_default(),
+        attempts: row.get(9)?,
+        created_ms: row.get::<_, i64>(10)? / 1000,
+        due_ms: (state == State::Pending).then_some(due / 1000),
+        ended_ms: ended.map(|ended| ended / 1000),
+    })
+}
+
+/// Those that are meant, in these states, after this one: the earliest first.
+pub(super) fn rows(
+    connection: &Connection,
+    filter: &Filter,
+    states: &str,
+    after: i64,
+    most: usize,
+) -> Result<Vec<i64>, SqliteError> {
+    let (conditions, mut values) = conditions(filter);
+    values.push(Value::Integer(after));
+    let place = values.len();
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT m.row FROM relent_message_1 AS m JOIN relent_delivery_1 AS d USING (row)
+         WHERE {conditions} AND d.state IN ({states}) AND m.row > ?{place} ORDER BY m.row"
+    ))?;
+    let rows = select.query_map(params_from_iter(values), |row| row.get(0))?;
+    Ok(rows.take(most).collect::<Result<_, _>>()?)
+}
+
+pub(super) fn attempts(
+    connection: &Connection,
+    id: &MessageId,
+) -> Result<Vec<AttemptRecord>, SqliteError> {
+    let mut select = connection.prepare_cached(
+        "SELECT number, began, took, status, error, excerpt, address FROM relent_attempt_1
+         WHERE row = (SELECT row FROM relent_message_1 WHERE id = ?1) ORDER BY id",
+    )?;
+    let attempts = select.query_map([id.as_str()], |row| {
+        Ok(AttemptRecord {
+            number: row.get(0)?,
+            began_ms: row.get(1)?,
+            took_ms: row.get(2)?,
+            status: row.get(3)?,
+            error: row.get(4)?,
+            excerpt: row.get(5)?,
+            address: row.get(6)?,
+        })
+    })?;
+    Ok(attempts.collect::<Result<_, _>>()?)
+}
+
+/// Of a delivery `d` and the time `?1`. A dead one that others wait for stays.
+pub(super) const PURGEABLE: &str = "d.ended < ?1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
+    AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
+    AND EXISTS (SELECT 1 FROM relent_delivery_1 AS next
+        WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.state = 5))";
+
+pub(super) fn purgeable(
+    connection: &Connection,
+    before: i64,
+    most: usize,
+) -> Result<Vec<i64>, SqliteError> {
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT row FROM relent_delivery_1 AS d WHERE {PURGEABLE} ORDER BY ended"
+    ))?;
+    let rows = select.query_map([before], |row| row.get(0))?;
+    Ok(rows.take(most).collect::<Result<_, _>>()?)
+}
+
+pub(super) fn summary(connection: &Connection, now: i64) -> Result<Summary, SqliteError> {
+    let mut select = connection.prepare_cached(
+        "SELECT (SELECT count(*) FROM relent_delivery_1 WHERE state = 0)
+                 + (SELECT count(*) FROM relent_delivery_1 WHERE state = 5),
+             (SELECT count(*) FROM relent_delivery_1 WHERE state = 1),
+             (SELECT count(*) FROM relent_delivery_1 WHERE state = 3),
+             (SELECT min((SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0))
+                 FROM relent_endpoint_1 AS e WHERE activity = 0),
+             (SELECT count(*) FROM relent_endpoint_1 WHERE activity = 1)",
+    )?;
+    let summary = select.query_row([], |row| {
+        Ok(Summary {
+            pending: count(row, 0)?,
+            running: count(row, 1)?,
+            dead: count(row, 2)?,
+            lag_ms: lag(row.get(3)?, now),
+            disabled: count(row, 4)?,
+        })
+    })?;
+    Ok(summary)
+}

@@ -1,0 +1,281 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+use std::sync::atomic::AtomicU64;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::store::{Next, Refusal};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn open() -> (Sqlite, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+    (store, directory)
+}
+
+fn message(event: &str) -> NewMessage {
+    NewMessage::new("shop", event.to_owned(), "{}")
+}
+
+async fn shop(store: &Sqlite) {
+    let endpoint = Endpoint::new("shop", "https://shop.example/notify");
+    store.put_endpoint(endpoint).await.unwrap();
+}
+
+/// The worker has all endpoints that have work.
+async fn take(store: &Sqlite, worker: &str) -> Vec<Owned> {
+    store.beat(worker, LEASE).await.unwrap();
+    let work = store.find_work(worker, Duration::ZERO, 100).await.unwrap();
+    let endpoints = work.iter().map(|work| work.endpoint).collect();
+    store.acquire(worker, endpoints).await.unwrap()
+}
+
+async fn claim(store: &Sqlite, worker: &str, owned: &Owned) -> Vec<Claimed> {
+    let wanted = Wanted {
+        endpoint: owned.id,
+        fence: owned.fence,
+        most: 10,
+    };
+    store.claim(worker, vec![wanted]).await.unwrap()
+}
+
+fn settled(claimed: &Claimed, next: Next) -> Settled {
+    Settled {
+        row: claimed.row,
+        endpoint: claimed.endpoint,
+        fence: claimed.fence,
+        number: claimed.attempt,
+        next,
+        session: vec![claimed.attempt as u8],
+        attempt: None,
+        health: None,
+        disable: None,
+    }
+}
+
+/// The way of a message whose worker stalls past its lease and comes back.
+#[tokio::test]
+async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_but_counted() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    store.enqueue(vec![message("paid")]).await.unwrap();
+    let first = take(&store, "first").await;
+    let sent = claim(&store, "first", &first[0]).await;
+    assert_eq!((sent[0].attempt, sent[0].lost, sent.len()), (1, false, 1));
+
+    // Thirty seconds pass.
+    store.latest.fetch_add(30_000_000, Ordering::Relaxed);
+    let second = take(&store, "second").await;
+    assert!(second[0].fence > first[0].fence);
+    let refused = store.settle(vec![settled(&sent[0], Next::Delivered)]).await;
+    assert_eq!(refused.unwrap(), [false]);
+    assert!(claim(&store, "first", &first[0]).await.is_empty());
+
+    let lost = claim(&store, "second", &second[0]).await;
+    assert_eq!((lost[0].attempt, lost[0].lost), (1, true));
+    assert_eq!((&lost[0].id, lost[0].payload.len()), (&sent[0].id, 0));
+    let again = settled(&lost[0], Next::Again(Duration::ZERO));
+    assert_eq!(store.settle(vec![again.clone()]).await.unwrap(), [true]);
+    let sent = claim(&store, "second", &second[0]).await;
+    assert_eq!((sent[0].attempt, &sent[0].session[..]), (2, &[1][..]));
+    // The answer to the settle was lost, and it comes again.
+    assert_eq!(store.settle(vec![again]).await.unwrap(), [false]);
+    assert!(!store.beat("first", LEASE).await.unwrap().kept);
+    assert!(store.beat("second", LEASE).await.unwrap().kept);
+}
+
+#[tokio::test]
+async fn of_an_order_key_one_is_claimed_after_another_and_the_others_are_no_work() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    let messages = ["1", "2", "3"].map(|event| message(event).in_order("key"));
+    let enqueued = store.enqueue(messages.to_vec()).await.unwrap();
+    let owned = take(&store, "worker").await;
+    for enqueued in enqueued {
+        let claimed = claim(&store, "worker", &owned[0]).await;
+        assert_eq!(claimed.len(), 1);
+        assert_eq!((&claimed[0].id, claimed[0].ordered), (&enqueued.id, true));
+        let again = settled(&claimed[0], Next::Again(Duration::from_secs(60)));
+        assert_eq!(store.settle(vec![again]).await.unwrap(), [true]);
+        let work = store.find_work("worker", Duration::from_secs(59), 10);
+        assert_eq!(work.await.unwrap(), []);
+        assert!(claim(&store, "worker", &owned[0]).await.is_empty());
+        store.latest.fetch_add(60_000_000, Ordering::Relaxed);
+        store.beat("worker", LEASE * 100).await.unwrap();
+        let claimed = claim(&store, "worker", &owned[0]).await;
+        let delivered = settled(&claimed[0], Next::Delivered);
+        assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
+    }
+    assert_eq!(store.summary().await.unwrap(), Summary::default());
+}
+
+#[tokio::test]
+async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_committed() {
+    let (store, directory) = open();
+    shop(&store).await;
+    let count = async || store.messages(Filter::default(), 10).await.unwrap().len();
+    let refused = store.writer().run(|connection| {
+        Sqlite::enqueue_in(connection, &[message("undone")])?;
+        let unknown = NewMessage::new("nobody", "undone", "{}");
+        Sqlite::enqueue_in(connection, &[message("also undone"), unknown])
+    });
+    let refused = refused.await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "nothing is enqueued, for message 2: no endpoint has this tenant and name: register it first"
+    );
+    assert_eq!(count().await, 0);
+
+    let mut connection = Connection::open(directory.path().join("outbox.db")).unwrap();
+    let transaction = connection.transaction().unwrap();
+    Sqlite::enqueue_in(&transaction, &[message("rolled back")]).unwrap();
+    transaction.rollback().unwrap();
+    assert_eq!(count().await, 0);
+    let transaction = connection.transaction().unwrap();
+    let unknown = NewMessage::new("nobody", "undone", "{}");
+    let refused = Sqlite::enqueue_in(&transaction, &[message("undone"), unknown]);
+    let refused = refused.unwrap_err();
+    let unknown = matches!(
+        refused,
+        EnqueueError::Refused {
+            index: 1,
+            refusal: Refusal::UnknownEndpoint
+        }
+    );
+    assert!(unknown, "{refused}");
+    // The caller goes on without them.
+    Sqlite::enqueue_in(&transaction, &[message("committed")]).unwrap();
+    transaction.commit().unwrap();
+    let messages = store.messages(Filter::default(), 10).await.unwrap();
+    assert_eq!((messages.len(), &messages[0].event[..]), (1, "committed"));
+}
+
+/// Puts so many messages there, due in an hour; every second one waits behind one of its order.
+fn backlog(connection: &Connection, due: i64, many: i64) {
+    connection
+        .execute(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+             INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
+             SELECT i, 1, i, '', 'text/plain', x'', 1 FROM n",
+            [many],
+        )
+        .unwrap();
+    connection
+        .execute(
+            "INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, order_key)
+             SELECT row, endpoint, iif(row % 2, 0, 5), ?1, 1, iif(row % 2, NULL, 'key') FROM relent_message_1",
+            [due],
+        )
+        .unwrap();
+    connection
+        .execute("UPDATE relent_delivery_1 SET state = 0 WHERE row = 2", [])
+        .unwrap();
+    queue::wake(connection, 1).unwrap();
+}
+
+/// Claiming, settling and enqueuing cost the same with two hundred thousand messages that are not due, or that wait for
+/// their turn, as with ten: in instructions of SQLite's machine, which do not depend on how busy this one is.
+#[test]
+fn what_is_not_due_costs_nothing() {
+    let mut costs = Vec::new();
+    for many in [10, 200_000] {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let steps = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&steps);
+        let count = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        connection.progress_handler(1, Some(count)).unwrap();
+        let connection = &connection;
+        Sqlite::create_tables(connection).unwrap();
+        let endpoint = Endpoint::new("shop", "https://shop.example/notify");
+        operate::put_endpoint(connection, &endpoint).unwrap();
+        backlog(connection, 1_000_000_000, many);
+        work::beat(connection, 1, "worker", LEASE).unwrap();
+        let fence = work::acquire(connection, 1, "worker", &[1]).unwrap()[0].fence;
+        let wanted = Wanted {
+            endpoint: 1,
+            fence,
+            most: 10,
+        };
+        let cost = |claimed: usize| {
+            let before = steps.load(Ordering::Relaxed);
+            let messages = [
+                message(&format!("a{before}")),
+                message(&format!("b{before}")).in_order(format!("other {before}")),
+                message(&format!("c{before}")).in_order("key"),
+            ];
+            enqueue::enqueue(connection, 1, &messages).unwrap();
+            let enqueued = steps.load(Ordering::Relaxed);
+            let found = work::claim(connection, 1, "worker", &[wanted]).unwrap();
+            assert_eq!(found.len(), claimed);
+            let claimed = steps.load(Ordering::Relaxed);
+            let delivered = found.iter().map(|one| settled(one, Next::Delivered));
+            work::settle(connection, 1, &delivered.collect::<Vec<_>>()).unwrap();
+            let settled = steps.load(Ordering::Relaxed);
+            [enqueued - before, claimed - enqueued, settled - claimed]
+        };
+        // All statements are prepared.
+        cost(2);
+        costs.push(cost(2));
+    }
+    assert_eq!(costs[0], costs[1]);
+    assert!(costs[0].iter().all(|cost| *cost > 20), "{costs:?}");
+}
+
+/// Looking for work touches what has work, and nothing of ten thousand endpoints that have to wait.
+#[tokio::test]
+async fn work_is_found_without_looking_at_each_endpoint() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    store.enqueue(vec![message("0")]).await.unwrap();
+    let fill = store.writer().run(|connection| {
+        connection.execute(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
+             INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, owner, wake)
+             SELECT '', i, '', 0, iif(i % 2, 'other', ''), iif(i % 4 < 2, 1, ?1) FROM n WHERE i % 4 <> 0",
+            [micros(SystemTime::now()) + 3_600_000_000],
+        )?;
+        connection.execute("INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead) VALUES ('', 'none', '', 0)", [])?;
+        Ok::<_, WriterError>(())
+    });
+    fill.await.unwrap();
+    let find = store.writer().run(|connection| {
+        let now = micros(SystemTime::now());
+        let mut find = connection.prepare(work::FIND)?;
+        let found = find.query_map(("", now), |row| row.get::<_, i64>(0))?;
+        assert_eq!(found.map(Result::unwrap).collect::<Vec<_>>(), [1]);
+        let steps = find.get_status(rusqlite::StatementStatus::VmStep);
+        assert!(steps < 50, "{steps}");
+        for select in [work::FIND, work::CLAIM_DUE, work::CLAIM_LOST] {
+            let plan = format!("EXPLAIN QUERY PLAN {select}");
+            let mut plan = connection.prepare(&plan)?;
+            let plan = plan.query_map((1, 1), |row| row.get::<_, String>(3))?;
+            let plan: Vec<_> = plan.map(Result::unwrap).collect();
+            assert!(plan.len() == 1 && plan[0].contains("SEARCH"), "{plan:?}");
+        }
+        Ok::<_, WriterError>(())
+    });
+    find.await.unwrap();
+}
+
+#[test]
+fn the_clock_stands_still_while_that_of_the_machine_is_behind_and_follows_it_forward() {
+    let latest = AtomicI64::new(0);
+    let began = now(&latest);
+    assert!(began > 0 && now(&latest) >= began);
+    let ahead = began + 100 * 365 * 24 * 3600 * 1_000_000;
+    latest.store(ahead, Ordering::Relaxed);
+    assert_eq!((now(&latest), now(&latest)), (ahead, ahead));
+}
+
+#[test]
+fn a_database_in_memory_is_refused() {
+    for path in [":memory:", ""] {
+        let refused = Sqlite::open(path).unwrap_err();
+        assert!(matches!(refused, SqliteError::NotAFile), "{refused}");
+    }
+}
