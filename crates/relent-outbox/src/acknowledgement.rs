@@ -188,3 +188,150 @@ pub fn excerpt(body: &[u8], secrets: &[impl AsRef<str>]) -> String {
     }
     kept
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use relent_core::Kind;
+
+    use super::*;
+    use crate::schedule;
+
+    fn judged(
+        policy: &str,
+        rule: Acknowledgement,
+        status: u16,
+        fields: &[(&'static str, &str)],
+        body: &[u8],
+        end: BodyEnd,
+    ) -> Result<(), Refused> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, value.parse().unwrap());
+        }
+        let answer = Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: &headers,
+            body,
+            end,
+        };
+        judge(answer, rule, &schedule::policy(policy).unwrap(), UNIX_EPOCH)
+    }
+
+    fn plain(status: u16, fields: &[(&'static str, &str)]) -> Result<(), Refused> {
+        judged(
+            "standard-webhooks",
+            Acknowledgement::Success,
+            status,
+            fields,
+            b"",
+            BodyEnd::Whole,
+        )
+    }
+
+    #[test]
+    fn a_2xx_acknowledges_and_nothing_else_does() {
+        for status in 200..600 {
+            assert_eq!(
+                plain(status, &[]).is_ok(),
+                (200..300).contains(&status),
+                "{status}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_rule_has_its_body_and_only_a_whole_one_counts() {
+        use Acknowledgement::{BodySuccess, CodeSuccess, Success};
+        for (rule, body, acknowledges) in [
+            (Success, "anything", true),
+            (BodySuccess, "success", true),
+            (BodySuccess, "success\n", false),
+            (BodySuccess, "SUCCESS", false),
+            (BodySuccess, "", false),
+            (BodySuccess, "{\"code\":\"SUCCESS\"}", false),
+            (CodeSuccess, "{\"code\":\"SUCCESS\"}", true),
+            (
+                CodeSuccess,
+                " {\"message\":\"\", \"code\" : \"SUCCESS\"} ",
+                true,
+            ),
+            (CodeSuccess, "{\"code\":\"success\"}", false),
+            (CodeSuccess, "{\"code\":\"FAIL\"}", false),
+            (CodeSuccess, "[{\"code\":\"SUCCESS\"}]", false),
+            (CodeSuccess, "{\"code\":\"SUCCESS\"", false),
+            (CodeSuccess, "success", false),
+        ] {
+            for end in [BodyEnd::Whole, BodyEnd::TooLong, BodyEnd::Cut] {
+                let judged = judged("wechat-pay", rule, 200, &[], body.as_bytes(), end);
+                let expected = match end {
+                    BodyEnd::Whole => acknowledges,
+                    BodyEnd::TooLong => rule == Success,
+                    BodyEnd::Cut => false,
+                };
+                assert_eq!(judged.is_ok(), expected, "{rule:?} {body} {end:?}");
+            }
+        }
+        // It has to be a success as well.
+        let failed = judged(
+            "wechat-pay",
+            BodySuccess,
+            500,
+            &[],
+            b"success",
+            BodyEnd::Whole,
+        );
+        assert!(failed.is_err());
+    }
+
+    #[test]
+    fn a_body_that_acknowledges_nothing_says_nothing_against_the_endpoint() {
+        let rule = Acknowledgement::BodySuccess;
+        let refused = judged("alipay", rule, 200, &[], b"fail", BodyEnd::Whole).unwrap_err();
+        assert_eq!(refused.failure.scope, Scope::Request);
+        assert_eq!(refused.failure.kind, Kind::Ambiguous);
+    }
+
+    #[test]
+    fn what_the_receiver_says_about_the_future_is_heard() {
+        assert!(plain(410, &[]).unwrap_err().gone);
+        assert!(!plain(404, &[]).unwrap_err().gone);
+        let aborted = plain(500, &[("webhook-delivery", "abort-message")]).unwrap_err();
+        assert_eq!(aborted.failure.hint.advice, Advice::DoNotRetry);
+        let other = plain(500, &[("webhook-delivery", "something")]).unwrap_err();
+        assert_eq!(other.failure.hint.advice, Advice::None);
+    }
+
+    #[test]
+    fn a_retry_after_is_bounded_by_the_policy() {
+        for (said, heard) in [
+            ("60", 60),
+            ("86400", 86_400),
+            ("86401", 86_400),
+            ("99999999999999999999", 86_400),
+        ] {
+            let refused = plain(429, &[("retry-after", said)]).unwrap_err();
+            assert_eq!(
+                refused.failure.hint.delay(),
+                Some(Duration::from_secs(heard)),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_excerpt_is_short_printable_and_keeps_no_secret() {
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let echoed = format!("your key {secret}\r\n\u{1b}[31m {secret}");
+        let kept = excerpt(echoed.as_bytes(), &[secret]);
+        assert_eq!(kept, "your key [redacted]\u{fffd} \u{fffd}[31m [redacted]");
+        let none: [&str; 0] = [];
+        assert_eq!(excerpt(&[b'a'; 5000], &none).len(), MAX_EXCERPT);
+        assert!(excerpt(&[0xff; 5000], &none).len() <= MAX_EXCERPT);
+        // One that reaches over the end leaves no part behind.
+        let mut long = vec![b'a'; MAX_EXCERPT - 10];
+        long.extend(secret.as_bytes());
+        assert!(!excerpt(&long, &[secret]).contains("whsec"));
+    }
+}

@@ -179,3 +179,92 @@ fn seconds(time: SystemTime) -> u64 {
         .unwrap_or_default()
         .as_secs()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DAY: u64 = 24 * 3600;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_795_000_000 + seconds)
+    }
+
+    fn failing(times: impl Iterator<Item = u64>) -> Health {
+        let mut health = Health::default();
+        for time in times {
+            health.failed(at(time), "status 500");
+        }
+        health
+    }
+
+    #[test]
+    fn it_takes_five_days_and_ten_failures_in_the_last_24_hours() {
+        let after = DisableAfter::DEFAULT;
+        let hourly = |days: u64| failing((0..=days * 24).map(|hour| hour * 3600));
+        assert_eq!(hourly(4).disables(&after, at(4 * DAY)), None);
+        let reason = hourly(5).disables(&after, at(5 * DAY)).unwrap();
+        assert!(
+            reason.starts_with("no success for 5 days") && reason.ends_with("status 500"),
+            "{reason}"
+        );
+        // The same failures, long ago.
+        assert_eq!(hourly(5).disables(&after, at(7 * DAY)), None);
+        // An endpoint that is seldom sent anything.
+        assert_eq!(
+            failing((0..=6).map(|day| day * DAY)).disables(&after, at(6 * DAY)),
+            None
+        );
+    }
+
+    #[test]
+    fn a_success_begins_anew() {
+        let mut health = failing((0..200).map(|hour| hour * 3600));
+        assert!(health.succeeded());
+        assert_eq!(health, Health::default());
+        assert!(!health.succeeded(), "nothing is written for it");
+        assert_eq!(health.failing_since(), None);
+    }
+
+    #[test]
+    fn a_long_error_is_cut_between_characters() {
+        let mut health = Health::default();
+        health.failed(at(0), &"ü".repeat(1000));
+        assert_eq!(health.last_error().len(), MOST_ERROR);
+        health.failed(at(0), &format!("a{}", "ü".repeat(1000)));
+        assert_eq!(health.last_error().len(), MOST_ERROR - 1);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(times in prop::collection::vec(0_u64..20 * DAY, 0..50), error in ".{0,300}") {
+            let mut health = failing(times.into_iter());
+            health.failed(at(0), &error);
+            prop_assert_eq!(Health::read(&health.write()), health);
+        }
+
+        #[test]
+        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..400), now in any::<u32>()) {
+            let mut health = Health::read(&bytes);
+            health.failed(at(u64::from(now)), "status 500");
+            let _ = health.disables(&DisableAfter::DEFAULT, at(u64::from(now)));
+            let mut written = health.write();
+            written.extend(bytes);
+            let _ = Health::read(&written);
+        }
+
+        #[test]
+        fn the_last_24_hours_are_counted(mut hours in prop::collection::vec(0_u64..100, 1..60)) {
+            hours.sort_unstable();
+            let last = *hours.last().unwrap();
+            let health = failing(hours.iter().map(|hour| hour * 3600));
+            let recent = hours.iter().filter(|hour| last - *hour < 24).count();
+            let after = |failures| DisableAfter { failing_for: Duration::ZERO, failures };
+            let recent = u32::try_from(recent).unwrap();
+            prop_assert!(health.disables(&after(recent), at(last * 3600)).is_some());
+            prop_assert!(health.disables(&after(recent + 1), at(last * 3600)).is_none());
+        }
+    }
+}

@@ -263,3 +263,128 @@ impl fmt::Display for SecretError {
 }
 
 impl Error for SecretError {}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use http::HeaderMap;
+    use relent_http::webhook::{Verifier, VerifyingKey};
+
+    use super::*;
+
+    const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    const NEW: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const OLD: &str = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+    fn endpoint(kept: &[String]) -> Endpoint {
+        let mut endpoint = Endpoint::new("shop", "https://shop.example/").tenant("acme");
+        endpoint.secrets = kept.to_vec();
+        endpoint
+    }
+
+    #[test]
+    fn what_is_sealed_is_signed_with_by_its_endpoint_alone() {
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let kept = [NEW, OLD].map(|key| secrets.seal("acme", "shop", key).unwrap());
+        let signing = secrets.signing(&endpoint(&kept)).unwrap().unwrap();
+        let mut headers = HeaderMap::new();
+        let now = SystemTime::now();
+        signing
+            .signer
+            .sign("msg_1", now, b"{}", &mut headers)
+            .unwrap();
+        for key in [NEW, OLD] {
+            let verifier = Verifier::new([key.parse::<VerifyingKey>().unwrap()]);
+            assert!(verifier.verify(&headers, b"{}", now).is_ok());
+        }
+        for (tenant, name) in [
+            ("acme", "shop2"),
+            ("acm", "eshop"),
+            ("", "shop"),
+            ("acmes", "hop"),
+        ] {
+            let mut other = endpoint(&kept);
+            (other.tenant, other.name) = (tenant.to_owned(), name.to_owned());
+            assert_eq!(secrets.signing(&other).unwrap_err(), SecretError::OtherKey);
+        }
+    }
+
+    #[test]
+    fn the_same_key_is_never_sealed_the_same_and_no_change_goes_unnoticed() {
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let sealed = secrets.seal("", "shop", NEW).unwrap();
+        assert_ne!(sealed, secrets.seal("", "shop", NEW).unwrap());
+        assert_eq!(
+            secrets.seal("", "shop", &sealed).unwrap(),
+            sealed,
+            "it stays as it is"
+        );
+        let bytes = STANDARD
+            .decode(sealed.strip_prefix(SEALED).unwrap())
+            .unwrap();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            let kept = format!("{SEALED}{}", STANDARD.encode(changed));
+            assert!(secrets.open("", "shop", &kept).is_err(), "{at}");
+        }
+        let other = Secrets::with_key(&STANDARD.encode([7; 32])).unwrap();
+        assert_eq!(
+            other.open("", "shop", &sealed).unwrap_err(),
+            SecretError::OtherKey
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error_and_no_missing_signature() {
+        let secrets = Secrets::default();
+        for (kept, error) in [
+            (
+                "env:RELENT_NO_SUCH_VARIABLE",
+                SecretError::Absent("RELENT_NO_SUCH_VARIABLE".to_owned()),
+            ),
+            ("env:PATH", SecretError::NoSigningKey),
+            (NEW, SecretError::Form),
+            ("sealed:v1:AAAA", SecretError::Form),
+            (
+                "sealed:v1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+                SecretError::NoKey,
+            ),
+            ("", SecretError::Form),
+        ] {
+            assert_eq!(
+                secrets.signing(&endpoint(&[kept.to_owned()])).unwrap_err(),
+                error,
+                "{kept}"
+            );
+        }
+        assert!(secrets.signing(&endpoint(&[])).unwrap().is_none());
+        assert_eq!(secrets.seal("", "shop", NEW), Err(SecretError::NoKey));
+        assert_eq!(
+            secrets.seal("", "shop", "env:"),
+            Err(SecretError::Reference)
+        );
+        assert_eq!(
+            secrets.seal("", "shop", "env:SHOP_KEY").unwrap(),
+            "env:SHOP_KEY"
+        );
+        for key in ["", "AAAA", &STANDARD.encode([0; 33]), "not base64"] {
+            assert_eq!(Secrets::with_key(key).unwrap_err(), SecretError::Key);
+        }
+    }
+
+    #[test]
+    fn no_key_is_shown() {
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let kept = [secrets.seal("acme", "shop", NEW).unwrap()];
+        let signing = secrets.signing(&endpoint(&kept)).unwrap();
+        let shown = format!("{secrets:?} {signing:?} {kept:?}");
+        assert!(
+            !shown.contains("MfKQ9r8G") && !shown.contains("AAECAwQF"),
+            "{shown}"
+        );
+        let refused = secrets.seal("acme", "shop", "whsec_short").unwrap_err();
+        assert!(!refused.to_string().contains("short"));
+    }
+}

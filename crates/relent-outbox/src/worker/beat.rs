@@ -46,9 +46,10 @@ pub(super) async fn beat<S: Store>(
         let wait = match timeout(each, call).await {
             Ok(Ok(Ok(beat))) => {
                 pulse.send_modify(|pulse| {
+                    // A new worker had no lease to lose.
+                    pulse.lost += u64::from(!beat.kept && pulse.until.is_some());
                     pulse.until = Some(asked + lease);
                     pulse.share = beat.share;
-                    pulse.lost += u64::from(!beat.kept);
                 });
                 each
             }

@@ -63,6 +63,8 @@ pub(super) struct Ticket {
 pub(super) struct Lane {
     pub(super) rules: Arc<Rules>,
     pub(super) fence: Fence,
+    /// Of which registration the rules are.
+    pub(super) revision: i64,
     pub(super) health: Health,
     outbound: Outbound,
     cooldown: Cooldown,
@@ -101,6 +103,7 @@ impl Lane {
             outbound: outbound(&rules),
             rules: Arc::new(rules),
             fence: owned.fence,
+            revision: owned.revision,
             health: Health::read(&owned.health),
             cooldown: Cooldown::new(),
             random: SessionRandom::new(),

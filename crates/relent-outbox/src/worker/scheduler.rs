@@ -155,7 +155,7 @@ impl<S: Store> Scheduler<S> {
         tokio::spawn(beat(self.store.clone(), name, lease, sender));
         let mut shutdown = pin!(shutdown);
         let mut pulse = self.pulse.clone();
-        let hint = Arc::clone(&self.hint);
+        let (hint, mut hints) = (Arc::clone(&self.hint), self.store.hints());
         let (mut cut_at, mut give_up_at) = (None, None);
         loop {
             let now = Instant::now();
@@ -184,9 +184,8 @@ impl<S: Store> Scheduler<S> {
                     // The runtime goes away.
                     Err(_) => std::future::pending().await,
                 },
-                () = hint.notified(), if !self.stopping => {
-                    self.poll_at = self.poll_at.min(Instant::now() + LOOK_GAP);
-                }
+                () = hint.notified(), if !self.stopping => self.look_soon(),
+                () = hints.next(), if !self.stopping => self.look_soon(),
                 (kind, result) = self.calls.next() => self.on_call(kind, result),
                 Some(ended) = self.attempts.join_next_with_id() => {
                     self.on_attempt(ended);
@@ -201,6 +200,11 @@ impl<S: Store> Scheduler<S> {
             cut_off: self.cut_off,
             unsettled: self.unsettled.len() + self.settling.len() + self.running.len(),
         }
+    }
+
+    /// There is work, perhaps.
+    fn look_soon(&mut self) {
+        self.poll_at = self.poll_at.min(Instant::now() + LOOK_GAP);
     }
 
     /// Begins whatever can begin.
@@ -358,8 +362,21 @@ impl<S: Store> Scheduler<S> {
         if self.to_acquire.is_empty() || self.calls.is_busy(Kind::Acquire) {
             return;
         }
-        let room = self.pulse.borrow().share.saturating_sub(self.lanes.len());
-        let most = room.min(BATCH).min(self.to_acquire.len());
+        let share = self.pulse.borrow().share;
+        let wanted = self.to_acquire.len().min(BATCH);
+        if share < self.lanes.len() + wanted {
+            // Those that have nothing to do make room.
+            let excess = self.lanes.len() + wanted - share;
+            let idle = self
+                .lanes
+                .iter()
+                .filter(|(_, lane)| !lane.due && lane.is_over());
+            let idle: Vec<i64> = idle.map(|(id, _)| *id).take(excess).collect();
+            for id in idle {
+                self.leave(id);
+            }
+        }
+        let most = share.saturating_sub(self.lanes.len()).min(wanted);
         let endpoints: Vec<i64> = self.to_acquire.drain(..most).collect();
         if endpoints.is_empty() {
             self.to_acquire.clear();
@@ -476,7 +493,7 @@ impl<S: Store> Scheduler<S> {
                 let wait = self.away(now);
                 match kind {
                     Kind::Find => {}
-                    // Whatever was acquired is found as this worker's, and given back.
+                    // Whatever was acquired is found as this worker's, and acquired again.
                     Kind::Acquire => self.acquiring.clear(),
                     Kind::Claim => self.on_claim_failed(now),
                     Kind::Settle => {
@@ -484,7 +501,7 @@ impl<S: Store> Scheduler<S> {
                             self.unsettled.push_front(pending);
                         }
                     }
-                    // It is found as this worker's, and given back again.
+                    // It is found as this worker's, and acquired again.
                     Kind::Release => {}
                 }
                 self.settle_at = now + wait;
@@ -512,23 +529,22 @@ impl<S: Store> Scheduler<S> {
         self.to_acquire.clear();
         for Work {
             endpoint,
-            owned,
             due,
+            revision,
+            ..
         } in found
         {
-            if self.lanes.contains_key(&endpoint) {
-                match due.is_zero() {
-                    true => self.mark_due(endpoint),
-                    false => self.wake_at(endpoint, now + due),
+            if let Some(lane) = self.lanes.get(&endpoint) {
+                if lane.revision != revision {
+                    // It was registered anew: what runs ends by the old rules, then it is taken with the new ones.
+                    self.leave(endpoint);
+                } else if due.is_zero() {
+                    self.mark_due(endpoint);
+                } else {
+                    self.wake_at(endpoint, now + due);
                 }
-            } else if self.acquiring.contains(&endpoint) || self.stopping {
-                // It is on its way.
-            } else if let Some(fence) = owned {
-                // The answer that said so was lost: it is taken anew, with a higher fence.
-                if !self.to_release.iter().any(|(id, _)| *id == endpoint) {
-                    self.to_release.push((endpoint, fence));
-                }
-            } else {
+            } else if !self.stopping && !self.acquiring.contains(&endpoint) {
+                // If it is this worker's, the answer that said so was lost.
                 self.to_acquire.push_back(endpoint);
             }
         }

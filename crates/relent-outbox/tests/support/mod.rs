@@ -1,0 +1,174 @@
+//! A receiver that behaves as it is told, and a sender that may call it.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use relent_outbox::guard::AddressGuard;
+use relent_outbox::sender::{Sender, SenderConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Hit {
+    pub(crate) path: String,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: Vec<u8>,
+    /// How many with this identifier came to this path, with this one.
+    pub(crate) number: usize,
+}
+
+impl Hit {
+    pub(crate) fn id(&self) -> &str {
+        &self.headers["webhook-id"]
+    }
+}
+
+/// What is done with a request.
+pub(crate) enum Reply {
+    /// Writes this, and goes on with the connection.
+    Answer(Vec<u8>),
+    /// Writes this after a time.
+    Late(Duration, Vec<u8>),
+    /// Writes this and closes.
+    Cut(Vec<u8>),
+    /// Says nothing.
+    Hang,
+}
+
+pub(crate) fn answer(status: &str, fields: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n{fields}\r\n{body}").into_bytes()
+}
+
+pub(crate) fn ok() -> Reply {
+    Reply::Answer(answer("200 OK", "", ""))
+}
+
+#[derive(Clone)]
+pub(crate) struct Receiver {
+    pub(crate) address: SocketAddr,
+    hits: Arc<Mutex<Vec<Hit>>>,
+}
+
+type Behave = Arc<dyn Fn(&Hit) -> Reply + Send + Sync>;
+
+impl Receiver {
+    pub(crate) async fn new(behave: impl Fn(&Hit) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let receiver = Self {
+            address: listener.local_addr().unwrap(),
+            hits: Arc::default(),
+        };
+        let (hits, behave): (_, Behave) = (Arc::clone(&receiver.hits), Arc::new(behave));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&hits), Arc::clone(&behave)));
+            }
+        });
+        receiver
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    pub(crate) fn hits(&self) -> Vec<Hit> {
+        self.hits.lock().unwrap().clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, hits: Arc<Mutex<Vec<Hit>>>, behave: Behave) {
+    let mut buffer = Vec::new();
+    loop {
+        let Some(mut hit) = read(&mut stream, &mut buffer).await else {
+            return;
+        };
+        let reply = {
+            let mut hits = hits.lock().unwrap();
+            let same = |other: &&Hit| {
+                other.path == hit.path
+                    && other.headers.get("webhook-id") == hit.headers.get("webhook-id")
+            };
+            hit.number = 1 + hits.iter().filter(same).count();
+            hits.push(hit.clone());
+            drop(hits);
+            behave(&hit)
+        };
+        let written = match reply {
+            Reply::Answer(bytes) => stream.write_all(&bytes).await,
+            Reply::Late(wait, bytes) => {
+                tokio::time::sleep(wait).await;
+                stream.write_all(&bytes).await
+            }
+            Reply::Cut(bytes) => {
+                let _ = stream.write_all(&bytes).await;
+                let _ = stream.shutdown().await;
+                return;
+            }
+            Reply::Hang => std::future::pending().await,
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Hit> {
+    loop {
+        if let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+            let mut lines = head.split("\r\n");
+            let path = lines.next()?.split(' ').nth(1)?.to_owned();
+            let headers: HashMap<String, String> = lines
+                .filter_map(|line| line.split_once(": "))
+                .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+                .collect();
+            let length = headers
+                .get("content-length")
+                .map_or(0, |length| length.parse().unwrap());
+            while buffer.len() < end + 4 + length {
+                if stream.read_buf(buffer).await.ok()? == 0 {
+                    return None;
+                }
+            }
+            let body = buffer[end + 4..end + 4 + length].to_vec();
+            buffer.drain(..end + 4 + length);
+            return Some(Hit {
+                path,
+                headers,
+                body,
+                number: 0,
+            });
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// A sender that may call the loopback by HTTP.
+pub(crate) fn local_sender() -> Sender {
+    Sender::new(local()).unwrap()
+}
+
+pub(crate) fn local() -> SenderConfig {
+    let mut config = SenderConfig::default();
+    config.guard = AddressGuard::new().allow("127.0.0.0/8".parse().unwrap());
+    config.http = true;
+    config.tls = Some(no_tls());
+    config
+}
+
+/// A configuration that believes no certificate, which is quick to make.
+pub(crate) fn no_tls() -> rustls::ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth()
+}
