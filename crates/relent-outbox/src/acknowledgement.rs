@@ -174,14 +174,19 @@ pub fn excerpt(body: &[u8], secrets: &[impl AsRef<str>]) -> String {
             text = text.replace(secret, "[redacted]");
         }
     }
-    let mut kept = String::with_capacity(text.len().min(MAX_EXCERPT));
+    printable(&text, MAX_EXCERPT)
+}
+
+/// The beginning of a text, at most so many bytes, that can be shown and kept anywhere: PostgreSQL keeps no NUL.
+pub(crate) fn printable(text: &str, most: usize) -> String {
+    let mut kept = String::with_capacity(text.len().min(most));
     for character in text.chars() {
         let printable = match character {
             '\n' | '\t' => ' ',
             character if character.is_control() => char::REPLACEMENT_CHARACTER,
             character => character,
         };
-        if kept.len() + printable.len_utf8() > MAX_EXCERPT {
+        if kept.len() + printable.len_utf8() > most {
             break;
         }
         kept.push(printable);

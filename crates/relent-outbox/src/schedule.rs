@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_ends_it_says_why() {
         let policy = super::policy("standard-webhooks").unwrap();
-        let mut reason = |failure: Failure| {
+        let reason = |failure: Failure| {
             let mut schedule = Schedule::at_attempt(&[], 1, at(0));
             match schedule.failed(&policy, at(0), &failure, "status 4", &mut Draw::at(0.5)) {
                 Next::Dead(reason) => reason,

@@ -15,6 +15,8 @@ mod calls;
 mod lane;
 mod scheduler;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -41,7 +43,8 @@ pub struct WorkerConfig {
     pub poll: Duration,
     /// How many attempts run at once to endpoints that answer soon; 512 unless said otherwise.
     pub in_flight: usize,
-    /// How many run at once, beside those, to endpoints that do not; 512 unless said otherwise.
+    /// How many run at once, beside those, to endpoints that do not; 512 unless said otherwise. Attempts that turn out
+    /// slow may make it four times as many. Each has a connection: the process needs file descriptors for all of them.
     pub slow_in_flight: usize,
     /// An endpoint is slow whose last attempt took so long; 1 s unless said otherwise.
     pub slow_after: Duration,

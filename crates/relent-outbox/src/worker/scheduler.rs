@@ -18,6 +18,7 @@ use super::calls::{Calls, Done, Kind};
 use super::lane::{Lane, Ticket};
 use super::slots::{Pool, Slots};
 use super::{Drained, WorkerConfig};
+use crate::acknowledgement::{MAX_EXCERPT, printable};
 use crate::observe;
 use crate::schedule::Schedule;
 use crate::secrets::Secrets;
@@ -77,9 +78,13 @@ pub(super) struct Scheduler<S> {
     /// How often the lease has been lost, as far as that has been heeded.
     lost: u64,
     poll_at: Instant,
-    /// Since when the store has failed, if it has.
+    /// The store has failed, and not answered since.
     away: Option<Session>,
-    settle_at: Instant,
+    /// When it is asked again.
+    ask_at: Instant,
+    /// What is to be written could not be: nothing is claimed until it is.
+    settle_failed: bool,
+    settle_batch: usize,
     stopping: bool,
     cut_off: usize,
 }
@@ -141,7 +146,9 @@ impl<S: Store> Scheduler<S> {
             lost: 0,
             poll_at: now,
             away: None,
-            settle_at: now,
+            ask_at: now,
+            settle_failed: false,
+            settle_batch: BATCH,
             stopping: false,
             cut_off: 0,
         }
@@ -217,7 +224,10 @@ impl<S: Store> Scheduler<S> {
                 self.mark_due(id);
             }
         }
-        let may_claim = !self.stopping && self.away.is_none() && self.pulse.borrow().is_held(now);
+        let may_claim = !self.stopping
+            && !self.settle_failed
+            && self.ask_at <= now
+            && self.pulse.borrow().is_held(now);
         if may_claim {
             self.ask(now);
         }
@@ -237,8 +247,8 @@ impl<S: Store> Scheduler<S> {
     fn next_timer(&self) -> Option<Instant> {
         let aging = self.aging.front().map(|(at, _)| *at);
         let settle = (!self.unsettled.is_empty() && !self.calls.is_busy(Kind::Settle))
-            .then_some(self.settle_at);
-        let find = (!self.stopping && self.away.is_none() && !self.calls.is_busy(Kind::Find))
+            .then_some(self.ask_at);
+        let find = (!self.stopping && !self.settle_failed && !self.calls.is_busy(Kind::Find))
             .then_some(self.poll_at);
         let wake = (!self.stopping)
             .then(|| self.wakes.first().map(|(at, _)| *at))
@@ -422,10 +432,10 @@ impl<S: Store> Scheduler<S> {
     }
 
     fn begin_settle(&mut self, now: Instant) {
-        if self.unsettled.is_empty() || self.settle_at > now || self.calls.is_busy(Kind::Settle) {
+        if self.unsettled.is_empty() || self.ask_at > now || self.calls.is_busy(Kind::Settle) {
             return;
         }
-        let batch = self.unsettled.len().min(BATCH);
+        let batch = self.unsettled.len().min(self.settle_batch);
         self.settling = self.unsettled.drain(..batch).collect();
         let settled = self.settling.iter().map(|pending| {
             let mut settled = pending.settled.clone();
@@ -497,14 +507,15 @@ impl<S: Store> Scheduler<S> {
                     Kind::Acquire => self.acquiring.clear(),
                     Kind::Claim => self.on_claim_failed(now),
                     Kind::Settle => {
-                        for pending in std::mem::take(&mut self.settling).into_iter().rev() {
-                            self.unsettled.push_front(pending);
-                        }
+                        self.settle_failed = true;
+                        // If the store cannot keep one of them, the others come before it.
+                        self.settle_batch = (self.settle_batch / 2).max(1);
+                        self.unsettled.extend(std::mem::take(&mut self.settling));
                     }
                     // It is found as this worker's, and acquired again.
                     Kind::Release => {}
                 }
-                self.settle_at = now + wait;
+                self.ask_at = now + wait;
                 self.poll_at = now + wait;
             }
         }
@@ -719,8 +730,9 @@ impl<S: Store> Scheduler<S> {
         };
         let rules = Arc::clone(&lane.rules);
         let mut disable = None;
+        let error = printable(&refused.error, MAX_EXCERPT);
         if told {
-            lane.health.failed(store_now, &refused.error);
+            lane.health.failed(store_now, &error);
             disable = match refused.gone {
                 true => Some("it answered 410: it wants no messages any more".to_owned()),
                 false => lane.health.disables(&self.config.disable_after, store_now),
@@ -730,7 +742,7 @@ impl<S: Store> Scheduler<S> {
             &rules.policy,
             store_now,
             &refused.failure,
-            &refused.error,
+            &error,
             &mut self.random,
         );
         if let Next::Dead(reason) = &next {
@@ -770,12 +782,10 @@ impl<S: Store> Scheduler<S> {
             began_ms: millis(claimed.now),
             took_ms: u32::try_from(sent.took.as_millis()).unwrap_or(u32::MAX),
             status: sent.status,
-            error: sent
-                .outcome
-                .as_ref()
-                .err()
-                .map(|refused| refused.error.clone())
-                .unwrap_or_default(),
+            error: match &sent.outcome {
+                Ok(()) => String::new(),
+                Err(refused) => printable(&refused.error, MAX_EXCERPT),
+            },
             excerpt: sent.excerpt.clone(),
             address: sent.address.clone(),
         });
@@ -797,6 +807,8 @@ impl<S: Store> Scheduler<S> {
     }
 
     fn on_settled(&mut self, now: Instant, written: &[bool]) {
+        self.settle_failed = false;
+        self.settle_batch = (self.settle_batch * 2).min(BATCH);
         for (at, pending) in std::mem::take(&mut self.settling).into_iter().enumerate() {
             let id = pending.settled.endpoint;
             let Some(lane) = self.lanes.get_mut(&id) else {
@@ -849,7 +861,7 @@ impl<S: Store> Scheduler<S> {
     /// Claims nothing more.
     fn stop(&mut self, now: Instant) {
         self.stopping = true;
-        self.settle_at = now;
+        self.ask_at = now;
         self.to_acquire.clear();
         let all: Vec<i64> = self.lanes.keys().copied().collect();
         for id in all {

@@ -1,0 +1,430 @@
+//! A worker in virtual time, over a store in memory and receivers that are functions.
+
+mod memory;
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use relent_core::{Cause, Failure};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::attempt::{Job, Transport};
+use super::scheduler::Scheduler;
+use super::{Drained, WorkerConfig};
+use crate::endpoint::Endpoint;
+use crate::guard::AddressGuard;
+use crate::secrets::Secrets;
+use crate::sender::{Sender, SenderConfig, Sent};
+use memory::{Fault, Memory};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Ten attempts, a second apart.
+const TEN: &str = r#"
+max_retries = 9
+jitter = "none"
+attempt_timeout = "15s"
+retry_on = ["5xx", "timeout", "network"]
+backoff.constant = { delay = "1s" }
+"#;
+
+fn sender() -> Sender {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    Sender::new(SenderConfig {
+        guard: AddressGuard::new(),
+        tls: Some(tls),
+        ..SenderConfig::default()
+    })
+    .unwrap()
+}
+
+/// What an endpoint does: after how long, and with what failure.
+type Receive = dyn Fn(&Job) -> (Duration, Option<Failure>) + Send + Sync;
+
+/// The receivers, and what has reached them.
+#[derive(Clone)]
+struct Receivers {
+    receive: Arc<Receive>,
+    hits: Arc<Mutex<HashMap<String, usize>>>,
+    at_once: Arc<AtomicUsize>,
+    most_at_once: Arc<AtomicUsize>,
+}
+
+impl Receivers {
+    fn new(receive: impl Fn(&Job) -> (Duration, Option<Failure>) + Send + Sync + 'static) -> Self {
+        Self {
+            receive: Arc::new(receive),
+            hits: Arc::default(),
+            at_once: Arc::default(),
+            most_at_once: Arc::default(),
+        }
+    }
+
+    fn transport(&self) -> Transport {
+        let this = self.clone();
+        Arc::new(move |job| {
+            let this = this.clone();
+            Box::pin(async move {
+                *this
+                    .hits
+                    .lock()
+                    .unwrap()
+                    .entry(job.id.to_string())
+                    .or_default() += 1;
+                let running = this.at_once.fetch_add(1, Ordering::Relaxed) + 1;
+                this.most_at_once.fetch_max(running, Ordering::Relaxed);
+                let began = Instant::now();
+                let (takes, failure) = (this.receive)(&job);
+                let in_time = match job.limit {
+                    Some(limit) => timeout(limit, sleep(takes)).await.is_ok(),
+                    None => {
+                        sleep(takes).await;
+                        true
+                    }
+                };
+                this.at_once.fetch_sub(1, Ordering::Relaxed);
+                let failure = match in_time {
+                    true => failure,
+                    false => Some(Failure::ambiguous().cause(Cause::Timeout)),
+                };
+                let mut sent = Sent::not(Failure::ambiguous(), String::new(), began.elapsed());
+                sent.outcome = match failure {
+                    None => Ok(()),
+                    Some(failure) => Err(crate::acknowledgement::Refused {
+                        failure,
+                        error: failure.cause.to_string(),
+                        gone: false,
+                    }),
+                };
+                sent
+            })
+        })
+    }
+
+    fn hits(&self) -> usize {
+        self.hits.lock().unwrap().values().sum()
+    }
+}
+
+fn config(name: &str) -> WorkerConfig {
+    WorkerConfig {
+        name: name.to_owned(),
+        ..WorkerConfig::default()
+    }
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    worker: JoinHandle<Drained>,
+}
+
+fn start(store: &Memory, receivers: &Receivers, config: WorkerConfig) -> Running {
+    let (stop, stopped) = oneshot::channel();
+    let hint = Arc::new(Notify::new());
+    let scheduler = Scheduler::new(
+        store.clone(),
+        sender(),
+        Secrets::default(),
+        config,
+        receivers.transport(),
+        hint,
+    );
+    let worker = tokio::spawn(scheduler.run(async move {
+        let _ = stopped.await;
+    }));
+    Running { stop, worker }
+}
+
+impl Running {
+    async fn stop(self) -> Drained {
+        let _ = self.stop.send(());
+        timeout(Duration::from_secs(600), self.worker)
+            .await
+            .unwrap()
+            .unwrap()
+    }
+}
+
+async fn until_ended(store: &Memory) {
+    timeout(Duration::from_secs(3600), async {
+        while store.unended() > 0 {
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+fn endpoint(name: usize) -> Endpoint {
+    Endpoint::new(format!("e{name}"), "https://shop.example/").policy(TEN)
+}
+
+fn refused() -> Failure {
+    Failure::ambiguous().cause(Cause::Status(500))
+}
+
+fn quick() -> Receivers {
+    Receivers::new(|_| (Duration::from_millis(20), None))
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_call_of_the_store_fails_nothing_is_lost_and_little_is_repeated() {
+    for call in ["beat", "find", "acquire", "claim", "settle", "release"] {
+        for fault in [Fault::Before, Fault::After, Fault::Panic, Fault::Hang] {
+            println!("{call} {fault:?}");
+            let store = Memory::new((0..3).map(endpoint));
+            let rows: Vec<i64> = (0..30)
+                .map(|message| store.add(1 + message % 3, "x"))
+                .collect();
+            store.fail(call, &[fault, fault]);
+            let receivers = quick();
+            let running = start(&store, &receivers, config("one"));
+            until_ended(&store).await;
+            let drained = running.stop().await;
+            assert_eq!(drained.unsettled, 0, "{call} {fault:?}");
+            for row in rows {
+                store.row(row, |row| {
+                    assert_eq!(row.ended, Some(Ok(())), "{call} {fault:?}")
+                });
+            }
+            // A claim that fails has sent nothing; a settle is written again.
+            assert_eq!(receivers.hits(), 30, "{call} {fault:?}");
+            assert!(
+                store.owners().iter().all(String::is_empty) || call == "release",
+                "{call} {fault:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_for_long_is_written_to_when_it_is_back() {
+    let store = Memory::new([endpoint(0)]);
+    let row = store.add(1, "x");
+    store.fail("settle", &[Fault::Before; 20]);
+    let receivers = quick();
+    let running = start(&store, &receivers, config("one"));
+    until_ended(&store).await;
+    assert_eq!(receivers.hits(), 1);
+    store.row(row, |row| {
+        assert_eq!((row.attempt, row.records.len()), (1, 1))
+    });
+    let _ = running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_whose_lease_is_lost_claims_nothing_until_it_has_another() {
+    let store = Memory::new((0..4).map(endpoint));
+    for message in 0..40 {
+        store.add(1 + message % 4, "x");
+    }
+    // Everything takes a while, so that attempts run when the lease goes.
+    let receivers = Receivers::new(|_| (2 * SECOND, None));
+    let one = start(&store, &receivers, config("one"));
+    sleep(SECOND).await;
+    store.expire("one");
+    let two = start(&store, &receivers, config("two"));
+    until_ended(&store).await;
+    let hits = receivers.hits.lock().unwrap().clone();
+    assert_eq!(hits.len(), 40);
+    // Those that ran when it went, one for each endpoint, are repeated once.
+    assert!(hits.values().sum::<usize>() <= 44, "{hits:?}");
+    let _ = (one.stop().await, two.stop().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_workers_share_the_endpoints_and_a_new_one_gets_its_part() {
+    let store = Memory::new((0..40).map(endpoint));
+    let receivers = quick();
+    let one = start(&store, &receivers, config("one"));
+    let all = |store: &Memory| {
+        for endpoint in 1..=40 {
+            store.add(endpoint, "x");
+        }
+    };
+    all(&store);
+    sleep(5 * SECOND).await;
+    assert!(store.owners().iter().all(|owner| owner == "one"));
+    let two = start(&store, &receivers, config("two"));
+    for _ in 0..60 {
+        all(&store);
+        sleep(SECOND).await;
+    }
+    let owners = store.owners();
+    let twos = owners.iter().filter(|owner| *owner == "two").count();
+    assert!((15..=25).contains(&twos), "{twos} of 40");
+    until_ended(&store).await;
+    let hits = receivers.hits.lock().unwrap().clone();
+    assert!(
+        hits.values().all(|hits| *hits == 1),
+        "moving repeats nothing"
+    );
+    let _ = (one.stop().await, two.stop().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_concurrency_holds() {
+    let two = NonZeroU32::new(2).unwrap();
+    let store = Memory::new([endpoint(0).concurrency(two)]);
+    for _ in 0..20 {
+        store.add(1, "x");
+    }
+    let receivers = Receivers::new(|_| (Duration::from_millis(100), None));
+    let running = start(&store, &receivers, config("one"));
+    until_ended(&store).await;
+    assert_eq!(receivers.most_at_once.load(Ordering::Relaxed), 2);
+    let _ = running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_is_down_burns_no_attempts_while_it_is_parked() {
+    let attempts = |park: bool| async move {
+        let store = Memory::new([endpoint(0).park(park)]);
+        let up = Instant::now() + 120 * SECOND;
+        let receivers = Receivers::new(move |_| {
+            let failure = (Instant::now() < up).then(refused);
+            (Duration::from_millis(20), failure)
+        });
+        let running = start(&store, &receivers, config("one"));
+        let mut rows = Vec::new();
+        for _ in 0..100 {
+            rows.push(store.add(1, "x"));
+            sleep(SECOND).await;
+        }
+        until_ended(&store).await;
+        let delivered = rows
+            .iter()
+            .filter(|row| store.row(**row, |row| row.ended == Some(Ok(()))));
+        let delivered = delivered.count();
+        let _ = running.stop().await;
+        (delivered, receivers.hits())
+    };
+    let (delivered, hits) = attempts(true).await;
+    assert_eq!(delivered, 100, "{hits} attempts");
+    assert!(hits < 200, "{hits} attempts for 100 messages");
+    // Where the schedule is a contract, each message has its ten attempts and is dead before the end.
+    let (delivered, hits) = attempts(false).await;
+    assert!(
+        delivered < 20 && hits > 800,
+        "{delivered} delivered, {hits} attempts"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_an_attempt_is_a_failed_attempt() {
+    let store = Memory::new([endpoint(0).park(false)]);
+    let row = store.add(1, "x");
+    let receivers = Receivers::new(|_| panic!("for a test"));
+    let running = start(&store, &receivers, config("one"));
+    until_ended(&store).await;
+    store.row(row, |row| {
+        assert!(matches!(&row.ended, Some(Err(reason)) if reason.contains("fault of the worker")));
+        assert_eq!((row.attempt, row.records.len()), (10, 10));
+    });
+    let _ = running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_kills_its_worker_is_dead_after_exactly_its_limit() {
+    let store = Memory::new([endpoint(0)]);
+    let row = store.add(1, "x");
+    let receivers = Receivers::new(|_| (3600 * SECOND, None));
+    for life in 0..30 {
+        let running = start(&store, &receivers, config(&format!("worker-{life}")));
+        // It dies while the attempt runs, if there is one.
+        sleep(5 * SECOND).await;
+        running.worker.abort();
+        sleep(40 * SECOND).await;
+    }
+    assert_eq!(receivers.hits(), 10);
+    store.row(row, |row| {
+        assert!(
+            matches!(&row.ended, Some(Err(reason)) if reason.contains("lost")),
+            "{:?}",
+            row.ended
+        );
+        assert_eq!(row.attempt, 10);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_fails_for_days_is_disabled() {
+    let store = Memory::new([endpoint(0)
+        .policy(
+            "max_retries = \"unlimited\"\nbackoff.constant = { delay = \"1h\" }\njitter = \"none\"",
+        )
+        .park(false)]);
+    store.add(1, "x");
+    let receivers = Receivers::new(|_| (SECOND, Some(refused())));
+    let running = start(&store, &receivers, config("one"));
+    sleep(4 * 24 * 3600 * SECOND).await;
+    assert_eq!(store.disabled(1), None);
+    sleep(26 * 3600 * SECOND).await;
+    assert!(store.disabled(1).unwrap().contains("5 days"));
+    let _ = running.stop().await;
+}
+
+/// The 99th percentile of the time from when a message to a healthy endpoint is enqueued until its attempt begins, in
+/// milliseconds.
+async fn lag_of_the_healthy(endpoints: usize, with_the_others: bool) -> u128 {
+    let store = Memory::new(
+        (0..endpoints)
+            .map(|number| Endpoint::new(number.to_string(), "https://shop.example/").policy(TEN)),
+    );
+    let lags: Arc<Mutex<Vec<u128>>> = Arc::default();
+    let noted = Arc::clone(&lags);
+    let began = Instant::now();
+    let receivers = Receivers::new(move |job| {
+        let number: usize = job.rules.endpoint.name.parse().unwrap();
+        match number % 10 {
+            0 => (3600 * SECOND, None),
+            1 => (10 * SECOND, None),
+            _ => {
+                let enqueued: u64 = std::str::from_utf8(&job.payload).unwrap().parse().unwrap();
+                let now = u64::try_from(began.elapsed().as_micros()).unwrap();
+                noted.lock().unwrap().push(u128::from(now - enqueued));
+                (Duration::from_millis(20), None)
+            }
+        }
+    });
+    let running = start(&store, &receivers, config("one"));
+    // Each endpoint gets a message every ten seconds.
+    let each = 10 * SECOND / u32::try_from(endpoints).unwrap();
+    for message in 0..4 * endpoints {
+        let number = (message * 7919) % endpoints;
+        if with_the_others || number % 10 > 1 {
+            let now = began.elapsed().as_micros().to_string();
+            store.add(i64::try_from(number).unwrap() + 1, now);
+        }
+        if message % 10 == 0 {
+            sleep(10 * each).await;
+        }
+    }
+    sleep(3 * SECOND).await;
+    let _ = running.stop.send(());
+    running.worker.abort();
+    let mut lags = std::mem::take(&mut *lags.lock().unwrap());
+    assert!(lags.len() > endpoints * 3, "{} of the healthy", lags.len());
+    lags.sort_unstable();
+    lags[lags.len() * 99 / 100]
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_and_slow_endpoints_delay_nobody_else() {
+    let without = lag_of_the_healthy(1000, false).await;
+    let with = lag_of_the_healthy(1000, true).await;
+    println!("p99 lag of the healthy: {without} us without the others, {with} us with them");
+    assert!(
+        with * 10 <= without * 11,
+        "{with} us with the others, {without} us without"
+    );
+}

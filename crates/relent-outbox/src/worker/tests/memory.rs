@@ -1,0 +1,447 @@
+//! A store in memory, for tests in virtual time: the rules of [`Store`], without a database.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep};
+
+use crate::endpoint::{Activity, Endpoint};
+use crate::message::{MessageId, NewMessage};
+use crate::store::{
+    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
+    MessageStatus, Next, Owned, Settled, Store, Summary, Wanted, Work,
+};
+
+#[derive(Clone)]
+pub(super) struct Memory(Arc<Mutex<Tables>>);
+
+/// What a call does wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fault {
+    /// It fails, and has done nothing.
+    Before,
+    /// It fails, and has done what it was to do.
+    After,
+    Panic,
+    /// It never answers.
+    Hang,
+}
+
+struct Tables {
+    origin: Instant,
+    workers: BTreeMap<String, Instant>,
+    endpoints: BTreeMap<i64, EndpointRow>,
+    rows: BTreeMap<i64, Row>,
+    faults: HashMap<&'static str, Vec<Fault>>,
+    latency: Duration,
+}
+
+struct EndpointRow {
+    endpoint: Endpoint,
+    owner: String,
+    fence: i64,
+    health: Vec<u8>,
+    disabled: Option<String>,
+    due: BTreeSet<(Instant, i64)>,
+    running: BTreeSet<i64>,
+}
+
+pub(super) struct Row {
+    id: MessageId,
+    payload: Bytes,
+    pub(super) attempt: u32,
+    session: Vec<u8>,
+    began: Instant,
+    fence: i64,
+    pub(super) ended: Option<Result<(), String>>,
+    pub(super) records: Vec<AttemptRecord>,
+}
+
+#[derive(Debug)]
+pub(super) struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("broken for a test")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+impl Memory {
+    pub(super) fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
+        let row = |endpoint| EndpointRow {
+            endpoint,
+            owner: String::new(),
+            fence: 0,
+            health: Vec::new(),
+            disabled: None,
+            due: BTreeSet::new(),
+            running: BTreeSet::new(),
+        };
+        Self(Arc::new(Mutex::new(Tables {
+            origin: Instant::now(),
+            workers: BTreeMap::new(),
+            endpoints: (1..).zip(endpoints.into_iter().map(row)).collect(),
+            rows: BTreeMap::new(),
+            faults: HashMap::new(),
+            latency: Duration::from_millis(2),
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap()
+    }
+
+    /// Lets the next calls of this name fail so, one after another.
+    pub(super) fn fail(&self, call: &'static str, faults: &[Fault]) {
+        self.lock()
+            .faults
+            .insert(call, faults.iter().rev().copied().collect());
+    }
+
+    pub(super) fn add(&self, endpoint: i64, payload: impl Into<Bytes>) -> i64 {
+        let mut tables = self.lock();
+        let row = i64::try_from(tables.rows.len()).unwrap() + 1;
+        let now = Instant::now();
+        tables.rows.insert(
+            row,
+            Row {
+                id: MessageId::new(),
+                payload: payload.into(),
+                attempt: 0,
+                session: Vec::new(),
+                began: now,
+                fence: 0,
+                ended: None,
+                records: Vec::new(),
+            },
+        );
+        tables
+            .endpoints
+            .get_mut(&endpoint)
+            .unwrap()
+            .due
+            .insert((now, row));
+        row
+    }
+
+    pub(super) fn row<T>(&self, row: i64, look: impl FnOnce(&Row) -> T) -> T {
+        look(&self.lock().rows[&row])
+    }
+
+    pub(super) fn unended(&self) -> usize {
+        self.lock()
+            .rows
+            .values()
+            .filter(|row| row.ended.is_none())
+            .count()
+    }
+
+    pub(super) fn owners(&self) -> Vec<String> {
+        self.lock()
+            .endpoints
+            .values()
+            .map(|row| row.owner.clone())
+            .collect()
+    }
+
+    pub(super) fn disabled(&self, endpoint: i64) -> Option<String> {
+        self.lock().endpoints[&endpoint].disabled.clone()
+    }
+
+    /// Forgets that the worker lives.
+    pub(super) fn expire(&self, worker: &str) {
+        self.lock().workers.remove(worker);
+    }
+
+    async fn call<T>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(&mut Tables) -> T,
+    ) -> Result<T, Broken> {
+        let (latency, fault) = {
+            let mut tables = self.lock();
+            (
+                tables.latency,
+                tables.faults.get_mut(name).and_then(Vec::pop),
+            )
+        };
+        sleep(latency).await;
+        match fault {
+            Some(Fault::Before) => return Err(Broken),
+            Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::Panic) => panic!("for a test"),
+            Some(Fault::After) | None => {}
+        }
+        let done = call(&mut self.lock());
+        match fault {
+            Some(_) => Err(Broken),
+            None => Ok(done),
+        }
+    }
+}
+
+impl Tables {
+    fn time(&self, at: Instant) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_795_000_000) + at.saturating_duration_since(self.origin)
+    }
+
+    fn lives(&self, worker: &str) -> bool {
+        self.workers
+            .get(worker)
+            .is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn forget_expired(&mut self) {
+        let now = Instant::now();
+        self.workers.retain(|_, until| now < *until);
+        for row in self.endpoints.values_mut() {
+            if !self.workers.contains_key(&row.owner) {
+                row.owner.clear();
+            }
+        }
+    }
+}
+
+impl Store for Memory {
+    type Error = Broken;
+
+    async fn enqueue(&self, _: Vec<NewMessage>) -> Result<Vec<Enqueued>, EnqueueError<Broken>> {
+        Err(Broken.into())
+    }
+
+    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, Broken> {
+        self.call("beat", |tables| {
+            let kept = tables.lives(worker);
+            tables
+                .workers
+                .insert(worker.to_owned(), Instant::now() + lease);
+            tables.forget_expired();
+            let active = tables
+                .endpoints
+                .values()
+                .filter(|row| row.disabled.is_none())
+                .count();
+            Beat {
+                kept,
+                share: active.div_ceil(tables.workers.len()),
+            }
+        })
+        .await
+    }
+
+    async fn find_work(
+        &self,
+        worker: &str,
+        within: Duration,
+        most: usize,
+    ) -> Result<Vec<Work>, Broken> {
+        self.call("find", |tables| {
+            let now = Instant::now();
+            let mut found: Vec<Work> = tables
+                .endpoints
+                .iter()
+                .filter(|(_, row)| {
+                    row.disabled.is_none() && (row.owner.is_empty() || row.owner == worker)
+                })
+                .filter_map(|(id, row)| {
+                    let fence = row.fence + i64::from(row.owner.is_empty());
+                    let lost = row.running.iter().any(|row| tables.rows[row].fence < fence);
+                    let due = row
+                        .due
+                        .first()
+                        .map(|(due, _)| due.saturating_duration_since(now));
+                    let due = if lost { Duration::ZERO } else { due? };
+                    (due <= within).then_some(Work {
+                        endpoint: *id,
+                        owned: (row.owner == worker).then_some(Fence(row.fence)),
+                        due,
+                        revision: 0,
+                    })
+                })
+                .collect();
+            found.sort_by_key(|work| work.due);
+            found.truncate(most);
+            found
+        })
+        .await
+    }
+
+    async fn acquire(&self, worker: &str, endpoints: Vec<i64>) -> Result<Vec<Owned>, Broken> {
+        self.call("acquire", |tables| {
+            let mut owned = Vec::new();
+            if !tables.lives(worker) {
+                return owned;
+            }
+            for id in endpoints {
+                let row = tables.endpoints.get_mut(&id).unwrap();
+                if row.disabled.is_none() && (row.owner.is_empty() || row.owner == worker) {
+                    row.owner = worker.to_owned();
+                    row.fence += 1;
+                    owned.push(Owned {
+                        id,
+                        fence: Fence(row.fence),
+                        endpoint: row.endpoint.clone(),
+                        revision: 0,
+                        health: row.health.clone(),
+                    });
+                }
+            }
+            owned
+        })
+        .await
+    }
+
+    async fn release(&self, worker: &str, endpoints: Vec<(i64, Fence)>) -> Result<(), Broken> {
+        self.call("release", |tables| {
+            for (id, fence) in endpoints {
+                let row = tables.endpoints.get_mut(&id).unwrap();
+                if row.owner == worker && row.fence == fence.0 {
+                    row.owner.clear();
+                }
+            }
+        })
+        .await
+    }
+
+    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Vec<Claimed>, Broken> {
+        self.call("claim", |tables| {
+            let (now, mut claimed) = (Instant::now(), Vec::new());
+            let time = tables.time(now);
+            if !tables.lives(worker) {
+                return claimed;
+            }
+            for wanted in wanted {
+                let row = tables.endpoints.get_mut(&wanted.endpoint).unwrap();
+                if row.owner != worker || row.fence != wanted.fence.0 || row.disabled.is_some() {
+                    continue;
+                }
+                let lost = row
+                    .running
+                    .iter()
+                    .filter(|row| tables.rows[row].fence < wanted.fence.0);
+                let lost: Vec<i64> = lost.take(wanted.most).copied().collect();
+                let due = row.due.iter().take_while(|(due, _)| *due <= now);
+                let due: Vec<(Instant, i64)> =
+                    due.take(wanted.most - lost.len()).copied().collect();
+                for due in &due {
+                    row.due.remove(due);
+                    row.running.insert(due.1);
+                }
+                let fresh = due.into_iter().map(|(_, row)| (row, false));
+                for (row, lost) in lost.into_iter().map(|row| (row, true)).chain(fresh) {
+                    let began = tables.time(tables.rows[&row].began);
+                    let message = tables.rows.get_mut(&row).unwrap();
+                    message.fence = wanted.fence.0;
+                    message.attempt += u32::from(!lost);
+                    claimed.push(Claimed {
+                        row,
+                        endpoint: wanted.endpoint,
+                        fence: wanted.fence,
+                        id: message.id.clone(),
+                        content_type: "application/json".to_owned(),
+                        payload: if lost {
+                            Bytes::new()
+                        } else {
+                            message.payload.clone()
+                        },
+                        attempt: message.attempt,
+                        ordered: false,
+                        session: message.session.clone(),
+                        began,
+                        now: time,
+                        lost,
+                    });
+                }
+            }
+            claimed
+        })
+        .await
+    }
+
+    async fn settle(&self, settled: Vec<Settled>) -> Result<Vec<bool>, Broken> {
+        self.call("settle", |tables| {
+            let now = Instant::now();
+            let one = |settled: Settled| {
+                let endpoint = tables.endpoints.get_mut(&settled.endpoint).unwrap();
+                let row = tables.rows.get_mut(&settled.row).unwrap();
+                let fence = settled.fence.0;
+                let fits =
+                    endpoint.fence == fence && row.fence == fence && row.attempt == settled.number;
+                if !fits || !endpoint.running.remove(&settled.row) {
+                    return false;
+                }
+                row.session = settled.session;
+                row.records.extend(settled.attempt);
+                match settled.next {
+                    Next::Delivered => row.ended = Some(Ok(())),
+                    Next::Dead(reason) => row.ended = Some(Err(reason)),
+                    Next::Again(after) => {
+                        endpoint.due.insert((now + after, settled.row));
+                    }
+                    Next::Unsent => {
+                        row.attempt -= 1;
+                        endpoint.due.insert((now, settled.row));
+                    }
+                }
+                if let Some(health) = settled.health {
+                    endpoint.health = health;
+                }
+                if settled.disable.is_some() {
+                    endpoint.disabled = settled.disable;
+                }
+                true
+            };
+            settled.into_iter().map(one).collect()
+        })
+        .await
+    }
+
+    async fn put_endpoint(&self, _: Endpoint) -> Result<(), Broken> {
+        Err(Broken)
+    }
+
+    async fn endpoint(&self, _: &str, _: &str) -> Result<Option<EndpointStatus>, Broken> {
+        Err(Broken)
+    }
+
+    async fn endpoints(
+        &self,
+        _: Option<(String, String)>,
+        _: usize,
+    ) -> Result<Vec<EndpointStatus>, Broken> {
+        Err(Broken)
+    }
+
+    async fn set_activity(&self, _: &str, _: &str, _: Activity, _: &str) -> Result<bool, Broken> {
+        Err(Broken)
+    }
+
+    async fn messages(&self, _: Filter, _: usize) -> Result<Vec<MessageStatus>, Broken> {
+        Err(Broken)
+    }
+
+    async fn attempts(&self, _: &MessageId) -> Result<Vec<AttemptRecord>, Broken> {
+        Err(Broken)
+    }
+
+    async fn resend(&self, _: Filter) -> Result<u64, Broken> {
+        Err(Broken)
+    }
+
+    async fn cancel(&self, _: Filter) -> Result<u64, Broken> {
+        Err(Broken)
+    }
+
+    async fn purge(&self, _: SystemTime, _: usize) -> Result<u64, Broken> {
+        Err(Broken)
+    }
+
+    async fn summary(&self) -> Result<Summary, Broken> {
+        Err(Broken)
+    }
+}
