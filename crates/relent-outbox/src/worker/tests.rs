@@ -365,7 +365,9 @@ async fn an_endpoint_that_fails_for_days_is_disabled() {
         .park(false)]);
     store.add(1, "x");
     let receivers = Receivers::new(|_| (SECOND, Some(refused())));
-    let running = start(&store, &receivers, config("one"));
+    let mut rarely = config("one");
+    (rarely.poll, rarely.lease) = (60 * SECOND, 600 * SECOND);
+    let running = start(&store, &receivers, rarely);
     sleep(4 * 24 * 3600 * SECOND).await;
     assert_eq!(store.disabled(1), None);
     sleep(26 * 3600 * SECOND).await;

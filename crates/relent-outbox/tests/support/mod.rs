@@ -51,7 +51,14 @@ pub(crate) fn ok() -> Reply {
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
-    hits: Arc<Mutex<Vec<Hit>>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    hits: Vec<Hit>,
+    /// By path and identifier.
+    counts: HashMap<(String, String), usize>,
 }
 
 type Behave = Arc<dyn Fn(&Hit) -> Reply + Send + Sync>;
@@ -61,12 +68,12 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let receiver = Self {
             address: listener.local_addr().unwrap(),
-            hits: Arc::default(),
+            seen: Arc::default(),
         };
-        let (hits, behave): (_, Behave) = (Arc::clone(&receiver.hits), Arc::new(behave));
+        let (seen, behave): (_, Behave) = (Arc::clone(&receiver.seen), Arc::new(behave));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&hits), Arc::clone(&behave)));
+                tokio::spawn(serve(stream, Arc::clone(&seen), Arc::clone(&behave)));
             }
         });
         receiver
@@ -77,27 +84,25 @@ impl Receiver {
     }
 
     pub(crate) fn hits(&self) -> Vec<Hit> {
-        self.hits.lock().unwrap().clone()
+        self.seen.lock().unwrap().hits.clone()
     }
 }
 
-async fn serve(mut stream: TcpStream, hits: Arc<Mutex<Vec<Hit>>>, behave: Behave) {
+async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Seen>>, behave: Behave) {
     let mut buffer = Vec::new();
     loop {
         let Some(mut hit) = read(&mut stream, &mut buffer).await else {
             return;
         };
-        let reply = {
-            let mut hits = hits.lock().unwrap();
-            let same = |other: &&Hit| {
-                other.path == hit.path
-                    && other.headers.get("webhook-id") == hit.headers.get("webhook-id")
-            };
-            hit.number = 1 + hits.iter().filter(same).count();
-            hits.push(hit.clone());
-            drop(hits);
-            behave(&hit)
-        };
+        {
+            let mut seen = seen.lock().unwrap();
+            let id = hit.headers.get("webhook-id").cloned().unwrap_or_default();
+            let count = seen.counts.entry((hit.path.clone(), id)).or_default();
+            *count += 1;
+            hit.number = *count;
+            seen.hits.push(hit.clone());
+        }
+        let reply = behave(&hit);
         let written = match reply {
             Reply::Answer(bytes) => stream.write_all(&bytes).await,
             Reply::Late(wait, bytes) => {

@@ -1,0 +1,175 @@
+//! Prints how many attempts the sender of relent-outbox makes in a second, beside hyper-util's client that posts the same
+//! body, over the loopback.
+//!
+//! Both keep 16 requests under way on one thread; the server has another. A batch of each follows one of the other, who
+//! comes first alternates, and the median of the ratios counts: other work on the machine slows both.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use relent_core::Policy;
+use relent_outbox::endpoint::{Acknowledgement, Endpoint};
+use relent_outbox::guard::AddressGuard;
+use relent_outbox::message::MessageId;
+use relent_outbox::secrets::{Secrets, Signing};
+use relent_outbox::sender::{Outgoing, Sender, SenderConfig};
+use tokio::task::JoinSet;
+
+const BATCHES: usize = 101;
+const REQUESTS: usize = 640;
+const AT_ONCE: usize = 16;
+/// Bytes of a payload.
+const PAYLOAD: usize = 1024;
+
+type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
+type Post = Arc<dyn Fn() -> Sent + Send + Sync>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let address = serve()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let url = format!("http://{address}/notify");
+        let payload = Bytes::from(vec![b'x'; PAYLOAD]);
+        let bare = bare(&url, &payload);
+        println!("# outbox_sender: attempts per second, and the share of a bare client");
+        for (name, keys) in [("unsigned", 0), ("signed", 1), ("signed by two keys", 2)] {
+            let own = own(&url, &payload, keys)?;
+            let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+            for batch in 0..BATCHES {
+                let (own, bare) = match batch % 2 {
+                    0 => (rate(&own).await?, rate(&bare).await?),
+                    _ => {
+                        let bare = rate(&bare).await?;
+                        (rate(&own).await?, bare)
+                    }
+                };
+                rates.push(own);
+                ratios.push(own / bare);
+            }
+            println!("{name}: {:.0}/s, {:.3}", median(rates), median(ratios));
+        }
+        Ok(())
+    })
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+async fn rate(post: &Post) -> Result<f64, Box<dyn Error>> {
+    let began = Instant::now();
+    let (mut posting, mut left) = (JoinSet::new(), REQUESTS);
+    while left > 0 || !posting.is_empty() {
+        while left > 0 && posting.len() < AT_ONCE {
+            posting.spawn(post());
+            left -= 1;
+        }
+        if posting.join_next().await.transpose()? != Some(true) {
+            return Err("a request failed".into());
+        }
+    }
+    Ok(REQUESTS as f64 / began.elapsed().as_secs_f64())
+}
+
+fn bare(url: &str, payload: &Bytes) -> Post {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+    let (url, payload) = (url.to_owned(), payload.clone());
+    Arc::new(move || {
+        let (client, payload) = (client.clone(), payload.clone());
+        let request = Request::post(&url).header(CONTENT_TYPE, "application/json");
+        Box::pin(async move {
+            let Ok(request) = request.body(Full::new(payload)) else {
+                return false;
+            };
+            let Ok(response) = client.request(request).await else {
+                return false;
+            };
+            response.status().is_success() && response.into_body().collect().await.is_ok()
+        })
+    })
+}
+
+fn own(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> {
+    let mut config = SenderConfig::default();
+    config.guard = AddressGuard::new().allow("127.0.0.1".parse()?);
+    config.http = true;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?;
+    let roots = rustls::RootCertStore::empty();
+    config.tls = Some(tls.with_root_certificates(roots).with_no_client_auth());
+    let sender = Sender::new(config)?;
+    let target = Arc::new(sender.target(url)?);
+    let secrets = Secrets::with_key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
+    let mut endpoint = Endpoint::new("shop", url);
+    for _ in 0..keys {
+        let sealed = secrets.seal("", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
+        endpoint.secrets.push(sealed);
+    }
+    let signing: Arc<Option<Signing>> = Arc::new(secrets.signing(&endpoint)?);
+    let payload = payload.clone();
+    Ok(Arc::new(move || {
+        let (sender, target) = (sender.clone(), Arc::clone(&target));
+        let (signing, payload) = (Arc::clone(&signing), payload.clone());
+        Box::pin(async move {
+            let id = MessageId::new();
+            let outgoing = Outgoing {
+                target: &target,
+                id: &id,
+                content_type: "application/json",
+                payload: &payload,
+                signing: signing.as_ref().as_ref(),
+                policy: Policy::STANDARD,
+                acknowledgement: Acknowledgement::Success,
+                limit: None,
+                now: SystemTime::now(),
+            };
+            sender.send(outgoing).await.outcome.is_ok()
+        })
+    }))
+}
+
+/// A server on a thread of its own that reads each request and answers 200.
+fn serve() -> Result<SocketAddr, Box<dyn Error>> {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::spawn(move || {
+        runtime.block_on(async move {
+            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+                return;
+            };
+            while let Ok((stream, _)) = listener.accept().await {
+                stream.set_nodelay(true).ok();
+                let service = service_fn(|request: Request<Incoming>| async move {
+                    let _ = request.into_body().collect().await;
+                    Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+                });
+                let serving = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
+                // A client that goes away ends its connection: no error to anybody.
+                tokio::spawn(async move { serving.await.ok() });
+            }
+        });
+    });
+    Ok(address)
+}

@@ -1,0 +1,130 @@
+//! A store whose process is killed at a named point.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use relent_outbox::endpoint::{Activity, Endpoint};
+use relent_outbox::message::{MessageId, NewMessage};
+use relent_outbox::store::{
+    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
+    MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+};
+
+pub(crate) const POINT: &str = "RELENT_OUTBOX_POINT";
+pub(crate) const POINTS: [&str; 4] = [
+    "before the claim",
+    "after the claim",
+    "after the answer, before it is settled",
+    "after it is settled",
+];
+
+#[derive(Clone)]
+pub(crate) struct Dying<S>(pub(crate) S);
+
+/// `POINT` is a point, and how often it is passed before the process dies there: `after the claim@3`.
+fn at(point: &str) {
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+    let Ok(chosen) = std::env::var(POINT) else {
+        return;
+    };
+    let (name, times) = chosen.split_once('@').unwrap();
+    if name == point && PASSED.fetch_add(1, Ordering::Relaxed) == times.parse::<u32>().unwrap() {
+        std::process::abort();
+    }
+}
+
+impl<S: Store> Store for Dying<S> {
+    type Error = S::Error;
+
+    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Vec<Claimed>, S::Error> {
+        at(POINTS[0]);
+        let claimed = self.0.claim(worker, wanted).await;
+        at(POINTS[1]);
+        claimed
+    }
+
+    async fn settle(&self, settled: Vec<Settled>) -> Result<Vec<bool>, S::Error> {
+        at(POINTS[2]);
+        let written = self.0.settle(settled).await;
+        at(POINTS[3]);
+        written
+    }
+
+    async fn enqueue(
+        &self,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Enqueued>, EnqueueError<S::Error>> {
+        self.0.enqueue(messages).await
+    }
+
+    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, S::Error> {
+        self.0.beat(worker, lease).await
+    }
+
+    async fn find_work(
+        &self,
+        worker: &str,
+        within: Duration,
+        most: usize,
+    ) -> Result<Vec<Work>, S::Error> {
+        self.0.find_work(worker, within, most).await
+    }
+
+    async fn acquire(&self, worker: &str, endpoints: Vec<i64>) -> Result<Vec<Owned>, S::Error> {
+        self.0.acquire(worker, endpoints).await
+    }
+
+    async fn release(&self, worker: &str, endpoints: Vec<(i64, Fence)>) -> Result<(), S::Error> {
+        self.0.release(worker, endpoints).await
+    }
+
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), S::Error> {
+        self.0.put_endpoint(endpoint).await
+    }
+
+    async fn endpoint(&self, tenant: &str, name: &str) -> Result<Option<EndpointStatus>, S::Error> {
+        self.0.endpoint(tenant, name).await
+    }
+
+    async fn endpoints(
+        &self,
+        after: Option<(String, String)>,
+        most: usize,
+    ) -> Result<Vec<EndpointStatus>, S::Error> {
+        self.0.endpoints(after, most).await
+    }
+
+    async fn set_activity(
+        &self,
+        tenant: &str,
+        name: &str,
+        activity: Activity,
+        reason: &str,
+    ) -> Result<bool, S::Error> {
+        self.0.set_activity(tenant, name, activity, reason).await
+    }
+
+    async fn messages(&self, filter: Filter, most: usize) -> Result<Vec<MessageStatus>, S::Error> {
+        self.0.messages(filter, most).await
+    }
+
+    async fn attempts(&self, id: &MessageId) -> Result<Vec<AttemptRecord>, S::Error> {
+        self.0.attempts(id).await
+    }
+
+    async fn resend(&self, filter: Filter) -> Result<u64, S::Error> {
+        self.0.resend(filter).await
+    }
+
+    async fn cancel(&self, filter: Filter) -> Result<u64, S::Error> {
+        self.0.cancel(filter).await
+    }
+
+    async fn purge(&self, before: SystemTime, most: usize) -> Result<u64, S::Error> {
+        self.0.purge(before, most).await
+    }
+
+    async fn summary(&self) -> Result<Summary, S::Error> {
+        self.0.summary().await
+    }
+}
