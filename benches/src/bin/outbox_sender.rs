@@ -1,5 +1,5 @@
 //! Prints how many attempts the sender of relent-outbox makes in a second, beside hyper-util's client that posts the same
-//! body, over the loopback.
+//! bytes with the same signatures, over the loopback.
 //!
 //! Both keep 16 requests under way on one thread; the server has another. A batch of each follows one of the other, who
 //! comes first alternates, and the median of the ratios counts: other work on the machine slows both.
@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{Request, Response};
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use relent_core::Policy;
+use relent_http::webhook::{Signer, SigningKey, WEBHOOK_ID, WEBHOOK_TIMESTAMP};
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::guard::AddressGuard;
 use relent_outbox::message::MessageId;
@@ -33,6 +34,8 @@ const REQUESTS: usize = 640;
 const AT_ONCE: usize = 16;
 /// Bytes of a payload.
 const PAYLOAD: usize = 1024;
+const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const ID: &str = "msg_0192f0c100007000800000000000abcd";
 
 type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
 type Post = Arc<dyn Fn() -> Sent + Send + Sync>;
@@ -45,10 +48,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     runtime.block_on(async {
         let url = format!("http://{address}/notify");
         let payload = Bytes::from(vec![b'x'; PAYLOAD]);
-        let bare = bare(&url, &payload);
         println!("# outbox_sender: attempts per second, and the share of a bare client");
         for (name, keys) in [("unsigned", 0), ("signed", 1), ("signed by two keys", 2)] {
-            let own = own(&url, &payload, keys)?;
+            let (bare, own) = (bare(&url, &payload, keys)?, own(&url, &payload, keys)?);
             let (mut rates, mut ratios) = (Vec::new(), Vec::new());
             for batch in 0..BATCHES {
                 let (own, bare) = match batch % 2 {
@@ -87,22 +89,48 @@ async fn rate(post: &Post) -> Result<f64, Box<dyn Error>> {
     Ok(REQUESTS as f64 / began.elapsed().as_secs_f64())
 }
 
-fn bare(url: &str, payload: &Bytes) -> Post {
+/// What anybody would write: the same request with the same fields and signatures, and nothing else.
+fn bare(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let (url, payload) = (url.to_owned(), payload.clone());
-    Arc::new(move || {
-        let (client, payload) = (client.clone(), payload.clone());
-        let request = Request::post(&url).header(CONTENT_TYPE, "application/json");
+    let (uri, payload): (Uri, _) = (url.parse()?, payload.clone());
+    let mut signer: Option<Signer> = None;
+    for _ in 0..keys {
+        let key: SigningKey = KEY.parse()?;
+        signer = Some(match signer {
+            None => Signer::new(key),
+            Some(signer) => signer.also(key),
+        });
+    }
+    let signer = Arc::new(signer);
+    Ok(Arc::new(move || {
+        let (client, payload, signer) = (client.clone(), payload.clone(), Arc::clone(&signer));
+        let mut request = Request::new(Full::new(payload.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri.clone();
         Box::pin(async move {
-            let Ok(request) = request.body(Full::new(payload)) else {
-                return false;
-            };
+            let headers = request.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.insert(USER_AGENT, HeaderValue::from_static("relent/0.0.0"));
+            match signer.as_ref() {
+                Some(signer) => {
+                    if signer
+                        .sign(ID, SystemTime::now(), &payload, headers)
+                        .is_err()
+                    {
+                        return false;
+                    }
+                }
+                None => {
+                    headers.insert(WEBHOOK_ID, HeaderValue::from_static(ID));
+                    headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(1_795_000_000));
+                }
+            }
             let Ok(response) = client.request(request).await else {
                 return false;
             };
             response.status().is_success() && response.into_body().collect().await.is_ok()
         })
-    })
+    }))
 }
 
 fn own(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> {
@@ -119,16 +147,16 @@ fn own(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> 
     let secrets = Secrets::with_key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")?;
     let mut endpoint = Endpoint::new("shop", url);
     for _ in 0..keys {
-        let sealed = secrets.seal("", "shop", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?;
+        let sealed = secrets.seal("", "shop", KEY)?;
         endpoint.secrets.push(sealed);
     }
     let signing: Arc<Option<Signing>> = Arc::new(secrets.signing(&endpoint)?);
-    let payload = payload.clone();
+    let (payload, id) = (payload.clone(), ID.parse::<MessageId>()?);
     Ok(Arc::new(move || {
         let (sender, target) = (sender.clone(), Arc::clone(&target));
         let (signing, payload) = (Arc::clone(&signing), payload.clone());
+        let id = id.clone();
         Box::pin(async move {
-            let id = MessageId::new();
             let outgoing = Outgoing {
                 target: &target,
                 id: &id,

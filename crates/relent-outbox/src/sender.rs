@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -310,8 +311,17 @@ async fn exchange(
     captured: &CaptureConnection,
     outgoing: Outgoing<'_>,
 ) -> Sent {
-    let answered = before(until, connections.request(request)).await;
-    let address = address(captured);
+    let mut over = pin!(async move {
+        match until {
+            Some(until) => tokio::time::sleep_until(until).await,
+            None => std::future::pending().await,
+        }
+    });
+    let answered = before(over.as_mut(), connections.request(request)).await;
+    let address = match &answered {
+        Some(Ok(response)) => address(response.extensions()),
+        _ => captured_address(captured),
+    };
     let response = match answered {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
@@ -346,7 +356,7 @@ async fn exchange(
     );
     let mut read = BytesMut::new();
     let reading = read_body(body, proof, &mut read);
-    let end = before(until, reading).await.unwrap_or(BodyEnd::Cut);
+    let end = before(over, reading).await.unwrap_or(BodyEnd::Cut);
     let answer = Answer {
         status: head.status,
         headers: &head.headers,
@@ -368,11 +378,16 @@ async fn exchange(
     }
 }
 
-/// What the future comes to before that time.
-async fn before<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
-    match until {
-        Some(until) => tokio::time::timeout_at(until, future).await.ok(),
-        None => Some(future.await),
+/// What the future comes to before the other is over.
+async fn before<T>(
+    over: Pin<&mut impl Future<Output = ()>>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        // An answer that is there counts, however late it is looked at.
+        biased;
+        done = future => Some(done),
+        () = over => None,
     }
 }
 
@@ -399,14 +414,19 @@ async fn read_body(body: Incoming, proof: Option<Proof>, read: &mut BytesMut) ->
     BodyEnd::Whole
 }
 
-fn address(captured: &CaptureConnection) -> String {
+fn address(extras: &Extensions) -> String {
+    let info: Option<&HttpInfo> = extras.get();
+    info.map(|info| info.remote_addr().to_string())
+        .unwrap_or_default()
+}
+
+/// The same where there is no answer.
+fn captured_address(captured: &CaptureConnection) -> String {
     let mut extras = Extensions::new();
     if let Some(connected) = &*captured.connection_metadata() {
         connected.get_extras(&mut extras);
     }
-    let info: Option<&HttpInfo> = extras.get();
-    info.map(|info| info.remote_addr().to_string())
-        .unwrap_or_default()
+    address(&extras)
 }
 
 /// What went wrong, in the words of whatever is at the bottom of it.

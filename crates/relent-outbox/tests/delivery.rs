@@ -421,3 +421,27 @@ async fn an_endpoint_that_is_registered_anew_is_called_where_it_is_now() {
     assert_eq!(statuses[0].state, State::Delivered);
     assert_eq!(after.hits().len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_registered_while_the_worker_runs_is_served_at_once() {
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let mut config = config();
+    config.lease = Duration::from_secs(3600);
+    let (stop, running) = bench.worker(config);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for round in ["first", "second"] {
+        bench
+            .endpoint(round, receiver.url(round), |endpoint| endpoint)
+            .await;
+        bench.enqueue(round, 1).await;
+        // The next beat would be in 20 min.
+        let statuses = bench.until_ended().await;
+        assert!(
+            statuses
+                .iter()
+                .all(|status| status.state == State::Delivered)
+        );
+    }
+    let _ = drain(stop, running).await;
+}

@@ -1,8 +1,9 @@
 //! The worker's sign of life, in a task of its own so that nothing else delays it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::store::Store;
@@ -30,12 +31,13 @@ impl Pulse {
     }
 }
 
-/// Gives signs of life until the pulse is dropped.
+/// Gives signs of life until the pulse is dropped, and one at once when it is nudged.
 pub(super) async fn beat<S: Store>(
     store: S,
     name: String,
     lease: Duration,
     pulse: watch::Sender<Pulse>,
+    nudge: Arc<Notify>,
 ) {
     let each = lease / 3;
     loop {
@@ -58,6 +60,7 @@ pub(super) async fn beat<S: Store>(
         tokio::select! {
             () = pulse.closed() => return,
             () = sleep(wait) => {}
+            () = nudge.notified() => {}
         }
     }
 }

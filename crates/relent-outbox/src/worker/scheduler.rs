@@ -75,9 +75,19 @@ pub(super) struct Scheduler<S> {
     to_release: Vec<(i64, Fence)>,
     calls: Calls,
     pulse: watch::Receiver<Pulse>,
+    /// Asks for a beat at once.
+    nudge: Arc<Notify>,
+    /// Not before then.
+    nudge_at: Instant,
+    /// There is work that the share does not cover.
+    is_short: bool,
     /// How often the lease has been lost, as far as that has been heeded.
     lost: u64,
     poll_at: Instant,
+    /// How many endpoints the last look for work was for.
+    looked_for: usize,
+    /// It found as many, so there may be more.
+    is_cut: bool,
     /// The store has failed, and not answered since.
     away: Option<Session>,
     /// When it is asked again.
@@ -143,8 +153,13 @@ impl<S: Store> Scheduler<S> {
             to_release: Vec::new(),
             calls: Calls::default(),
             pulse,
+            nudge: Arc::new(Notify::new()),
+            nudge_at: now,
+            is_short: false,
             lost: 0,
             poll_at: now,
+            looked_for: LOOK,
+            is_cut: false,
             away: None,
             ask_at: now,
             settle_failed: false,
@@ -159,7 +174,8 @@ impl<S: Store> Scheduler<S> {
         self.pulse = pulse;
         let (name, lease) = (self.config.name.clone(), self.config.lease);
         // It ends when the receiver is dropped.
-        tokio::spawn(beat(self.store.clone(), name, lease, sender));
+        let nudge = Arc::clone(&self.nudge);
+        tokio::spawn(beat(self.store.clone(), name, lease, sender, nudge));
         let mut shutdown = pin!(shutdown);
         let mut pulse = self.pulse.clone();
         let (hint, mut hints) = (Arc::clone(&self.hint), self.store.hints());
@@ -359,12 +375,10 @@ impl<S: Store> Scheduler<S> {
         self.poll_at = now + self.config.poll;
         let busy = self.lanes.values().filter(|lane| lane.due).count();
         let (store, name) = (self.store.clone(), self.config.name.clone());
-        let within = self.config.poll;
+        let (within, most) = (self.config.poll, LOOK + busy);
+        self.looked_for = most;
         self.begin(Kind::Find, async move {
-            store
-                .find_work(&name, within, LOOK + busy)
-                .await
-                .map(Done::Found)
+            store.find_work(&name, within, most).await.map(Done::Found)
         });
     }
 
@@ -389,7 +403,14 @@ impl<S: Store> Scheduler<S> {
         let most = share.saturating_sub(self.lanes.len()).min(wanted);
         let endpoints: Vec<i64> = self.to_acquire.drain(..most).collect();
         if endpoints.is_empty() {
+            // There may be more endpoints by now, or fewer workers, than at the last beat.
             self.to_acquire.clear();
+            self.is_short = true;
+            let now = Instant::now();
+            if self.nudge_at <= now {
+                self.nudge_at = now + self.config.poll;
+                self.nudge.notify_one();
+            }
             return;
         }
         self.acquiring = endpoints.iter().copied().collect();
@@ -483,6 +504,9 @@ impl<S: Store> Scheduler<S> {
                     Done::Found(work) => self.on_found(now, work),
                     Done::Acquired(owned) => {
                         self.acquiring.clear();
+                        if self.is_cut && !owned.is_empty() {
+                            self.look_soon();
+                        }
                         for owned in owned {
                             let id = owned.id;
                             let lane = Lane::new(owned, &self.sender, &self.secrets);
@@ -534,9 +558,8 @@ impl<S: Store> Scheduler<S> {
     }
 
     fn on_found(&mut self, now: Instant, found: Vec<Work>) {
-        if found.len() >= LOOK {
-            self.poll_at = now + LOOK_GAP;
-        }
+        self.is_cut = found.len() >= self.looked_for;
+        let mut is_new = false;
         self.to_acquire.clear();
         for Work {
             endpoint,
@@ -550,6 +573,7 @@ impl<S: Store> Scheduler<S> {
                     // It was registered anew: what runs ends by the old rules, then it is taken with the new ones.
                     self.leave(endpoint);
                 } else if due.is_zero() {
+                    is_new |= !lane.due;
                     self.mark_due(endpoint);
                 } else {
                     self.wake_at(endpoint, now + due);
@@ -558,6 +582,10 @@ impl<S: Store> Scheduler<S> {
                 // If it is this worker's, the answer that said so was lost.
                 self.to_acquire.push_back(endpoint);
             }
+        }
+        if self.is_cut && is_new {
+            // There may be more behind those, which the next look is for as well.
+            self.poll_at = now + LOOK_GAP;
         }
     }
 
@@ -579,7 +607,7 @@ impl<S: Store> Scheduler<S> {
                         lane.cancel(core_now, permit);
                         self.slots.give_back(pool);
                     }
-                    self.not_sent(now, claimed);
+                    self.not_sent(now, &claimed);
                 }
             }
         }
@@ -612,6 +640,7 @@ impl<S: Store> Scheduler<S> {
     }
 
     fn start(&mut self, now: Instant, mut claimed: Claimed, ticket: Ticket) {
+        let core_now = self.core(now);
         let Some(lane) = self.lanes.get_mut(&claimed.endpoint) else {
             return;
         };
@@ -629,7 +658,9 @@ impl<S: Store> Scheduler<S> {
         let task = self.attempts.spawn((self.transport)(job));
         self.aging
             .push_back((now + self.config.slow_after, task.id()));
-        let Ticket { permit, pool } = ticket;
+        let Ticket { mut permit, pool } = ticket;
+        // The claim is no time that the endpoint took.
+        permit.restart(core_now);
         let running = Running {
             claimed,
             claimed_at: now,
@@ -641,9 +672,9 @@ impl<S: Store> Scheduler<S> {
     }
 
     /// A message was claimed and is not sent: an earlier worker died with it, or this one may not any more.
-    fn not_sent(&mut self, now: Instant, claimed: Claimed) {
+    fn not_sent(&mut self, now: Instant, claimed: &Claimed) {
         if !claimed.lost {
-            self.settle(now, &claimed, Next::Unsent, claimed.session.clone(), None);
+            self.settle(now, claimed, Next::Unsent, claimed.session.clone(), None);
             return;
         }
         let mut schedule = Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
@@ -652,7 +683,7 @@ impl<S: Store> Scheduler<S> {
             Duration::ZERO,
         );
         observe::attempt("lost", Duration::ZERO);
-        self.failed(now, &claimed, claimed.now, &mut schedule, &sent, false);
+        self.failed(now, claimed, claimed.now, &mut schedule, &sent, false);
     }
 
     fn on_attempt(&mut self, ended: Result<(Id, Sent), JoinError>) {
@@ -833,6 +864,9 @@ impl<S: Store> Scheduler<S> {
     }
 
     fn on_pulse(&mut self, pulse: Pulse) {
+        if std::mem::take(&mut self.is_short) && self.lanes.len() < pulse.share {
+            self.look_soon();
+        }
         if pulse.lost != self.lost {
             self.lost = pulse.lost;
             observe::lease_lost();

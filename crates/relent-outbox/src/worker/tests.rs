@@ -193,7 +193,7 @@ async fn whatever_call_of_the_store_fails_nothing_is_lost_and_little_is_repeated
             assert_eq!(drained.unsettled, 0, "{call} {fault:?}");
             for row in rows {
                 store.row(row, |row| {
-                    assert_eq!(row.ended, Some(Ok(())), "{call} {fault:?}")
+                    assert_eq!(row.ended, Some(Ok(())), "{call} {fault:?}");
                 });
             }
             // A claim that fails has sent nothing; a settle is written again.
@@ -216,7 +216,7 @@ async fn a_store_that_is_away_for_long_is_written_to_when_it_is_back() {
     until_ended(&store).await;
     assert_eq!(receivers.hits(), 1);
     store.row(row, |row| {
-        assert_eq!((row.attempt, row.records.len()), (1, 1))
+        assert_eq!((row.attempt, row.records.len()), (1, 1));
     });
     let _ = running.stop().await;
 }
