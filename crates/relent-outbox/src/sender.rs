@@ -325,7 +325,11 @@ async fn exchange(
     let response = match answered {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
-            let failure = classify_error(&error);
+            let mut failure = classify_error(&error);
+            if failure.cause == Cause::Network(Network::Certificate) {
+                // Nothing was sent, and its owner has until the schedule ends to renew it.
+                failure = Failure::network(Network::Handshake);
+            }
             let mut sent = Sent::not(failure, describe(&failure, &error), Duration::ZERO);
             sent.address = address;
             return sent;
