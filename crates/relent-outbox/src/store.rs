@@ -4,6 +4,7 @@
 //! [beating](Store::beat); whoever finds the lease of another expired takes its endpoints over, with a higher fence, and
 //! nothing is written with the fence of before. All times are those of the store.
 
+pub mod conformance;
 mod hints;
 #[cfg(feature = "sqlite")]
 mod sqlite;

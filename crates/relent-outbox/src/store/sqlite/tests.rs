@@ -152,6 +152,25 @@ async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_comm
     assert_eq!((messages.len(), &messages[0].event[..]), (1, "committed"));
 }
 
+#[tokio::test]
+async fn whoever_waits_hears_that_something_was_enqueued_also_while_it_was_not_listening() {
+    let (store, _directory) = open();
+    shop(&store).await;
+    let mut hints = store.clone().hints();
+    let nothing = tokio::time::timeout(Duration::ZERO, hints.next()).await;
+    assert!(nothing.is_err());
+    store.enqueue(vec![message("paid")]).await.unwrap();
+    hints.next().await;
+    store.hint();
+    hints.next().await;
+    let nothing = tokio::time::timeout(Duration::ZERO, hints.next()).await;
+    assert!(nothing.is_err());
+    // The store is gone: nobody tells, and nothing goes round.
+    drop(store);
+    let nothing = tokio::time::timeout(Duration::ZERO, hints.next()).await;
+    assert!(nothing.is_err());
+}
+
 /// Puts so many messages there, due in an hour; every second one waits behind one of its order.
 fn backlog(connection: &Connection, due: i64, many: i64) {
     connection

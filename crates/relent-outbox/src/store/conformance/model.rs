@@ -1,0 +1,552 @@
+//! A store and a small model of it do the same.
+
+use std::time::Duration;
+
+use super::{LONG, Shop, endpoint, settled, soon};
+use crate::endpoint::{Activity, AfterDead};
+use crate::message::{MessageId, NewMessage};
+use crate::store::{Claimed, Fence, Filter, Next, State, Store, Wanted};
+
+/// Plays a step for each number through an empty store and through a small model, with two workers that die and come
+/// back, and compares each answer. Any numbers are steps, so a generator of random cases makes them, and finds the
+/// fewest that fail.
+///
+/// # Panics
+/// When the store fails or does otherwise, with the steps.
+///
+/// ```
+/// use relent_outbox::store::{Sqlite, conformance};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// let store = Sqlite::open(directory.path().join("outbox.db"))?;
+/// conformance::play(&store, &[17, 4711, 815, 42]).await;
+/// # Ok(())
+/// # }
+/// ```
+pub async fn play<S: Store>(store: &S, steps: &[u32]) {
+    let mut model = Model::begin(store).await;
+    for step in steps {
+        let mut draw = Draw(*step);
+        model.step(&mut draw).await;
+        model.compare().await;
+    }
+}
+
+/// Numbers out of one.
+struct Draw(u32);
+
+impl Draw {
+    fn below(&mut self, bound: u32) -> usize {
+        let drawn = self.0 % bound;
+        self.0 /= bound;
+        drawn as usize
+    }
+
+    fn one_in(&mut self, many: u32) -> bool {
+        self.below(many) == 0
+    }
+}
+
+const ENDPOINTS: [&str; 2] = ["shop", "bank"];
+const WORKERS: [&str; 2] = ["first", "second"];
+/// What is due later than this is due in an hour.
+const DUE_LATER: u64 = 1 << 32;
+
+#[derive(Clone, Debug)]
+struct Place {
+    id: i64,
+    name: &'static str,
+    active: bool,
+    block: bool,
+    owner: Option<usize>,
+    fence: Fence,
+    health: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    id: MessageId,
+    place: usize,
+    event: usize,
+    state: State,
+    /// The step in which it is due.
+    due: u64,
+    fence: Fence,
+    attempt: u32,
+    session: Vec<u8>,
+    reason: String,
+}
+
+struct Model<S> {
+    shop: Shop<S>,
+    time: u64,
+    places: Vec<Place>,
+    alive: [bool; 2],
+    rows: Vec<Row>,
+    /// What was ever claimed.
+    claimed: Vec<Claimed>,
+    history: Vec<String>,
+}
+
+/// Every third event has no order; the others have one of two.
+fn order(event: usize) -> Option<String> {
+    match event % 3 {
+        0 => None,
+        key => Some(format!("key {key}")),
+    }
+}
+
+fn message(place: &str, event: usize) -> NewMessage {
+    let mut message = NewMessage::new(place, event.to_string(), event.to_string());
+    message.order = order(event);
+    message
+}
+
+impl<S: Store> Model<S> {
+    async fn begin(store: &S) -> Self {
+        let shop = Shop(store.clone());
+        let mut places = Vec::new();
+        for name in ENDPOINTS {
+            shop.put(endpoint(name)).await;
+            // What its number is, only work tells.
+            shop.enqueue([message(name, 0)]).await;
+            let id = shop.work(WORKERS[0]).await[0];
+            assert_eq!(shop.0.cancel(Filter::default()).await.unwrap(), 1);
+            assert_eq!(shop.0.purge(soon(), 1).await.unwrap(), 1);
+            places.push(Place {
+                id,
+                name,
+                active: true,
+                block: true,
+                owner: None,
+                fence: Fence(i64::MIN),
+                health: Vec::new(),
+            });
+        }
+        Self {
+            shop,
+            time: 0,
+            places,
+            alive: [false; 2],
+            rows: Vec::new(),
+            claimed: Vec::new(),
+            history: Vec::new(),
+        }
+    }
+
+    fn told(&self) -> String {
+        self.history.join("\n")
+    }
+
+    /// Whether an earlier one of its order is in its way.
+    fn is_behind(&self, row: usize) -> bool {
+        let this = &self.rows[row];
+        let Some(order) = order(this.event) else {
+            return false;
+        };
+        let block = self.places[this.place].block;
+        self.rows[..row].iter().any(|earlier| {
+            let waits = match earlier.state {
+                State::Pending | State::Running => true,
+                State::Dead => block,
+                State::Delivered | State::Cancelled => false,
+            };
+            earlier.place == this.place
+                && waits
+                && self::order(earlier.event).as_ref() == Some(&order)
+        })
+    }
+
+    /// The rows of an endpoint that may be claimed by then, those that are due first.
+    fn due(&self, place: usize, until: u64) -> Vec<usize> {
+        let mut due: Vec<_> = (0..self.rows.len())
+            .filter(|row| {
+                let one = &self.rows[*row];
+                let waits = one.place == place && one.state == State::Pending && one.due <= until;
+                waits && !self.is_behind(*row)
+            })
+            .collect();
+        due.sort_by_key(|row| self.rows[*row].due);
+        due
+    }
+
+    /// The rows of an endpoint that run and are not its owner's.
+    fn left(&self, place: usize) -> Vec<usize> {
+        let Place { owner, fence, .. } = self.places[place];
+        let left = |row: &usize| {
+            let one = &self.rows[*row];
+            let running = one.place == place && one.state == State::Running;
+            running && (owner.is_none() || one.fence < fence)
+        };
+        (0..self.rows.len()).filter(left).collect()
+    }
+
+    async fn step(&mut self, draw: &mut Draw) {
+        self.time += 1;
+        match draw.below(12) {
+            0..3 => self.enqueue(draw).await,
+            3 => self.beat(draw).await,
+            4 => self.acquire(draw).await,
+            5 => self.release(draw).await,
+            6 | 7 => self.claim(draw).await,
+            8 | 9 => self.settle(draw).await,
+            10 => self.operate(draw).await,
+            _ => self.change(draw).await,
+        }
+    }
+
+    async fn enqueue(&mut self, draw: &mut Draw) {
+        let (place, delayed) = (draw.below(2), draw.one_in(4));
+        let delay = if delayed { LONG } else { Duration::ZERO };
+        let events: Vec<_> = (0..=draw.below(3)).map(|_| draw.below(9)).collect();
+        self.say(&format!(
+            "enqueue {events:?} for {place}, delayed: {delayed}"
+        ));
+        let messages = events
+            .iter()
+            .map(|event| message(ENDPOINTS[place], *event).delay(delay));
+        let answers = self.shop.enqueue(messages).await;
+        for (event, answer) in events.into_iter().zip(answers) {
+            let there = |row: &&Row| (row.place, row.event) == (place, event);
+            let there = self.rows.iter().find(there).map(|row| &row.id);
+            let was = there.is_some();
+            assert_eq!(answer.duplicate, was, "{}", self.told());
+            assert!(there.is_none_or(|id| *id == answer.id), "{}", self.told());
+            if !was {
+                self.rows.push(Row {
+                    id: answer.id,
+                    place,
+                    event,
+                    state: State::Pending,
+                    due: self.time + if delayed { DUE_LATER } else { 0 },
+                    fence: Fence(i64::MIN),
+                    attempt: 0,
+                    session: Vec::new(),
+                    reason: String::new(),
+                });
+            }
+        }
+    }
+
+    async fn beat(&mut self, draw: &mut Draw) {
+        let (worker, dies) = (draw.below(2), draw.one_in(3));
+        self.say(&format!("beat of {worker}, dies: {dies}"));
+        let lease = if dies { Duration::ZERO } else { LONG };
+        let beat = self.shop.0.beat(WORKERS[worker], lease).await.unwrap();
+        assert_eq!(beat.kept, self.alive[worker], "{}", self.told());
+        self.alive[worker] = !dies;
+        if dies {
+            for place in &mut self.places {
+                place.owner = place.owner.filter(|owner| *owner != worker);
+            }
+        }
+        let active = self.places.iter().filter(|place| place.active).count();
+        let live = self.alive.iter().filter(|alive| **alive).count();
+        assert_eq!(beat.share, active.div_ceil(live.max(1)), "{}", self.told());
+    }
+
+    async fn acquire(&mut self, draw: &mut Draw) {
+        let (worker, place) = (draw.below(2), draw.below(2));
+        self.say(&format!("acquire {place} for {worker}"));
+        let ids = vec![self.places[place].id];
+        let answer = self.shop.0.acquire(WORKERS[worker], ids).await.unwrap();
+        let is = &mut self.places[place];
+        let takes = self.alive[worker] && is.active && is.owner.is_none_or(|owner| owner == worker);
+        assert_eq!(answer.len(), usize::from(takes), "{}", self.told());
+        if let Some(owned) = answer.first() {
+            assert!(owned.fence > is.fence, "{}", self.history.join("\n"));
+            assert_eq!((owned.id, &owned.health), (is.id, &is.health));
+            (is.owner, is.fence) = (Some(worker), owned.fence);
+        }
+    }
+
+    /// The fence that an endpoint has, or one of before.
+    fn fence(&self, place: usize, draw: &mut Draw) -> Fence {
+        let Fence(fence) = self.places[place].fence;
+        Fence(fence.saturating_sub(i64::from(draw.one_in(6))))
+    }
+
+    async fn release(&mut self, draw: &mut Draw) {
+        let (worker, place) = (draw.below(2), draw.below(2));
+        let fence = self.fence(place, draw);
+        self.say(&format!("release {place} of {worker}, {fence:?}"));
+        let is = &mut self.places[place];
+        let released = self.shop.0.release(WORKERS[worker], vec![(is.id, fence)]);
+        released.await.unwrap();
+        if is.owner == Some(worker) && is.fence == fence {
+            is.owner = None;
+        }
+    }
+
+    async fn claim(&mut self, draw: &mut Draw) {
+        let (worker, place, most) = (draw.below(2), draw.below(2), draw.below(4));
+        let fence = self.fence(place, draw);
+        self.say(&format!("claim {most} at {place} for {worker}, {fence:?}"));
+        let is = &self.places[place];
+        let wanted = Wanted {
+            endpoint: is.id,
+            fence,
+            most,
+        };
+        let may = self.alive[worker] && is.active && is.owner == Some(worker) && is.fence == fence;
+        let answer = self
+            .shop
+            .0
+            .claim(WORKERS[worker], vec![wanted])
+            .await
+            .unwrap();
+        let (mut left, mut due) = (Vec::new(), Vec::new());
+        if may {
+            left = self.left(place);
+            due = self.due(place, self.time);
+        }
+        let told = self.told();
+        let number = |claimed: &Claimed| self.rows.iter().position(|row| row.id == claimed.id);
+        let found: Vec<_> = answer.iter().map(|one| number(one).unwrap()).collect();
+        let lost = left.len().min(most);
+        let sent = due.len().min(most - lost);
+        assert_eq!(found.len(), lost + sent, "{answer:?}\n{told}");
+        // What was lost comes first, in any order.
+        assert!(found[..lost].iter().all(|row| left.contains(row)), "{told}");
+        assert_eq!(found[lost..], due[..sent], "{told}");
+        for (place, claimed) in answer.into_iter().enumerate() {
+            let row = &mut self.rows[found[place]];
+            row.state = State::Running;
+            row.fence = fence;
+            row.attempt += u32::from(place >= lost);
+            assert_eq!(claimed.lost, place < lost, "{told}");
+            let is = (
+                claimed.attempt,
+                &claimed.session,
+                claimed.fence,
+                claimed.ordered,
+            );
+            assert_eq!(
+                is,
+                (row.attempt, &row.session, fence, order(row.event).is_some()),
+                "{told}"
+            );
+            self.claimed.push(claimed);
+        }
+    }
+
+    async fn settle(&mut self, draw: &mut Draw) {
+        if self.claimed.is_empty() {
+            return;
+        }
+        // The latest ones more often.
+        let many = self.claimed.len();
+        let back = if draw.one_in(4) {
+            draw.below(many as u32)
+        } else {
+            draw.below(many.min(4) as u32)
+        };
+        let claimed = self.claimed[many - 1 - back].clone();
+        let (next, disable) = (draw.below(6), draw.one_in(12));
+        let next = match next {
+            0 => Next::Delivered,
+            1 => Next::Unsent,
+            2 | 3 => Next::Again(Duration::ZERO),
+            4 => Next::Again(LONG),
+            _ => Next::Dead(format!("dead in step {}", self.time)),
+        };
+        self.say(&format!(
+            "settle {} of {:?} with {next:?}, disables: {disable}",
+            claimed.id, claimed.fence
+        ));
+        let mut written = settled(&claimed, next.clone());
+        written.session = vec![self.time as u8, 0];
+        written.health = Some(vec![self.time as u8]);
+        written.disable = disable.then(|| "it fails".to_owned());
+        let answer = self.shop.write(written.clone()).await;
+        let told = self.told();
+        let row = self.rows.iter_mut().find(|row| row.id == claimed.id);
+        let row = row.filter(|row| {
+            let is = (row.state, row.fence, row.attempt);
+            is == (State::Running, claimed.fence, claimed.attempt)
+                && self.places[row.place].fence == claimed.fence
+        });
+        assert_eq!(answer, row.is_some(), "{told}");
+        let Some(row) = row else { return };
+        let place = &mut self.places[row.place];
+        row.session = written.session;
+        place.health = written.health.unwrap_or_default();
+        place.active &= !disable;
+        match next {
+            Next::Delivered => row.state = State::Delivered,
+            Next::Dead(reason) => (row.state, row.reason) = (State::Dead, reason),
+            Next::Unsent => (row.state, row.attempt) = (State::Pending, row.attempt - 1),
+            Next::Again(wait) => {
+                let later = if wait.is_zero() { 0 } else { DUE_LATER };
+                (row.state, row.due) = (State::Pending, self.time + later);
+            }
+        }
+    }
+
+    /// Enables, disables or registers an endpoint.
+    async fn operate(&mut self, draw: &mut Draw) {
+        let (place, what) = (draw.below(2), draw.below(4));
+        self.say(&format!("change the endpoint {place}: {what}"));
+        let is = &mut self.places[place];
+        match what {
+            0 => is.active = false,
+            1 | 2 => is.active = true,
+            _ => is.block = !is.block,
+        }
+        if what < 3 {
+            let activity = if is.active {
+                Activity::Active
+            } else {
+                Activity::Disabled
+            };
+            let set = self.shop.0.set_activity("", is.name, activity, "by hand");
+            assert!(set.await.unwrap());
+        } else {
+            let rule = if is.block {
+                AfterDead::Block
+            } else {
+                AfterDead::Skip
+            };
+            self.shop.put(endpoint(is.name).after_dead(rule)).await;
+        }
+    }
+
+    /// Resends, cancels or purges.
+    async fn change(&mut self, draw: &mut Draw) {
+        let (what, all) = (draw.below(5), draw.one_in(3));
+        let one = draw.below(self.rows.len().max(1) as u32);
+        let ids: Vec<_> = self.rows.iter().map(|row| row.id.clone()).collect();
+        let filter = Filter {
+            id: ids.get(one).filter(|_| !all).cloned(),
+            ..Filter::default()
+        };
+        self.say(&format!(
+            "resend (0, 1), cancel (2, 3) or purge: {what}, {filter:?}"
+        ));
+        let time = self.time;
+        let told = self.told();
+        let meant = |row: &Row| filter.id.as_ref().is_none_or(|id| *id == row.id);
+        let ended =
+            |row: &Row| matches!(row.state, State::Delivered | State::Dead | State::Cancelled);
+        let mut changed = 0;
+        let answer = match what {
+            0 | 1 => {
+                for row in self.rows.iter_mut().filter(|row| meant(row) && ended(row)) {
+                    (row.state, row.due, row.attempt) = (State::Pending, time, 0);
+                    (row.session, row.reason) = (Vec::new(), String::new());
+                    changed += 1;
+                }
+                self.shop.0.resend(filter.clone()).await
+            }
+            2 | 3 => {
+                for row in self.rows.iter_mut().filter(|row| meant(row)) {
+                    if matches!(row.state, State::Pending | State::Dead) {
+                        row.state = State::Cancelled;
+                        changed += 1;
+                    }
+                }
+                self.shop.0.cancel(filter.clone()).await
+            }
+            _ => {
+                let holds = |row: usize| {
+                    let mut behind = (0..self.rows.len()).filter(|other| {
+                        let (one, other_row) = (&self.rows[row], &self.rows[*other]);
+                        let line = one.place == other_row.place
+                            && order(one.event) == order(other_row.event);
+                        line && other_row.state == State::Pending && self.is_behind(*other)
+                    });
+                    self.rows[row].state == State::Dead
+                        && self.places[self.rows[row].place].block
+                        && order(self.rows[row].event).is_some()
+                        && behind.next().is_some()
+                };
+                let stay = (0..self.rows.len()).map(|row| !ended(&self.rows[row]) || holds(row));
+                let mut stay = stay.collect::<Vec<_>>().into_iter();
+                let before = self.rows.len();
+                self.rows.retain(|_| stay.next().unwrap());
+                changed = (before - self.rows.len()) as u64;
+                self.shop.0.purge(soon(), 1000).await
+            }
+        };
+        assert_eq!(answer.unwrap(), changed, "{told}");
+    }
+
+    fn say(&mut self, words: &str) {
+        self.history.push(format!("{}: {words}", self.time));
+    }
+
+    /// What can be read is what the model has.
+    async fn compare(&mut self) {
+        let told = self.told();
+        let found = self.shop.0.messages(Filter::default(), 1000).await.unwrap();
+        assert_eq!(found.len(), self.rows.len(), "{told}");
+        for (found, row) in found.iter().rev().zip(&self.rows) {
+            let is = (
+                &found.id,
+                &found.endpoint[..],
+                &found.event,
+                found.state,
+                found.attempts,
+            );
+            let place = self.places[row.place].name;
+            assert_eq!(
+                is,
+                (
+                    &row.id,
+                    place,
+                    &row.event.to_string(),
+                    row.state,
+                    row.attempt
+                ),
+                "{told}"
+            );
+            if row.state == State::Dead {
+                assert_eq!(found.reason, row.reason, "{told}");
+            }
+        }
+        let count = |state| self.rows.iter().filter(|row| row.state == state).count() as u64;
+        let summary = self.shop.0.summary().await.unwrap();
+        let is = (summary.pending, summary.running, summary.dead);
+        let expected = (
+            count(State::Pending),
+            count(State::Running),
+            count(State::Dead),
+        );
+        assert_eq!(is, expected, "{told}");
+        assert_eq!(
+            summary.disabled,
+            self.places.iter().filter(|place| !place.active).count() as u64
+        );
+
+        for (worker, until) in [(0, self.time), (1, self.time + 2 * DUE_LATER)] {
+            let within = if until == self.time {
+                Duration::ZERO
+            } else {
+                LONG * 2
+            };
+            let found = self
+                .shop
+                .0
+                .find_work(WORKERS[worker], within, 10)
+                .await
+                .unwrap();
+            for (number, place) in self.places.iter().enumerate() {
+                let may = place.active && place.owner.is_none_or(|owner| owner == worker);
+                let left = !self.left(number).is_empty();
+                let due = self.due(number, until);
+                let work = found.iter().find(|work| work.endpoint == place.id);
+                assert_eq!(
+                    work.is_some(),
+                    may && (left || !due.is_empty()),
+                    "work at {number} for {worker}\n{told}"
+                );
+                let Some(work) = work else { continue };
+                assert_eq!(work.owned, place.owner.map(|_| place.fence), "{told}");
+                let now = left || self.rows[due[0]].due <= self.time;
+                assert_eq!(work.due.is_zero(), now, "{told}");
+            }
+        }
+    }
+}

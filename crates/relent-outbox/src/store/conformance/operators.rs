@@ -1,0 +1,434 @@
+//! What operators rely on.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::{LONG, Shop, attempt, endpoint, message, settled, soon, wanted};
+use crate::message::MessageId;
+use crate::store::{Filter, Next, State, Store, Summary};
+
+pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
+    endpoints_are_listed(make).await;
+    messages_are_found(make).await;
+    pages_follow_each_other(make).await;
+    each_state_allows_what_it_may(make).await;
+    a_message_is_resent_from_the_beginning(make).await;
+    what_ended_is_forgotten(make).await;
+    many_are_resent_and_cancelled(make).await;
+}
+
+async fn endpoints_are_listed<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    for (tenant, name) in [
+        ("", "a"),
+        ("b", "a"),
+        ("a", "b"),
+        ("b", "\u{e9}t\u{e9} 'quoted'"),
+    ] {
+        shop.put(endpoint(name).tenant(tenant)).await;
+    }
+    let after = |tenant: &str, name: &str| Some((tenant.to_owned(), name.to_owned()));
+    let list = async |after, most| {
+        let found = shop.0.endpoints(after, most).await.unwrap();
+        let names = found
+            .into_iter()
+            .map(|one| (one.endpoint.tenant, one.endpoint.name));
+        names.collect::<Vec<_>>()
+    };
+    let all = list(None, 10).await;
+    let names: Vec<_> = all
+        .iter()
+        .map(|(tenant, name)| (&tenant[..], &name[..]))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("", "a"),
+            ("", "shop"),
+            ("a", "b"),
+            ("b", "a"),
+            ("b", "\u{e9}t\u{e9} 'quoted'")
+        ]
+    );
+    assert_eq!(list(None, 2).await, all[..2]);
+    assert_eq!(list(after("", "shop"), 2).await, all[2..4]);
+    assert_eq!(list(after("a", ""), 1).await, all[2..3]);
+    assert_eq!(list(after("b", "\u{ff}"), 9).await, []);
+    assert!(shop.0.endpoint("a", "a").await.unwrap().is_none());
+    for (tenant, name) in [("", ""), ("", "\0"), ("\0", "a")] {
+        shop.0
+            .put_endpoint(endpoint(name).tenant(tenant))
+            .await
+            .unwrap_err();
+    }
+    shop.0
+        .put_endpoint(endpoint(&"a".repeat(257)))
+        .await
+        .unwrap_err();
+    shop.put(endpoint(&"a".repeat(256))).await;
+
+    let before = shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    assert_eq!(
+        (
+            before.lag_ms,
+            before.pending,
+            before.dead,
+            &before.worker[..]
+        ),
+        (None, 0, 0, "")
+    );
+    shop.enqueue([message("later").delay(LONG)]).await;
+    assert_eq!(
+        shop.0.endpoint("", "shop").await.unwrap().unwrap().lag_ms,
+        None
+    );
+    shop.enqueue([
+        message("1"),
+        message("2").in_order("key"),
+        message("3").in_order("key"),
+    ])
+    .await;
+    let owned = shop.take_one("worker").await;
+    shop.0
+        .claim("worker", vec![wanted(&owned, 1)])
+        .await
+        .unwrap();
+    let after = shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    assert_eq!(
+        (after.pending, after.dead, &after.worker[..]),
+        (4, 0, "worker")
+    );
+    assert!(after.lag_ms.is_some_and(|lag| lag < 3_600_000));
+}
+
+async fn messages_are_found<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.put(endpoint("shop").tenant("acme")).await;
+    shop.put(endpoint("bank")).await;
+    let mut bank = message("4");
+    bank.endpoint = "bank".to_owned();
+    let enqueued = shop
+        .enqueue([
+            message("1").topic("payment"),
+            message("2").topic("payment").tenant("acme").in_order("key"),
+            message("3").delay(LONG),
+            bank,
+        ])
+        .await;
+    let none = Filter::default;
+    let find = async |filter| shop.events(filter).await;
+    assert_eq!(find(none()).await, ["1", "2", "3", "4"]);
+    let some = |text: &str| Some(text.to_owned());
+    let id = Some(enqueued[2].id.clone());
+    assert_eq!(
+        find(Filter {
+            id: id.clone(),
+            ..none()
+        })
+        .await,
+        ["3"]
+    );
+    assert_eq!(
+        find(Filter {
+            id: Some(MessageId::new()),
+            ..none()
+        })
+        .await,
+        [""; 0]
+    );
+    assert_eq!(
+        find(Filter {
+            tenant: some("acme"),
+            ..none()
+        })
+        .await,
+        ["2"]
+    );
+    assert_eq!(
+        find(Filter {
+            tenant: some(""),
+            ..none()
+        })
+        .await,
+        ["1", "3", "4"]
+    );
+    assert_eq!(
+        find(Filter {
+            endpoint: some("shop"),
+            ..none()
+        })
+        .await,
+        ["1", "2", "3"]
+    );
+    assert_eq!(
+        find(Filter {
+            topic: some("payment"),
+            ..none()
+        })
+        .await,
+        ["1", "2"]
+    );
+    assert_eq!(
+        find(Filter {
+            topic: some(""),
+            ..none()
+        })
+        .await,
+        ["3", "4"]
+    );
+    assert_eq!(
+        find(Filter {
+            topic: some("'; --"),
+            ..none()
+        })
+        .await,
+        [""; 0]
+    );
+    let both = Filter {
+        tenant: some(""),
+        endpoint: some("shop"),
+        topic: some("payment"),
+        state: Some(State::Pending),
+        ..none()
+    };
+    assert_eq!(find(both).await, ["1"]);
+    assert_eq!(
+        find(Filter {
+            state: Some(State::Delivered),
+            ..none()
+        })
+        .await,
+        [""; 0]
+    );
+
+    let all = shop.0.messages(none(), 10).await.unwrap();
+    let second = &all[2];
+    assert_eq!((&second.tenant[..], &second.endpoint[..]), ("acme", "shop"));
+    assert_eq!(
+        (second.order.as_deref(), &second.topic[..]),
+        (Some("key"), "payment")
+    );
+    assert_eq!(
+        (second.attempts, &second.reason[..], &second.last_error[..]),
+        (0, "", "")
+    );
+    assert_eq!((second.ended_ms, second.state), (None, State::Pending));
+    assert_eq!(all[1].due_ms, Some(all[1].created_ms + 3_600_000));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    assert!((second.created_ms - i64::try_from(now.as_millis()).unwrap()).abs() < 3_600_000);
+    let (first, after) = (all[3].created_ms, all[0].created_ms + 1);
+    let between = async |from_ms, until_ms| {
+        let between = Filter {
+            from_ms,
+            until_ms,
+            ..none()
+        };
+        find(between).await.len()
+    };
+    assert_eq!(between(Some(first), Some(after)).await, 4);
+    assert_eq!(between(Some(after), None).await, 0);
+    assert_eq!(between(None, Some(first)).await, 0);
+    assert_eq!(between(Some(i64::MIN), Some(i64::MAX)).await, 4);
+}
+
+async fn pages_follow_each_other<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let events: Vec<_> = (0..25).map(|number| format!("{number:02}")).collect();
+    for events in events.chunks(10) {
+        shop.enqueue(events.iter().map(|event| message(event)))
+            .await;
+    }
+    let page = async |before: Option<MessageId>| {
+        let filter = Filter {
+            before,
+            state: Some(State::Pending),
+            ..Filter::default()
+        };
+        shop.0.messages(filter, 10).await.unwrap()
+    };
+    let (mut found, mut before) = (Vec::new(), None);
+    loop {
+        let page = page(before.clone()).await;
+        let Some(last) = page.last() else { break };
+        before = Some(last.id.clone());
+        found.extend(page.into_iter().map(|one| one.event));
+    }
+    found.reverse();
+    assert_eq!(found, events);
+    // The page goes on where it was, also if what it ended with is gone.
+    let first = page(None).await;
+    let last = first.last().unwrap().id.clone();
+    let one = Filter {
+        id: Some(last.clone()),
+        ..Filter::default()
+    };
+    assert_eq!(shop.0.cancel(one).await.unwrap(), 1);
+    assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
+    assert_eq!(page(Some(last)).await[0].event, "14");
+}
+
+/// Of each state, what resend, cancel and purge do to it.
+async fn each_state_allows_what_it_may<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let of = async |event: &'static str| {
+        let all = shop.0.messages(Filter::default(), 10).await.unwrap();
+        all.into_iter().find(|one| one.event == event).unwrap()
+    };
+    let only = |id: &MessageId| Filter {
+        id: Some(id.clone()),
+        ..Filter::default()
+    };
+    let states = ["pending", "running", "delivered", "dead", "cancelled"];
+    shop.enqueue(states[1..4].iter().map(|event| message(event)))
+        .await;
+    let owned = shop.take_one("worker").await;
+    let claimed = shop.claim("worker", &owned).await;
+    assert!(shop.settle(&claimed[1], Next::Delivered).await);
+    let dead = Next::Dead("it was poison".to_owned());
+    assert!(shop.settle(&claimed[2], dead).await);
+    let enqueued = shop
+        .enqueue([message("pending").delay(LONG), message("cancelled")])
+        .await;
+    assert_eq!(shop.0.cancel(only(&enqueued[1].id)).await.unwrap(), 1);
+    let is = [
+        State::Pending,
+        State::Running,
+        State::Delivered,
+        State::Dead,
+        State::Cancelled,
+    ];
+    for (event, state) in states.into_iter().zip(is) {
+        let one = of(event).await;
+        assert_eq!(one.state, state);
+        let ended = matches!(state, State::Delivered | State::Dead | State::Cancelled);
+        assert_eq!(
+            (one.ended_ms.is_some(), one.due_ms.is_some()),
+            (ended, state == State::Pending)
+        );
+        assert_eq!(
+            one.reason.is_empty(),
+            !matches!(state, State::Dead | State::Cancelled)
+        );
+        let filter = Filter {
+            state: Some(state),
+            ..Filter::default()
+        };
+        assert_eq!(shop.events(filter).await, [event]);
+    }
+    let summary = shop.0.summary().await.unwrap();
+    let expected = Summary {
+        pending: 1,
+        running: 1,
+        dead: 1,
+        ..Summary::default()
+    };
+    assert_eq!(summary, expected);
+    assert_eq!(shop.0.purge(UNIX_EPOCH, 10).await.unwrap(), 0);
+
+    for event in ["pending", "running"] {
+        let one = of(event).await;
+        assert_eq!(shop.0.resend(only(&one.id)).await.unwrap(), 0);
+        assert_eq!(of(event).await, one);
+    }
+    for event in ["running", "delivered", "cancelled"] {
+        let one = of(event).await;
+        assert_eq!(shop.0.cancel(only(&one.id)).await.unwrap(), 0);
+        assert_eq!(of(event).await, one);
+    }
+    for event in ["pending", "dead"] {
+        assert_eq!(shop.0.cancel(only(&of(event).await.id)).await.unwrap(), 1);
+        assert_eq!(of(event).await.state, State::Cancelled);
+    }
+    assert!(
+        shop.settle(&claimed[0], Next::Again(Duration::ZERO)).await,
+        "it runs on"
+    );
+    assert_eq!(shop.0.resend(Filter::default()).await.unwrap(), 4);
+    assert_eq!(shop.0.summary().await.unwrap().pending, 5);
+    assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 0);
+}
+
+async fn a_message_is_resent_from_the_beginning<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let id = shop.enqueue([message("paid")]).await.remove(0).id;
+    let owned = shop.take_one("worker").await;
+    let mut before = None;
+    for number in 1..3 {
+        let claimed = shop.claim("worker", &owned).await.remove(0);
+        assert_eq!(
+            (&claimed.id, claimed.attempt, &claimed.session[..]),
+            (&id, 1, &[][..])
+        );
+        assert!(before.is_none_or(|before| claimed.began > before));
+        before = Some(claimed.began);
+        let mut delivered = settled(&claimed, Next::Delivered);
+        delivered.session = vec![7];
+        delivered.attempt = Some(attempt(1, ""));
+        assert!(shop.write(delivered).await);
+        let attempts = shop.0.attempts(&id).await.unwrap();
+        assert_eq!(attempts.len(), number, "those of before are kept");
+        assert_eq!(shop.0.resend(Filter::default()).await.unwrap(), 1);
+        let one = shop
+            .0
+            .messages(Filter::default(), 1)
+            .await
+            .unwrap()
+            .remove(0);
+        assert_eq!(
+            (one.attempts, one.state, one.ended_ms),
+            (0, State::Pending, None)
+        );
+    }
+}
+
+async fn what_ended_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let enqueued = shop.enqueue(["1", "2", "3"].map(message)).await;
+    let owned = shop.take_one("worker").await;
+    for claimed in shop.claim("worker", &owned).await {
+        let mut delivered = settled(&claimed, Next::Delivered);
+        delivered.attempt = Some(attempt(1, ""));
+        assert!(shop.write(delivered).await);
+    }
+    assert_eq!(shop.0.purge(soon(), 2).await.unwrap(), 2);
+    assert_eq!(shop.events(Filter::default()).await, ["3"]);
+    assert_eq!(shop.0.attempts(&enqueued[0].id).await.unwrap(), []);
+    assert_eq!(shop.0.attempts(&enqueued[2].id).await.unwrap().len(), 1);
+    let again = shop.enqueue([message("1"), message("3")]).await;
+    assert!(!again[0].duplicate && again[1].duplicate);
+    assert!(again[0].id != enqueued[0].id);
+    assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
+}
+
+/// More than one batch of them; once each, although they are delivered meanwhile.
+async fn many_are_resent_and_cancelled<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let many = 1234;
+    shop.enqueue((0..many).map(|event| message(&event.to_string())))
+        .await;
+    let one = |event: i32| message(&event.to_string()).topic("other");
+    shop.enqueue((many..many + 10).map(one)).await;
+    let filter = Filter {
+        topic: Some(String::new()),
+        ..Filter::default()
+    };
+    assert_eq!(shop.0.cancel(filter.clone()).await.unwrap(), 1234);
+    assert_eq!(shop.0.resend(filter.clone()).await.unwrap(), 1234);
+    assert_eq!(shop.0.resend(filter.clone()).await.unwrap(), 0);
+    assert_eq!(shop.0.cancel(filter).await.unwrap(), 1234);
+    let left = shop.0.messages(
+        Filter {
+            state: Some(State::Pending),
+            ..Filter::default()
+        },
+        100,
+    );
+    let left: HashSet<_> = left
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|one| one.topic)
+        .collect();
+    assert_eq!(left, HashSet::from(["other".to_owned()]));
+    assert_eq!(shop.0.purge(soon(), 2000).await.unwrap(), 1234);
+}

@@ -1,0 +1,544 @@
+//! What workers rely on.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::{LONG, Shop, attempt, endpoint, message, settled, wanted};
+use crate::endpoint::Activity;
+use crate::store::{Fence, Filter, Next, State, Store, Summary};
+
+pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
+    a_worker_lives_by_its_lease(make).await;
+    a_lease_expires_by_itself(make).await;
+    work_is_what_is_due(make).await;
+    an_endpoint_has_one_owner(make).await;
+    owners_at_once(make).await;
+    what_is_claimed_is_what_was_enqueued(make).await;
+    each_claim_counts(make).await;
+    what_ran_is_lost_to_the_next_owner(make).await;
+    what_was_released_may_be_settled(make).await;
+    claims_at_once(make).await;
+    what_is_settled_is_kept(make).await;
+    a_disabled_endpoint_waits(make).await;
+    a_delay_passes(make).await;
+}
+
+async fn a_worker_lives_by_its_lease<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    for name in ["b", "c", "d"] {
+        shop.put(endpoint(name)).await;
+    }
+    shop.put(endpoint("disabled")).await;
+    let disable = shop.0.set_activity("", "disabled", Activity::Disabled, "");
+    assert!(disable.await.unwrap());
+    let beat = async |worker, lease| {
+        let beat = shop.0.beat(worker, lease).await.unwrap();
+        (beat.kept, beat.share)
+    };
+    assert_eq!(beat("one", LONG).await, (false, 4));
+    assert_eq!(beat("one", LONG).await, (true, 4));
+    assert_eq!(beat("two", LONG).await, (false, 2));
+    assert_eq!(beat("three", LONG).await, (false, 2), "4/3, rounded up");
+    assert!(beat("three", Duration::ZERO).await.0);
+    assert!(!beat("three", Duration::ZERO).await.0);
+    assert!(beat("two", Duration::ZERO).await.0);
+    assert_eq!(beat("one", LONG).await, (true, 4));
+    shop.0.beat("", LONG).await.unwrap_err();
+}
+
+async fn a_lease_expires_by_itself<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue([message("paid")]).await;
+    shop.beat("second").await;
+    let endpoints = shop.work("second").await;
+    let lease = Duration::from_millis(300);
+    let began = Instant::now();
+    shop.0.beat("first", lease).await.unwrap();
+    let owned = shop.0.acquire("first", endpoints.clone()).await.unwrap();
+    let claimed = shop.claim("first", &owned[0]).await;
+    if began.elapsed() < lease / 2 {
+        assert_eq!(claimed.len(), 1);
+    }
+    loop {
+        let taken = shop.0.acquire("second", endpoints.clone()).await.unwrap();
+        if let Some(second) = taken.first() {
+            assert!(began.elapsed() > lease.mul_f64(0.9), "it was too early");
+            assert!(second.fence > owned[0].fence);
+            break;
+        }
+        assert!(began.elapsed() < lease * 100, "the lease does not expire");
+    }
+    assert!(!shop.0.beat("first", LONG).await.unwrap().kept);
+    assert!(shop.claim("first", &owned[0]).await.is_empty());
+    for claimed in claimed {
+        assert!(!shop.settle(&claimed, Next::Delivered).await);
+    }
+}
+
+async fn work_is_what_is_due<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    for name in ["soon", "idle", "disabled", "taken"] {
+        shop.put(endpoint(name)).await;
+    }
+    let to = |name: &str| {
+        let mut message = message(name);
+        message.endpoint = name.to_owned();
+        message
+    };
+    shop.enqueue([to("taken")]).await;
+    let taken = shop.take_one("other").await;
+    shop.enqueue([to("disabled")]).await;
+    let disable = shop.0.set_activity("", "disabled", Activity::Disabled, "");
+    disable.await.unwrap();
+    shop.enqueue([to("soon").delay(LONG)]).await;
+    shop.enqueue([to("shop")]).await;
+
+    shop.beat("worker").await;
+    let find = async |within, most| shop.0.find_work("worker", within, most).await.unwrap();
+    let due = find(Duration::ZERO, 10).await;
+    assert_eq!((due.len(), due[0].due), (1, Duration::ZERO));
+    assert_eq!(find(LONG / 2, 10).await, due);
+    let later = find(LONG * 2, 10).await;
+    assert_eq!(later.len(), 2);
+    assert_eq!(later[0], due[0], "what is due first is first");
+    assert!(later[1].due <= LONG && later[1].due > LONG / 2);
+    assert_eq!(find(LONG * 2, 1).await, due);
+    assert_eq!(find(LONG * 2, 0).await, []);
+    assert!(due[0].endpoint != taken.id && due[0].owned.is_none());
+
+    let owned = shop
+        .0
+        .acquire("worker", vec![due[0].endpoint])
+        .await
+        .unwrap();
+    let mine = find(Duration::ZERO, 10).await;
+    assert_eq!((mine.len(), mine[0].owned), (1, Some(owned[0].fence)));
+    assert_eq!(
+        (mine[0].revision, owned[0].revision),
+        (due[0].revision, due[0].revision)
+    );
+    let replaced = endpoint("shop").policy("wechat-pay");
+    shop.put(replaced.clone()).await;
+    let revised = find(Duration::ZERO, 10).await;
+    assert!(revised[0].revision > mine[0].revision);
+    assert_eq!(revised[0].owned, mine[0].owned, "it stays the worker's");
+    let status = shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    assert_eq!((status.endpoint, &status.worker[..]), (replaced, "worker"));
+
+    // What runs is nothing to do.
+    let claimed = shop.claim("worker", &owned[0]).await;
+    assert_eq!((claimed.len(), find(Duration::ZERO, 10).await), (1, vec![]));
+    // The other's is nobody's, and due first.
+    shop.die("other").await;
+    let freed = find(LONG * 2, 10).await;
+    let endpoints: Vec<_> = freed.iter().map(|work| work.endpoint).collect();
+    assert_eq!(freed.len(), 2);
+    assert_eq!(endpoints[0], taken.id);
+}
+
+async fn an_endpoint_has_one_owner<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue([message("paid")]).await;
+    let id = shop.work("anybody").await;
+    let acquire = async |worker| shop.0.acquire(worker, id.clone()).await.unwrap();
+    assert_eq!(acquire("first").await, [], "it has no lease");
+    shop.beat("first").await;
+    shop.beat("second").await;
+    let first = acquire("first").await.remove(0);
+    assert_eq!(
+        (&first.endpoint, &first.health[..]),
+        (&endpoint("shop"), &[][..])
+    );
+    assert_eq!(acquire("second").await, []);
+    let again = acquire("first").await.remove(0);
+    assert!(
+        again.fence > first.fence,
+        "it lost the answer, and asks again"
+    );
+    assert_eq!(shop.claim("first", &first).await, []);
+
+    let release = async |worker, fence| shop.0.release(worker, vec![(id[0], fence)]).await.unwrap();
+    release("first", first.fence).await;
+    release("second", again.fence).await;
+    assert_eq!(acquire("second").await, [], "the first still has it");
+    release("first", again.fence).await;
+    assert_eq!(shop.claim("first", &again).await, []);
+    let second = acquire("second").await.remove(0);
+    assert!(second.fence > again.fence);
+
+    let active = async |activity| shop.0.set_activity("", "shop", activity, "").await.unwrap();
+    release("second", second.fence).await;
+    active(Activity::Disabled).await;
+    assert_eq!(acquire("second").await, []);
+    active(Activity::Active).await;
+    let unknown = shop
+        .0
+        .acquire("second", vec![id[0] + 1000, id[0]])
+        .await
+        .unwrap();
+    assert_eq!(unknown.len(), 1);
+    assert!(unknown[0].fence > second.fence);
+}
+
+/// Eight workers take forty endpoints at once: each has one owner.
+async fn owners_at_once<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    for number in 0..40 {
+        let name = format!("shop {number}");
+        shop.put(endpoint(&name)).await;
+        let mut message = message("paid");
+        message.endpoint = name;
+        shop.enqueue([message]).await;
+    }
+    let workers: Vec<_> = (0..8)
+        .map(|worker| {
+            let shop = Shop(shop.0.clone());
+            tokio::spawn(async move {
+                let worker = format!("worker {worker}");
+                let owned = shop.take(&worker).await;
+                let mut claimed = Vec::new();
+                for owned in &owned {
+                    claimed.extend(shop.claim(&worker, owned).await);
+                }
+                (owned, claimed)
+            })
+        })
+        .collect();
+    let (mut owned, mut claimed) = (Vec::new(), Vec::new());
+    for worker in workers {
+        let (ours, sent) = worker.await.unwrap();
+        owned.extend(ours.into_iter().map(|owned| owned.id));
+        claimed.extend(sent.into_iter().map(|claimed| claimed.row));
+    }
+    let once = (owned.iter().collect::<HashSet<_>>().len(), owned.len());
+    assert_eq!(once, (40, 40));
+    let once = (claimed.iter().collect::<HashSet<_>>().len(), claimed.len());
+    assert_eq!(once, (40, 40));
+}
+
+async fn what_is_claimed_is_what_was_enqueued<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let messages = [
+        message("1").content_type("text/plain"),
+        message("2").in_order("key"),
+        message("3"),
+    ];
+    let enqueued = shop.enqueue(messages.clone()).await;
+    let owned = shop.take_one("worker").await;
+    let other = shop.0.claim("other", vec![wanted(&owned, 10)]);
+    assert_eq!(other.await.unwrap(), []);
+    let none = shop.0.claim("worker", vec![wanted(&owned, 0)]);
+    assert_eq!(none.await.unwrap(), []);
+    let mut stale = wanted(&owned, 10);
+    stale.fence = Fence(owned.fence.0 - 1);
+    assert_eq!(shop.0.claim("worker", vec![stale]).await.unwrap(), []);
+
+    let two = shop
+        .0
+        .claim("worker", vec![wanted(&owned, 2)])
+        .await
+        .unwrap();
+    let third = shop
+        .0
+        .claim("worker", vec![wanted(&owned, 2)])
+        .await
+        .unwrap();
+    assert_eq!((two.len(), third.len()), (2, 1));
+    let all = two.iter().chain(&third);
+    for (claimed, (message, enqueued)) in all.zip(messages.iter().zip(enqueued)) {
+        assert_eq!(claimed.id, enqueued.id);
+        assert_eq!(claimed.payload, message.payload);
+        assert_eq!(claimed.content_type, message.content_type);
+        assert_eq!(claimed.ordered, message.order.is_some());
+        assert_eq!((claimed.endpoint, claimed.fence), (owned.id, owned.fence));
+        assert_eq!(
+            (claimed.attempt, claimed.lost, &claimed.session[..]),
+            (1, false, &[][..])
+        );
+        assert!(claimed.began <= claimed.now);
+        assert!(claimed.began.elapsed().is_ok_and(|since| since < LONG));
+    }
+}
+
+async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue([message("paid")]).await;
+    let owned = shop.take_one("worker").await;
+    let again = Next::Again(Duration::ZERO);
+    for number in 1..4 {
+        let claimed = shop.claim("worker", &owned).await.remove(0);
+        assert_eq!((claimed.attempt, claimed.lost), (number, false));
+        assert_eq!(shop.claim("worker", &owned).await, [], "it runs");
+        assert!(shop.settle(&claimed, again.clone()).await);
+        assert!(
+            !shop.settle(&claimed, again.clone()).await,
+            "it was written before"
+        );
+    }
+    let unsent = shop.claim("worker", &owned).await.remove(0);
+    assert_eq!(unsent.attempt, 4);
+    assert!(shop.settle(&unsent, Next::Unsent).await);
+    let claimed = shop.claim("worker", &owned).await.remove(0);
+    assert_eq!(claimed.attempt, 4, "what was not sent does not count");
+    for number in [3, 5] {
+        let mut other = settled(&claimed, Next::Delivered);
+        other.number = number;
+        assert!(!shop.write(other).await, "it is not about this attempt");
+    }
+    for (row, endpoint, fence) in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, -1)] {
+        let mut other = settled(&claimed, Next::Delivered);
+        other.row += 1000 * row;
+        other.endpoint += 1000 * endpoint;
+        other.fence.0 += fence;
+        assert!(!shop.write(other).await);
+    }
+    let both = [Next::Delivered, Next::Dead("twice".to_owned())];
+    let both = both.map(|next| settled(&claimed, next)).to_vec();
+    assert_eq!(shop.0.settle(both).await.unwrap(), [true, false]);
+    assert_eq!(shop.0.summary().await.unwrap(), Summary::default());
+}
+
+/// A message that kills whoever sends it: each owner hears that it was lost, and how often it was sent.
+async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let id = shop.enqueue([message("poison")]).await.remove(0).id;
+    let mut fence = Fence(i64::MIN);
+    for number in 1..4 {
+        let owned = shop.take_one("dies").await;
+        assert!(owned.fence > fence);
+        fence = owned.fence;
+        let sent = shop.claim("dies", &owned).await;
+        assert_eq!(
+            (sent.len(), sent[0].attempt, sent[0].lost),
+            (1, number, false)
+        );
+        let expected = settled(&sent[0], Next::Delivered);
+        shop.die("dies").await;
+        let mut lost = Vec::new();
+        // Who settles it dies, too, the first time.
+        for worker in ["dies, too", "lives"] {
+            let owned = shop.take_one(worker).await;
+            assert!(owned.fence > fence);
+            fence = owned.fence;
+            assert!(
+                !shop.write(expected.clone()).await,
+                "the endpoint has another owner"
+            );
+            assert_eq!(
+                shop.0.claim(worker, vec![wanted(&owned, 0)]).await.unwrap(),
+                []
+            );
+            lost = shop.claim(worker, &owned).await;
+            assert_eq!(
+                (lost.len(), lost[0].attempt, lost[0].lost),
+                (1, number, true)
+            );
+            assert_eq!(
+                (&lost[0].id, lost[0].fence, lost[0].payload.len()),
+                (&id, fence, 0)
+            );
+            assert_eq!(
+                shop.claim(worker, &owned).await,
+                [],
+                "it is handed out once"
+            );
+            assert!(shop.work(worker).await.is_empty());
+            if worker != "lives" {
+                shop.die(worker).await;
+            }
+        }
+        assert!(!shop.write(expected).await);
+        assert!(shop.settle(&lost[0], Next::Again(Duration::ZERO)).await);
+        shop.die("lives").await;
+    }
+}
+
+/// In an orderly way, while an attempt runs.
+async fn what_was_released_may_be_settled<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue([message("1"), message("2")]).await;
+    let owned = shop.take_one("first").await;
+    let sent = shop.claim("first", &owned).await;
+    shop.0
+        .release("first", vec![(owned.id, owned.fence)])
+        .await
+        .unwrap();
+    assert!(
+        shop.settle(&sent[0], Next::Delivered).await,
+        "nobody else has it"
+    );
+    let found = shop.0.find_work("second", Duration::ZERO, 1).await.unwrap();
+    assert_eq!(
+        (found[0].endpoint, found[0].owned, found[0].due),
+        (owned.id, None, Duration::ZERO)
+    );
+    let next = shop.take_one("second").await;
+    assert!(!shop.settle(&sent[1], Next::Delivered).await);
+    let lost = shop.claim("second", &next).await;
+    assert_eq!(
+        (lost.len(), lost[0].row, lost[0].lost),
+        (1, sent[1].row, true)
+    );
+    assert!(shop.settle(&lost[0], Next::Delivered).await);
+    // All is done: nothing is left to find.
+    shop.0
+        .release("second", vec![(next.id, next.fence)])
+        .await
+        .unwrap();
+    assert!(shop.work("first").await.is_empty());
+}
+
+/// A worker claims and settles for one endpoint from several tasks: each message is handed out once.
+async fn claims_at_once<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue((0..60).map(|event| message(&event.to_string())))
+        .await;
+    let owned = shop.take_one("worker").await;
+    let lanes: Vec<_> = (0..6)
+        .map(|_| {
+            let (shop, wanted) = (Shop(shop.0.clone()), wanted(&owned, 5));
+            tokio::spawn(async move {
+                let mut rows = Vec::new();
+                loop {
+                    let claimed = shop.0.claim("worker", vec![wanted]).await.unwrap();
+                    if claimed.is_empty() {
+                        return rows;
+                    }
+                    let written = claimed.iter().map(|one| settled(one, Next::Delivered));
+                    let written = shop.0.settle(written.collect()).await.unwrap();
+                    assert!(written.iter().all(|written| *written));
+                    rows.extend(claimed.iter().map(|one| one.row));
+                }
+            })
+        })
+        .collect();
+    let mut rows = Vec::new();
+    for lane in lanes {
+        rows.extend(lane.await.unwrap());
+    }
+    let once = (rows.iter().collect::<HashSet<_>>().len(), rows.len());
+    assert_eq!(once, (60, 60));
+}
+
+async fn what_is_settled_is_kept<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let enqueued = shop.enqueue([message("1"), message("2").delay(LONG)]).await;
+    let owned = shop.take_one("worker").await;
+    let claimed = shop.claim("worker", &owned).await.remove(0);
+    let mut first = settled(&claimed, Next::Again(Duration::ZERO));
+    first.session = vec![0, 1, 255];
+    first.attempt = Some(attempt(1, "no answer"));
+    first.health = Some(b"\0ill".to_vec());
+    assert!(shop.write(first.clone()).await);
+    assert!(!shop.write(first).await);
+    let claimed = shop.claim("worker", &owned).await.remove(0);
+    assert_eq!(claimed.session, [0, 1, 255]);
+    let mut last = settled(&claimed, Next::Dead("all attempts are used".to_owned()));
+    last.attempt = Some(attempt(2, "503"));
+    last.disable = Some("it has answered 410".to_owned());
+    let mut late = last.clone();
+    late.fence = Fence(late.fence.0 - 1);
+    late.health = Some(b"from before".to_vec());
+    assert_eq!(
+        shop.0.settle(vec![late, last]).await.unwrap(),
+        [false, true]
+    );
+
+    let attempts = shop.0.attempts(&enqueued[0].id).await.unwrap();
+    assert_eq!(attempts, [attempt(1, "no answer"), attempt(2, "503")]);
+    assert_eq!(shop.0.attempts(&enqueued[1].id).await.unwrap(), []);
+    let status = shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    assert_eq!(status.activity, Activity::Disabled);
+    assert_eq!(status.reason, "it has answered 410");
+    assert_eq!(status.health, b"\0ill");
+    assert_eq!((status.pending, status.dead), (1, 1));
+    let filter = Filter {
+        state: Some(State::Dead),
+        ..Filter::default()
+    };
+    let dead = shop.0.messages(filter, 10).await.unwrap().remove(0);
+    assert_eq!(
+        (dead.attempts, &dead.reason[..], &dead.last_error[..]),
+        (2, "all attempts are used", "503")
+    );
+    assert!(dead.due_ms.is_none() && dead.ended_ms >= Some(dead.created_ms));
+    // The next owner hears how it fares.
+    let enable = shop.0.set_activity("", "shop", Activity::Active, "");
+    enable.await.unwrap();
+    let again = shop.0.acquire("worker", vec![owned.id]).await.unwrap();
+    assert_eq!(again[0].health, b"\0ill");
+    assert_eq!(
+        shop.0.endpoint("", "shop").await.unwrap().unwrap().reason,
+        ""
+    );
+}
+
+async fn a_disabled_endpoint_waits<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue([message("1"), message("2")]).await;
+    let owned = shop.take_one("worker").await;
+    let claimed = shop
+        .0
+        .claim("worker", vec![wanted(&owned, 1)])
+        .await
+        .unwrap();
+    let set = async |activity| {
+        shop.0
+            .set_activity("", "shop", activity, "by hand")
+            .await
+            .unwrap()
+    };
+    assert!(set(Activity::Disabled).await);
+    assert_eq!(shop.claim("worker", &owned).await, []);
+    assert!(shop.work("worker").await.is_empty());
+    assert!(!shop.enqueue([message("3")]).await[0].duplicate);
+    // What runs is settled, and what disables it again does not change why it is so.
+    let mut last = settled(&claimed[0], Next::Delivered);
+    last.disable = Some("410".to_owned());
+    assert!(shop.write(last).await);
+    let status = shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    assert_eq!((&status.reason[..], status.pending), ("by hand", 2));
+    assert_eq!(shop.0.summary().await.unwrap().lag_ms, None);
+    assert!(set(Activity::Active).await);
+    assert_eq!(shop.work("worker").await, [owned.id]);
+    let (events, _) = shop.claim_events("worker", &owned).await;
+    assert_eq!(events, ["2", "3"]);
+    let unknown = shop.0.set_activity("", "nobody", Activity::Disabled, "");
+    assert!(!unknown.await.unwrap());
+}
+
+async fn a_delay_passes<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let delay = Duration::from_millis(100);
+    shop.enqueue([message("never").delay(LONG), message("soon").delay(delay)])
+        .await;
+    let never = message("not in a million years").delay(Duration::MAX);
+    shop.enqueue([never]).await;
+    shop.beat("worker").await;
+    let found = shop.0.find_work("worker", delay, 1).await.unwrap();
+    assert!(found[0].due <= delay);
+    let owned = shop
+        .0
+        .acquire("worker", vec![found[0].endpoint])
+        .await
+        .unwrap();
+    let wait = async || {
+        let began = Instant::now();
+        loop {
+            let claimed = shop.claim("worker", &owned[0]).await;
+            if let [claimed] = &claimed[..] {
+                return claimed.clone();
+            }
+            assert!(
+                claimed.is_empty() && began.elapsed() < delay * 100,
+                "{claimed:?}"
+            );
+        }
+    };
+    let first = wait().await;
+    assert!(first.now >= first.began + delay);
+    assert!(shop.settle(&first, Next::Again(delay)).await);
+    let second = wait().await;
+    assert!(second.now >= first.now + delay);
+    assert_eq!((second.attempt, second.began), (2, first.began));
+}
