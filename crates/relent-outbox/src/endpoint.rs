@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::{InvalidMessage, MAX_NAME};
+
 /// Where messages go, and by which rules: what a receiver registers.
 ///
 /// ```
@@ -75,6 +77,22 @@ impl Endpoint {
             after_dead: AfterDead::default(),
             secrets: Vec::new(),
         }
+    }
+
+    /// Whether its names can be those of an endpoint. Stores ask.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] says which is not.
+    pub fn check(&self) -> Result<(), InvalidMessage> {
+        for (what, name, may_be_empty) in [
+            ("tenant", &self.tenant, true),
+            ("endpoint", &self.name, false),
+        ] {
+            if name.len() > MAX_NAME || name.contains('\0') || name.is_empty() && !may_be_empty {
+                return Err(InvalidMessage::Name(what));
+            }
+        }
+        Ok(())
     }
 
     /// Whose it is.

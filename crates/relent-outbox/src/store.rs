@@ -6,10 +6,14 @@
 
 pub mod conformance;
 mod hints;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
 pub use hints::Hints;
+#[cfg(feature = "postgres")]
+pub use postgres::{Postgres, PostgresError};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Sqlite, SqliteError};
 
@@ -60,7 +64,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Beat, Self::Error>> + Send;
 
     /// Active endpoints with messages that are due before `within` is over, or that an earlier owner has left running,
-    /// which are this worker's or nobody's: those whose message is due first, `most` of them.
+    /// which are this worker's or nobody's: those whose message is due first, `most` of them. Until the next claim there
+    /// it may tell of an endpoint all of whose due messages wait behind others with their order keys.
     fn find_work(
         &self,
         worker: &str,
@@ -391,7 +396,7 @@ pub enum State {
     Cancelled,
 }
 
-/// An attempt, as it is kept.
+/// An attempt, as it is kept. A NUL in a text is kept as U+FFFD, since PostgreSQL has none.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AttemptRecord {
     /// Its number; the first is 1.
@@ -498,4 +503,23 @@ pub struct Summary {
     pub lag_ms: Option<u64>,
     /// Endpoints that are disabled.
     pub disabled: u64,
+}
+
+/// So many messages are changed in one transaction, so that others need not wait for all.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const BATCH: usize = 500;
+
+/// A text as it is kept: see [`AttemptRecord`].
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn text(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+/// The specification of an endpoint cannot be read.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn unreadable(tenant: &str, name: &str, error: &serde_json::Error) -> String {
+    format!(
+        "the endpoint {name:?} of the tenant {tenant:?} is not as this version of relent-outbox writes it ({error}): use \
+         the version that registered it, or register it again"
+    )
 }

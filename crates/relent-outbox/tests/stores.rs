@@ -1,6 +1,10 @@
 //! Each store keeps what the trait promises.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
+#[cfg(all(unix, feature = "postgres"))]
+#[path = "../../relent-server/tests/support/servers.rs"]
+mod servers;
+
 use std::future::Future;
 
 use proptest::collection::vec;
@@ -13,10 +17,11 @@ fn play_random_steps<F: Future<Output = ()>>(cases: u32, play: impl Fn(Vec<u32>)
     let runtime = Runtime::new().unwrap();
     let config = Config {
         cases,
+        max_shrink_iters: 60,
         failure_persistence: None,
         ..Config::default()
     };
-    let steps = vec(any::<u32>(), 1..80);
+    let steps = vec(any::<u32>(), 1..150);
     let played = TestRunner::new(config).run(&steps, |steps| {
         runtime.block_on(play(steps));
         Ok(())
@@ -51,5 +56,117 @@ mod sqlite {
             let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
             conformance::play(&store, &steps).await;
         });
+    }
+}
+
+#[cfg(all(unix, feature = "postgres"))]
+mod postgres {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use relent_outbox::endpoint::Endpoint;
+    use relent_outbox::message::NewMessage;
+    use relent_outbox::store::{EnqueueError, Filter, Postgres, Refusal, Store, conformance};
+    use relent_server::postgres::pool;
+    use tokio_postgres::{Config, NoTls};
+
+    use super::{play_random_steps, servers};
+
+    /// A store in a schema of its own, and how to connect there.
+    async fn store(server: &servers::Postgres, schema: &str) -> (Postgres, Config) {
+        let config = format!("{} options='-c search_path={schema}'", server.config());
+        let store = Postgres::new(pool(&config, 16).unwrap()).patience(Duration::from_secs(60));
+        let client = store.pool().get().await.unwrap();
+        let schema = format!("CREATE SCHEMA {schema}");
+        client.batch_execute(&schema).await.unwrap();
+        store.create_tables().await.unwrap();
+        (store, config.parse().unwrap())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn postgres_keeps_what_the_trait_promises() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let schemas = Cell::new(0);
+        conformance::check(async || {
+            schemas.set(schemas.get() + 1);
+            store(&server, &format!("s{}", schemas.get())).await.0
+        })
+        .await;
+    }
+
+    #[test]
+    fn postgres_does_as_the_model_does() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let schemas = Cell::new(0);
+        play_random_steps(12, async |steps: Vec<u32>| {
+            schemas.set(schemas.get() + 1);
+            let (store, _) = store(&server, &format!("s{}", schemas.get())).await;
+            conformance::play(&store, &steps).await;
+        });
+    }
+
+    fn message(event: &str) -> NewMessage {
+        NewMessage::new("shop", event, "{}")
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_committed() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "callers").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let undone = Postgres::enqueue_in(&transaction, &[message("undone")]).await;
+        assert!(!undone.unwrap()[0].duplicate);
+        transaction.rollback().await.unwrap();
+
+        let transaction = client.transaction().await.unwrap();
+        let mut other = message("committed");
+        let committed = Postgres::enqueue_in(&transaction, &[other.clone()]).await;
+        let committed = committed.unwrap().remove(0);
+        other.payload = "other".into();
+        let refused = Postgres::enqueue_in(&transaction, &[message("undone"), other]).await;
+        match refused {
+            Err(EnqueueError::Refused { index: 1, refusal }) => {
+                assert_eq!(refusal, Refusal::OtherPayload(committed.id));
+            }
+            other => panic!("{other:?}"),
+        }
+        transaction.commit().await.unwrap();
+        let messages = store.messages(Filter::default(), 10).await.unwrap();
+        let events: Vec<_> = messages.iter().map(|one| &one.event[..]).collect();
+        assert_eq!(events, ["committed"]);
+    }
+
+    /// What another store, in another process, enqueues.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn whoever_listens_hears_what_others_enqueue() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (other, config) = store(&server, "hints").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        other.put_endpoint(shop).await.unwrap();
+        let listening = Postgres::new(other.pool().clone()).listen(config, NoTls);
+        let mut hints = listening.hints();
+        // It listens.
+        hints.next().await;
+        other.enqueue(vec![message("paid")]).await.unwrap();
+        hints.next().await;
+        // The connection is lost, and made again.
+        let client = other.pool().get().await.unwrap();
+        let lose =
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+        assert_eq!(client.query(lose, &[]).await.unwrap().len(), 1);
+        hints.next().await;
+        other.enqueue(vec![message("refunded")]).await.unwrap();
+        hints.next().await;
     }
 }

@@ -19,8 +19,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
 use super::{
-    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter, Hints,
-    MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, BATCH, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
+    Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewMessage};
@@ -505,7 +505,7 @@ impl Store for Sqlite {
         let rows = move |connection: &Connection, _| read::purgeable(connection, before, most);
         let rows = self.read(rows).await?;
         let mut purged = 0;
-        for batch in rows.chunks(operate::BATCH) {
+        for batch in rows.chunks(BATCH) {
             let batch = batch.to_vec();
             purged += self
                 .write(move |connection, _| operate::purge(connection, before, &batch))

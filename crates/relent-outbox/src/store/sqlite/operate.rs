@@ -5,22 +5,13 @@ use rusqlite::{Connection, OptionalExtension};
 use super::queue::Touched;
 use super::{Sqlite, SqliteError, read};
 use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::message::{InvalidMessage, MAX_NAME};
-use crate::store::Filter;
-
-/// So many messages are changed in one transaction, so that others need not wait for all.
-pub(super) const BATCH: usize = 500;
+use crate::store::{BATCH, Filter, text};
 
 pub(super) fn put_endpoint(
     connection: &Connection,
     endpoint: &Endpoint,
 ) -> Result<(), SqliteError> {
-    for (what, name) in [("tenant", &endpoint.tenant), ("endpoint", &endpoint.name)] {
-        let may_be_empty = what == "tenant";
-        if name.len() > MAX_NAME || name.contains('\0') || name.is_empty() && !may_be_empty {
-            return Err(InvalidMessage::Name(what).into());
-        }
-    }
+    endpoint.check()?;
     let spec = serde_json::to_string(endpoint)
         .map_err(|error| SqliteError::Stored(format!("the endpoint is no JSON: {error}")))?;
     let names = (&endpoint.tenant, &endpoint.name);
@@ -62,8 +53,8 @@ pub(super) fn set_activity(
     reason: &str,
 ) -> Result<bool, SqliteError> {
     let (activity, reason) = match activity {
-        Activity::Active => (0, ""),
-        Activity::Disabled => (1, reason),
+        Activity::Active => (0, String::new()),
+        Activity::Disabled => (1, text(reason)),
     };
     let mut set = connection.prepare_cached(
         "UPDATE relent_endpoint_1 SET activity = ?3, reason = ?4 WHERE tenant = ?1 AND name = ?2",

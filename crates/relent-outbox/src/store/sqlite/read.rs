@@ -19,11 +19,8 @@ pub(super) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
 
 /// The endpoint as it was registered.
 pub(super) fn spec(tenant: &str, name: &str, text: &str) -> Result<Endpoint, SqliteError> {
-    serde_json::from_str(text).map_err(|error| {
-        SqliteError::Stored(format!(
-            "the endpoint {name:?} of the tenant {tenant:?} is not as this version of relent-outbox writes it ({error}): use the version that registered it, or register it again"
-        ))
-    })
+    let unreadable = |error| SqliteError::Stored(crate::store::unreadable(tenant, name, &error));
+    serde_json::from_str(text).map_err(unreadable)
 }
 
 const ENDPOINT: &str = "SELECT spec, activity, reason, owner, health, tenant, name,

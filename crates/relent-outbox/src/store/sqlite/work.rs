@@ -8,7 +8,7 @@ use super::queue::{Touched, wake};
 use super::read::{count, message_id, spec};
 use super::{SqliteError, later, system_time};
 use crate::message::{InvalidMessage, MAX_NAME};
-use crate::store::{Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work};
+use crate::store::{Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, text};
 
 pub(super) fn beat(
     connection: &Connection,
@@ -16,7 +16,7 @@ pub(super) fn beat(
     worker: &str,
     lease: Duration,
 ) -> Result<Beat, SqliteError> {
-    if worker.is_empty() || worker.len() > MAX_NAME {
+    if worker.is_empty() || worker.len() > MAX_NAME || worker.contains('\0') {
         return Err(InvalidMessage::Name("name of a worker").into());
     }
     let kept = lives(connection, now, worker)?;
@@ -273,10 +273,10 @@ fn settle_one(
     touched: &mut Touched,
 ) -> Result<bool, SqliteError> {
     let (state, due, ended, reason) = match &settled.next {
-        Next::Delivered => (2, None, Some(now), ""),
-        Next::Again(wait) => (0, Some(later(now, *wait)), None, ""),
-        Next::Unsent => (0, None, None, ""),
-        Next::Dead(reason) => (3, None, Some(now), reason.as_str()),
+        Next::Delivered => (2, None, Some(now), String::new()),
+        Next::Again(wait) => (0, Some(later(now, *wait)), None, String::new()),
+        Next::Unsent => (0, None, None, String::new()),
+        Next::Dead(reason) => (3, None, Some(now), text(reason)),
     };
     let mut update = connection.prepare_cached(
         "UPDATE relent_delivery_1 SET state = ?5, due = coalesce(?6, due), ended = ?7, reason = ?8, session = ?9,
@@ -315,9 +315,9 @@ fn settle_one(
             attempt.began_ms,
             attempt.took_ms,
             attempt.status,
-            attempt.error,
-            attempt.excerpt,
-            attempt.address,
+            text(&attempt.error),
+            text(&attempt.excerpt),
+            text(&attempt.address),
         ])?;
     }
     if let Some(health) = &settled.health {
@@ -331,7 +331,7 @@ fn settle_one(
             .prepare_cached(
                 "UPDATE relent_endpoint_1 SET activity = 1, reason = ?2 WHERE id = ?1 AND activity = 0",
             )?
-            .execute((settled.endpoint, reason))?;
+            .execute((settled.endpoint, text(reason)))?;
     }
     Ok(true)
 }

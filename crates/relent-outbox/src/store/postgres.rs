@@ -1,0 +1,554 @@
+//! An outbox in a PostgreSQL database.
+
+/// Does this in a transaction, in time.
+macro_rules! transact {
+    ($store:expr, $transaction:ident => $work:expr) => {{
+        let mut client = connect(&$store.pool, $store.patience).await?;
+        let done = timeout($store.patience, async {
+            let begun = client.transaction().await?;
+            begun.batch_execute(BEGIN).await?;
+            let $transaction = &begun;
+            let done = $work.await?;
+            begun.commit().await?;
+            Ok(done)
+        });
+        let done = done.await;
+        in_time(client, $store.patience, done)
+    }};
+}
+
+/// Reads, in time.
+macro_rules! read {
+    ($store:expr, $client:ident => $work:expr) => {{
+        let client = connect(&$store.pool, $store.patience).await?;
+        let $client = &client;
+        let done = timeout($store.patience, $work).await;
+        in_time(client, $store.patience, done)
+    }};
+}
+
+mod enqueue;
+mod operate;
+mod read;
+mod work;
+
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use relent_server::postgres::{Client, ConnectionError, Pool, Transaction};
+use tokio::sync::watch;
+use tokio::time::{error::Elapsed, sleep, timeout};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{AsyncMessage, Config, Socket};
+
+use super::{
+    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter, Hints,
+    MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+};
+use crate::endpoint::{Activity, Endpoint};
+use crate::message::{InvalidMessage, MessageId, NewMessage};
+
+/// An outbox in a PostgreSQL database: durable, for producers and workers on many machines.
+///
+/// ```no_run
+/// use relent_outbox::message::NewMessage;
+/// use relent_outbox::store::Postgres;
+///
+/// # async fn service() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = "host=/run/postgresql user=shop dbname=shop";
+/// let pool = relent_server::postgres::pool(config, 16)?;
+/// let store = Postgres::new(pool.clone()).listen(config.parse()?, tokio_postgres::NoTls);
+/// store.create_tables().await?;
+///
+/// // The order and the message, or neither.
+/// let mut client = pool.get().await?;
+/// let transaction = client.transaction().await?;
+/// transaction.execute("UPDATE orders SET paid = true WHERE id = 17", &[]).await?;
+/// let message = NewMessage::new("shop", "order-17-paid", r#"{"order":17}"#);
+/// Postgres::enqueue_in(&transaction, &[message]).await?;
+/// transaction.commit().await?;
+/// store.hint().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Each method is a short transaction at the isolation read committed; the time is that of the database. What
+/// producers write waits for no worker, and no worker for them.
+///
+/// What the database has told survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
+/// the replica that takes over is a synchronous one.
+#[derive(Clone)]
+pub struct Postgres {
+    pool: Pool,
+    patience: Duration,
+    hints: Arc<watch::Sender<()>>,
+}
+
+/// Why it fails.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PostgresError {
+    /// It could not be written or read, or it is not known whether it was.
+    Connection(ConnectionError),
+    /// A name is not acceptable.
+    Invalid(InvalidMessage),
+    /// Something stored is not as this version writes it: the words say what.
+    Stored(String),
+    /// A message was there and is not: it was purged meanwhile.
+    Purged,
+}
+
+impl fmt::Display for PostgresError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(error) => error.fmt(f),
+            Self::Invalid(invalid) => invalid.fmt(f),
+            Self::Stored(what) => write!(f, "the outbox: {what}"),
+            Self::Purged => f.write_str(
+                "a message with the same event was purged in this moment: enqueue it again",
+            ),
+        }
+    }
+}
+
+impl Error for PostgresError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Not the source of the source: who looks for the error of the database finds it.
+            Self::Connection(ConnectionError::Postgres(error)) => Some(error),
+            Self::Connection(error) => error.source(),
+            Self::Invalid(_) | Self::Stored(_) | Self::Purged => None,
+        }
+    }
+}
+
+impl From<ConnectionError> for PostgresError {
+    fn from(error: ConnectionError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for PostgresError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
+impl From<InvalidMessage> for PostgresError {
+    fn from(invalid: InvalidMessage) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<ConnectionError> for EnqueueError<PostgresError> {
+    fn from(error: ConnectionError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<tokio_postgres::Error> for EnqueueError<PostgresError> {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// When it is now, in microseconds since 1970. A statement asks once.
+const TIME: &str = "time AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)";
+/// The latest time that is written, in the year 36812: there is room above it.
+const FOREVER: i64 = 1 << 60;
+/// The channel of hints.
+const CHANNEL: &str = "relent_outbox";
+/// The tables are small now and large later, and a plan may be kept: none may read a table from end to end.
+const BEGIN: &str = "SET LOCAL enable_seqscan = off";
+/// How long whoever listens waits before it connects again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Two processes that begin at once do not get in each other's way.
+const CREATE: (&str, &str) = (
+    "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);",
+    "COMMIT;",
+);
+
+impl Postgres {
+    /// The tables: for migrations of your own, instead of [`create_tables`](Self::create_tables). A version
+    /// with other tables gives them another name, and leaves these as they are.
+    ///
+    /// What is written once is apart from what changes with each attempt, which is narrow, leaves room in its pages for
+    /// the next versions of its rows, and is vacuumed early: dead rows are what makes a queue slow.
+    pub const TABLES: &str = r#"
+        CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
+            id         bigint   NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+            tenant     text     NOT NULL COLLATE "C",
+            name       text     NOT NULL COLLATE "C",
+            spec       text     NOT NULL,             -- JSON
+            revision   bigint   NOT NULL DEFAULT 1,   -- of spec
+            after_dead smallint NOT NULL,             -- 0 block, 1 skip
+            activity   smallint NOT NULL DEFAULT 0,   -- 0 active, 1 disabled
+            reason     text     NOT NULL DEFAULT '',
+            health     bytea    NOT NULL DEFAULT '',
+            owner      text     NOT NULL DEFAULT '' COLLATE "C",  -- a worker; empty for none
+            fence      bigint   NOT NULL DEFAULT 0,
+            UNIQUE (tenant, name)
+        ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+        CREATE INDEX IF NOT EXISTS relent_endpoint_1_owner ON relent_endpoint_1 (owner) WHERE activity = 0;
+        CREATE TABLE IF NOT EXISTS relent_worker_1 (
+            id    text   NOT NULL PRIMARY KEY COLLATE "C",
+            until bigint NOT NULL                     -- of its lease; as all times in microseconds since 1970
+        ) WITH (fillfactor = 50);
+        CREATE TABLE IF NOT EXISTS relent_message_1 (
+            row          bigint NOT NULL PRIMARY KEY GENERATED BY DEFAULT AS IDENTITY,
+            id           text   NOT NULL UNIQUE COLLATE "C",
+            endpoint     bigint NOT NULL,
+            event        text   NOT NULL COLLATE "C",
+            topic        text   NOT NULL,
+            content_type text   NOT NULL,
+            payload      bytea  NOT NULL,
+            created      bigint NOT NULL,
+            UNIQUE (endpoint, event)
+        );
+        CREATE TABLE IF NOT EXISTS relent_delivery_1 (
+            row       bigint   NOT NULL PRIMARY KEY,  -- that of the message
+            endpoint  bigint   NOT NULL,
+            state     smallint NOT NULL DEFAULT 0,    -- 0 pending, 1 running, 2 delivered, 3 dead, 4 cancelled, 5 behind another
+            due       bigint   NOT NULL,
+            fence     bigint   NOT NULL DEFAULT 0,
+            attempt   bigint   NOT NULL DEFAULT 0,
+            session   bytea    NOT NULL DEFAULT '',
+            began     bigint   NOT NULL,
+            ended     bigint,
+            order_key text     COLLATE "C",
+            reason    text     NOT NULL DEFAULT ''
+        ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+            autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1);
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due, row) WHERE state = 0;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_running ON relent_delivery_1 (endpoint, fence) WHERE state = 1;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_dead ON relent_delivery_1 (endpoint) WHERE state = 3;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_behind ON relent_delivery_1 (endpoint) WHERE state = 5;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_order ON relent_delivery_1 (endpoint, order_key, state, row)
+            WHERE order_key IS NOT NULL;
+        CREATE INDEX IF NOT EXISTS relent_delivery_1_ended ON relent_delivery_1 (ended) WHERE ended IS NOT NULL;
+        CREATE TABLE IF NOT EXISTS relent_attempt_1 (
+            id      bigint   NOT NULL PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+            row     bigint   NOT NULL,
+            number  bigint   NOT NULL,
+            began   bigint   NOT NULL,                -- in milliseconds since 1970, as the worker says
+            took    bigint   NOT NULL,                -- in milliseconds
+            status  integer,
+            error   text     NOT NULL,
+            excerpt text     NOT NULL,
+            address text     NOT NULL
+        );
+        CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row, id);
+    "#;
+
+    /// The outbox in the database of this pool. The tables have to be there.
+    #[must_use]
+    pub fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            patience: Duration::from_secs(5),
+            hints: Arc::new(watch::Sender::new(())),
+        }
+    }
+
+    /// How long a connection or a transaction of this store may take: 5 s by default. After that it is an error, and
+    /// the connection is given up.
+    #[must_use]
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Listens, with a connection of its own, for what other processes enqueue, so that
+    /// [`hints`](Store::hints) tell of it. While the connection is lost there are none; it is made again each second.
+    /// Needs a runtime of tokio. It ends with the last clone of this store.
+    #[must_use]
+    pub fn listen<T>(self, config: Config, tls: T) -> Self
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + 'static,
+        T::Stream: Send,
+        T::TlsConnect: Send,
+        <T::TlsConnect as tokio_postgres::tls::TlsConnect<Socket>>::Future: Send,
+    {
+        let hints = Arc::downgrade(&self.hints);
+        tokio::spawn(async move {
+            while hints.upgrade().is_some() {
+                // What it failed with is of no use to anybody: workers look all the same.
+                drop(listen(&config, tls.clone(), &hints).await);
+                sleep(AGAIN).await;
+            }
+        });
+        self
+    }
+
+    /// The pool.
+    #[must_use]
+    pub const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Makes the tables if they are not there.
+    ///
+    /// # Errors
+    /// The database refuses, or is not reached.
+    pub async fn create_tables(&self) -> Result<(), PostgresError> {
+        let script = [CREATE.0, Self::TABLES, CREATE.1].concat();
+        read!(self, client => async { Ok::<_, PostgresError>(client.batch_execute(&script).await?) })
+    }
+
+    /// Enqueues these in a transaction of the caller, so that they are there if and only if what they tell of is. All or
+    /// none; after a message was refused the transaction goes on without them. Call [`hint`](Self::hint) once it is
+    /// committed.
+    ///
+    /// A transaction that enqueues an event makes others wait that enqueue the same one at the same endpoint, and nobody
+    /// else.
+    ///
+    /// # Errors
+    /// See [`Store::enqueue`].
+    pub async fn enqueue_in(
+        transaction: &Transaction<'_>,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
+        transaction
+            .batch_execute("SAVEPOINT relent_enqueue")
+            .await?;
+        let enqueued = enqueue::enqueue(transaction, messages).await;
+        let end = match &enqueued {
+            Ok(_) => "RELEASE relent_enqueue",
+            Err(_) => "ROLLBACK TO relent_enqueue; RELEASE relent_enqueue",
+        };
+        let ended = transaction.batch_execute(end).await;
+        let enqueued = enqueued?;
+        ended?;
+        Ok(enqueued)
+    }
+
+    /// Tells the workers of all processes that [listen](Self::listen) that something was enqueued by
+    /// [`enqueue_in`](Self::enqueue_in). Without it, or if the database is not reached, they find it when they look the
+    /// next time.
+    pub async fn hint(&self) {
+        self.hints.send_replace(());
+        let tell = async {
+            let client = connect(&self.pool, self.patience).await?;
+            // In a transaction of its own, which writes nothing: one that does both would hold up all that commit.
+            let tell = client.prepare_cached("SELECT pg_notify($1, '')").await?;
+            client.execute(&tell, &[&CHANNEL]).await?;
+            Ok::<_, PostgresError>(())
+        };
+        drop(timeout(self.patience, tell).await);
+    }
+}
+
+/// Hands on what is notified, until the connection or the store is gone.
+async fn listen<T>(
+    config: &Config,
+    tls: T,
+    hints: &Weak<watch::Sender<()>>,
+) -> Result<(), tokio_postgres::Error>
+where
+    T: MakeTlsConnect<Socket>,
+    T::Stream: Send,
+{
+    let (client, mut connection) = config.connect(tls).await?;
+    let listen = async {
+        client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+        // Something may have been told before.
+        if let Some(hints) = hints.upgrade() {
+            hints.send_replace(());
+        }
+        std::future::pending::<Result<(), tokio_postgres::Error>>().await
+    };
+    let hand_on = async {
+        while let Some(message) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notification(_) = message? {
+                let Some(hints) = hints.upgrade() else { break };
+                hints.send_replace(());
+            }
+        }
+        Ok(())
+    };
+    let gone = async {
+        while hints.upgrade().is_some() {
+            sleep(AGAIN).await;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = listen => ended,
+        ended = hand_on => ended,
+        ended = gone => ended,
+    }
+}
+
+/// A connection of the pool, within this time.
+async fn connect(pool: &Pool, limit: Duration) -> Result<Client, ConnectionError> {
+    match timeout(limit, pool.get()).await {
+        Ok(client) => Ok(client?),
+        Err(_) => Err(ConnectionError::TimedOut(limit)),
+    }
+}
+
+/// What came of work with this connection. One that has not answered in time may never do: the pool loses it.
+fn in_time<T, E: From<ConnectionError>>(
+    client: Client,
+    limit: Duration,
+    worked: Result<Result<T, E>, Elapsed>,
+) -> Result<T, E> {
+    worked.unwrap_or_else(|_| {
+        drop(Client::take(client));
+        Err(ConnectionError::TimedOut(limit).into())
+    })
+}
+
+/// A span in microseconds, rounded up.
+fn span(span: Duration) -> i64 {
+    let micros = i64::try_from(span.as_nanos().div_ceil(1000));
+    micros.map_or(FOREVER, |micros| micros.min(FOREVER))
+}
+
+/// A number for PostgreSQL, which has none without a sign.
+fn number(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl Store for Postgres {
+    type Error = PostgresError;
+
+    async fn enqueue(
+        &self,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
+        let enqueued: Result<_, EnqueueError<PostgresError>> =
+            transact!(self, transaction => enqueue::enqueue(transaction, &messages));
+        let enqueued = enqueued?;
+        self.hint().await;
+        Ok(enqueued)
+    }
+
+    fn hints(&self) -> Hints {
+        Hints::of(self.hints.subscribe())
+    }
+
+    async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, PostgresError> {
+        transact!(self, transaction => work::beat(transaction, worker, lease))
+    }
+
+    async fn find_work(
+        &self,
+        worker: &str,
+        within: Duration,
+        most: usize,
+    ) -> Result<Vec<Work>, PostgresError> {
+        transact!(self, transaction => work::find(transaction, worker, within, most))
+    }
+
+    async fn acquire(
+        &self,
+        worker: &str,
+        endpoints: Vec<i64>,
+    ) -> Result<Vec<Owned>, PostgresError> {
+        transact!(self, transaction => work::acquire(transaction, worker, &endpoints))
+    }
+
+    async fn release(
+        &self,
+        worker: &str,
+        endpoints: Vec<(i64, Fence)>,
+    ) -> Result<(), PostgresError> {
+        transact!(self, transaction => work::release(transaction, worker, &endpoints))
+    }
+
+    async fn claim(
+        &self,
+        worker: &str,
+        wanted: Vec<Wanted>,
+    ) -> Result<Vec<Claimed>, PostgresError> {
+        transact!(self, transaction => work::claim(transaction, worker, &wanted))
+    }
+
+    async fn settle(&self, settled: Vec<Settled>) -> Result<Vec<bool>, PostgresError> {
+        transact!(self, transaction => work::settle(transaction, &settled))
+    }
+
+    async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), PostgresError> {
+        let put: Result<_, PostgresError> =
+            transact!(self, transaction => operate::put_endpoint(transaction, &endpoint));
+        put?;
+        self.hint().await;
+        Ok(())
+    }
+
+    async fn endpoint(
+        &self,
+        tenant: &str,
+        name: &str,
+    ) -> Result<Option<EndpointStatus>, PostgresError> {
+        read!(self, client => read::endpoint(client, tenant, name))
+    }
+
+    async fn endpoints(
+        &self,
+        after: Option<(String, String)>,
+        most: usize,
+    ) -> Result<Vec<EndpointStatus>, PostgresError> {
+        read!(self, client => read::endpoints(client, after, most))
+    }
+
+    async fn set_activity(
+        &self,
+        tenant: &str,
+        name: &str,
+        activity: Activity,
+        reason: &str,
+    ) -> Result<bool, PostgresError> {
+        let set: Result<_, PostgresError> = transact!(
+            self,
+            transaction => operate::set_activity(transaction, tenant, name, activity, reason)
+        );
+        let set = set?;
+        self.hint().await;
+        Ok(set)
+    }
+
+    async fn messages(
+        &self,
+        filter: Filter,
+        most: usize,
+    ) -> Result<Vec<MessageStatus>, PostgresError> {
+        read!(self, client => read::messages(client, &filter, most))
+    }
+
+    async fn attempts(&self, id: &MessageId) -> Result<Vec<AttemptRecord>, PostgresError> {
+        read!(self, client => read::attempts(client, id))
+    }
+
+    async fn resend(&self, filter: Filter) -> Result<u64, PostgresError> {
+        let resent = self.change_all(&filter, &operate::RESEND).await?;
+        self.hint().await;
+        Ok(resent)
+    }
+
+    async fn cancel(&self, filter: Filter) -> Result<u64, PostgresError> {
+        let cancelled = self.change_all(&filter, &operate::CANCEL).await?;
+        self.hint().await;
+        Ok(cancelled)
+    }
+
+    async fn purge(&self, before: SystemTime, most: usize) -> Result<u64, PostgresError> {
+        self.purge_all(before, most).await
+    }
+
+    async fn summary(&self) -> Result<Summary, PostgresError> {
+        read!(self, client => read::summary(client))
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}

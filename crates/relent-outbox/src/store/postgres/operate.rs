@@ -1,0 +1,180 @@
+//! What operators change.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use relent_server::postgres::Transaction;
+use tokio::time::timeout;
+
+use super::work::{advance, lock};
+use super::{BEGIN, Postgres, PostgresError, TIME, connect, in_time, number, read, span};
+use crate::endpoint::{Activity, AfterDead, Endpoint};
+use crate::store::{BATCH, Filter, text};
+
+type Result<T> = std::result::Result<T, PostgresError>;
+
+pub(super) async fn put_endpoint(transaction: &Transaction<'_>, endpoint: &Endpoint) -> Result<()> {
+    endpoint.check()?;
+    let spec = serde_json::to_string(endpoint)
+        .map_err(|error| PostgresError::Stored(format!("the endpoint is no JSON: {error}")))?;
+    let after_dead: i16 = match endpoint.after_dead {
+        AfterDead::Block => 0,
+        AfterDead::Skip => 1,
+    };
+    let before = transaction.prepare_cached(
+        "SELECT after_dead FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR NO KEY UPDATE",
+    ).await?;
+    let before = transaction
+        .query_opt(&before, &[&endpoint.tenant, &endpoint.name])
+        .await?;
+    let put = transaction.prepare_cached(
+        "INSERT INTO relent_endpoint_1 AS e (tenant, name, spec, after_dead) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (tenant, name) DO UPDATE
+         SET spec = excluded.spec, after_dead = excluded.after_dead, revision = e.revision + 1
+         RETURNING id",
+    ).await?;
+    let row = transaction
+        .query_one(
+            &put,
+            &[&endpoint.tenant, &endpoint.name, &spec, &after_dead],
+        )
+        .await?;
+    let id: i64 = row.try_get(0)?;
+    let before: Option<i16> = before.map(|row| row.try_get(0)).transpose()?;
+    if before.is_some_and(|before| before != after_dead) {
+        // What was held by the dead may go. The other way round each claim looks.
+        let keys = transaction
+            .prepare_cached(
+                "SELECT DISTINCT order_key FROM relent_delivery_1
+             WHERE endpoint = $1 AND order_key IS NOT NULL AND state = 3",
+            )
+            .await?;
+        let rows = transaction.query(&keys, &[&id]).await?;
+        let mut orders = BTreeSet::new();
+        for row in rows {
+            orders.insert((id, row.try_get(0)?));
+        }
+        advance(transaction, orders).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn set_activity(
+    transaction: &Transaction<'_>,
+    tenant: &str,
+    name: &str,
+    activity: Activity,
+    reason: &str,
+) -> Result<bool> {
+    let (activity, reason) = match activity {
+        Activity::Active => (0_i16, String::new()),
+        Activity::Disabled => (1, text(reason)),
+    };
+    let set = transaction.prepare_cached(
+        "UPDATE relent_endpoint_1 SET activity = $3, reason = $4 WHERE tenant = $1 AND name = $2",
+    ).await?;
+    let set = transaction
+        .execute(&set, &[&tenant, &name, &activity, &reason])
+        .await?;
+    Ok(set > 0)
+}
+
+/// What is done to each message that an operator means.
+pub(super) struct Change {
+    /// Of messages in these states.
+    states: &'static str,
+    /// With the time.
+    set: &'static str,
+}
+
+/// From the beginning of its schedule. Each claim looks whether others are before it in its order.
+pub(super) const RESEND: Change = Change {
+    states: "2, 3, 4",
+    set: "state = 0, due = now, began = now, attempt = 0, session = '', ended = NULL, reason = ''",
+};
+pub(super) const CANCEL: Change = Change {
+    states: "0, 3, 5",
+    set: "state = 4, ended = now, reason = CASE state WHEN 3 THEN reason ELSE 'cancelled by an operator' END",
+};
+
+impl Postgres {
+    /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
+    /// workers undo it meanwhile.
+    pub(super) async fn change_all(&self, filter: &Filter, change: &Change) -> Result<u64> {
+        let (mut changed, mut after) = (0, 0);
+        loop {
+            let rows: Result<Vec<i64>> =
+                read!(self, client => read::rows(client, filter, change.states, after, BATCH));
+            let rows = rows?;
+            let Some(&last) = rows.last() else {
+                return Ok(changed);
+            };
+            after = last;
+            let done: Result<u64> =
+                transact!(self, transaction => change_rows(transaction, &rows, change));
+            changed += done?;
+        }
+    }
+
+    pub(super) async fn purge_all(&self, before: SystemTime, most: usize) -> Result<u64> {
+        let before = span(before.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO));
+        let mut purged = 0;
+        loop {
+            let batch = number(BATCH.min(most - usize::try_from(purged).unwrap_or(most).min(most)));
+            let done: Result<u64> =
+                transact!(self, transaction => purge(transaction, before, batch));
+            let done = done?;
+            purged += done;
+            if done == 0 {
+                return Ok(purged);
+            }
+        }
+    }
+}
+
+async fn change_rows(transaction: &Transaction<'_>, rows: &[i64], change: &Change) -> Result<u64> {
+    let endpoints = transaction
+        .prepare_cached(
+            "SELECT DISTINCT endpoint FROM relent_delivery_1 WHERE row = ANY($1::bigint[])",
+        )
+        .await?;
+    let mut locked = BTreeSet::new();
+    for row in transaction.query(&endpoints, &[&rows]).await? {
+        locked.insert(row.try_get(0)?);
+    }
+    lock(transaction, &locked).await?;
+    let Change { states, set } = change;
+    let update = transaction
+        .prepare_cached(&format!(
+            "WITH {TIME} UPDATE relent_delivery_1 SET {set} FROM time
+         WHERE row = ANY($1::bigint[]) AND state IN ({states}) RETURNING endpoint, order_key"
+        ))
+        .await?;
+    let changed = transaction.query(&update, &[&rows]).await?;
+    let mut orders = BTreeSet::new();
+    for row in &changed {
+        if let Some(order) = row.try_get(1)? {
+            orders.insert((row.try_get(0)?, order));
+        }
+    }
+    advance(transaction, orders).await?;
+    Ok(changed.len() as u64)
+}
+
+/// A dead one that others wait for stays.
+async fn purge(transaction: &Transaction<'_>, before: i64, most: i64) -> Result<u64> {
+    let purge = transaction.prepare_cached(
+        "WITH old AS MATERIALIZED (
+             SELECT row FROM relent_delivery_1 AS d
+             WHERE ended < $1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
+                 AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
+                 AND EXISTS (SELECT FROM relent_delivery_1 AS next
+                     WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row
+                         AND next.state IN (0, 5)))
+             ORDER BY ended LIMIT $2::bigint FOR UPDATE SKIP LOCKED),
+         deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
+         attempts AS (DELETE FROM relent_attempt_1 WHERE row IN (SELECT row FROM old))
+         DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)",
+    ).await?;
+    Ok(transaction.execute(&purge, &[&before, &most]).await?)
+}

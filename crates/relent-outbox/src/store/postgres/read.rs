@@ -1,0 +1,265 @@
+//! What is read.
+
+use relent_server::postgres::Client;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::{PostgresError, TIME, number};
+use crate::endpoint::{Activity, Endpoint};
+use crate::message::MessageId;
+use crate::store::{AttemptRecord, EndpointStatus, Filter, MessageStatus, State, Summary};
+
+type Result<T> = std::result::Result<T, PostgresError>;
+
+pub(super) fn message_id(id: String) -> Result<MessageId> {
+    let invalid = |_| PostgresError::Stored("it has a message whose identifier is none".to_owned());
+    MessageId::try_from(id).map_err(invalid)
+}
+
+pub(super) fn count(row: &Row, column: usize) -> Result<u64> {
+    Ok(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or_default())
+}
+
+/// The endpoint as it was registered.
+pub(super) fn spec(tenant: &str, name: &str, text: &str) -> Result<Endpoint> {
+    let unreadable = |error| PostgresError::Stored(crate::store::unreadable(tenant, name, &error));
+    serde_json::from_str(text).map_err(unreadable)
+}
+
+const ENDPOINT: &str = "SELECT tenant, name, spec, activity, reason, owner, health,
+        (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0)
+            + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 1)
+            + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 5),
+        (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 3),
+        now - (SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0)
+    FROM time, relent_endpoint_1 AS e";
+
+fn status(row: &Row) -> Result<EndpointStatus> {
+    let activity = match row.try_get(3)? {
+        0_i16 => Activity::Active,
+        _ => Activity::Disabled,
+    };
+    Ok(EndpointStatus {
+        endpoint: spec(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)?,
+        activity,
+        reason: row.try_get(4)?,
+        worker: row.try_get(5)?,
+        health: row.try_get(6)?,
+        pending: count(row, 7)?,
+        dead: count(row, 8)?,
+        lag_ms: lag(row.try_get(9)?),
+    })
+}
+
+/// For how long something has been due, if it is.
+fn lag(micros: Option<i64>) -> Option<u64> {
+    let micros = u64::try_from(micros?).ok()?;
+    Some(micros / 1000)
+}
+
+pub(super) async fn endpoint(
+    client: &Client,
+    tenant: &str,
+    name: &str,
+) -> Result<Option<EndpointStatus>> {
+    let one = format!("WITH {TIME} {ENDPOINT} WHERE tenant = $1 AND name = $2");
+    let select = client.prepare_cached(&one).await?;
+    let row = client.query_opt(&select, &[&tenant, &name]).await?;
+    row.as_ref().map(status).transpose()
+}
+
+pub(super) async fn endpoints(
+    client: &Client,
+    after: Option<(String, String)>,
+    most: usize,
+) -> Result<Vec<EndpointStatus>> {
+    let first = after.is_none();
+    let (tenant, name) = after.unwrap_or_default();
+    let some = format!(
+        "WITH {TIME} {ENDPOINT} WHERE $3 OR (tenant, name) > ($1, $2) ORDER BY tenant, name LIMIT $4::bigint"
+    );
+    let select = client.prepare_cached(&some).await?;
+    let rows = client
+        .query(&select, &[&tenant, &name, &first, &number(most)])
+        .await?;
+    rows.iter().map(status).collect()
+}
+
+type Value = Box<dyn ToSql + Sync + Send>;
+
+/// The words of a filter, and their values.
+fn conditions(filter: &Filter) -> (String, Vec<Value>) {
+    let (mut words, mut values) = ("true".to_owned(), Vec::<Value>::new());
+    let mut add = |more: &str, value: Value| {
+        values.push(value);
+        let place = format!("${}", values.len());
+        words.push_str(" AND ");
+        words.push_str(&more.replace('?', &place));
+    };
+    if let Some(id) = &filter.id {
+        add("m.id = ?", Box::new(id.to_string()));
+    }
+    if let Some(tenant) = &filter.tenant {
+        add("e.tenant = ?", Box::new(tenant.clone()));
+    }
+    if let Some(name) = &filter.endpoint {
+        add("e.name = ?", Box::new(name.clone()));
+    }
+    if let Some(topic) = &filter.topic {
+        add("m.topic = ?", Box::new(topic.clone()));
+    }
+    if let Some(from) = filter.from_ms {
+        add(
+            "m.created >= ?::bigint",
+            Box::new(from.saturating_mul(1000)),
+        );
+    }
+    if let Some(until) = filter.until_ms {
+        add(
+            "m.created < ?::bigint",
+            Box::new(until.saturating_mul(1000)),
+        );
+    }
+    if let Some(before) = &filter.before {
+        // One that was purged leaves its place: identifiers rise.
+        add(
+            "m.row < (SELECT row + (id <> ?)::integer FROM relent_message_1 WHERE id <= ? ORDER BY id DESC LIMIT 1)",
+            Box::new(before.to_string()),
+        );
+    }
+    if let Some(state) = filter.state {
+        // By their numbers, so that the indices of single states serve.
+        words.push_str(match state {
+            State::Pending => " AND d.state IN (0, 5)",
+            State::Running => " AND d.state = 1",
+            State::Delivered => " AND d.state = 2",
+            State::Dead => " AND d.state = 3",
+            State::Cancelled => " AND d.state = 4",
+        });
+    }
+    (words, values)
+}
+
+/// With their endpoints.
+const MESSAGES: &str = "relent_message_1 AS m JOIN relent_delivery_1 AS d ON d.row = m.row
+    JOIN relent_endpoint_1 AS e ON e.id = m.endpoint";
+
+fn references(values: &[Value]) -> Vec<&(dyn ToSql + Sync)> {
+    values.iter().map(|value| &**value as _).collect()
+}
+
+pub(super) async fn messages(
+    client: &Client,
+    filter: &Filter,
+    most: usize,
+) -> Result<Vec<MessageStatus>> {
+    let (conditions, mut values) = conditions(filter);
+    values.push(Box::new(number(most)));
+    let place = values.len();
+    let select = client.prepare_cached(&format!(
+        "SELECT m.id, e.tenant, e.name, m.event, m.topic, d.order_key, d.state, d.reason,
+             (SELECT error FROM relent_attempt_1 AS a WHERE a.row = m.row ORDER BY a.id DESC LIMIT 1),
+             d.attempt, m.created, d.due, d.ended
+         FROM {MESSAGES} WHERE {conditions} ORDER BY m.row DESC LIMIT ${place}::bigint"
+    )).await?;
+    let rows = client.query(&select, &references(&values)).await?;
+    rows.iter().map(message).collect()
+}
+
+fn message(row: &Row) -> Result<MessageStatus> {
+    let state = match row.try_get(6)? {
+        0_i16 | 5 => State::Pending,
+        1 => State::Running,
+        2 => State::Delivered,
+        3 => State::Dead,
+        4 => State::Cancelled,
+        other => {
+            return Err(PostgresError::Stored(format!(
+                "it has a message in the state {other}, which this version of relent-outbox does not know"
+            )));
+        }
+    };
+    let due: i64 = row.try_get(11)?;
+    let ended: Option<i64> = row.try_get(12)?;
+    Ok(MessageStatus {
+        id: message_id(row.try_get(0)?)?,
+        tenant: row.try_get(1)?,
+        endpoint: row.try_get(2)?,
+        event: row.try_get(3)?,
+        topic: row.try_get(4)?,
+        order: row.try_get(5)?,
+        state,
+        reason: row.try_get(7)?,
+        last_error: row.try_get::<_, Option<_>>(8)?.unwrap_or_default(),
+        attempts: u32::try_from(row.try_get::<_, i64>(9)?).unwrap_or(u32::MAX),
+        created_ms: row.try_get::<_, i64>(10)? / 1000,
+        due_ms: (state == State::Pending).then_some(due / 1000),
+        ended_ms: ended.map(|ended| ended / 1000),
+    })
+}
+
+/// Those that are meant, in these states, after this one: the earliest first.
+pub(super) async fn rows(
+    client: &Client,
+    filter: &Filter,
+    states: &str,
+    after: i64,
+    most: usize,
+) -> Result<Vec<i64>> {
+    let (conditions, mut values) = conditions(filter);
+    values.push(Box::new(after));
+    values.push(Box::new(number(most)));
+    let (from, limit) = (values.len() - 1, values.len());
+    let select = client.prepare_cached(&format!(
+        "SELECT m.row FROM {MESSAGES}
+         WHERE {conditions} AND d.state IN ({states}) AND m.row > ${from} ORDER BY m.row LIMIT ${limit}::bigint"
+    )).await?;
+    let rows = client.query(&select, &references(&values)).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+pub(super) async fn attempts(client: &Client, id: &MessageId) -> Result<Vec<AttemptRecord>> {
+    let select = client
+        .prepare_cached(
+            "SELECT number, began, took, status, error, excerpt, address FROM relent_attempt_1
+         WHERE row = (SELECT row FROM relent_message_1 WHERE id = $1) ORDER BY id",
+        )
+        .await?;
+    let rows = client.query(&select, &[&id.as_str()]).await?;
+    let attempt = |row: &Row| {
+        Ok(AttemptRecord {
+            number: u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX),
+            began_ms: row.try_get(1)?,
+            took_ms: u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX),
+            status: row
+                .try_get::<_, Option<i32>>(3)?
+                .and_then(|status| u16::try_from(status).ok()),
+            error: row.try_get(4)?,
+            excerpt: row.try_get(5)?,
+            address: row.try_get(6)?,
+        })
+    };
+    rows.iter().map(attempt).collect()
+}
+
+pub(super) async fn summary(client: &Client) -> Result<Summary> {
+    let select = client.prepare_cached(&format!(
+        "WITH {TIME}
+         SELECT (SELECT count(*) FROM relent_delivery_1 WHERE state = 0)
+                 + (SELECT count(*) FROM relent_delivery_1 WHERE state = 5),
+             (SELECT count(*) FROM relent_delivery_1 WHERE state = 1),
+             (SELECT count(*) FROM relent_delivery_1 WHERE state = 3),
+             now - (SELECT min((SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0))
+                 FROM relent_endpoint_1 AS e WHERE activity = 0),
+             (SELECT count(*) FROM relent_endpoint_1 WHERE activity = 1)
+         FROM time"
+    )).await?;
+    let row = client.query_one(&select, &[]).await?;
+    Ok(Summary {
+        pending: count(&row, 0)?,
+        running: count(&row, 1)?,
+        dead: count(&row, 2)?,
+        lag_ms: lag(row.try_get(3)?),
+        disabled: count(&row, 4)?,
+    })
+}

@@ -1,0 +1,477 @@
+//! What workers do.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use relent_server::postgres::Transaction;
+use tokio_postgres::Row;
+
+use super::read::{count, message_id, spec};
+use super::{FOREVER, PostgresError, TIME, number, span};
+use crate::message::{InvalidMessage, MAX_NAME};
+use crate::store::{Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, text};
+
+type Result<T> = std::result::Result<T, PostgresError>;
+
+pub(super) async fn beat(
+    transaction: &Transaction<'_>,
+    worker: &str,
+    lease: Duration,
+) -> Result<Beat> {
+    if worker.is_empty() || worker.len() > MAX_NAME || worker.contains('\0') {
+        return Err(InvalidMessage::Name("name of a worker").into());
+    }
+    // Whoever is about to forget it goes first, or waits.
+    let kept = transaction.prepare_cached(&format!(
+        "WITH {TIME} SELECT until > now FROM relent_worker_1, time WHERE id = $1 FOR UPDATE OF relent_worker_1"
+    )).await?;
+    let kept = transaction.query_opt(&kept, &[&worker]).await?;
+    let kept = match kept {
+        Some(row) => row.try_get(0)?,
+        None => false,
+    };
+    let put = transaction.prepare_cached(&format!(
+        "WITH {TIME} INSERT INTO relent_worker_1 (id, until) SELECT $1, least(now + $2::bigint, {FOREVER}) FROM time
+         ON CONFLICT (id) DO UPDATE SET until = excluded.until"
+    )).await?;
+    let lease = span(lease);
+    transaction.execute(&put, &[&worker, &lease]).await?;
+    forget_expired(transaction).await?;
+    let share = transaction.prepare_cached(
+        "SELECT (SELECT count(*) FROM relent_endpoint_1 WHERE activity = 0), (SELECT count(*) FROM relent_worker_1)",
+    ).await?;
+    let row = transaction.query_one(&share, &[]).await?;
+    let share = count(&row, 0)?.div_ceil(count(&row, 1)?.max(1));
+    Ok(Beat {
+        kept,
+        share: usize::try_from(share).unwrap_or(usize::MAX),
+    })
+}
+
+/// The endpoints of workers whose lease has expired are nobody's.
+async fn forget_expired(transaction: &Transaction<'_>) -> Result<()> {
+    let forget = transaction.prepare_cached(&format!(
+        "WITH {TIME},
+         expired AS (
+             DELETE FROM relent_worker_1 WHERE id IN (
+                 SELECT id FROM relent_worker_1, time WHERE until <= now FOR UPDATE OF relent_worker_1 SKIP LOCKED)
+             RETURNING id),
+         theirs AS MATERIALIZED (
+             SELECT id FROM relent_endpoint_1 WHERE owner IN (SELECT id FROM expired) ORDER BY id FOR NO KEY UPDATE)
+         UPDATE relent_endpoint_1 SET owner = '' WHERE id IN (SELECT id FROM theirs)"
+    )).await?;
+    transaction.execute(&forget, &[]).await?;
+    Ok(())
+}
+
+/// One look into each of two indices for each endpoint that is nobody's or the worker's. Nothing about what is due is
+/// kept with the endpoint: producers would wait there for each other.
+pub(super) async fn find(
+    transaction: &Transaction<'_>,
+    worker: &str,
+    within: Duration,
+    most: usize,
+) -> Result<Vec<Work>> {
+    let find = transaction.prepare_cached(&format!(
+        "WITH {TIME}
+         SELECT e.id, CASE WHEN e.owner <> '' THEN e.fence END, greatest(d.due - now, 0), e.revision
+         FROM time, relent_endpoint_1 AS e, LATERAL (
+             SELECT CASE
+                 WHEN EXISTS (SELECT FROM relent_delivery_1
+                     WHERE endpoint = e.id AND state = 1 AND fence < e.fence + (e.owner = '')::integer) THEN 0
+                 ELSE (SELECT due FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0 ORDER BY due, row LIMIT 1)
+                 END AS due) AS d
+         WHERE e.activity = 0 AND e.owner IN ('', $1) AND d.due <= now + $2::bigint
+         ORDER BY d.due LIMIT $3::bigint"
+    )).await?;
+    let (within, most) = (span(within), number(most));
+    let rows = transaction.query(&find, &[&worker, &within, &most]).await?;
+    let work = |row: &Row| {
+        let due: i64 = row.try_get(2)?;
+        Ok(Work {
+            endpoint: row.try_get(0)?,
+            owned: row.try_get::<_, Option<i64>>(1)?.map(Fence),
+            due: Duration::from_micros(due.unsigned_abs()),
+            revision: row.try_get(3)?,
+        })
+    };
+    rows.iter().map(work).collect()
+}
+
+pub(super) async fn acquire(
+    transaction: &Transaction<'_>,
+    worker: &str,
+    endpoints: &[i64],
+) -> Result<Vec<Owned>> {
+    forget_expired(transaction).await?;
+    let acquire = transaction.prepare_cached(&format!(
+        "WITH {TIME},
+         free AS MATERIALIZED (
+             SELECT id FROM relent_endpoint_1
+             WHERE id = ANY($2::bigint[]) AND activity = 0 AND owner IN ('', $1)
+                 AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)
+             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+         UPDATE relent_endpoint_1 SET owner = $1, fence = fence + 1 WHERE id IN (SELECT id FROM free)
+         RETURNING id, fence, tenant, name, spec, revision, health"
+    )).await?;
+    let rows = transaction.query(&acquire, &[&worker, &endpoints]).await?;
+    let (mut owned, mut unreadable, mut error) = (Vec::new(), Vec::new(), None);
+    for row in rows {
+        let (id, fence) = (row.try_get(0)?, Fence(row.try_get(1)?));
+        match spec(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?) {
+            Ok(endpoint) => owned.push(Owned {
+                id,
+                fence,
+                endpoint,
+                revision: row.try_get(5)?,
+                health: row.try_get(6)?,
+            }),
+            // The others need not wait for a version that can read it.
+            Err(failed) => {
+                unreadable.push((id, fence));
+                error = Some(failed);
+            }
+        }
+    }
+    release(transaction, worker, &unreadable).await?;
+    match error {
+        Some(error) if owned.is_empty() => Err(error),
+        _ => Ok(owned),
+    }
+}
+
+pub(super) async fn release(
+    transaction: &Transaction<'_>,
+    worker: &str,
+    endpoints: &[(i64, Fence)],
+) -> Result<()> {
+    let (ids, fences): (Vec<_>, Vec<_>) =
+        endpoints.iter().map(|(id, fence)| (*id, fence.0)).unzip();
+    let release = transaction.prepare_cached(
+        "WITH theirs AS MATERIALIZED (
+             SELECT e.id FROM relent_endpoint_1 AS e
+             JOIN unnest($2::bigint[], $3::bigint[]) AS r (id, fence) ON r.id = e.id AND r.fence = e.fence
+             WHERE e.owner = $1 ORDER BY e.id FOR NO KEY UPDATE OF e)
+         UPDATE relent_endpoint_1 SET owner = '' WHERE id IN (SELECT id FROM theirs)",
+    ).await?;
+
+    transaction
+        .execute(&release, &[&worker, &ids, &fences])
+        .await?;
+    Ok(())
+}
+
+/// Which of these endpoints the worker may claim at. They change no more in this transaction, and none of their messages
+/// does but that others come in.
+async fn lock_owned(
+    transaction: &Transaction<'_>,
+    worker: &str,
+    wanted: &[Wanted],
+) -> Result<Vec<i64>> {
+    let lock = transaction.prepare_cached(&format!(
+        "WITH {TIME}
+         SELECT e.id FROM relent_endpoint_1 AS e
+         JOIN unnest($2::bigint[], $3::bigint[]) AS w (id, fence) ON w.id = e.id AND w.fence = e.fence
+         WHERE e.owner = $1 AND e.activity = 0
+             AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)
+         ORDER BY e.id FOR NO KEY UPDATE OF e"
+    )).await?;
+    let ids: Vec<_> = wanted.iter().map(|wanted| wanted.endpoint).collect();
+    let fences: Vec<_> = wanted.iter().map(|wanted| wanted.fence.0).collect();
+    let rows = transaction.query(&lock, &[&worker, &ids, &fences]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// Keeps the states of the messages of these endpoints.
+pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64>) -> Result<()> {
+    let lock = transaction.prepare_cached(
+        "SELECT FROM relent_endpoint_1 WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE",
+    ).await?;
+    let endpoints: Vec<_> = endpoints.iter().copied().collect();
+    transaction.query(&lock, &[&endpoints]).await?;
+    Ok(())
+}
+
+/// Those that are due first are looked at, as many as are wanted. Of an order key only the first is claimed: another is
+/// put behind it, where no claim looks again, so that a long line is gone through once.
+pub(super) const CLAIM: &str = "
+    own AS MATERIALIZED (
+        SELECT e.id, e.fence, w.most,
+            CASE e.after_dead WHEN 0 THEN '{0,1,3,5}'::smallint[] ELSE '{0,1,5}' END AS before
+        FROM unnest($1::bigint[], $2::bigint[]) AS w (id, most) JOIN relent_endpoint_1 AS e ON e.id = w.id),
+    lost AS MATERIALIZED (
+        SELECT own.id, own.fence, l.row FROM own, LATERAL (
+            SELECT row FROM relent_delivery_1
+            WHERE endpoint = own.id AND state = 1 AND fence < own.fence ORDER BY fence LIMIT own.most) AS l),
+    due AS MATERIALIZED (
+        SELECT own.fence, d.row, d.order_key IS NOT NULL AND EXISTS (
+                SELECT FROM relent_delivery_1 AS p
+                WHERE p.endpoint = own.id AND p.order_key = d.order_key AND p.state = ANY(own.before) AND p.row < d.row)
+            AS is_behind
+        FROM time, own, LATERAL (
+            SELECT row, order_key FROM relent_delivery_1
+            WHERE endpoint = own.id AND state = 0 AND due <= now
+            ORDER BY due, row LIMIT own.most - (SELECT count(*) FROM lost WHERE lost.id = own.id)) AS d),
+    put_behind AS (
+        UPDATE relent_delivery_1 SET state = 5 WHERE row IN (SELECT row FROM due WHERE is_behind) RETURNING row),
+    claimed AS (
+        UPDATE relent_delivery_1 AS d SET state = 1, fence = c.fence, attempt = attempt + (NOT c.lost)::integer
+        FROM (SELECT row, fence, false AS lost FROM due WHERE NOT is_behind UNION ALL SELECT row, fence, true FROM lost) AS c
+        WHERE d.row = c.row
+        RETURNING d.row, d.endpoint, d.fence, d.attempt, d.session, d.began, d.due, d.order_key IS NOT NULL AS ordered, c.lost)
+    SELECT now, (SELECT count(*) FROM put_behind), c.* FROM time LEFT JOIN (
+        SELECT claimed.row, claimed.endpoint, fence, attempt, session, began, ordered, lost, id, content_type,
+            CASE WHEN lost THEN '' ELSE payload END AS payload, due
+        FROM claimed JOIN relent_message_1 AS m ON m.row = claimed.row) AS c ON true
+    ORDER BY c.endpoint, c.lost DESC, c.due, c.row";
+
+pub(super) async fn claim(
+    transaction: &Transaction<'_>,
+    worker: &str,
+    wanted: &[Wanted],
+) -> Result<Vec<Claimed>> {
+    let owned: HashSet<_> = lock_owned(transaction, worker, wanted)
+        .await?
+        .into_iter()
+        .collect();
+    let mut left: BTreeMap<i64, i64> = BTreeMap::new();
+    for wanted in wanted
+        .iter()
+        .filter(|wanted| owned.contains(&wanted.endpoint))
+    {
+        left.insert(wanted.endpoint, number(wanted.most));
+    }
+    let claim = transaction
+        .prepare_cached(&format!("WITH {TIME}, {CLAIM}"))
+        .await?;
+
+    let mut claimed = Vec::new();
+    loop {
+        left.retain(|_, most| *most > 0);
+        if left.is_empty() {
+            return Ok(claimed);
+        }
+        let (ids, most): (Vec<_>, Vec<_>) = left.iter().map(|(id, most)| (*id, *most)).unzip();
+        let rows = transaction.query(&claim, &[&ids, &most]).await?;
+        let mut put_behind = 0_i64;
+        for row in &rows {
+            put_behind = row.try_get(1)?;
+            if row.try_get::<_, Option<i64>>(2)?.is_some() {
+                let one = read_claimed(row)?;
+                if let Some(left) = left.get_mut(&one.endpoint) {
+                    *left -= 1;
+                }
+                claimed.push(one);
+            }
+        }
+        // They have taken the places of others.
+        if put_behind == 0 {
+            return Ok(claimed);
+        }
+    }
+}
+
+fn read_claimed(row: &Row) -> Result<Claimed> {
+    let micros = |column| {
+        let micros: i64 = row.try_get(column)?;
+        Ok::<_, PostgresError>(system_time(micros))
+    };
+    Ok(Claimed {
+        now: micros(0)?,
+        row: row.try_get(2)?,
+        endpoint: row.try_get(3)?,
+        fence: Fence(row.try_get(4)?),
+        attempt: u32::try_from(row.try_get::<_, i64>(5)?).unwrap_or(u32::MAX),
+        session: row.try_get(6)?,
+        began: micros(7)?,
+        ordered: row.try_get(8)?,
+        lost: row.try_get(9)?,
+        id: message_id(row.try_get(10)?)?,
+        content_type: row.try_get(11)?,
+        payload: row.try_get::<_, Vec<u8>>(12)?.into(),
+    })
+}
+
+fn system_time(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
+/// Nothing is written of an endpoint that has another fence.
+const SETTLE: &str = "
+    written AS (
+        UPDATE relent_delivery_1 AS d SET state = i.state, due = least(coalesce(now + i.wait, d.due), {FOREVER}),
+            ended = CASE WHEN i.state IN (2, 3) THEN now END, reason = i.reason, session = i.session,
+            attempt = d.attempt - i.unsent::integer
+        FROM time, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::bigint[], $7::text[],
+                $8::bytea[], $9::boolean[]) WITH ORDINALITY
+            AS i (row, endpoint, fence, number, state, wait, reason, session, unsent, n)
+        JOIN relent_endpoint_1 AS e ON e.id = i.endpoint AND e.fence = i.fence
+        WHERE d.row = i.row AND d.endpoint = i.endpoint AND d.state = 1 AND d.fence = i.fence AND d.attempt = i.number
+        RETURNING i.n, d.row, d.endpoint, d.order_key),
+    attempts AS (
+        INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
+        SELECT written.row, a.number, began, took, status, error, excerpt, address
+        FROM written JOIN unnest($10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::integer[], $15::text[],
+                $16::text[], $17::text[])
+            AS a (n, number, began, took, status, error, excerpt, address) ON a.n = written.n
+        ORDER BY written.n)
+    SELECT n, endpoint, order_key FROM written";
+
+pub(super) async fn settle(
+    transaction: &Transaction<'_>,
+    settled: &[Settled],
+) -> Result<Vec<bool>> {
+    let endpoints = settled.iter().map(|one| one.endpoint).collect();
+    lock(transaction, &endpoints).await?;
+    // Of two that are about the same attempt the first is written.
+    let mut seen = HashSet::new();
+    let first: Vec<_> = settled
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| seen.insert((one.row, one.endpoint, one.fence, one.number)))
+        .collect();
+    let column = |of: fn(&Settled) -> i64| first.iter().map(|(_, one)| of(one)).collect::<Vec<_>>();
+    let next = |one: &Settled| match &one.next {
+        Next::Delivered => (2_i16, None, String::new()),
+        Next::Again(wait) => (0, Some(span(*wait)), String::new()),
+        Next::Unsent => (0, None, String::new()),
+        Next::Dead(reason) => (3, None, text(reason)),
+    };
+    let nexts: Vec<_> = first.iter().map(|(_, one)| next(one)).collect();
+    let states: Vec<_> = nexts.iter().map(|next| next.0).collect();
+    let waits: Vec<_> = nexts.iter().map(|next| next.1).collect();
+    let reasons: Vec<_> = nexts.iter().map(|next| &next.2[..]).collect();
+    let sessions: Vec<_> = first.iter().map(|(_, one)| &one.session[..]).collect();
+    let unsent: Vec<_> = first
+        .iter()
+        .map(|(_, one)| one.next == Next::Unsent)
+        .collect();
+    let attempts: Vec<_> = (1_i64..)
+        .zip(&first)
+        .filter_map(|(n, (_, one))| Some((n, one.attempt.as_ref()?)))
+        .collect();
+    let numbers: Vec<_> = attempts.iter().map(|(n, _)| *n).collect();
+    let attempt_numbers: Vec<_> = attempts
+        .iter()
+        .map(|(_, one)| i64::from(one.number))
+        .collect();
+    let began: Vec<_> = attempts.iter().map(|(_, one)| one.began_ms).collect();
+    let took: Vec<_> = attempts
+        .iter()
+        .map(|(_, one)| i64::from(one.took_ms))
+        .collect();
+    let statuses: Vec<_> = attempts
+        .iter()
+        .map(|(_, one)| one.status.map(i32::from))
+        .collect();
+    let errors: Vec<_> = attempts.iter().map(|(_, one)| text(&one.error)).collect();
+    let excerpts: Vec<_> = attempts.iter().map(|(_, one)| text(&one.excerpt)).collect();
+    let addresses: Vec<_> = attempts.iter().map(|(_, one)| text(&one.address)).collect();
+    let settle = SETTLE.replace("{FOREVER}", &FOREVER.to_string());
+    let settle = transaction
+        .prepare_cached(&format!("WITH {TIME}, {settle}"))
+        .await?;
+    let rows = transaction
+        .query(
+            &settle,
+            &[
+                &column(|one| one.row),
+                &column(|one| one.endpoint),
+                &column(|one| one.fence.0),
+                &column(|one| i64::from(one.number)),
+                &states,
+                &waits,
+                &reasons,
+                &sessions,
+                &unsent,
+                &numbers,
+                &attempt_numbers,
+                &began,
+                &took,
+                &statuses,
+                &errors,
+                &excerpts,
+                &addresses,
+            ],
+        )
+        .await?;
+    let (mut written, mut orders) = (vec![false; settled.len()], BTreeSet::new());
+    for row in rows {
+        let n = usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or_default();
+        if let Some((place, _)) = n.checked_sub(1).and_then(|n| first.get(n)) {
+            written[*place] = true;
+        }
+        if let Some(order) = row.try_get(2)? {
+            orders.insert((row.try_get(1)?, order));
+        }
+    }
+    advance(transaction, orders).await?;
+    let of_written = settled
+        .iter()
+        .zip(&written)
+        .filter(|(_, written)| **written);
+    write_endpoints(transaction, of_written.map(|(one, _)| one)).await?;
+    Ok(written)
+}
+
+/// What attempts say of their endpoints.
+async fn write_endpoints(
+    transaction: &Transaction<'_>,
+    settled: impl Iterator<Item = &Settled>,
+) -> Result<()> {
+    let mut endpoints = BTreeMap::<i64, (Option<&[u8]>, Option<String>)>::new();
+    for one in settled.filter(|one| one.health.is_some() || one.disable.is_some()) {
+        let (health, disable) = endpoints.entry(one.endpoint).or_default();
+        *health = one.health.as_deref().or(*health);
+        if disable.is_none() {
+            *disable = one.disable.as_deref().map(text);
+        }
+    }
+    if endpoints.is_empty() {
+        return Ok(());
+    }
+    // Who disabled it before had a reason.
+    let write = transaction.prepare_cached(
+        "UPDATE relent_endpoint_1 AS e SET health = coalesce(i.health, e.health),
+             reason = CASE WHEN activity = 0 THEN coalesce(i.disable, reason) ELSE reason END,
+             activity = CASE WHEN i.disable IS NULL THEN activity ELSE 1 END
+         FROM unnest($1::bigint[], $2::bytea[], $3::text[]) AS i (id, health, disable) WHERE e.id = i.id",
+    ).await?;
+    let ids: Vec<_> = endpoints.keys().copied().collect();
+    let (healths, disables): (Vec<_>, Vec<_>) = endpoints.into_values().unzip();
+
+    transaction
+        .execute(&write, &[&ids, &healths, &disables])
+        .await?;
+    Ok(())
+}
+
+/// Those that are the first of their order now may be claimed. Their endpoints are locked.
+pub(super) async fn advance(
+    transaction: &Transaction<'_>,
+    orders: BTreeSet<(i64, String)>,
+) -> Result<()> {
+    if orders.is_empty() {
+        return Ok(());
+    }
+    let first = |state: &str| {
+        format!(
+            "(SELECT min(row) FROM relent_delivery_1 WHERE endpoint = k.endpoint AND order_key = k.order_key AND state = {state})"
+        )
+    };
+    let advance = transaction
+        .prepare_cached(&format!(
+            "UPDATE relent_delivery_1 SET state = 0 WHERE state = 5 AND row IN (
+             SELECT least({}, {}, {}, CASE WHEN e.after_dead = 0 THEN {} END)
+             FROM unnest($1::bigint[], $2::text[]) AS k (endpoint, order_key)
+             JOIN relent_endpoint_1 AS e ON e.id = k.endpoint)",
+            first("0"),
+            first("1"),
+            first("5"),
+            first("3"),
+        ))
+        .await?;
+    let (endpoints, keys): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
+    transaction.execute(&advance, &[&endpoints, &keys]).await?;
+    Ok(())
+}
