@@ -10,6 +10,8 @@
 //! reasons, sources and tests.
 
 pub mod acknowledgement;
+#[cfg(feature = "api")]
+pub mod api;
 pub mod endpoint;
 pub mod guard;
 pub mod health;

@@ -396,6 +396,18 @@ pub enum State {
     Cancelled,
 }
 
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+        })
+    }
+}
+
 /// An attempt, as it is kept. A NUL in a text is kept as U+FFFD, since PostgreSQL has none.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AttemptRecord {

@@ -1,0 +1,234 @@
+//! The HTTP API by which an outbox is run, its page for people, and its metrics.
+//!
+//! Programs enqueue messages and register endpoints; operators see what is stuck and why, and have it sent again. The
+//! routes are described in OpenAPI at `/openapi.json`: see [`OPENAPI`].
+//!
+//! | | needs the token |
+//! |---|---|
+//! | `/v1/…`, `/metrics` | as `Authorization: Bearer TOKEN` |
+//! | `/` and the pages below it | once, in a form; then by a cookie that no script can read and no other site can use |
+//! | `/openapi.json`, `/health`, `/login` | no |
+//!
+//! Secrets go in and never come out. What cannot be meant is refused, with the name of what is wrong.
+//!
+//! It speaks HTTP without TLS: bind it to the loopback, or to a private network behind something that does TLS.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodRouter, get, post, put};
+use tokio::net::TcpListener;
+
+use crate::guard::AddressGuard;
+use crate::secrets::Secrets;
+use crate::store::Store;
+use crate::worker::Hint;
+
+mod access;
+mod answer;
+mod endpoints;
+mod messages;
+mod metrics;
+mod page;
+
+pub use access::{InvalidToken, Token};
+
+/// The description of the API: OpenAPI 3.1, as JSON.
+pub const OPENAPI: &str = include_str!("api/openapi.json");
+
+/// The most that a request may have in its body: 16 MiB.
+pub const MAX_BODY: usize = 16 << 20;
+/// The most messages that one request enqueues.
+pub const MAX_BATCH: usize = 1000;
+/// The same of a form of the page.
+const MAX_FORM: usize = 64 << 10;
+/// How long a request may take, with the reading of its body.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The API over a store: see the [module](self).
+///
+/// # Default
+/// Endpoints have to be at public addresses, with `https`.
+pub struct Api<S> {
+    store: S,
+    secrets: Secrets,
+    token: Token,
+    /// What the cookie of a page holds: of this process only.
+    session: Token,
+    /// What every form of a page holds.
+    form_token: Token,
+    guard: AddressGuard,
+    http_allowed: bool,
+    hint: Option<Hint>,
+    render: Option<Box<dyn Fn() -> String + Send + Sync>>,
+}
+
+impl<S> fmt::Debug for Api<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api")
+            .field("guard", &self.guard)
+            .field("http_allowed", &self.http_allowed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> Api<S> {
+    /// The API over this store, for whoever has the token. Signing keys are sealed by `secrets`.
+    #[must_use]
+    pub fn new(store: S, secrets: Secrets, token: Token) -> Self {
+        Self {
+            store,
+            secrets,
+            token,
+            session: Token::new(),
+            form_token: Token::new(),
+            guard: AddressGuard::new(),
+            http_allowed: false,
+            hint: None,
+            render: None,
+        }
+    }
+
+    /// Lets endpoints be registered at the addresses that this guard lets pass: the one that the worker has.
+    #[must_use]
+    pub fn guard(mut self, guard: AddressGuard) -> Self {
+        self.guard = guard;
+        self
+    }
+
+    /// Lets endpoints be registered with `http`, whose messages anybody on the way can read.
+    #[must_use]
+    pub const fn allow_http(mut self, allowed: bool) -> Self {
+        self.http_allowed = allowed;
+        self
+    }
+
+    /// Tells a worker of this process when there is something to do.
+    #[must_use]
+    pub fn hint(mut self, hint: Hint) -> Self {
+        self.hint = Some(hint);
+        self
+    }
+
+    /// What `/metrics` shows, such as `PrometheusHandle::render` of the recorder that is installed. It is called after the
+    /// gauges are set by what the store says.
+    #[must_use]
+    pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.render = Some(Box::new(render));
+        self
+    }
+
+    /// As a router, to serve it beside others.
+    pub fn into_router(self) -> Router {
+        let shared = Arc::new(self);
+        let router = |routes: Vec<Route<S>>| {
+            let routes = routes.into_iter();
+            routes.fold(Router::new(), |router, (_, path, handlers)| {
+                router.route(path, handlers)
+            })
+        };
+        // Who signs in has no token yet.
+        let page = router(page::routes()).layer(DefaultBodyLimit::max(MAX_FORM));
+        router(routes())
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .merge(page)
+            .fallback(answer::not_found)
+            .method_not_allowed_fallback(answer::method_not_allowed)
+            .layer(from_fn_with_state(shared.clone(), access::guard))
+            .with_state(shared)
+    }
+
+    /// Serves it until `shutdown`, and then until what was asked is answered.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        axum::serve(listener, self.into_router())
+            .with_graceful_shutdown(shutdown)
+            .await
+    }
+
+    /// There is something to do.
+    fn wake(&self) {
+        if let Some(hint) = &self.hint {
+            hint.wake();
+        }
+    }
+}
+
+type Shared<S> = Arc<Api<S>>;
+type Route<S> = (&'static str, &'static str, MethodRouter<Shared<S>>);
+
+/// What [`OPENAPI`] describes: the method, the path, and what answers.
+fn routes<S: Store>() -> Vec<Route<S>> {
+    vec![
+        ("get", "/health", get(answer::health)),
+        ("get", "/openapi.json", get(answer::openapi)),
+        ("get", "/metrics", get(metrics::render::<S>)),
+        ("get", "/v1/summary", get(messages::summary::<S>)),
+        ("get", "/v1/endpoints", get(endpoints::list::<S>)),
+        ("get", "/v1/endpoints/{name}", get(endpoints::show::<S>)),
+        ("put", "/v1/endpoints/{name}", put(endpoints::register::<S>)),
+        (
+            "post",
+            "/v1/endpoints/{name}/enable",
+            post(endpoints::enable::<S>),
+        ),
+        (
+            "post",
+            "/v1/endpoints/{name}/disable",
+            post(endpoints::disable::<S>),
+        ),
+        ("get", "/v1/messages", get(messages::list::<S>)),
+        ("post", "/v1/messages", post(messages::enqueue::<S>)),
+        ("get", "/v1/messages/{id}", get(messages::show::<S>)),
+        (
+            "post",
+            "/v1/messages/{id}/resend",
+            post(messages::resend::<S>),
+        ),
+        (
+            "post",
+            "/v1/messages/{id}/cancel",
+            post(messages::cancel::<S>),
+        ),
+        ("post", "/v1/replay", post(messages::replay::<S>)),
+    ]
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::store::Sqlite;
+
+    #[test]
+    fn every_route_is_described_and_nothing_else() {
+        let own = routes::<Sqlite>();
+        let own: BTreeSet<_> = own
+            .iter()
+            .map(|(method, path, _)| ((*path).to_owned(), (*method).to_owned()))
+            .collect();
+        let description: Value = serde_json::from_str(OPENAPI).unwrap();
+        let paths = description["paths"].as_object().unwrap();
+        let described: BTreeSet<_> = paths
+            .iter()
+            .flat_map(|(path, operations)| {
+                let methods = operations.as_object().unwrap().keys();
+                methods.map(move |method| (path.clone(), method.clone()))
+            })
+            .collect();
+        assert_eq!(own, described);
+    }
+}

@@ -1,0 +1,134 @@
+//! How requests are read and answered.
+
+use std::error::Error;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, Query};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use relent_http::problem::Problem;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{MAX_BODY, OPENAPI};
+
+/// What a handler answers.
+pub(super) type Answer = Result<Response, Refused>;
+
+/// A problem, as it is answered.
+#[derive(Debug)]
+pub(super) struct Refused(Box<Problem>);
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(problem))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        self.0.into_response().into_response()
+    }
+}
+
+/// Refuses, and says what is wrong.
+pub(super) fn refuse(status: StatusCode, detail: impl Into<String>) -> Refused {
+    Problem::new(status).detail(detail.into()).into()
+}
+
+/// Some value is not accepted.
+pub(super) fn unacceptable(detail: impl Into<String>) -> Refused {
+    refuse(StatusCode::UNPROCESSABLE_ENTITY, detail)
+}
+
+/// The store fails: nobody knows whether anything was done, and every request may be repeated.
+pub(super) fn store_failed(error: &impl Error) -> Response {
+    let detail = format!("the store does not answer, so ask again: {error}");
+    let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, detail).into_response();
+    let seconds = HeaderValue::from_static("1");
+    response.headers_mut().insert(RETRY_AFTER, seconds);
+    response
+}
+
+/// Returns the answer of a store, or answers that it fails.
+macro_rules! stored {
+    ($asked:expr) => {
+        match $asked.await {
+            Ok(answer) => answer,
+            Err(error) => return Ok($crate::api::answer::store_failed(&error)),
+        }
+    };
+}
+pub(super) use stored;
+
+pub(super) fn ok(value: &impl Serialize) -> Answer {
+    Ok(Json(value).into_response())
+}
+
+/// The JSON of a body.
+pub(super) fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refused> {
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => refuse(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!(
+                "a request may have {MAX_BODY} bytes in its body: send fewer messages in one request"
+            ),
+        ),
+        status => refuse(status, "the body broke off: send the request again"),
+    })?;
+    serde_json::from_slice(&body).map_err(|error| match error.is_data() {
+        true => unacceptable(error.to_string()),
+        false => refuse(
+            StatusCode::BAD_REQUEST,
+            format!("the body is no JSON: {error}"),
+        ),
+    })
+}
+
+/// What is asked for after the `?`.
+pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refused> {
+    let asked = Query::try_from_uri(uri);
+    asked.map(|Query(asked)| asked).map_err(|rejection| {
+        let source = rejection
+            .source()
+            .map_or_else(|| rejection.to_string(), ToString::to_string);
+        unacceptable(format!("after the ?: {source}"))
+    })
+}
+
+/// The variable part of a path.
+pub(super) fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
+    path.map(|Path(name)| name)
+        .map_err(|_| unacceptable("the path has to be UTF-8, percent-encoded"))
+}
+
+pub(super) async fn not_found(uri: Uri) -> Refused {
+    refuse(
+        StatusCode::NOT_FOUND,
+        format!(
+            "there is no {}: /openapi.json describes what there is",
+            uri.path()
+        ),
+    )
+}
+
+pub(super) async fn method_not_allowed(uri: Uri) -> Refused {
+    refuse(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!(
+            "{} takes other methods: /openapi.json describes them",
+            uri.path()
+        ),
+    )
+}
+
+pub(super) async fn health() -> &'static str {
+    "ok\n"
+}
+
+pub(super) async fn openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], OPENAPI)
+}

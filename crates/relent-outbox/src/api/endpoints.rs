@@ -1,0 +1,280 @@
+//! Endpoints: registered, listed, enabled and disabled.
+
+use std::time::UNIX_EPOCH;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::answer::{Answer, Refused, name, ok, query, read, refuse, stored, unacceptable};
+use super::{Api, Shared};
+use crate::endpoint::{Activity, Endpoint};
+use crate::health::Health;
+use crate::message::MAX_NAME;
+use crate::schedule;
+use crate::store::{EndpointStatus, Store};
+use crate::target::Target;
+
+/// The most endpoints on a page, and how many there are unless asked otherwise.
+const MOST: usize = 1000;
+const USUAL: usize = 100;
+/// The most signing keys of an endpoint: two while one replaces another, and some more.
+const MOST_SECRETS: usize = 8;
+
+type Named = Result<Path<String>, PathRejection>;
+
+/// Whose endpoint is meant.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Owner {
+    #[serde(default)]
+    pub(super) tenant: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    tenant: Option<String>,
+    after_tenant: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+/// An endpoint as it is answered.
+#[derive(Serialize)]
+struct View {
+    #[serde(flatten)]
+    status: EndpointStatus,
+    /// Since when nothing has arrived there, in milliseconds since 1970.
+    failing_since_ms: Option<u64>,
+    /// What the last attempt met; empty if it succeeded.
+    last_error: String,
+}
+
+impl View {
+    fn of(status: EndpointStatus) -> Self {
+        let health = Health::read(&status.health);
+        let since = health
+            .failing_since()
+            .and_then(|since| since.duration_since(UNIX_EPOCH).ok());
+        Self {
+            failing_since_ms: since.and_then(|since| u64::try_from(since.as_millis()).ok()),
+            last_error: health.last_error().to_owned(),
+            status: redact(status),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    endpoints: Vec<View>,
+    /// Where the list goes on.
+    next: Option<String>,
+}
+
+/// An endpoint as it may be seen: by whom its signing keys are held, never the keys.
+pub(super) fn redact(mut status: EndpointStatus) -> EndpointStatus {
+    for secret in &mut status.endpoint.secrets {
+        if !secret.starts_with("env:") {
+            *secret = "sealed".to_owned();
+        }
+    }
+    status
+}
+
+pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Answer {
+    let page: Page = query(&uri)?;
+    let limit = page_length(page.limit, USUAL)?;
+    // A tenant's own list begins behind the empty name, which no endpoint has.
+    let after = match (page.after_tenant, page.after) {
+        (Some(tenant), Some(name)) => Some((tenant, name)),
+        (None, None) => page.tenant.clone().map(|tenant| (tenant, String::new())),
+        _ => {
+            return Err(unacceptable(
+                "after the ?: give after_tenant and after, or neither",
+            ));
+        }
+    };
+    let mut found = stored!(api.store.endpoints(after, limit + 1));
+    if let Some(tenant) = &page.tenant {
+        found.retain(|status| status.endpoint.tenant == *tenant);
+    }
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|last| {
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let mut next = format!(
+            "/v1/endpoints?after_tenant={}&after={}&limit={limit}",
+            encoded(&last.endpoint.tenant),
+            encoded(&last.endpoint.name)
+        );
+        if let Some(tenant) = &page.tenant {
+            next.push_str("&tenant=");
+            next.push_str(&encoded(tenant));
+        }
+        next
+    });
+    ok(&Listed {
+        endpoints: found.into_iter().map(View::of).collect(),
+        next,
+    })
+}
+
+/// How many entries a page has.
+pub(super) fn page_length(limit: Option<usize>, usual: usize) -> Result<usize, Refused> {
+    let limit = limit.unwrap_or(usual);
+    match (1..=MOST).contains(&limit) {
+        true => Ok(limit),
+        false => Err(unacceptable(format!(
+            "after the ?: limit has to be from 1 to {MOST}"
+        ))),
+    }
+}
+
+pub(super) fn unknown(tenant: &str, name: &str) -> Refused {
+    let whose = match tenant {
+        "" => String::new(),
+        tenant => format!(" of the tenant {tenant:?}"),
+    };
+    refuse(
+        StatusCode::NOT_FOUND,
+        format!("no endpoint{whose} is called {name:?}: GET /v1/endpoints lists those there are"),
+    )
+}
+
+pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
+    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    match stored!(api.store.endpoint(&tenant, &name)) {
+        Some(status) => ok(&View::of(status)),
+        None => Err(unknown(&tenant, &name)),
+    }
+}
+
+/// Registers an endpoint, or replaces it. Its keys stay if none are given: they cannot be read, so whoever changes
+/// something else could not give them.
+pub(super) async fn register<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    let given: Map<String, Value> = read(body)?;
+    let mut endpoint = api.check(&tenant, &name, given.clone())?;
+    let before = stored!(api.store.endpoint(&tenant, &name));
+    let created = before.is_none();
+    if let Some(before) = before.filter(|_| !given.contains_key("secrets")) {
+        endpoint.secrets = before.endpoint.secrets;
+    }
+    stored!(api.store.put_endpoint(endpoint));
+    api.wake();
+    let Some(status) = stored!(api.store.endpoint(&tenant, &name)) else {
+        return Err(unknown(&tenant, &name));
+    };
+    let code = match created {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
+    };
+    Ok((code, Json(View::of(status))).into_response())
+}
+
+impl<S> Api<S> {
+    /// The endpoint that is described, if messages can be sent there; its keys sealed.
+    fn check(
+        &self,
+        tenant: &str,
+        name: &str,
+        mut given: Map<String, Value>,
+    ) -> Result<Endpoint, Refused> {
+        for (what, text) in [("tenant", tenant), ("name", name)] {
+            let empty = text.is_empty() && what == "name";
+            if text.len() > MAX_NAME || text.contains('\0') || empty {
+                return Err(unacceptable(format!(
+                    "the {what} has to have 1 to {MAX_NAME} bytes, none of them NUL"
+                )));
+            }
+            if text == "." || text == ".." {
+                return Err(unacceptable(format!(
+                    "the {what} {text:?} cannot stand in a URL: choose another"
+                )));
+            }
+            if given.contains_key(what) {
+                return Err(unacceptable(format!(
+                    "{what} stands in the URL, as in PUT /v1/endpoints/NAME?tenant=TENANT: take it out of the body"
+                )));
+            }
+            given.insert(what.to_owned(), text.into());
+        }
+        let mut endpoint: Endpoint = serde_json::from_value(Value::Object(given))
+            .map_err(|error| unacceptable(error.to_string()))?;
+        Target::parse(&endpoint.url, self.http_allowed, &self.guard)
+            .map_err(|error| unacceptable(format!("url: {error}")))?;
+        schedule::policy(&endpoint.policy)
+            .map_err(|error| unacceptable(format!("policy: {error}")))?;
+        if endpoint.secrets.len() > MOST_SECRETS {
+            return Err(unacceptable(format!(
+                "secrets: {MOST_SECRETS} keys at most, the newest first"
+            )));
+        }
+        for secret in &mut endpoint.secrets {
+            *secret = self
+                .secrets
+                .seal(tenant, name, secret)
+                .map_err(|error| unacceptable(format!("secrets: {error}")))?;
+        }
+        Ok(endpoint)
+    }
+}
+
+/// Why an endpoint is disabled.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reason {
+    reason: String,
+}
+
+pub(super) async fn enable<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+) -> Answer {
+    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    set(&api, &tenant, &name, Activity::Active, "").await
+}
+
+pub(super) async fn disable<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    let Reason { reason } = read(body)?;
+    if reason.trim().is_empty() || reason.len() > MAX_NAME || reason.contains('\0') {
+        return Err(unacceptable(format!(
+            "reason: say in 1 to {MAX_NAME} bytes why it is disabled; the page shows it"
+        )));
+    }
+    set(&api, &tenant, &name, Activity::Disabled, &reason).await
+}
+
+async fn set<S: Store>(
+    api: &Api<S>,
+    tenant: &str,
+    name: &str,
+    activity: Activity,
+    reason: &str,
+) -> Answer {
+    stored!(api.store.set_activity(tenant, name, activity, reason));
+    api.wake();
+    match stored!(api.store.endpoint(tenant, name)) {
+        Some(status) => ok(&View::of(status)),
+        None => Err(unknown(tenant, name)),
+    }
+}

@@ -1,0 +1,328 @@
+//! The page for people: what is stuck and why, and what can be done about it. It needs no script.
+
+use axum::Form;
+use axum::extract::rejection::{FormRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::http::header::{CONTENT_TYPE, SET_COOKIE};
+use axum::http::{StatusCode, Uri};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use maud::{Markup, html};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+use super::access::SESSION;
+use super::answer::{name, query};
+use super::endpoints::redact;
+use super::messages::only;
+use super::{Route, Shared};
+use crate::endpoint::Activity;
+use crate::message::MAX_NAME;
+use crate::store::{Filter, State as MessageState, Store};
+
+mod time;
+mod view;
+
+const CSS: &str = include_str!("page/style.css");
+/// The most endpoints that the overview looks at, and the most messages of a list.
+const MOST_ENDPOINTS: usize = 1000;
+const MOST_MESSAGES: usize = 100;
+/// How many of the latest are shown of what is stuck.
+const LATEST: usize = 20;
+
+pub(super) fn routes<S: Store>() -> Vec<Route<S>> {
+    vec![
+        ("get", "/", get(overview::<S>)),
+        ("get", "/endpoints/{name}", get(endpoint::<S>)),
+        ("get", "/messages", get(messages::<S>)),
+        ("get", "/messages/{id}", get(message::<S>)),
+        ("post", "/do", post(act::<S>)),
+        ("get", "/login", get(login_form)),
+        ("post", "/login", post(login::<S>)),
+        ("post", "/logout", post(logout)),
+        ("get", "/style.css", get(style)),
+    ]
+}
+
+async fn style() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/css; charset=utf-8")], CSS)
+}
+
+/// A page, with its status.
+fn page(status: StatusCode, title: &str, signed_in: bool, content: &Markup) -> Response {
+    let page = Html(view::page(title, signed_in, content).into_string());
+    (status, page).into_response()
+}
+
+fn ok(title: &str, content: &Markup) -> Response {
+    page(StatusCode::OK, title, true, content)
+}
+
+/// Says on a page what went wrong.
+fn failed(status: StatusCode, what: &str) -> Response {
+    let content = html! { h1 { "That did not work" } p.bad { (what) } p { a href="/" { "Back to the overview" } } };
+    page(status, "That did not work", true, &content)
+}
+
+/// Returns the answer of a store, or a page that says why there is none.
+macro_rules! stored {
+    ($asked:expr) => {
+        match $asked.await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let what = format!("The store does not answer: {error}. Try it again.");
+                return failed(StatusCode::SERVICE_UNAVAILABLE, &what);
+            }
+        }
+    };
+}
+
+async fn overview<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response {
+    let summary = stored!(api.store.summary());
+    let endpoints = stored!(api.store.endpoints(None, MOST_ENDPOINTS + 1));
+    let in_state = |state| Filter {
+        state: Some(state),
+        ..Filter::default()
+    };
+    let dead = stored!(api.store.messages(in_state(MessageState::Dead), LATEST));
+    let mut waiting = stored!(
+        api.store
+            .messages(in_state(MessageState::Pending), MOST_MESSAGES)
+    );
+    waiting.retain(|message| !message.last_error.is_empty());
+    waiting.truncate(LATEST);
+    let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
+    let content = view::overview(&summary, endpoints, &dead, &waiting, MOST_ENDPOINTS);
+    ok("Overview", &html! { (done(&uri)) (content) })
+}
+
+async fn endpoint<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Response {
+    let (name, tenant) = match (name(path), query::<Marked>(&uri)) {
+        (Ok(name), Ok(marked)) => (name, marked.tenant),
+        _ => return failed(StatusCode::NOT_FOUND, "There is no such page."),
+    };
+    let Some(status) = stored!(api.store.endpoint(&tenant, &name)) else {
+        return failed(StatusCode::NOT_FOUND, "No endpoint has this name.");
+    };
+    let filter = Filter {
+        tenant: Some(tenant),
+        endpoint: Some(name.clone()),
+        ..Filter::default()
+    };
+    let messages = stored!(api.store.messages(filter, MOST_MESSAGES));
+    let content = view::endpoint(&redact(status), &messages, api.form_token.as_str());
+    ok(&name, &html! { (done(&uri)) (content) })
+}
+
+/// Which messages a list shows.
+#[derive(Deserialize)]
+struct Listed {
+    state: Option<MessageState>,
+    before: Option<crate::message::MessageId>,
+}
+
+async fn messages<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response {
+    let Ok(Listed { state, before }) = query(&uri) else {
+        return failed(StatusCode::NOT_FOUND, "There is no such page.");
+    };
+    let filter = Filter {
+        state,
+        before,
+        ..Filter::default()
+    };
+    let messages = stored!(api.store.messages(filter, MOST_MESSAGES));
+    let more = messages.len() == MOST_MESSAGES;
+    ok("Messages", &view::messages(state, &messages, more))
+}
+
+async fn message<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Response {
+    let unknown = || failed(StatusCode::NOT_FOUND, "There is no such message.");
+    let Some(id) = name(path).ok().and_then(|id| id.parse().ok()) else {
+        return unknown();
+    };
+    let found = stored!(api.store.messages(only(id), 1));
+    let Some(message) = found.first() else {
+        return unknown();
+    };
+    let attempts = stored!(api.store.attempts(&message.id));
+    let content = view::message(message, &attempts, api.form_token.as_str());
+    ok(message.id.as_str(), &html! { (done(&uri)) (content) })
+}
+
+/// What was done before this page was shown. Only numbers are taken from the address, and no text.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Marked {
+    tenant: String,
+    resent: Option<u64>,
+    cancelled: Option<u64>,
+}
+
+fn done(uri: &Uri) -> Markup {
+    let marked: Marked = query(uri).unwrap_or_default();
+    let said = match (marked.resent, marked.cancelled) {
+        (Some(0), _) => "Nothing was there to be sent again.".to_owned(),
+        (Some(1), _) => "1 message will be sent again.".to_owned(),
+        (Some(count), _) => format!("{count} messages will be sent again."),
+        (None, Some(0)) => "It could not be cancelled: it is no longer pending or dead.".to_owned(),
+        (None, Some(_)) => "It is cancelled.".to_owned(),
+        (None, None) => return html! {},
+    };
+    html! { p.done role="status" { (said) } }
+}
+
+/// What a button does.
+#[derive(Deserialize)]
+#[serde(tag = "act", rename_all = "kebab-case")]
+enum Act {
+    Resend {
+        id: crate::message::MessageId,
+    },
+    Cancel {
+        id: crate::message::MessageId,
+    },
+    Enable(Target),
+    Disable {
+        #[serde(flatten)]
+        target: Target,
+        reason: String,
+    },
+    Replay {
+        #[serde(flatten)]
+        target: Target,
+        state: MessageState,
+        #[serde(default)]
+        from: String,
+        #[serde(default)]
+        until: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Target {
+    tenant: String,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Filled {
+    form_token: String,
+    #[serde(flatten)]
+    act: Act,
+}
+
+/// The page of an endpoint.
+fn page_of(tenant: &str, name: &str) -> String {
+    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    format!("/endpoints/{}?tenant={}", encoded(name), encoded(tenant))
+}
+
+async fn act<S: Store>(
+    State(api): State<Shared<S>>,
+    form: Result<Form<Filled>, FormRejection>,
+) -> Response {
+    let Ok(Form(Filled { form_token, act })) = form else {
+        let what = "The form was not filled in completely. Go back and try it again.";
+        return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
+    };
+    if !api.form_token.is(&form_token) {
+        let what = "This form is of an earlier run of the server. Open the page again.";
+        return failed(StatusCode::FORBIDDEN, what);
+    }
+    let to = match act {
+        Act::Resend { id } => {
+            let to = format!("/messages/{id}?resent=");
+            to + &stored!(api.store.resend(only(id))).to_string()
+        }
+        Act::Cancel { id } => {
+            let to = format!("/messages/{id}?cancelled=");
+            to + &stored!(api.store.cancel(only(id))).to_string()
+        }
+        Act::Enable(Target { tenant, name }) => {
+            stored!(api.store.set_activity(&tenant, &name, Activity::Active, ""));
+            page_of(&tenant, &name)
+        }
+        Act::Disable { target, reason } => {
+            let Target { tenant, name } = target;
+            let reason = match reason.trim() {
+                "" => "disabled on the page",
+                reason if reason.len() > MAX_NAME || reason.contains('\0') => {
+                    let what = format!("The reason may have {MAX_NAME} bytes.");
+                    return failed(StatusCode::UNPROCESSABLE_ENTITY, &what);
+                }
+                reason => reason,
+            };
+            stored!(
+                api.store
+                    .set_activity(&tenant, &name, Activity::Disabled, reason)
+            );
+            page_of(&tenant, &name)
+        }
+        Act::Replay {
+            target: Target { tenant, name },
+            state,
+            from,
+            until,
+        } => {
+            let (Ok(from_ms), Ok(until_ms)) = (time::read(&from), time::read(&until)) else {
+                let what = "A time is written as 2026-01-31T12:00, in UTC.";
+                return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
+            };
+            let filter = Filter {
+                tenant: Some(tenant.clone()),
+                endpoint: Some(name.clone()),
+                state: Some(state),
+                from_ms,
+                until_ms,
+                ..Filter::default()
+            };
+            let count = stored!(api.store.resend(filter));
+            format!("{}&resent={count}", page_of(&tenant, &name))
+        }
+    };
+    api.wake();
+    Redirect::to(&to).into_response()
+}
+
+async fn login_form() -> Response {
+    page(StatusCode::OK, "Sign in", false, &view::login(false))
+}
+
+#[derive(Deserialize)]
+struct Login {
+    token: String,
+}
+
+async fn login<S: Store>(
+    State(api): State<Shared<S>>,
+    form: Result<Form<Login>, FormRejection>,
+) -> Response {
+    match form {
+        Ok(Form(Login { token })) if api.token.is(token.trim()) => {
+            let cookie = format!(
+                "{SESSION}={}; HttpOnly; SameSite=Strict; Path=/",
+                api.session.as_str()
+            );
+            ([(SET_COOKIE, cookie)], Redirect::to("/")).into_response()
+        }
+        _ => page(
+            StatusCode::UNAUTHORIZED,
+            "Sign in",
+            false,
+            &view::login(true),
+        ),
+    }
+}
+
+async fn logout() -> Response {
+    let cookie = format!("{SESSION}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0");
+    ([(SET_COOKIE, cookie)], Redirect::to("/login")).into_response()
+}

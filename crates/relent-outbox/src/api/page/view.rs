@@ -1,0 +1,427 @@
+//! What the pages show.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use maud::{DOCTYPE, Markup, html};
+
+use super::page_of;
+use super::time::{exact, long, time};
+use crate::endpoint::{Acknowledgement, Activity, AfterDead};
+use crate::health::Health;
+use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, State, Summary};
+
+pub(super) fn page(title: &str, signed_in: bool, content: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) " · relent deliver" }
+                link rel="icon" href="data:,";
+                link rel="stylesheet" href="/style.css";
+            }
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                header {
+                    a.brand href="/" { "relent deliver" }
+                    @if signed_in {
+                        nav aria-label="Pages" {
+                            a href="/" { "Overview" }
+                            a href="/messages" { "Messages" }
+                            form method="post" action="/logout" { button.plain { "Sign out" } }
+                        }
+                    }
+                }
+                main #main tabindex="-1" { (content) }
+            }
+        }
+    }
+}
+
+pub(super) fn login(refused: bool) -> Markup {
+    html! {
+        h1 { "Sign in" }
+        @if refused { p.bad role="alert" { "That is not the token of this server." } }
+        form.stack method="post" action="/login" {
+            // Password managers keep a token under a name.
+            input type="text" name="username" value="relent deliver" autocomplete="username" hidden;
+            label for="token" { "Token" }
+            input #token name="token" type="password" autocomplete="current-password" required autofocus;
+            p.note { "It is in the file that " code { "relent deliver serve" } " names when it starts." }
+            button { "Sign in" }
+        }
+    }
+}
+
+fn number(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+/// What needs somebody, in a sentence.
+fn verdict(summary: &Summary) -> Markup {
+    let parts = [
+        (summary.dead, "dead letter"),
+        (summary.disabled, "disabled endpoint"),
+    ];
+    let parts: Vec<_> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| number(*count, what))
+        .collect();
+    let alone = summary.dead + summary.disabled == 1;
+    html! {
+        @if parts.is_empty() {
+            p.lead.good { "Nothing needs you: no dead letters, and no endpoint is disabled." }
+        } @else {
+            p.lead.bad { (parts.join(" and ")) (if alone { " needs" } else { " need" }) " somebody." }
+        }
+    }
+}
+
+pub(super) fn overview(
+    summary: &Summary,
+    mut endpoints: Vec<EndpointStatus>,
+    dead: &[MessageStatus],
+    waiting: &[MessageStatus],
+    most: usize,
+) -> Markup {
+    let cut = endpoints.len() > most;
+    endpoints.truncate(most);
+    // What is worst comes first.
+    endpoints.sort_by_key(|status| {
+        let disabled = status.activity == Activity::Disabled;
+        std::cmp::Reverse((disabled, status.lag_ms, status.dead, status.pending))
+    });
+    let tile = |name: &str, value: String, bad: bool| {
+        html! { div.tile.bad[bad] { dt { (name) } dd { (value) } } }
+    };
+    html! {
+        h1 { "What is stuck, and why" }
+        (verdict(summary))
+        dl.tiles {
+            (tile("Waiting", summary.pending.to_string(), false))
+            (tile("Running", summary.running.to_string(), false))
+            (tile("Longest overdue", summary.lag_ms.map_or_else(|| "–".to_owned(), long), false))
+            (tile("Dead letters", summary.dead.to_string(), summary.dead > 0))
+            (tile("Disabled endpoints", summary.disabled.to_string(), summary.disabled > 0))
+        }
+        section aria-labelledby="endpoints" {
+            h2 #endpoints { "Endpoints" }
+            @if endpoints.is_empty() {
+                p { "There is none yet. Register one: " code { "relent deliver endpoints add NAME URL" } }
+            } @else {
+                (endpoint_table(&endpoints))
+            }
+            @if cut { p.note { "The first " (most) " by name are shown. The API lists all." } }
+        }
+        section aria-labelledby="dead" {
+            h2 #dead { "Dead letters" }
+            @if dead.is_empty() { p { "None." } } @else {
+                (message_table(dead, true))
+                p { a href="/messages?state=dead" { "All dead letters" } }
+            }
+        }
+        section aria-labelledby="waiting" {
+            h2 #waiting { "Waiting after a failure" }
+            @if waiting.is_empty() { p { "None of the latest messages." } } @else {
+                (message_table(waiting, true))
+            }
+        }
+    }
+}
+
+fn full_name(tenant: &str, name: &str) -> Markup {
+    html! { a href=(page_of(tenant, name)) { @if !tenant.is_empty() { (tenant) " / " } (name) } }
+}
+
+/// Whether messages go there, and if not why.
+fn fare(status: &EndpointStatus) -> Markup {
+    html! {
+        div {
+            @match status.activity {
+                Activity::Disabled => { span.tag.bad { "disabled" } " " (status.reason) }
+                Activity::Active => { (failing(status)) }
+            }
+        }
+    }
+}
+
+/// Since when nothing has arrived there, and what went wrong last.
+fn failing(status: &EndpointStatus) -> Markup {
+    let health = Health::read(&status.health);
+    let since = health.failing_since().map(millis);
+    html! {
+        @match since {
+            None => { span.tag.good { "active" } }
+            Some(since) => { span.tag.bad { "failing" } " since " (time(since)) ": " (health.last_error()) }
+        }
+    }
+}
+
+fn millis(at: SystemTime) -> i64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn endpoint_table(endpoints: &[EndpointStatus]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-labelledby="endpoints" {
+            table.cards {
+                thead { tr {
+                    th scope="col" { "Endpoint" } th scope="col" { "State" }
+                    th.n scope="col" { "Overdue" } th.n scope="col" { "Waiting" } th.n scope="col" { "Dead" }
+                } }
+                tbody {
+                    @for status in endpoints {
+                        tr {
+                            th scope="row" data-label="Endpoint" {
+                                (full_name(&status.endpoint.tenant, &status.endpoint.name))
+                                div.note { (status.endpoint.url) }
+                            }
+                            td data-label="State" { (fare(status)) }
+                            td.n data-label="Overdue" { (status.lag_ms.map_or_else(|| "–".to_owned(), long)) }
+                            td.n data-label="Waiting" { (status.pending) }
+                            td.n data-label="Dead" { (status.dead) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn state_tag(state: State) -> Markup {
+    let (good, bad) = (state == State::Delivered, state == State::Dead);
+    html! { span.tag.good[good].bad[bad] { (state) } }
+}
+
+/// Why it is where it is.
+fn why(message: &MessageStatus) -> Markup {
+    html! {
+        @if !message.reason.is_empty() { div { (message.reason) } }
+        @if !message.last_error.is_empty() && !message.reason.contains(&message.last_error) {
+            div.note { "last attempt: " (message.last_error) }
+        }
+        @if let Some(due) = message.due_ms { div.note { "next attempt " (time(due)) } }
+    }
+}
+
+fn message_table(messages: &[MessageStatus], with_endpoint: bool) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Messages" {
+            table.cards {
+                thead { tr {
+                    th scope="col" { "Message" }
+                    @if with_endpoint { th scope="col" { "Endpoint" } }
+                    th scope="col" { "State" } th.n scope="col" { "Attempts" } th scope="col" { "Why" }
+                    th scope="col" { "Enqueued" }
+                } }
+                tbody {
+                    @for message in messages {
+                        tr {
+                            th scope="row" data-label="Message" {
+                                a href={ "/messages/" (message.id) } { (message.event) }
+                                @if !message.topic.is_empty() { div.note { (message.topic) } }
+                            }
+                            @if with_endpoint {
+                                td data-label="Endpoint" { (full_name(&message.tenant, &message.endpoint)) }
+                            }
+                            td data-label="State" { (state_tag(message.state)) }
+                            td.n data-label="Attempts" { (message.attempts) }
+                            td data-label="Why" { (why(message)) }
+                            td data-label="Enqueued" { (time(message.created_ms)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The fields that say which form it is and what it is about.
+fn hidden(fields: &[(&str, &str)]) -> Markup {
+    html! { @for (name, value) in fields { input type="hidden" name=(name) value=(value); } }
+}
+
+pub(super) fn endpoint(
+    status: &EndpointStatus,
+    messages: &[MessageStatus],
+    form_token: &str,
+) -> Markup {
+    let spec = &status.endpoint;
+    let about = |act| {
+        hidden(&[
+            ("form_token", form_token),
+            ("act", act),
+            ("tenant", &spec.tenant),
+            ("name", &spec.name),
+        ])
+    };
+    let acknowledged = match spec.acknowledgement {
+        Acknowledgement::Success => "an answer with a status from 200 to 299",
+        Acknowledgement::BodySuccess => "a status from 200 to 299 with the body success",
+        Acknowledgement::CodeSuccess => "a status from 200 to 299 with JSON whose code is SUCCESS",
+    };
+    html! {
+        p.over { "Endpoint" @if !spec.tenant.is_empty() { " of " (spec.tenant) } }
+        h1 { (spec.name) }
+        div.lead { (fare(status)) }
+        dl.facts {
+            dt { "URL" } dd { (spec.url) }
+            dt { "Waiting" } dd { (status.pending) }
+            dt { "Dead letters" } dd { (status.dead) }
+            dt { "Overdue" } dd { (status.lag_ms.map_or_else(|| "nothing is".to_owned(), long)) }
+            dt { "Worker" } dd { @if status.worker.is_empty() { "none" } @else { (status.worker) } }
+            dt { "Acknowledged by" } dd { (acknowledged) }
+            dt { "At once" } dd { (number(spec.concurrency.get().into(), "attempt")) " at most" }
+            dt { "While it is down" } dd {
+                @if spec.park { "messages wait without attempts" } @else { "each message has its attempts" }
+            }
+            dt { "Behind a dead one" } dd {
+                @match spec.after_dead {
+                    AfterDead::Block => "messages with its order key wait",
+                    AfterDead::Skip => "messages with its order key go",
+                }
+            }
+            dt { "Signing keys" } dd {
+                @if spec.secrets.is_empty() { "none: attempts are not signed" } @else { (spec.secrets.join(", ")) }
+            }
+            dt { "Policy" } dd {
+                @if spec.policy.contains('\n') { pre { (spec.policy) } } @else { code { (spec.policy) } }
+            }
+        }
+        section aria-labelledby="actions" {
+            h2 #actions { "What can be done" }
+            div.forms {
+                @match status.activity {
+                    Activity::Disabled => form.stack method="post" action="/do" {
+                        (about("enable"))
+                        p { "Messages that have waited go at once." }
+                        button { "Enable" }
+                    },
+                    Activity::Active => form.stack method="post" action="/do" {
+                        (about("disable"))
+                        label for="reason" { "Hold back its messages because" }
+                        input #reason name="reason" maxlength="256" required;
+                        button.danger { "Disable" }
+                    },
+                }
+                form.stack method="post" action="/do" {
+                    (about("replay"))
+                    label for="state" { "Send again all that are" }
+                    select #state name="state" {
+                        option value="dead" { "dead" }
+                        option value="delivered" { "delivered" }
+                        option value="cancelled" { "cancelled" }
+                    }
+                    label for="from" { "and were enqueued from (UTC; may stay empty)" }
+                    input #from name="from" type="datetime-local";
+                    label for="until" { "until before (UTC; may stay empty)" }
+                    input #until name="until" type="datetime-local";
+                    button { "Replay" }
+                }
+            }
+        }
+        section aria-labelledby="messages" {
+            h2 #messages { "Its latest messages" }
+            @if messages.is_empty() { p { "None." } } @else { (message_table(messages, false)) }
+        }
+    }
+}
+
+pub(super) fn messages(state: Option<State>, messages: &[MessageStatus], more: bool) -> Markup {
+    let all = [
+        State::Pending,
+        State::Running,
+        State::Delivered,
+        State::Dead,
+        State::Cancelled,
+    ];
+    let query = state.map_or_else(String::new, |state| format!("state={state}&"));
+    html! {
+        h1 { "Messages" }
+        nav.filter aria-label="States" {
+            a href="/messages" aria-current=[state.is_none().then_some("page")] { "all" }
+            @for one in all {
+                a href={ "/messages?state=" (one) } aria-current=[(state == Some(one)).then_some("page")] { (one) }
+            }
+        }
+        @if messages.is_empty() { p { "None." } } @else { (message_table(messages, true)) }
+        @if let Some(last) = messages.last().filter(|_| more) {
+            p { a href={ "/messages?" (query) "before=" (last.id) } { "Earlier ones" } }
+        }
+    }
+}
+
+pub(super) fn message(
+    message: &MessageStatus,
+    attempts: &[AttemptRecord],
+    form_token: &str,
+) -> Markup {
+    let form = |act: &str| {
+        let id = message.id.as_str();
+        hidden(&[("form_token", form_token), ("act", act), ("id", id)])
+    };
+    let ended = matches!(
+        message.state,
+        State::Delivered | State::Dead | State::Cancelled
+    );
+    html! {
+        p.over { "Message to " (full_name(&message.tenant, &message.endpoint)) }
+        h1 { (message.event) }
+        p.lead { (state_tag(message.state)) " " (message.reason) }
+        dl.facts {
+            dt { "Identifier" } dd { code { (message.id) } }
+            @if !message.topic.is_empty() { dt { "Topic" } dd { (message.topic) } }
+            @if let Some(order) = &message.order { dt { "Order key" } dd { (order) } }
+            dt { "Enqueued" } dd { (exact(message.created_ms)) }
+            @if let Some(due) = message.due_ms { dt { "Next attempt" } dd { (exact(due)) } }
+            @if let Some(ended) = message.ended_ms { dt { "Ended" } dd { (exact(ended)) } }
+        }
+        div.buttons {
+            @if ended { form method="post" action="/do" { (form("resend")) button { "Send again" } } }
+            @if matches!(message.state, State::Pending | State::Dead) {
+                form method="post" action="/do" { (form("cancel")) button.danger { "Cancel" } }
+            }
+        }
+        section aria-labelledby="attempts" {
+            h2 #attempts { "Attempts" }
+            @if attempts.is_empty() { p { "None yet." } } @else { (attempt_table(attempts)) }
+        }
+    }
+}
+
+fn attempt_table(attempts: &[AttemptRecord]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-labelledby="attempts" {
+            table.cards {
+                thead { tr {
+                    th.n scope="col" { "Attempt" } th scope="col" { "Began" } th.n scope="col" { "Took" }
+                    th.n scope="col" { "Status" } th scope="col" { "What went wrong" } th scope="col" { "Answer" }
+                    th scope="col" { "Address" }
+                } }
+                tbody {
+                    @for attempt in attempts {
+                        tr {
+                            th.n scope="row" data-label="Attempt" { (attempt.number) }
+                            td data-label="Began" { (exact(attempt.began_ms)) }
+                            td.n data-label="Took" { (long(attempt.took_ms.into())) }
+                            td.n data-label="Status" { @match attempt.status { Some(status) => (status), None => "–" } }
+                            td data-label="What went wrong" {
+                                @if attempt.error.is_empty() { span.tag.good { "acknowledged" } } @else { (attempt.error) }
+                            }
+                            td data-label="Answer" {
+                                @if attempt.excerpt.is_empty() { "–" } @else { pre { (attempt.excerpt) } }
+                            }
+                            td data-label="Address" { @if attempt.address.is_empty() { "–" } @else { (attempt.address) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
