@@ -227,3 +227,155 @@ fn a_table_ends_with_the_sum() {
     );
     assert!(table.ends_with("\n4 attempts, 7s of waiting\n"), "{table}");
 }
+
+/// R4.3: what is shown of each schedule by which messages are delivered again is what its provider publishes.
+#[test]
+fn the_schedules_of_redelivery_are_shown_as_published() {
+    const S: f64 = 1e3;
+    const M: f64 = 60.0 * S;
+    const H: f64 = 60.0 * M;
+    let nmi = [
+        &[15.0 * S, M, M, M, 5.0 * M, 15.0 * M, 30.0 * M][..],
+        &[H; 10],
+        &[12.0 * H, 12.0 * H, 24.0 * H],
+    ]
+    .concat();
+    let published: [(&str, &[f64], f64); 9] = [
+        (
+            "wechat-pay",
+            &[
+                15.0 * S,
+                15.0 * S,
+                30.0 * S,
+                3.0 * M,
+                10.0 * M,
+                20.0 * M,
+                30.0 * M,
+                30.0 * M,
+                30.0 * M,
+                H,
+                3.0 * H,
+                3.0 * H,
+                3.0 * H,
+                6.0 * H,
+                6.0 * H,
+            ],
+            0.0,
+        ),
+        (
+            "wechat-pay-v2",
+            &[
+                15.0 * S,
+                15.0 * S,
+                30.0 * S,
+                180.0 * S,
+                1800.0 * S,
+                1800.0 * S,
+                1800.0 * S,
+                1800.0 * S,
+                3600.0 * S,
+            ],
+            0.0,
+        ),
+        (
+            "alipay",
+            &[4.0 * M, 10.0 * M, 10.0 * M, H, 2.0 * H, 6.0 * H, 15.0 * H],
+            0.0,
+        ),
+        (
+            "svix",
+            &[
+                5.0 * S,
+                5.0 * M,
+                30.0 * M,
+                2.0 * H,
+                5.0 * H,
+                10.0 * H,
+                10.0 * H,
+            ],
+            0.2,
+        ),
+        (
+            "standard-webhooks",
+            &[
+                5.0 * S,
+                5.0 * M,
+                30.0 * M,
+                2.0 * H,
+                5.0 * H,
+                10.0 * H,
+                14.0 * H,
+                20.0 * H,
+                24.0 * H,
+            ],
+            0.1,
+        ),
+        (
+            "circle-cpn",
+            &[
+                S,
+                10.0 * S,
+                30.0 * S,
+                M,
+                15.0 * M,
+                H,
+                3.0 * H,
+                5.0 * H,
+                6.0 * H,
+                10.0 * H,
+                11.0 * H,
+            ],
+            0.0,
+        ),
+        (
+            "juspay-upi",
+            &[
+                M,
+                5.0 * M,
+                5.0 * M,
+                10.0 * M,
+                10.0 * M,
+                10.0 * M,
+                10.0 * M,
+                10.0 * M,
+                H,
+                H,
+                H,
+                H,
+                H,
+                6.0 * H,
+                6.0 * H,
+                6.0 * H,
+            ],
+            0.0,
+        ),
+        ("nmi", &nmi, 0.0),
+        ("sns", &[20.0 * S; 3], 0.0),
+    ];
+    for (name, delays, spread) in published {
+        let (_, rows) = json(&["--policy", name]);
+        let near = |shown: Vec<f64>, factor: f64| {
+            assert_eq!(shown.len(), delays.len(), "{name}");
+            for (shown, delay) in shown.iter().zip(delays) {
+                assert!(
+                    (shown - delay * factor).abs() < 1.0,
+                    "{name}: {shown} for {delay}"
+                );
+            }
+        };
+        near(column(&rows, "delay_ms"), 1.0);
+        near(column(&rows, "min_ms"), 1.0 - spread);
+        near(column(&rows, "max_ms"), 1.0 + spread);
+    }
+    // Published is no more than that it is exponential and ends after three days.
+    let (_, rows) = json(&["--policy", "stripe-like", "--random", "1"]);
+    let delays = column(&rows, "delay_ms");
+    assert!(
+        delays
+            .iter()
+            .zip(&delays[1..])
+            .all(|(one, next)| *next == (one * 2.0).min(12.0 * H))
+    );
+    let total = delays.iter().sum::<f64>();
+    assert!((48.0 * H..=72.0 * H).contains(&total), "{total}");
+}
