@@ -8,6 +8,7 @@ compile_error!(
 
 mod admission;
 mod console;
+mod deliver;
 mod destination;
 mod fetch;
 mod human;
@@ -93,6 +94,12 @@ enum Command {
     /// Show what a crowd does with a policy, before production does
     #[command(after_long_help = simulate::AFTER_HELP)]
     Simulate(simulate::SimulateArgs),
+    /// Deliver messages until their receivers acknowledge them
+    ///
+    /// A server for webhooks: it keeps each message until it is delivered, and knows what is stuck and
+    /// why.
+    #[command(subcommand, after_long_help = deliver::AFTER_HELP)]
+    Deliver(deliver::DeliverCommand),
     /// List the presets, print a policy, check policy files
     #[command(subcommand, after_long_help = policy::AFTER_HELP)]
     Policy(policy::PolicyCommand),
@@ -138,6 +145,7 @@ impl Command {
                 .and_then(|status| status),
             Self::Schedule(args) => schedule::run(&args).map(|()| 0),
             Self::Simulate(args) => simulate::run(&args).map(|()| 0),
+            Self::Deliver(command) => deliver::run(command),
             Self::Policy(command) => policy::run(&command).map(|()| 0),
             Self::Completions { shell } => pages::completions(Cli::command(), shell).map(|()| 0),
             Self::Man { folder } => pages::man(Cli::command(), folder.as_deref()).map(|()| 0),

@@ -19,7 +19,7 @@ use support::{RELENT, finish, relent, run, run_with};
 fn the_short_help_lists_and_the_long_one_explains() {
     let short = run(&["-h"]);
     assert_eq!((short.status, short.stderr.as_str()), (0, ""));
-    for subcommand in ["run", "schedule", "policy", "completions", "man"] {
+    for subcommand in ["run", "schedule", "deliver", "policy", "completions", "man"] {
         assert!(
             short.stdout.contains(&format!("\n  {subcommand} ")),
             "{subcommand}"
@@ -58,8 +58,22 @@ fn the_short_help_lists_and_the_long_one_explains() {
 /// clap breaks what is wider once more, in the middle of a paragraph or a table.
 #[test]
 fn what_ends_a_help_fits_into_80_columns() {
-    for subcommand in ["run", "fetch", "schedule", "simulate", "policy"] {
-        let help = run(&[subcommand, "--help"]).stdout;
+    for subcommand in [
+        "run",
+        "fetch",
+        "schedule",
+        "simulate",
+        "deliver",
+        "deliver serve",
+        "deliver send",
+        "deliver list",
+        "deliver replay",
+        "deliver endpoints",
+        "deliver verify",
+        "policy",
+    ] {
+        let args: Vec<&str> = subcommand.split(' ').chain(["--help"]).collect();
+        let help = run(&args).stdout;
         let end = help
             .find("\nExamples:")
             .expect("examples behind the options");

@@ -1,4 +1,5 @@
 //! A headless Chromium that a test looks at a page with, over its debugging pipe.
+#![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -131,6 +132,27 @@ impl Browser {
         self.ask("Emulation.setDeviceMetricsOverride", &size);
         self.told.clear();
         self.ask("Page.navigate", &json!({ "url": url }));
+        self.loaded();
+    }
+
+    /// Does something in the page that leads to another one, such as sending a form, and waits until that is loaded.
+    pub(crate) fn go(&mut self, expression: &str) {
+        self.told.clear();
+        // The page may be gone before it can answer.
+        let asked = json!({ "expression": format!("setTimeout(() => {{ {expression} }}, 0); 0") });
+        self.ask("Runtime.evaluate", &asked);
+        self.loaded();
+    }
+
+    /// A picture of the whole page, as PNG.
+    pub(crate) fn picture(&mut self) -> Vec<u8> {
+        let asked = json!({ "format": "png", "captureBeyondViewport": true });
+        let picture = self.ask("Page.captureScreenshot", &asked);
+        let coded = picture["data"].as_str().unwrap();
+        base64::Engine::decode(&base64::engine::general_purpose::STANDARD, coded).unwrap()
+    }
+
+    fn loaded(&mut self) {
         while !self
             .told
             .iter()

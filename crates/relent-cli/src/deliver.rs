@@ -1,0 +1,92 @@
+//! `relent deliver`: sends messages until their receivers acknowledge them.
+
+mod again;
+mod endpoints;
+mod list;
+mod send;
+mod serve;
+mod server;
+mod verify;
+
+use clap::Subcommand;
+
+use crate::block_on;
+use crate::quit::Quit;
+
+/// The end of `relent deliver --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  Start the server, with everything it needs in the working directory:
+      relent deliver serve
+
+  Register an endpoint, and send it a message:
+      relent deliver endpoints add shop https://shop.example/notify
+      relent deliver send --endpoint shop --event order-17 -d '{\"order\":17}'
+
+  See what is stuck and why, and have it sent again:
+      relent deliver dead
+      relent deliver replay --endpoint shop --since 2h
+
+  Send one message without a server, and wait for its acknowledgement:
+      relent deliver send https://shop.example/notify -d '{\"order\":17}'
+
+Every message is delivered at least once: all its attempts have the same
+webhook-id, by which its receiver drops what it has done already.
+
+Exit status: 0; 1 if it did not work out; 2 if the command line is wrong.
+`relent deliver SUBCOMMAND --help` has more.";
+
+/// What `relent deliver` is asked to do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum DeliverCommand {
+    /// Take messages by HTTP, and send each until it is acknowledged
+    #[command(after_long_help = serve::AFTER_HELP)]
+    Serve(serve::ServeArgs),
+    /// Send one message, to a URL or by a server
+    #[command(after_long_help = send::AFTER_HELP)]
+    Send(Box<send::SendArgs>),
+    /// List messages, the latest first
+    #[command(after_long_help = list::AFTER_HELP)]
+    List(list::ListArgs),
+    /// List dead letters, and why they are dead
+    Dead(list::DeadArgs),
+    /// Show a message with its attempts
+    Show(list::ShowArgs),
+    /// Send messages again, with the same identifiers
+    Resend(again::IdArgs),
+    /// Give up messages that are pending or dead
+    Cancel(again::IdArgs),
+    /// Send all messages again that are dead, or in another state, of a time and an endpoint
+    #[command(after_long_help = again::AFTER_HELP)]
+    Replay(again::ReplayArgs),
+    /// List, register, enable and disable endpoints
+    #[command(subcommand, after_long_help = endpoints::AFTER_HELP)]
+    Endpoints(endpoints::EndpointsCommand),
+    /// Verify the signature of a message, whose body is on standard input
+    #[command(after_long_help = verify::AFTER_HELP)]
+    Verify(verify::VerifyArgs),
+}
+
+/// Does it.
+///
+/// # Errors
+/// What could not be done, and why.
+pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
+    match command {
+        DeliverCommand::Serve(args) => serve::run(&args),
+        DeliverCommand::Verify(args) => verify::run(&args),
+        DeliverCommand::Send(args) => block_on(send::run(*args)).map_err(Quit::failed)?,
+        DeliverCommand::List(args) => ask(list::list(args)),
+        DeliverCommand::Dead(args) => ask(list::dead(args)),
+        DeliverCommand::Show(args) => ask(list::show(args)),
+        DeliverCommand::Resend(args) => ask(again::resend(args)),
+        DeliverCommand::Cancel(args) => ask(again::cancel(args)),
+        DeliverCommand::Replay(args) => ask(again::replay(args)),
+        DeliverCommand::Endpoints(command) => ask(endpoints::run(command)),
+    }
+}
+
+/// Asks a server.
+fn ask(asking: impl Future<Output = Result<(), Quit>>) -> Result<i32, Quit> {
+    block_on(asking).map_err(Quit::failed)?.map(|()| 0)
+}

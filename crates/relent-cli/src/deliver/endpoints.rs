@@ -1,0 +1,258 @@
+//! `relent deliver endpoints`.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use clap::{Args, Subcommand, ValueEnum};
+use relent::presets;
+use relent_outbox::endpoint::Acknowledgement;
+use serde_json::{Map, Value};
+
+use super::list::{columns, full_name};
+use super::server::{Connection, Server, encoded, json, text};
+use crate::console::{print, say};
+use crate::quit::Quit;
+
+/// The end of `relent deliver endpoints --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  A receiver of payment results, by the schedule of WeChat Pay:
+      relent deliver endpoints add shop https://shop.example/notify \\
+          --policy wechat-pay --acknowledgement code-success --secret shop.key
+
+  Hold its messages back while it moves, and let them go:
+      relent deliver endpoints disable shop --reason 'moves until noon'
+      relent deliver endpoints enable shop
+
+Exit status: 0; 1 if the server refuses it or does not answer; 2 if the options
+are wrong.";
+
+/// Whose endpoint it is, and which server has it.
+#[derive(Args, Debug)]
+pub(crate) struct Named {
+    /// The name of the endpoint
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Whose it is, where there are several owners
+    #[arg(long, value_name = "NAME", default_value = "")]
+    tenant: String,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Named {
+    fn path(&self, act: &str) -> String {
+        format!(
+            "/v1/endpoints/{}{act}?tenant={}",
+            encoded(&self.name),
+            encoded(&self.tenant)
+        )
+    }
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum EndpointsCommand {
+    /// List endpoints and how they fare
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Register an endpoint, or change it
+    Add(Box<AddArgs>),
+    /// Have messages go there again
+    Enable(Named),
+    /// Hold its messages back; none is lost
+    Disable {
+        #[command(flatten)]
+        named: Named,
+
+        /// Why; the list and the page show it
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    named: Named,
+
+    /// Where messages are sent
+    #[arg(value_name = "URL")]
+    url: String,
+
+    /// Follow this preset, or the policy in this file [default: standard-webhooks]
+    #[arg(long, value_name = "NAME|FILE")]
+    policy: Option<String>,
+
+    /// Which answer acknowledges a message [default: success]
+    #[arg(long, value_name = "ANSWER")]
+    acknowledgement: Option<Acknowledged>,
+
+    /// The most attempts at once [default: 4]
+    #[arg(long, value_name = "N")]
+    concurrency: Option<NonZeroU32>,
+
+    /// Make each attempt of the schedule, also while the endpoint is down
+    #[arg(long)]
+    no_park: bool,
+
+    /// Let messages pass a dead one with the same order key
+    #[arg(long)]
+    skip_dead: bool,
+
+    /// Sign with the key in this file, or with env:NAME in the environment of the server
+    ///
+    /// May be given twice while a key is changed: the new one first. Without it, the keys of an
+    /// endpoint that is there stay.
+    #[arg(long = "secret", value_name = "FILE|env:NAME")]
+    secrets: Vec<String>,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Acknowledged {
+    /// A status from 200 to 299
+    Success,
+    /// The same, with the body `success` and nothing else
+    BodySuccess,
+    /// The same, with a JSON object whose `code` is `SUCCESS`
+    CodeSuccess,
+}
+
+impl From<Acknowledged> for Acknowledgement {
+    fn from(acknowledged: Acknowledged) -> Self {
+        match acknowledged {
+            Acknowledged::Success => Self::Success,
+            Acknowledged::BodySuccess => Self::BodySuccess,
+            Acknowledged::CodeSuccess => Self::CodeSuccess,
+        }
+    }
+}
+
+pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
+    match command {
+        EndpointsCommand::List { json, connection } => list(&connection.open()?, json).await,
+        EndpointsCommand::Add(args) => add(&args).await,
+        EndpointsCommand::Enable(named) => {
+            let server = named.connection.open()?;
+            server.post(&named.path("/enable"), None).await?;
+            say(&format!("{} is active", named.name));
+            Ok(())
+        }
+        EndpointsCommand::Disable { named, reason } => {
+            let server = named.connection.open()?;
+            let body = json(&Map::from_iter([(
+                "reason".to_owned(),
+                Value::from(reason),
+            )]))?;
+            server.post(&named.path("/disable"), Some(body)).await?;
+            say(&format!("{} is disabled; its messages wait", named.name));
+            Ok(())
+        }
+    }
+}
+
+async fn list(server: &Server, as_json: bool) -> Result<(), Quit> {
+    let mut endpoints: Vec<Value> = Vec::new();
+    let mut next = Some("/v1/endpoints?limit=1000".to_owned());
+    while let Some(path) = next {
+        let mut page = server.get(&path).await?;
+        if let Some(found) = page["endpoints"].as_array_mut() {
+            endpoints.append(found);
+        }
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    if as_json {
+        return print(&(json(&endpoints)? + "\n")).map_err(Quit::failed);
+    }
+    let mut rows = vec![["STATE", "PENDING", "DEAD", "ENDPOINT", "URL"].map(str::to_owned)];
+    rows.extend(endpoints.iter().map(|status| {
+        [
+            text(status, "activity"),
+            status["pending"].to_string(),
+            status["dead"].to_string(),
+            full_name(&status["endpoint"], "name"),
+            text(&status["endpoint"], "url"),
+        ]
+    }));
+    let notes = endpoints.iter().map(|status| {
+        match (
+            text(status, "reason").as_str(),
+            text(status, "last_error").as_str(),
+        ) {
+            ("", "") => String::new(),
+            ("", error) => format!("    last attempt: {error}\n"),
+            (reason, _) => format!("    {reason}\n"),
+        }
+    });
+    let printed = columns(&rows, [String::new()].into_iter().chain(notes));
+    print(&printed).map_err(Quit::failed)
+}
+
+async fn add(args: &AddArgs) -> Result<(), Quit> {
+    let mut spec = Map::new();
+    spec.insert("url".to_owned(), args.url.clone().into());
+    if let Some(policy) = &args.policy {
+        spec.insert("policy".to_owned(), policy_text(policy)?.into());
+    }
+    if let Some(acknowledgement) = args.acknowledgement {
+        let name = serde_json::to_value(Acknowledgement::from(acknowledgement));
+        let name = name.map_err(|error| Quit::failed(error.to_string()))?;
+        spec.insert("acknowledgement".to_owned(), name);
+    }
+    if let Some(concurrency) = args.concurrency {
+        spec.insert("concurrency".to_owned(), concurrency.get().into());
+    }
+    if args.no_park {
+        spec.insert("park".to_owned(), false.into());
+    }
+    if args.skip_dead {
+        spec.insert("after_dead".to_owned(), "skip".into());
+    }
+    if !args.secrets.is_empty() {
+        let secrets: Result<Vec<_>, Quit> = args.secrets.iter().map(|s| secret(s)).collect();
+        spec.insert("secrets".to_owned(), secrets?.into());
+    }
+    let server = args.named.connection.open()?;
+    server.put(&args.named.path(""), &spec).await?;
+    say(&format!("{} is registered", args.named.name));
+    Ok(())
+}
+
+/// A preset by its name; of anything else what stands in the file, since the server reads none.
+fn policy_text(policy: &str) -> Result<String, Quit> {
+    match presets::get(policy) {
+        Some(_) => Ok(policy.to_owned()),
+        None => std::fs::read_to_string(policy).map_err(|error| {
+            Quit::usage(format!(
+                "--policy {policy}: neither a preset nor a file that can be read: {error}; `relent policy list` has the presets"
+            ))
+        }),
+    }
+}
+
+/// A key in a file, or a reference to one in the environment.
+pub(super) fn secret(secret: &str) -> Result<String, Quit> {
+    if secret.starts_with("env:") {
+        return Ok(secret.to_owned());
+    }
+    // What is a key itself is not repeated: others may read what is said here.
+    if ["whsec_", "whsk_", "whpk_"]
+        .iter()
+        .any(|kind| secret.starts_with(kind))
+    {
+        return Err(Quit::usage(
+            "--secret: a key on the command line can be seen by others: put it into a file and name that"
+                .to_owned(),
+        ));
+    }
+    let text = std::fs::read_to_string(Path::new(secret))
+        .map_err(|error| Quit::usage(format!("--secret {secret}: cannot be read: {error}")))?;
+    Ok(text.trim().to_owned())
+}

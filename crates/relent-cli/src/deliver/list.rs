@@ -1,0 +1,272 @@
+//! `relent deliver list`, `dead` and `show`.
+
+use std::fmt::Write;
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use super::server::{Connection, Moment, distance, encoded, json, moment, plain, text};
+use crate::console::print;
+use crate::quit::Quit;
+
+/// The end of `relent deliver list --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  What waits for one endpoint:
+      relent deliver list --endpoint shop --state pending
+
+  The identifiers of all that was enqueued in the last hour:
+      relent deliver list --since 1h --limit 100000 --json | jq -r '.[].id'
+
+JSON is one array of objects; times are in milliseconds since 1970.
+
+Exit status: 0; 1 if the server does not answer; 2 if the options are wrong.";
+
+/// The most that is asked for at once.
+const PAGE: usize = 1000;
+
+/// In which state a message is.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Pending,
+    Running,
+    Delivered,
+    Dead,
+    Cancelled,
+}
+
+impl State {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Which messages are meant.
+#[derive(Args, Debug)]
+pub(crate) struct Which {
+    /// Those of this tenant
+    #[arg(long, value_name = "NAME")]
+    pub(super) tenant: Option<String>,
+
+    /// Those to this endpoint
+    #[arg(long, value_name = "NAME")]
+    pub(super) endpoint: Option<String>,
+
+    /// Those about this kind of event
+    #[arg(long, value_name = "NAME")]
+    pub(super) topic: Option<String>,
+
+    /// Those enqueued then or later: 2h for two hours ago, or 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(super) since: Option<Moment>,
+
+    /// Those enqueued before then
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(super) until: Option<Moment>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DeadArgs {
+    #[command(flatten)]
+    which: Which,
+
+    /// The most messages
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Those in this state
+    #[arg(long, value_name = "STATE")]
+    state: Option<State>,
+
+    #[command(flatten)]
+    dead: DeadArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// The message
+    #[arg(value_name = "ID")]
+    id: String,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn dead(args: DeadArgs) -> Result<(), Quit> {
+    let state = Some(State::Dead);
+    list(ListArgs { state, dead: args }).await
+}
+
+pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
+    let ListArgs { state, dead: args } = args;
+    let server = args.connection.open()?;
+    let mut filter = String::new();
+    let which = &args.which;
+    for (key, value) in [
+        ("state", state.map(|state| state.name().to_owned())),
+        ("tenant", which.tenant.clone()),
+        ("endpoint", which.endpoint.clone()),
+        ("topic", which.topic.clone()),
+        ("from_ms", which.since.map(|since| since.0.to_string())),
+        ("until_ms", which.until.map(|until| until.0.to_string())),
+    ] {
+        if let Some(value) = value {
+            let _ = write!(filter, "&{key}={}", encoded(&value));
+        }
+    }
+    let mut messages = Vec::new();
+    let mut before = String::new();
+    while messages.len() < args.limit {
+        let limit = PAGE.min(args.limit - messages.len());
+        let mut page = server
+            .get(&format!("/v1/messages?limit={limit}{filter}{before}"))
+            .await?;
+        if let Some(found) = page["messages"].as_array_mut() {
+            messages.append(found);
+        }
+        match page["next"].as_str() {
+            Some(next) => before = format!("&before={}", encoded(next)),
+            None => break,
+        }
+    }
+    let printed = match args.json {
+        true => json(&messages)? + "\n",
+        false => table(&messages),
+    };
+    print(&printed).map_err(Quit::failed)
+}
+
+fn table(messages: &[Value]) -> String {
+    let mut rows =
+        vec![["STATE", "ATTEMPTS", "ENQUEUED", "ENDPOINT", "EVENT", "ID"].map(str::to_owned)];
+    rows.extend(messages.iter().map(|message| {
+        let created = message["created_ms"].as_i64().unwrap_or_default();
+        [
+            text(message, "state"),
+            message["attempts"].to_string(),
+            distance(created),
+            full_name(message, "endpoint"),
+            text(message, "event"),
+            text(message, "id"),
+        ]
+    }));
+    // Why it is where it is stands under the message, as long as it may be.
+    let notes = messages.iter().map(|message| {
+        let reason = text(message, "reason");
+        let error = text(message, "last_error");
+        match (reason.as_str(), error.as_str()) {
+            ("", "") => String::new(),
+            ("", error) => format!("    last attempt: {error}\n"),
+            (reason, _) => format!("    {reason}\n"),
+        }
+    });
+    columns(&rows, [String::new()].into_iter().chain(notes))
+}
+
+/// Whose it is, and its name.
+pub(super) fn full_name(value: &Value, key: &str) -> String {
+    match text(value, "tenant").as_str() {
+        "" => text(value, key),
+        tenant => format!("{tenant}/{}", text(value, key)),
+    }
+}
+
+/// Rows with two spaces between their columns, each with a note below it.
+pub(super) fn columns<const N: usize>(
+    rows: &[[String; N]],
+    notes: impl Iterator<Item = String>,
+) -> String {
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let lengths = rows.iter().map(|row| row[column].chars().count());
+        lengths.max().unwrap_or_default()
+    });
+    let mut printed = String::new();
+    for (row, note) in rows.iter().zip(notes) {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        printed.push_str(line.trim_end());
+        printed.push('\n');
+        printed.push_str(&note);
+    }
+    printed
+}
+
+pub(super) async fn show(args: ShowArgs) -> Result<(), Quit> {
+    let server = args.connection.open()?;
+    let shown = server
+        .get(&format!("/v1/messages/{}", encoded(&args.id)))
+        .await?;
+    let printed = match args.json {
+        true => json(&shown)? + "\n",
+        false => described(&shown),
+    };
+    print(&printed).map_err(Quit::failed)
+}
+
+fn described(shown: &Value) -> String {
+    let message = &shown["message"];
+    let mut printed = String::new();
+    let time = |key: &str| message[key].as_i64().map(distance).unwrap_or_default();
+    for (name, value) in [
+        ("id", text(message, "id")),
+        ("event", text(message, "event")),
+        ("endpoint", full_name(message, "endpoint")),
+        ("topic", text(message, "topic")),
+        ("order", text(message, "order")),
+        ("state", text(message, "state")),
+        ("why", text(message, "reason")),
+        ("enqueued", time("created_ms")),
+        ("next attempt", time("due_ms")),
+        ("ended", time("ended_ms")),
+    ] {
+        if !value.is_empty() {
+            let _ = writeln!(printed, "{name:<12}  {value}");
+        }
+    }
+    for attempt in shown["attempts"].as_array().into_iter().flatten() {
+        let _ = writeln!(printed, "{}", attempt_line(attempt));
+    }
+    printed
+}
+
+/// What came of an attempt, on a line.
+pub(super) fn attempt_line(attempt: &Value) -> String {
+    let began = attempt["began_ms"].as_i64().map(distance);
+    let error = text(attempt, "error");
+    let result = match error.as_str() {
+        "" => "acknowledged",
+        error => error,
+    };
+    let mut line = format!(
+        "attempt {}, {}, {} ms: {result}",
+        attempt["number"],
+        began.unwrap_or_default(),
+        attempt["took_ms"]
+    );
+    if let Some(excerpt) = attempt["excerpt"].as_str().filter(|text| !text.is_empty()) {
+        let _ = write!(line, "\n    {}", plain(excerpt));
+    }
+    line
+}

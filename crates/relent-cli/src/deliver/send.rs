@@ -1,0 +1,376 @@
+//! `relent deliver send`: one message, straight to a URL or by a server.
+
+use std::io::Read;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use clap::Args;
+use nix::sys::signal::Signal;
+use relent::NamedPolicy;
+use relent::random::SessionRandom;
+use relent_outbox::endpoint::{Acknowledgement, Endpoint};
+use relent_outbox::guard::{AddressGuard, Network};
+use relent_outbox::message::{MAX_PAYLOAD, MessageId};
+use relent_outbox::schedule::Schedule;
+use relent_outbox::secrets::Secrets;
+use relent_outbox::sender::{Outgoing, Sender, SenderConfig, Sent};
+use relent_outbox::store::Next;
+use serde_json::{Map, Value};
+use tokio::time::sleep;
+
+use super::endpoints::Acknowledged;
+use super::server::{Connection, Server, encoded, json, plain, text};
+use crate::console::{print, say};
+use crate::human::human;
+use crate::quit::Quit;
+use crate::signals::Signals;
+
+/// The end of `relent deliver send --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  Straight to a URL, until it answers 2xx or the policy ends:
+      relent deliver send https://shop.example/notify -d '{\"order\":17}'
+
+  By the schedule of a payment provider, signed, to a machine of your own:
+      relent deliver send http://10.0.0.7:3000/notify -d @order.json \\
+          --policy wechat-pay --acknowledgement code-success \\
+          --secret shop.key --allow-network 10.0.0.0/8 --allow-http
+
+  By a running server, which goes on when this machine does not:
+      relent deliver send --endpoint shop --event order-17-paid -d @order.json
+
+By a server, the same event is enqueued once for an endpoint, however often
+this is run; its identifier goes to standard output. With --wait the exit
+status tells whether it was acknowledged.
+
+Exit status: 0 if it was acknowledged, or is enqueued; 1 if not; 2 if the
+options are wrong; 128+n if signal n ended it.";
+
+/// How often a message is looked after that a server delivers.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Args, Debug)]
+pub(crate) struct SendArgs {
+    /// Where to send it, without a server
+    #[arg(value_name = "URL", required_unless_present = "endpoint")]
+    url: Option<String>,
+
+    /// The message; @FILE is a file and @- standard input
+    ///
+    /// It is sent byte by byte as it is.
+    #[arg(short, long, value_name = "TEXT|@FILE", allow_hyphen_values = true)]
+    data: String,
+
+    /// What the message is
+    #[arg(long, value_name = "TYPE", default_value = "application/json")]
+    content_type: String,
+
+    /// Follow this preset, or the policy in this file [default: standard-webhooks]
+    #[arg(
+        long,
+        value_name = "NAME|FILE[#NAME]",
+        conflicts_with = "endpoint",
+        help_heading = "Without a server"
+    )]
+    policy: Option<String>,
+
+    /// Which answer acknowledges it
+    #[arg(
+        long,
+        value_name = "ANSWER",
+        conflicts_with = "endpoint",
+        help_heading = "Without a server"
+    )]
+    acknowledgement: Option<Acknowledged>,
+
+    /// Its webhook-id, where it has been sent before [default: a new one]
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with = "endpoint",
+        help_heading = "Without a server"
+    )]
+    id: Option<MessageId>,
+
+    /// Sign with the key in this file, or in the environment variable env:NAME
+    #[arg(
+        long = "secret",
+        value_name = "FILE|env:NAME",
+        conflicts_with = "endpoint",
+        help_heading = "Without a server"
+    )]
+    secrets: Vec<String>,
+
+    /// Call these addresses, too: those of your own network
+    #[arg(
+        long,
+        value_name = "CIDR",
+        conflicts_with = "endpoint",
+        help_heading = "Without a server"
+    )]
+    allow_network: Vec<Network>,
+
+    /// Call a URL without TLS, too
+    #[arg(long, conflicts_with = "endpoint", help_heading = "Without a server")]
+    allow_http: bool,
+
+    /// Say nothing about failed attempts and waits
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// The endpoint of a server to enqueue it for
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with = "url",
+        requires = "event",
+        help_heading = "Server"
+    )]
+    endpoint: Option<String>,
+
+    /// What it tells of: your own identifier, the same whenever this is repeated
+    #[arg(
+        long,
+        value_name = "ID",
+        requires = "endpoint",
+        help_heading = "Server"
+    )]
+    event: Option<String>,
+
+    /// Whose endpoint it is, where there are several owners
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "endpoint",
+        help_heading = "Server"
+    )]
+    tenant: Option<String>,
+
+    /// What kind of event it is, such as payment.settled
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "endpoint",
+        help_heading = "Server"
+    )]
+    topic: Option<String>,
+
+    /// Deliver it after those of before with the same key
+    #[arg(
+        long,
+        value_name = "KEY",
+        requires = "endpoint",
+        help_heading = "Server"
+    )]
+    order: Option<String>,
+
+    /// Wait until it is acknowledged or dead
+    #[arg(long, requires = "endpoint", help_heading = "Server")]
+    wait: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn run(args: SendArgs) -> Result<i32, Quit> {
+    let mut signals = Signals::listen()
+        .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
+    let payload = payload(&args.data)?;
+    let sending = async {
+        match &args.url {
+            Some(url) => straight(&args, url, payload).await,
+            None => by_server(&args, &payload).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        signal = signals.cancelled() => Err(interrupted(signal)),
+        result = sending => result,
+    }
+}
+
+/// A signal ended it; an attempt may have been on its way.
+fn interrupted(signal: Signal) -> Quit {
+    Quit {
+        message: format!("{signal}: it is not known to be acknowledged"),
+        ..Quit::by_signal(signal)
+    }
+}
+
+fn payload(data: &str) -> Result<Bytes, Quit> {
+    let Some(file) = data.strip_prefix('@') else {
+        return Ok(Bytes::copy_from_slice(data.as_bytes()));
+    };
+    let failed = |error| Quit::usage(format!("-d @{file}: cannot be read: {error}"));
+    let most = u64::try_from(MAX_PAYLOAD)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    let mut bytes = Vec::new();
+    match file {
+        "-" => std::io::stdin().lock().take(most).read_to_end(&mut bytes),
+        file => std::fs::File::open(file).and_then(|open| open.take(most).read_to_end(&mut bytes)),
+    }
+    .map_err(failed)?;
+    match bytes.len() {
+        ..=MAX_PAYLOAD => Ok(bytes.into()),
+        _ => Err(Quit::usage(format!(
+            "-d @{file}: a message may have {MAX_PAYLOAD} bytes: send a reference to what is larger"
+        ))),
+    }
+}
+
+/// The keys that a person names, as the sender has them: sealed with a key of this call.
+fn signing(args: &SendArgs, endpoint: &mut Endpoint) -> Result<Secrets, Quit> {
+    let wrong = |secret: &str, error: String| Quit::usage(format!("--secret {secret}: {error}"));
+    let mut key = [0; 32];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut key))
+        .map_err(|error| Quit::failed(format!("no randomness: {error}")))?;
+    let secrets = Secrets::with_key(&STANDARD.encode(key))
+        .map_err(|error| Quit::failed(error.to_string()))?;
+    for secret in &args.secrets {
+        let text = super::endpoints::secret(secret)?;
+        let sealed = secrets
+            .seal("", &endpoint.name, &text)
+            .map_err(|error| wrong(secret, error.to_string()))?;
+        endpoint.secrets.push(sealed);
+    }
+    Ok(secrets)
+}
+
+async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Quit> {
+    let policy = args.policy.as_deref().unwrap_or("standard-webhooks");
+    let policy = NamedPolicy::load(policy)
+        .map_err(|error| Quit::usage(format!("--policy {policy}: {error}")))?
+        .policy;
+    let guard = args.allow_network.iter().copied();
+    let mut config = SenderConfig::default();
+    config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
+    config.http = args.allow_http;
+    let sender = Sender::new(config).map_err(|error| Quit::failed(error.to_string()))?;
+    let target = sender
+        .target(url)
+        .map_err(|error| Quit::usage(format!("{url}: {error}")))?;
+    let mut endpoint = Endpoint::new("send", url);
+    let signing = signing(args, &mut endpoint)?
+        .signing(&endpoint)
+        .map_err(|error| Quit::usage(format!("--secret: {error}")))?;
+    let id = args.id.clone().unwrap_or_default();
+    let acknowledgement = args
+        .acknowledgement
+        .map_or(Acknowledgement::Success, Into::into);
+    let mut random = SessionRandom::new();
+    let mut schedule = Schedule::at_attempt(&[], 0, SystemTime::now());
+    let mut number = 0;
+    loop {
+        number += 1;
+        let now = SystemTime::now();
+        schedule = Schedule::at_attempt(&schedule.save(), number, now);
+        let sent = sender
+            .send(Outgoing {
+                target: &target,
+                id: &id,
+                content_type: &args.content_type,
+                payload: &payload,
+                signing: signing.as_ref(),
+                policy: &policy,
+                acknowledgement,
+                limit: schedule.attempt_limit(&policy, now),
+                now,
+            })
+            .await;
+        let refused = match &sent.outcome {
+            Ok(()) => {
+                if !args.quiet {
+                    say(&attempt(number, &sent, "acknowledged"));
+                }
+                return print(&format!("{id}\n")).map(|()| 0).map_err(Quit::failed);
+            }
+            Err(refused) => refused,
+        };
+        let error = plain(&refused.error);
+        if refused.gone {
+            return Err(Quit::failed(format!(
+                "{id} is not acknowledged, and nothing more is wanted there: {error}"
+            )));
+        }
+        let now = SystemTime::now();
+        let next = schedule.failed(&policy, now, &refused.failure, &error, &mut random);
+        let (line, wait) = match next {
+            Next::Again(wait) => {
+                let line = format!("{error}; the next attempt in {}", human(wait));
+                (line, wait)
+            }
+            Next::Dead(reason) => {
+                return Err(Quit::failed(format!("{id} is not acknowledged: {reason}")));
+            }
+            _ => return Err(Quit::failed(format!("{id} is not acknowledged: {error}"))),
+        };
+        if !args.quiet {
+            say(&attempt(number, &sent, &line));
+        }
+        sleep(wait).await;
+    }
+}
+
+fn attempt(number: u32, sent: &Sent, what: &str) -> String {
+    let took = human(sent.took);
+    let mut line = format!("attempt {number}, {took}: {what}");
+    if !sent.excerpt.is_empty() && sent.outcome.is_err() {
+        line.push_str(&format!("; it said: {}", plain(&sent.excerpt)));
+    }
+    line
+}
+
+async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
+    let server = args.connection.open()?;
+    let mut message = Map::new();
+    for (key, value) in [
+        ("endpoint", args.endpoint.as_ref()),
+        ("event", args.event.as_ref()),
+        ("tenant", args.tenant.as_ref()),
+        ("topic", args.topic.as_ref()),
+        ("order", args.order.as_ref()),
+        ("content_type", Some(&args.content_type)),
+        ("base64", Some(&STANDARD.encode(payload))),
+    ] {
+        if let Some(value) = value {
+            message.insert(key.to_owned(), value.clone().into());
+        }
+    }
+    let enqueued = server.post("/v1/messages", Some(json(&message)?)).await?;
+    let id = text(&enqueued, "id");
+    if enqueued["duplicate"] == Value::Bool(true) && !args.quiet {
+        say("it was enqueued before");
+    }
+    print(&format!("{id}\n")).map_err(Quit::failed)?;
+    match args.wait {
+        true => wait(&server, &id, args.quiet).await,
+        false => Ok(0),
+    }
+}
+
+/// Looks after a message until it has ended, and says what its attempts met.
+async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, Quit> {
+    let path = format!("/v1/messages/{}", encoded(id));
+    let mut told = 0;
+    loop {
+        let shown = server.get(&path).await?;
+        let attempts = shown["attempts"].as_array();
+        for attempt in attempts.into_iter().flatten().skip(told).filter(|_| !quiet) {
+            say(&super::list::attempt_line(attempt));
+        }
+        told = attempts.map_or(0, Vec::len);
+        let message = &shown["message"];
+        match message["state"].as_str() {
+            Some("delivered") => return Ok(0),
+            Some(state @ ("dead" | "cancelled")) => {
+                let reason = text(message, "reason");
+                return Err(Quit::failed(format!("{id} is {state}: {reason}")));
+            }
+            _ => sleep(LOOK).await,
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! `relent deliver serve`: the API, the page and a worker, over a store.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use relent_outbox::api::{Api, Token};
+use relent_outbox::guard::{AddressGuard, Network};
+use relent_outbox::observe::{ACKNOWLEDGED_AFTER, ATTEMPT_TIME};
+use relent_outbox::secrets::{KEY_VARIABLE, Secrets};
+use relent_outbox::sender::{Sender, SenderConfig};
+use relent_outbox::store::{Sqlite, Store};
+use relent_outbox::worker::{Drained, Worker, WorkerConfig};
+use tempfile::NamedTempFile;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::{interval, timeout};
+
+use super::server::{ADDRESS, TOKEN_FILE};
+use crate::console::say;
+use crate::options::duration;
+use crate::quit::Quit;
+use crate::signals::Signals;
+
+/// The end of `relent deliver serve --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  Everything in the working directory, for this machine alone:
+      relent deliver serve
+
+  Receivers in a network of your own, which are not called otherwise:
+      relent deliver serve --allow-network 10.0.0.0/8 --allow-http
+
+  For other machines, behind something that does TLS:
+      relent deliver serve --listen 10.0.0.5:8480 --token-file /etc/relent/token
+
+  Try it: http://127.0.0.1:8480/ is a page of what is stuck and why,
+  /openapi.json describes the API, /metrics is for Prometheus.
+
+The token file is made if it is not there, and only its owner can read it.
+Signing keys are kept sealed with the key in RELENT_OUTBOX_KEY, else with the
+one in --key-file, which is made as well: without it the sealed keys are lost,
+so keep a copy of it, and not beside the copies of the database.
+
+Messages are delivered at least once. Whatever kills this process loses none:
+the next one goes on, and repeats what was on its way, with the same identifier
+(webhook-id).
+
+SIGTERM and SIGINT end it: it takes nothing more, and waits for the attempts
+that run. A second one ends it at once.
+
+Exit status: 0 if all attempts had ended; 1 if some were cut off or it could
+not go on; 2 if the options are wrong; 128+n if a second signal n ended it.";
+
+/// What holds the messages unless it is told otherwise.
+const STORE: &str = "sqlite:relent-deliver.db";
+/// Buckets of the time until messages are acknowledged, in seconds: from a fast receiver to the end of the longest
+/// schedule.
+const ACKNOWLEDGED: [f64; 13] = [
+    0.05, 0.2, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 21_600.0, 43_200.0, 86_400.0, 259_200.0,
+];
+/// And of one attempt.
+const ATTEMPT: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+/// How many ended messages are forgotten at once.
+const FORGOTTEN: usize = 1000;
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// What holds the messages: sqlite:FILE, which is made if it is not there
+    #[arg(long, value_name = "STORE", default_value = STORE, value_parser = store)]
+    store: PathBuf,
+
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS)]
+    listen: SocketAddr,
+
+    /// The file with the token that the API asks for [default: relent-deliver.token, made if it is
+    /// not there]
+    #[arg(long, value_name = "FILE", env = "RELENT_DELIVER_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+
+    /// The file with the key that signing keys are sealed with; made if it is not there
+    #[arg(long, value_name = "FILE", default_value = "relent-deliver.key")]
+    key_file: PathBuf,
+
+    /// Call receivers at these addresses, too: those of your own network
+    ///
+    /// Others are refused unless they are public, so that nobody who registers an endpoint reaches
+    /// what only this machine can reach. May be given several times.
+    #[arg(long, value_name = "CIDR")]
+    allow_network: Vec<Network>,
+
+    /// Call receivers without TLS, too: anybody on the way can read and change messages
+    #[arg(long)]
+    allow_http: bool,
+
+    /// After so long without a sign of life its endpoints are taken over, by the next one or another
+    ///
+    /// So long it takes until what was on its way is repeated when this process was killed.
+    #[arg(long, value_name = "D", default_value = "30s", value_parser = duration)]
+    lease: Duration,
+
+    /// How long the attempts that run are waited for at the end
+    #[arg(long, value_name = "D", default_value = "30s", value_parser = duration)]
+    drain: Duration,
+
+    /// Forget messages so long after they were delivered, died or were cancelled
+    #[arg(long, value_name = "D", default_value = "720h", value_parser = duration)]
+    keep: Duration,
+}
+
+fn store(text: &str) -> Result<PathBuf, String> {
+    match text.strip_prefix("sqlite:") {
+        Some(path) if !path.is_empty() => Ok(path.into()),
+        _ => Err(format!("use sqlite: and a file, such as {STORE}")),
+    }
+}
+
+/// Serves until a signal asks for the end.
+pub(super) fn run(args: &ServeArgs) -> Result<i32, Quit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Quit::failed(format!("cannot start: {error}")))?;
+    let result = runtime.block_on(async {
+        let token = token(args)?;
+        let secrets = secrets(&args.key_file)?;
+        let path = &args.store;
+        let store = open(path)
+            .map_err(|error| Quit::failed(format!("--store sqlite:{}: {error}", path.display())))?;
+        serve(args, store, token, secrets).await
+    });
+    runtime.shutdown_background();
+    result
+}
+
+/// Opens the database, which only its owner can read: messages are nobody else's business.
+fn open(path: &Path) -> Result<Sqlite, String> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| error.to_string())?;
+    Sqlite::open(path).map_err(|error| error.to_string())
+}
+
+/// What this file holds; if it is not there, what `make` makes, which is written into it for its owner alone.
+fn read_or_make(
+    option: &str,
+    path: &Path,
+    make: impl FnOnce() -> io::Result<String>,
+) -> Result<String, Quit> {
+    let file = path.display();
+    let failed = |error: io::Error| Quit::usage(format!("{option} {file}: {error}"));
+    match File::open(path) {
+        Ok(mut open) => {
+            let mode = open.metadata().map_err(failed)?.permissions().mode();
+            if mode & 0o077 != 0 {
+                say(&format!(
+                    "{option} {file} can be read by others: `chmod 600 {file}` changes that"
+                ));
+            }
+            let mut text = String::new();
+            open.read_to_string(&mut text).map_err(failed)?;
+            Ok(text)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let text = make().map_err(failed)?;
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            // Whole or not there, whatever happens meanwhile.
+            let mut new =
+                NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+            writeln!(new, "{text}").map_err(failed)?;
+            new.as_file().sync_all().map_err(failed)?;
+            new.persist_noclobber(path)
+                .map_err(|error| failed(error.error))?;
+            say(&format!("{file} is new, and only you can read it"));
+            Ok(text)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn token(args: &ServeArgs) -> Result<Token, Quit> {
+    if args.token_file.is_none() && !args.listen.ip().is_loopback() {
+        return Err(Quit::usage(format!(
+            "--listen {}: other machines reach it, so say by --token-file where its token is",
+            args.listen
+        )));
+    }
+    let path = args.token_file.as_deref().unwrap_or(Path::new(TOKEN_FILE));
+    let text = read_or_make("--token-file", path, || {
+        Ok(Token::new().as_str().to_owned())
+    })?;
+    text.parse()
+        .map_err(|error| Quit::usage(format!("--token-file {}: {error}", path.display())))
+}
+
+fn secrets(path: &Path) -> Result<Secrets, Quit> {
+    if std::env::var_os(KEY_VARIABLE).is_some() {
+        return Secrets::from_env().map_err(|error| Quit::usage(error.to_string()));
+    }
+    let key = read_or_make("--key-file", path, || {
+        let mut bytes = [0; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(STANDARD.encode(bytes))
+    })?;
+    Secrets::with_key(&key)
+        .map_err(|error| Quit::usage(format!("--key-file {}: {error}", path.display())))
+}
+
+async fn serve<S: Store>(
+    args: &ServeArgs,
+    store: S,
+    token: Token,
+    secrets: Secrets,
+) -> Result<i32, Quit> {
+    let mut signals = Signals::listen()
+        .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
+    let guard = args.allow_network.iter().copied();
+    let guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
+    let mut sender = SenderConfig::default();
+    sender.guard = guard.clone();
+    sender.http = args.allow_http;
+    let sender = Sender::new(sender).map_err(|error| Quit::failed(error.to_string()))?;
+    let mut config = WorkerConfig::default();
+    config.drain = args.drain;
+    config.lease = args.lease;
+    let worker = Worker::new(store.clone(), sender, secrets.clone(), config);
+    let metrics = metrics()?;
+    let render = metrics.clone();
+    let api = Api::new(store.clone(), secrets, token)
+        .guard(guard)
+        .allow_http(args.allow_http)
+        .hint(worker.hint())
+        .metrics(move || render.render());
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+        Quit::failed(format!(
+            "--listen {}: {error}; if another one runs there, choose another port",
+            args.listen
+        ))
+    })?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Quit::failed(error.to_string()))?;
+    say(&format!(
+        "listening on http://{address}, messages in {}; the token is in {}",
+        args.store.display(),
+        args.token_file
+            .as_deref()
+            .unwrap_or(Path::new(TOKEN_FILE))
+            .display()
+    ));
+
+    let (stop, stopping) = watch::channel(());
+    let ended = |mut stopping: watch::Receiver<()>| async move {
+        // An error means that whoever stops is gone.
+        let _ = stopping.changed().await;
+    };
+    let mut worker = tokio::spawn(worker.run(ended(stopping.clone())));
+    let mut api = tokio::spawn(api.serve(listener, ended(stopping)));
+    let housekeeper = tokio::spawn(keep_house(store, args.keep, metrics));
+    let failed = |what: &str| {
+        Err(Quit::failed(format!(
+            "{what}; start it again, and nothing is lost"
+        )))
+    };
+    tokio::select! {
+        signal = signals.cancelled() => say(&format!("{signal}: waiting for the attempts that run")),
+        _ = &mut worker => return failed("the worker has ended"),
+        answer = &mut api => return failed(&match answer {
+            Ok(Err(error)) => format!("the API has ended: {error}"),
+            _ => "the API has ended".to_owned(),
+        }),
+    }
+    housekeeper.abort();
+    drop(stop);
+    let drained = async {
+        let drained = (&mut worker).await;
+        // What is asked is answered within a request's own time; nobody may hold up the end.
+        let _ = timeout(args.drain, &mut api).await;
+        drained
+    };
+    tokio::select! {
+        biased;
+        signal = signals.cancelled() => Err(Quit::by_signal(signal)),
+        drained = drained => match drained {
+            Ok(drained) => Ok(report(drained)),
+            Err(_) => failed("the worker has ended"),
+        },
+    }
+}
+
+/// Says what was left, and with which status to end.
+fn report(Drained { cut_off, unsettled }: Drained) -> i32 {
+    if cut_off > 0 {
+        say(&format!(
+            "attempts that were cut off, and count as failed: {cut_off}"
+        ));
+    }
+    if unsettled > 0 {
+        say(&format!(
+            "attempts of unknown outcome, which will be repeated: {unsettled}"
+        ));
+    }
+    i32::from(cut_off > 0 || unsettled > 0)
+}
+
+fn metrics() -> Result<PrometheusHandle, Quit> {
+    let full = |name: &str| Matcher::Full(name.to_owned());
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(full(ACKNOWLEDGED_AFTER), &ACKNOWLEDGED)
+        .and_then(|builder| builder.set_buckets_for_metric(full(ATTEMPT_TIME), &ATTEMPT))
+        .and_then(PrometheusBuilder::install_recorder)
+        .map_err(|error| Quit::failed(format!("cannot keep metrics: {error}")))
+}
+
+/// Forgets what ended long ago, and keeps the metrics from growing.
+async fn keep_house<S: Store>(store: S, keep: Duration, metrics: PrometheusHandle) {
+    let mut minutes = interval(Duration::from_secs(60));
+    let mut seconds = interval(Duration::from_secs(5));
+    loop {
+        tokio::select! {
+            _ = seconds.tick() => metrics.run_upkeep(),
+            _ = minutes.tick() => {
+                let Some(before) = SystemTime::now().checked_sub(keep) else { continue };
+                loop {
+                    match store.purge(before, FORGOTTEN).await {
+                        Ok(0) => break,
+                        Ok(_) => tokio::task::yield_now().await,
+                        Err(error) => {
+                            say(&format!("what ended long ago is not forgotten yet: {error}"));
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

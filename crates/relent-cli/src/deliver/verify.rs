@@ -1,0 +1,165 @@
+//! `relent deliver verify`: whether a message is signed as Standard Webhooks says, and what is wrong if not.
+
+use std::io::Read;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use relent_http::webhook::{
+    SignatureError, Verifier, VerifyingKey, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP,
+};
+
+use super::server::{Moment, moment};
+use crate::console::{print, say};
+use crate::options::duration;
+use crate::quit::Quit;
+
+/// The end of `relent deliver verify --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  A request that was kept in files, as it was received:
+      relent deliver verify --secret shop.key --headers headers <body
+
+  One that is old by now, by the time at which it came:
+      relent deliver verify --secret env:SHOP_KEY --at 2026-01-31T12:00:00Z \\
+          -H 'webhook-id: msg_1' -H 'webhook-timestamp: 1769860800' \\
+          -H 'webhook-signature: v1,K5o…' <body
+
+A key is whsec_… (the secret that both know), whpk_… (the sender's public key)
+or whsk_… (its private key, of which the public one is taken).
+
+Exit status: 0 if the signature is good; 1 if it is not, and what is wrong is
+said; 2 if the options are wrong.";
+
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    /// The key in this file, or in the environment variable env:NAME; any of several may match
+    #[arg(long = "secret", value_name = "FILE|env:NAME", required = true)]
+    secrets: Vec<String>,
+
+    /// A header field of the request
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    fields: Vec<String>,
+
+    /// A file with the header of the request; lines that are no fields are passed over
+    #[arg(long, value_name = "FILE")]
+    headers: Option<std::path::PathBuf>,
+
+    /// How far the time of the attempt may be from now
+    #[arg(long, value_name = "D", default_value = "5m", value_parser = duration)]
+    tolerance: Duration,
+
+    /// Judge as if it were this time: 2h for two hours ago, or 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    at: Option<Moment>,
+}
+
+pub(super) fn run(args: &VerifyArgs) -> Result<i32, Quit> {
+    let keys: Result<Vec<_>, Quit> = args.secrets.iter().map(|secret| key(secret)).collect();
+    let verifier = Verifier::new(keys?).tolerance(args.tolerance);
+    let headers = headers(args)?;
+    let mut body = Vec::new();
+    std::io::stdin()
+        .lock()
+        .read_to_end(&mut body)
+        .map_err(|error| {
+            Quit::failed(format!(
+                "the body cannot be read from standard input: {error}"
+            ))
+        })?;
+    let now = match args.at {
+        Some(Moment(ms)) => UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0)),
+        None => SystemTime::now(),
+    };
+    match verifier.verify(&headers, &body, now) {
+        Ok(verified) => {
+            say("the signature is good");
+            print(&format!("{}\n", verified.id))
+                .map(|()| 0)
+                .map_err(Quit::failed)
+        }
+        Err(SignatureError::NoMatch) => {
+            let changed = changes(&body).find(|(_, body)| {
+                let verified = verifier.verify(&headers, body, now);
+                matches!(verified, Ok(_) | Err(SignatureError::OutOfTime { .. }))
+            });
+            let found = changed.map(|(how, _)| format!("; it is good for {how}"));
+            Err(Quit::failed(format!(
+                "{}{}",
+                SignatureError::NoMatch,
+                found.unwrap_or_default()
+            )))
+        }
+        Err(error) => Err(Quit::failed(error.to_string())),
+    }
+}
+
+/// What an editor or a log makes of a body, undone.
+fn changes(body: &[u8]) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    let trimmed = body.trim_ascii_end().to_vec();
+    let with_newline = [body, b"\n"].concat();
+    let unix = String::from_utf8_lossy(body)
+        .replace("\r\n", "\n")
+        .into_bytes();
+    let compact = serde_json::from_slice::<serde_json::Value>(body)
+        .and_then(|value| serde_json::to_vec(&value))
+        .unwrap_or_default();
+    [
+        ("the body without the white space at its end", trimmed),
+        ("the body with a line end", with_newline),
+        ("the body with Unix line ends", unix),
+        (
+            "the body as compact JSON: it was parsed and written anew",
+            compact,
+        ),
+    ]
+    .into_iter()
+}
+
+fn key(secret: &str) -> Result<VerifyingKey, Quit> {
+    let text = match secret.strip_prefix("env:") {
+        Some(name) => std::env::var(name)
+            .map_err(|_| Quit::usage(format!("--secret {secret}: the variable is not set")))?,
+        None => super::endpoints::secret(secret)?,
+    };
+    let text = text.trim();
+    let private = text
+        .parse()
+        .map(|key: relent_http::webhook::SigningKey| key.verifying_key());
+    private
+        .or_else(|_| text.parse())
+        .map_err(|error| Quit::usage(format!("--secret {secret}: {error}")))
+}
+
+fn headers(args: &VerifyArgs) -> Result<HeaderMap, Quit> {
+    let mut headers = HeaderMap::new();
+    let wrong = |line: &str| {
+        Quit::usage(format!(
+            "-H {line:?}: use a name, a colon and a value, such as '{WEBHOOK_ID}: msg_1'"
+        ))
+    };
+    for line in &args.fields {
+        let (name, value) = field(line).ok_or_else(|| wrong(line))?;
+        headers.append(name, value);
+    }
+    if let Some(file) = &args.headers {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            Quit::usage(format!(
+                "--headers {}: cannot be read: {error}",
+                file.display()
+            ))
+        })?;
+        let ours = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
+        for (name, value) in text.lines().filter_map(field) {
+            if ours.contains(&name) {
+                headers.append(name, value);
+            }
+        }
+    }
+    Ok(headers)
+}
+
+fn field(line: &str) -> Option<(HeaderName, HeaderValue)> {
+    let (name, value) = line.split_once(':')?;
+    Some((name.trim().parse().ok()?, value.trim().parse().ok()?))
+}

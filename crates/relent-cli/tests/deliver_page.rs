@@ -1,0 +1,273 @@
+//! The page of `relent deliver serve`, in a browser.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests may"
+)]
+
+mod browser;
+mod deliver_support;
+mod support;
+
+use std::path::Path;
+
+use browser::Browser;
+use deliver_support::{Receiver, Server, until};
+use serde_json::{Value, json};
+
+/// Some endpoints, and messages in each state.
+fn filled(server: &Server, receiver: &Receiver) -> Vec<String> {
+    for (path, name) in [
+        ("/ok", "shop"),
+        ("/bad", "warehouse"),
+        ("/gone", "old-shop"),
+    ] {
+        let spec = json!({ "url": receiver.url(path) }).to_string();
+        server.ask("PUT", &format!("/v1/endpoints/{name}?tenant=acme"), &spec);
+    }
+    let silent = json!({ "url": receiver.url("/ok"), "policy": "wechat-pay", "acknowledgement": "code-success" });
+    server.ask(
+        "PUT",
+        "/v1/endpoints/a-name-that-is-as-long-as-somebody-makes-it-without-a-space",
+        &silent.to_string(),
+    );
+    let send = |endpoint: &str, tenant: &str, event: &str| {
+        let message = json!({
+            "tenant": tenant, "endpoint": endpoint, "event": event, "topic": "payment.settled", "payload": { "order": 17 },
+        });
+        let (_, sent) = server.ask("POST", "/v1/messages", &message.to_string());
+        sent["id"].as_str().unwrap().to_owned()
+    };
+    let ids = vec![
+        send("shop", "acme", "order-17-paid"),
+        send("warehouse", "acme", "order-18-<script>alert(1)</script>"),
+        send("old-shop", "acme", "order-19-paid"),
+        send(
+            "a-name-that-is-as-long-as-somebody-makes-it-without-a-space",
+            "",
+            "order-20-paid",
+        ),
+    ];
+    server.message_is(&ids[0], "delivered");
+    server.message_is(&ids[2], "dead");
+    for id in [&ids[1], &ids[3]] {
+        until("an attempt failed", || {
+            let (_, shown) = server.ask("GET", &format!("/v1/messages/{id}"), "");
+            (shown["message"]["last_error"] != "").then_some(())
+        });
+    }
+    ids
+}
+
+fn text(browser: &mut Browser) -> String {
+    browser
+        .value("document.body.innerText")
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Looks at the page that is open: nothing is complained about, asked of others, wider than the window, too small to
+/// press, or without a name.
+fn looked_at(browser: &mut Browser, server: &Server, name: &str) {
+    assert_eq!(browser.complaints(), Vec::<&Value>::new(), "{name}");
+    let own = format!("http://{}/", server.address);
+    // The icons of a field for a time are the browser's own.
+    assert!(
+        browser
+            .requests()
+            .iter()
+            .all(|url| url.starts_with(&own) || url.starts_with("data:")),
+        "{name}"
+    );
+    let wide = browser
+        .value("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+    assert_eq!(wide, 0, "{name} is wider than its window");
+    let nameless = browser.value(
+        "[...document.querySelectorAll('input:not([type=hidden],[hidden]),select')].filter(e => !e.labels.length).length",
+    );
+    assert_eq!(nameless, 0, "{name}");
+    // Text and what is behind it differ enough (WCAG 2.2, 1.4.3).
+    let pale = browser.value(CONTRAST);
+    assert_eq!(pale, json!([]), "{name}");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("deliver_page");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join(format!("{name}.png")), browser.picture()).unwrap();
+}
+
+const CONTRAST: &str = r"
+(() => {
+  const part = text => text.match(/[\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const behind = e => { for (; e; e = e.parentElement) {
+    const c = part(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  return [...document.body.querySelectorAll('*')]
+    .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+    .map(e => { const a = light(part(getComputedStyle(e).color)), b = light(behind(e));
+      return [e.innerText, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)]; })
+    .filter(([, ratio]) => ratio < 4.5);
+})()";
+
+#[test]
+fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
+    let Some(mut browser) = browser::open() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (server, receiver) = (Server::start(folder.path()), Receiver::start());
+    let page = |path: &str| format!("http://{}{path}", server.address);
+
+    // Whoever has no token sees a form, and no number.
+    browser.load(&page("/messages"), 1200, false);
+    assert!(text(&mut browser).contains("Sign in"));
+    looked_at(&mut browser, &server, "sign-in");
+    let sign_in = |browser: &mut Browser, token: &str| {
+        browser.go(&format!(
+            "document.querySelector('#token').value = '{token}'; document.querySelector('main button').click()"
+        ));
+    };
+    sign_in(&mut browser, "relent_something_else");
+    assert!(text(&mut browser).contains("not the token"));
+    sign_in(&mut browser, &server.token);
+    assert!(
+        text(&mut browser).contains("Nothing needs you"),
+        "{}",
+        text(&mut browser)
+    );
+    assert_eq!(
+        browser.value("document.cookie"),
+        "",
+        "no script reads the cookie"
+    );
+    looked_at(&mut browser, &server, "empty");
+
+    let ids = filled(&server, &receiver);
+    for (width, dark) in [(1200, false), (1200, true), (360, false), (360, true)] {
+        let look = format!("{width}-{}", if dark { "dark" } else { "light" });
+        browser.load(&page("/"), width, dark);
+        let seen = text(&mut browser);
+        for part in [
+            "1 dead letter and 1 disabled endpoint need somebody",
+            "410",
+            "status 500",
+            "acme / old-shop",
+            "<script>alert(1)</script>",
+        ] {
+            assert!(seen.contains(part), "{part} in {seen}");
+        }
+        looked_at(&mut browser, &server, &format!("overview-{look}"));
+        browser.load(&page("/messages"), width, dark);
+        looked_at(&mut browser, &server, &format!("messages-{look}"));
+        browser.load(&page(&format!("/messages/{}", ids[1])), width, dark);
+        let seen = text(&mut browser);
+        assert!(
+            seen.contains("status 500") && seen.contains("no <b>such</b>"),
+            "{seen}"
+        );
+        looked_at(&mut browser, &server, &format!("message-{look}"));
+        browser.load(&page("/endpoints/old%2Dshop?tenant=acme"), width, dark);
+        looked_at(&mut browser, &server, &format!("endpoint-{look}"));
+    }
+
+    // The buttons.
+    let press = |browser: &mut Browser, act: &str| {
+        browser.go(&format!(
+            "document.querySelector('input[value={act}]').form.querySelector('button').click()"
+        ));
+    };
+    press(&mut browser, "enable");
+    assert!(
+        !text(&mut browser).contains("disabled"),
+        "{}",
+        text(&mut browser)
+    );
+    press(&mut browser, "replay");
+    assert!(text(&mut browser).contains("1 message will be sent again"));
+    server.message_is(&ids[2], "dead");
+    browser.load(&page(&format!("/messages/{}", ids[1])), 1200, false);
+    press(&mut browser, "cancel");
+    assert!(text(&mut browser).contains("It is cancelled"));
+    press(&mut browser, "resend");
+    assert!(text(&mut browser).contains("1 message will be sent again"));
+    browser.load(&page("/endpoints/shop?tenant=acme"), 1200, false);
+    browser.value("document.querySelector('#reason').value = 'moves until noon'");
+    press(&mut browser, "disable");
+    assert!(text(&mut browser).contains("moves until noon"));
+    assert_eq!(browser.complaints(), Vec::<&Value>::new());
+
+    // What is not there.
+    browser.load(&page("/messages/msg_no"), 1200, false);
+    assert!(text(&mut browser).contains("no such message"));
+    browser.go("document.querySelector('header form button').click()");
+    assert!(text(&mut browser).contains("Sign in"), "signed out");
+    browser.load(&page("/"), 1200, false);
+    assert!(text(&mut browser).contains("Sign in"), "signed out");
+}
+
+/// No other site can press a button, and no page can be framed: neither the cookie alone nor a form alone will do.
+#[test]
+fn a_form_of_another_site_does_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, receiver) = (Server::start(folder.path()), Receiver::start());
+    let ids = filled(&server, &receiver);
+    let form = "content-type: application/x-www-form-urlencoded\r\n";
+    let (status, head, _) = server.raw("POST", "/login", form, &format!("token={}", server.token));
+    assert_eq!(status, 303);
+    let cookie = head
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: "))
+        .unwrap();
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
+        "{cookie}"
+    );
+    assert!(
+        !cookie.contains(&server.token),
+        "the cookie is not the token"
+    );
+    let signed_in = format!("{form}cookie: {}\r\n", cookie.split(';').next().unwrap());
+
+    let (_, head, page) = server.raw("GET", &format!("/messages/{}", ids[0]), &signed_in, "");
+    for part in [
+        "default-src 'none'",
+        "frame-ancestors 'none'",
+        "no-store",
+        "nosniff",
+    ] {
+        assert!(head.contains(part), "{part} in {head}");
+    }
+    let (_, token) = page.split_once("name=\"form_token\" value=\"").unwrap();
+    let token = token.split('"').next().unwrap();
+    let act = format!("act=resend&id={}", ids[0]);
+    for (fields, body, wanted) in [
+        (&signed_in, act.clone(), 422),
+        (&signed_in, format!("{act}&form_token=relent_x"), 403),
+        // Without the cookie there is nothing but the form to sign in.
+        (&form.to_owned(), format!("{act}&form_token={token}"), 303),
+        (&signed_in, format!("act=explode&form_token={token}"), 422),
+    ] {
+        let (status, _, _) = server.raw("POST", "/do", fields, &body);
+        assert_eq!(status, wanted, "{body}");
+        server.message_is(&ids[0], "delivered");
+        assert_eq!(
+            receiver
+                .seen()
+                .iter()
+                .filter(|seen| seen.header("webhook-id") == Some(&ids[0]))
+                .count(),
+            1
+        );
+    }
+    let (status, head, _) = server.raw(
+        "POST",
+        "/do",
+        &signed_in,
+        &format!("{act}&form_token={token}"),
+    );
+    assert!(status == 303 && head.contains("resent=1"), "{head}");
+    // The cookie opens no door of the API.
+    assert_eq!(server.raw("GET", "/v1/summary", &signed_in, "").0, 401);
+}
