@@ -6,6 +6,11 @@
 //! each attempt. Delivery is at least once: each attempt has the same `webhook-id`, by which the receiver drops what it
 //! has.
 //!
+//! # Features
+//! - `sqlite` (on by default): the store [`Sqlite`](store::Sqlite).
+//! - `api`: the module `api`, the HTTP API, its page and its metrics, as `relent deliver serve` has them.
+//! - `metrics`, `tracing`: what workers do, as metrics and events ([`observe`]).
+//!
 //! Comments cite a "design rule" or a requirement such as "R4.3": both are in `docs/rules.md` of the repository, with
 //! reasons, sources and tests.
 
