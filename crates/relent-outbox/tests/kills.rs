@@ -10,6 +10,9 @@
 
 #[path = "support/dying.rs"]
 mod dying;
+#[cfg(feature = "postgres")]
+#[path = "../../relent-server/tests/support/servers.rs"]
+mod servers;
 mod support;
 
 use std::collections::HashMap;
@@ -54,10 +57,22 @@ fn child() {
         let mut config = WorkerConfig::default();
         config.poll = Duration::from_millis(100);
         config.lease = Duration::from_secs(1);
-        let store = Dying(Sqlite::open(database).unwrap());
-        let worker = Worker::new(store, local_sender(), Secrets::default(), config);
-        let _ = worker.run(pending()).await;
+        if let Some(file) = database.strip_prefix("sqlite:") {
+            return work(Sqlite::open(file).unwrap(), config).await;
+        }
+        #[cfg(feature = "postgres")]
+        work(postgres(&database), config).await;
     });
+}
+
+async fn work(store: impl Store, config: WorkerConfig) {
+    let worker = Worker::new(Dying(store), local_sender(), Secrets::default(), config);
+    let _ = worker.run(pending()).await;
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(database: &str) -> relent_outbox::store::Postgres {
+    relent_outbox::store::Postgres::new(relent_server::postgres::pool(database, 4).unwrap())
 }
 
 fn spawn(database: &str, point: Option<String>) -> Child {
@@ -96,7 +111,7 @@ async fn kill_and_compare(store: impl Store, database: &str) {
     let least = |name, short| std::env::var(name).map_or(short, |least| least.parse().unwrap());
     let (kills, messages, endpoints) = (
         least(KILLS, 20),
-        least(MESSAGES, 4000),
+        least(MESSAGES, 8000),
         least(ENDPOINTS, 20),
     );
     // The hit at which the process is killed, counted down; and whom that kills.
@@ -200,11 +215,13 @@ async fn poison(store: impl Store, database: &str) {
         if hit.path != "/poison" {
             return ok();
         }
-        if let Some(process) = *killing.lock().unwrap() {
-            let _ = Command::new("kill")
-                .args(["-s", "KILL", &process.to_string()])
-                .status();
-        }
+        let process = *killing.lock().unwrap();
+        std::thread::spawn(move || {
+            // The others are through by then: what was on its way would be lost as well.
+            std::thread::sleep(Duration::from_millis(500));
+            let process = process.unwrap_or_default().to_string();
+            let _ = Command::new("kill").args(["-s", "KILL", &process]).status();
+        });
         Reply::Hang
     })
     .await;
@@ -254,18 +271,43 @@ async fn poison(store: impl Store, database: &str) {
     }
 }
 
+fn sqlite() -> (Sqlite, String, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("outbox.db");
+    let store = Sqlite::open(&file).unwrap();
+    (store, format!("sqlite:{}", file.display()), directory)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite_nothing_is_lost_and_little_repeated_whoever_is_killed() {
-    let directory = tempfile::tempdir().unwrap();
-    let database = directory.path().join("outbox.db");
-    let store = Sqlite::open(&database).unwrap();
-    kill_and_compare(store, database.to_str().unwrap()).await;
+    let (store, database, _directory) = sqlite();
+    kill_and_compare(store, &database).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite_what_kills_its_worker_is_dead_after_exactly_its_limit() {
-    let directory = tempfile::tempdir().unwrap();
-    let database = directory.path().join("outbox.db");
-    let store = Sqlite::open(&database).unwrap();
-    poison(store, database.to_str().unwrap()).await;
+    let (store, database, _directory) = sqlite();
+    poison(store, &database).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_nothing_is_lost_and_little_repeated_whoever_is_killed() {
+    let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
+        return;
+    };
+    let store = postgres(&server.config());
+    store.create_tables().await.unwrap();
+    kill_and_compare(store, &server.config()).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_what_kills_its_worker_is_dead_after_exactly_its_limit() {
+    let Some(server) = servers::postgres(&["fsync=off", "log_min_messages=fatal"]) else {
+        return;
+    };
+    let store = postgres(&server.config());
+    store.create_tables().await.unwrap();
+    poison(store, &server.config()).await;
 }
