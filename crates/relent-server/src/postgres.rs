@@ -22,8 +22,8 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
-use tokio_postgres::NoTls;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Config, NoTls};
 
 pub use deadpool_postgres::{Client, Pool, Transaction};
 pub use tokio_postgres::IsolationLevel;
@@ -127,16 +127,23 @@ impl ConnectionError {
 /// # Errors
 /// The words describe none.
 pub fn pool(config: &str, connections: usize) -> Result<Pool, ConnectionError> {
-    let invalid = |error: Box<dyn Error + Send + Sync>| ConnectionError::Config(error);
     let config = config
         .parse()
-        .map_err(|error: tokio_postgres::Error| invalid(error.into()))?;
+        .map_err(|error: tokio_postgres::Error| ConnectionError::Config(error.into()))?;
+    pool_of(config, connections)
+}
+
+/// The same to a database that was described before.
+///
+/// # Errors
+/// There can be no such pool.
+pub fn pool_of(config: Config, connections: usize) -> Result<Pool, ConnectionError> {
     let manager = ManagerConfig {
         recycling_method: RecyclingMethod::Fast,
     };
     let manager = Manager::from_config(config, NoTls, manager);
     let pool = Pool::builder(manager).max_size(connections).build();
-    pool.map_err(|error| invalid(error.into()))
+    pool.map_err(|error| ConnectionError::Config(error.into()))
 }
 
 /// A connection of the pool, within this time.

@@ -1,5 +1,6 @@
 //! `relent deliver serve`: the API, the page and a worker, over a store.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -16,12 +17,14 @@ use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::observe::{ACKNOWLEDGED_AFTER, ATTEMPT_TIME};
 use relent_outbox::secrets::{KEY_VARIABLE, Secrets};
 use relent_outbox::sender::{Sender, SenderConfig};
-use relent_outbox::store::{Sqlite, Store};
+use relent_outbox::store::{Postgres, Sqlite, Store};
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
+use relent_server::postgres::pool_of;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
+use tokio_postgres::{Config, NoTls};
 
 use super::server::{ADDRESS, TOKEN_FILE};
 use crate::console::say;
@@ -37,6 +40,9 @@ Examples:
 
   Receivers in a network of your own, which are not called otherwise:
       relent deliver serve --allow-network 10.0.0.0/8 --allow-http
+
+  For workers on several machines:
+      relent deliver serve --store postgres://relent@db.internal/outbox
 
   For other machines, behind something that does TLS:
       relent deliver serve --listen 10.0.0.5:8480 --token-file /etc/relent/token
@@ -68,14 +74,20 @@ const ACKNOWLEDGED: [f64; 13] = [
 ];
 /// And of one attempt.
 const ATTEMPT: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+/// Connections to PostgreSQL.
+const CONNECTIONS: usize = 16;
 /// How many ended messages are forgotten at once.
 const FORGOTTEN: usize = 1000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
-    /// What holds the messages: sqlite:FILE, which is made if it is not there
+    /// What holds the messages: sqlite:FILE, which is made if it is not there, or
+    /// postgres://USER@HOST/DATABASE
+    ///
+    /// The tables are made if they are not there. PostgreSQL can also be described in the words of libpq, as in
+    /// "postgres:host=/run/postgresql dbname=outbox"; its password may be in PGPASSWORD. The connection has no TLS.
     #[arg(long, value_name = "STORE", default_value = STORE, value_parser = store)]
-    store: PathBuf,
+    store: StoreAt,
 
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", default_value = ADDRESS)]
@@ -116,11 +128,43 @@ pub(crate) struct ServeArgs {
     keep: Duration,
 }
 
-fn store(text: &str) -> Result<PathBuf, String> {
-    match text.strip_prefix("sqlite:") {
-        Some(path) if !path.is_empty() => Ok(path.into()),
-        _ => Err(format!("use sqlite: and a file, such as {STORE}")),
+/// What holds the messages.
+#[derive(Clone, Debug)]
+enum StoreAt {
+    Sqlite(PathBuf),
+    Postgres(Box<Config>),
+}
+
+impl fmt::Display for StoreAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            // Whatever else it was described by may hold a password.
+            Self::Postgres(config) => {
+                write!(
+                    f,
+                    "postgres, database {}",
+                    config.get_dbname().unwrap_or("of the user")
+                )
+            }
+        }
     }
+}
+
+fn store(text: &str) -> Result<StoreAt, String> {
+    if let Some(path) = text.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+        return Ok(StoreAt::Sqlite(path.into()));
+    }
+    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
+    let config = match is_url {
+        true => Some(text),
+        false => text.strip_prefix("postgres:"),
+    };
+    let config = config.ok_or_else(|| {
+        format!("use sqlite: and a file, such as {STORE}, or postgres://USER@HOST/DATABASE")
+    })?;
+    let config: Config = config.parse().map_err(|error| format!("{error}"))?;
+    Ok(StoreAt::Postgres(Box::new(config)))
 }
 
 /// Serves until a signal asks for the end.
@@ -132,10 +176,17 @@ pub(super) fn run(args: &ServeArgs) -> Result<i32, Quit> {
     let result = runtime.block_on(async {
         let token = token(args)?;
         let secrets = secrets(&args.key_file)?;
-        let path = &args.store;
-        let store = open(path)
-            .map_err(|error| Quit::failed(format!("--store sqlite:{}: {error}", path.display())))?;
-        serve(args, store, token, secrets).await
+        let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
+        match &args.store {
+            StoreAt::Sqlite(path) => {
+                let store = open(path).map_err(failed)?;
+                serve(args, store, token, secrets).await
+            }
+            StoreAt::Postgres(config) => {
+                let store = connect(config).await.map_err(failed)?;
+                serve(args, store, token, secrets).await
+            }
+        }
     });
     runtime.shutdown_background();
     result
@@ -150,6 +201,23 @@ fn open(path: &Path) -> Result<Sqlite, String> {
         .open(path)
         .map_err(|error| error.to_string())?;
     Sqlite::open(path).map_err(|error| error.to_string())
+}
+
+/// Connects to the database, and makes the tables.
+async fn connect(config: &Config) -> Result<Postgres, String> {
+    let mut config = config.clone();
+    if let Ok(password) = std::env::var("PGPASSWORD")
+        && config.get_password().is_none()
+    {
+        config.password(password);
+    }
+    let pool = pool_of(config.clone(), CONNECTIONS).map_err(|error| error.to_string())?;
+    let store = Postgres::new(pool).listen(config, NoTls);
+    store
+        .create_tables()
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok(store)
 }
 
 /// What this file holds; if it is not there, what `make` makes, which is written into it for its owner alone.
@@ -255,7 +323,7 @@ async fn serve<S: Store>(
         .map_err(|error| Quit::failed(error.to_string()))?;
     say(&format!(
         "listening on http://{address}, messages in {}; the token is in {}",
-        args.store.display(),
+        args.store,
         args.token_file
             .as_deref()
             .unwrap_or(Path::new(TOKEN_FILE))
