@@ -110,6 +110,16 @@ impl From<::sqlx::Error> for ConnectionError {
 }
 
 impl ConnectionError {
+    /// The error as the crate has made it, for whoever knows that crate.
+    pub(crate) fn into_inner(self) -> Box<dyn Error + Send + Sync> {
+        match self {
+            Self::Postgres(error) => error.into(),
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(error) => error.into(),
+            other => other.into(),
+        }
+    }
+
     /// The code by which PostgreSQL has refused; `None` if it has not, or nobody knows.
     pub(crate) fn refusal(&self) -> Option<Cow<'_, str>> {
         match self {

@@ -175,7 +175,7 @@ impl<C: Connections> Postgres<C> {
             Err(ExactlyOnceError::Store(PostgresError::Connection(error)))
                 if error.refusal().is_some() =>
             {
-                Err(ExactlyOnceError::Work(PostgresError::from(error).into()))
+                Err(ExactlyOnceError::Work(error.into_inner()))
             }
             Err(failed) => Err(failed),
         }

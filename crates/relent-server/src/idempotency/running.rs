@@ -87,7 +87,10 @@ impl<S: Store> Server<S> {
                         Tried::Panicked(payload)
                     }
                 },
-                () = self.may_stop(&held) => Tried::Refused(Refused::InFlight(self.common.running.mean())),
+                () = self.may_stop(&held) => {
+                    observe::lease_lost();
+                    Tried::Refused(Refused::InFlight(self.common.running.mean()))
+                }
             };
             self.common.running.took(began.elapsed());
             tried
@@ -251,7 +254,6 @@ impl<S: Store> Server<S> {
             match renewed {
                 Ok(()) => {}
                 Err(WriteError::Lost | WriteError::Gone) => {
-                    observe::lease_lost();
                     held.set_lost();
                     return pending().await;
                 }

@@ -29,9 +29,10 @@ use crate::idempotency::{Answer, InvalidAnswer};
 ///
 /// # How a failover is noticed
 /// An execution whose record was lost hears of it: its [`write`](Store::write) is [`Gone`](WriteError::Gone). The layer
-/// claims the key again for the answer that it has, or to write down that the outcome is unknown, unless a duplicate has
-/// been quicker. What was completed before is
-/// lost without a sign: its duplicates run again. That there was a failover shows in `INFO replication`: the server that
+/// claims the key again with the next renewal, within a third of the lease, or for the answer that it has. If a duplicate
+/// has been quicker, both run: the handler is told ([`Execution::lost`](crate::idempotency::Execution::lost)), and dropped where
+/// the route takes executions over; its answer is not stored. What was completed before is lost without a sign: its
+/// duplicates run again. That there was a failover shows in `INFO replication`: the server that
 /// takes over has another `master_replid`, and the old one as `master_replid2`. Who watches that, can hold back
 /// repetitions of what is older than the failover.
 ///
