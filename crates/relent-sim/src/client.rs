@@ -102,8 +102,8 @@ mod tests {
     use crate::slab::Slab;
 
     #[test]
-    fn a_parked_client_takes_at_most_200_bytes() {
-        // The client and its event. A parked client has no attempt.
+    fn a_client_that_waits_takes_at_most_200_bytes_beside_its_place_at_the_destination() {
+        // The client and its event. One that waits has no attempt.
         let bytes = Slab::<Client>::ENTRY + Queue::<Event>::ENTRY;
         assert!(bytes <= 200, "{bytes}");
     }
