@@ -58,10 +58,11 @@ fn child() {
         config.poll = Duration::from_millis(100);
         config.lease = Duration::from_secs(1);
         if let Some(file) = database.strip_prefix("sqlite:") {
-            return work(Sqlite::open(file).unwrap(), config).await;
+            work(Sqlite::open(file).unwrap(), config).await;
+        } else {
+            #[cfg(feature = "postgres")]
+            work(postgres(&database), config).await;
         }
-        #[cfg(feature = "postgres")]
-        work(postgres(&database), config).await;
     });
 }
 

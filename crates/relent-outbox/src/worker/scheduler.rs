@@ -175,7 +175,7 @@ impl<S: Store> Scheduler<S> {
         let (name, lease) = (self.config.name.clone(), self.config.lease);
         // It ends when the receiver is dropped.
         let nudge = Arc::clone(&self.nudge);
-        tokio::spawn(beat(self.store.clone(), name, lease, sender, nudge));
+        let mut beats = tokio::spawn(beat(self.store.clone(), name, lease, sender, nudge));
         let mut shutdown = pin!(shutdown);
         let mut pulse = self.pulse.clone();
         let (hint, mut hints) = (Arc::clone(&self.hint), self.store.hints());
@@ -193,20 +193,22 @@ impl<S: Store> Scheduler<S> {
             let next = [self.next_timer(), cut_at, give_up_at];
             let next = next.into_iter().flatten().min();
             tokio::select! {
-                () = &mut shutdown, if !self.stopping => {
+                // Without beats it can do nothing more either.
+                () = async {
+                    tokio::select! {
+                        () = &mut shutdown => {}
+                        _ = &mut beats => {}
+                    }
+                }, if !self.stopping => {
                     let now = Instant::now();
                     let cut = now + self.config.drain;
                     (cut_at, give_up_at) = (Some(cut), Some(cut + 2 * self.config.lease));
                     self.stop(now);
                 }
-                changed = pulse.changed() => match changed {
-                    Ok(()) => {
-                        let now = *pulse.borrow_and_update();
-                        self.on_pulse(now);
-                    }
-                    // The runtime goes away.
-                    Err(_) => std::future::pending().await,
-                },
+                Ok(()) = pulse.changed() => {
+                    let now = *pulse.borrow_and_update();
+                    self.on_pulse(now);
+                }
                 () = hint.notified(), if !self.stopping => self.look_soon(),
                 () = hints.next(), if !self.stopping => self.look_soon(),
                 (kind, result) = self.calls.next() => self.on_call(kind, result),
@@ -264,8 +266,10 @@ impl<S: Store> Scheduler<S> {
         let aging = self.aging.front().map(|(at, _)| *at);
         let settle = (!self.unsettled.is_empty() && !self.calls.is_busy(Kind::Settle))
             .then_some(self.ask_at);
-        let find = (!self.stopping && !self.settle_failed && !self.calls.is_busy(Kind::Find))
-            .then_some(self.poll_at);
+        let looks = !self.stopping && !self.settle_failed && !self.calls.is_busy(Kind::Find);
+        // A lease that comes back tells by itself.
+        let is_held = self.pulse.borrow().is_held(Instant::now());
+        let find = (looks && is_held).then_some(self.poll_at);
         let wake = (!self.stopping)
             .then(|| self.wakes.first().map(|(at, _)| *at))
             .flatten();
