@@ -539,3 +539,55 @@ async fn what_overload_turns_away_gives_its_quota_back() {
         assert_eq!(ask(&[]).await.unwrap().status(), 429);
     }
 }
+
+/// Behind the idempotency layer a request goes on when its client has gone. So what it has taken stays taken, wherever it waits.
+#[tokio::test(start_paused = true)]
+async fn what_waits_on_without_its_client_has_taken_its_quota() {
+    use relent_server::overload::{ConcurrencyConfig, OverloadLayer, SlotsConfig};
+
+    let five = LimiterConfig {
+        burst: 5,
+        ..LimiterConfig::new(5, 3600 * SECOND)
+    };
+    let admission = AdmissionLayer::new().clock(VirtualClock::new());
+    let admission = admission.quota(quota("all", five));
+    let slots = SlotsConfig {
+        concurrency: ConcurrencyConfig::fixed(1),
+        queue: 20,
+        ..SlotsConfig::DEFAULT
+    };
+    let (go, served) = (
+        Arc::new(tokio::sync::Notify::new()),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let (may, counts) = (Arc::clone(&go), Arc::clone(&served));
+    let handler = tower::service_fn(move |_: Request<_>| {
+        let (may, counts) = (Arc::clone(&may), Arc::clone(&counts));
+        async move {
+            if counts.fetch_add(1, Ordering::SeqCst) == 0 {
+                may.notified().await;
+            }
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        }
+    });
+    let inner = OverloadLayer::new(&slots).unwrap().layer(handler);
+    let keys = IdempotencyLayer::anonymous(Memory::new());
+    let service = admission.layer(keys.layer(inner));
+    for key in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        let mut keyed = request(&[("idempotency-key", key)]);
+        *keyed.method_mut() = http::Method::POST;
+        let mut asked = Box::pin(service.clone().oneshot(keyed));
+        for _ in 0..10 {
+            if (&mut asked).now_or_never().is_none() {
+                tokio::task::yield_now().await;
+            } else {
+                break;
+            }
+        }
+        // Its client goes away.
+        drop(asked);
+    }
+    go.notify_one();
+    keys.drain().await;
+    assert_eq!(served.load(Ordering::SeqCst), 5);
+}

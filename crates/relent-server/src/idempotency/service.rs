@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use super::problems::Refused;
 use super::{Answer, Body, Common, Settings, request};
+use crate::loan::Loan;
 use crate::observe;
 use crate::overload::SlotOf;
 use crate::store::{Claimed, Key, Store};
@@ -188,6 +189,10 @@ impl<S: Store> Server<S> {
     {
         let until = self.until(&work.parts.headers);
         let is_grpc = grpc::is_grpc(&work.parts.headers);
+        // It goes on when its client has gone: a layer inside that lets it wait cannot have its quota given back.
+        if let Some(loan) = work.parts.extensions.get::<Loan>() {
+            loan.begins();
+        }
         let held = work.parts.extensions.get().and_then(SlotOf::hold);
         let mut waits = None;
         loop {
