@@ -244,6 +244,21 @@ async fn each_endpoint_and_each_sender_has_messages_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_wait_without_end_is_one() {
+    let (address, mut begins, go) = held(|layer| layer.wait(Duration::MAX)).await;
+    let copies = [message(), message()].map(|message| {
+        let address = address.clone();
+        tokio::spawn(async move { message.send(&address).await })
+    });
+    let begun = tokio::time::timeout(Duration::from_secs(30), begins.recv());
+    begun.await.unwrap().unwrap();
+    go.notify_one();
+    for reply in join_all(copies).await {
+        assert_eq!(reply.unwrap().body, "done");
+    }
+}
+
+#[tokio::test]
 async fn a_body_in_chunks_is_verified_as_it_arrived_and_one_that_is_cut_off_leaves_no_trace() {
     let receiver = Receiver::default();
     let address = receiver.serve().await;

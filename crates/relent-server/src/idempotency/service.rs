@@ -46,6 +46,9 @@ pub(super) static STORE: Policy = Policy::builder(Backoff::exponential(Duration:
     .max_retries(4)
     .build_const();
 
+/// A wait for longer is one of this length, so that no sum with the time overflows.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Another process may run the handler: so often a duplicate looks whether it is done.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -251,7 +254,7 @@ impl<S: Store> Server<S> {
             Some(remaining) => remaining.min(self.settings.wait),
             None => self.settings.wait,
         };
-        Instant::now() + wait
+        Instant::now() + wait.min(LONGEST_WAIT)
     }
 
     /// When a duplicate had best come back: when executions usually end, and when the lease runs out at
