@@ -30,7 +30,7 @@
 //!
 //! | the delivery | answer |
 //! |---|---|
-//! | is not whole in [10 s](WebhookLayer::read_timeout) | 408 |
+//! | is cut off, or not whole in [10 s](WebhookLayer::read_timeout) | 408 |
 //! | is longer than [256 KiB](WebhookLayer::max_body) | 413 |
 //! | lacks a field, has two identifiers or times, or an identifier with a full stop | 400 |
 //! | is signed by nobody known, or more than 5 min from the [time here](WebhookLayer::clock) | 401 |

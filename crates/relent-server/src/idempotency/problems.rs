@@ -178,7 +178,7 @@ impl Refused {
                 "the body is longer than a message may be here",
             ),
             Self::BodyFailed => (
-                StatusCode::BAD_REQUEST,
+                StatusCode::REQUEST_TIMEOUT,
                 "webhook-incomplete",
                 "the body of the message has not arrived whole",
             ),
