@@ -129,6 +129,7 @@
 //! [merge]: https://help.merge.dev/en/articles/5720975-automatic-webhook-retries
 
 mod delivery;
+mod path;
 mod service;
 
 use std::fmt;
@@ -211,7 +212,7 @@ impl<S: Store> WebhookLayer<S> {
             engine: IdempotencyLayer::of_webhooks(store, KEEP),
             settings: Settings {
                 sender: Arc::new(sender),
-                operation: Arc::new(|parts| parts.uri.path().to_owned()),
+                operation: Arc::new(|parts| path::canonical(parts.uri.path())),
                 clock: Arc::new(SystemTime::now),
                 max_body: 256 << 10,
                 read_timeout: Duration::from_secs(10),
@@ -222,6 +223,11 @@ impl<S: Store> WebhookLayer<S> {
     /// What a message is for, by default the path of the request: a sender that delivers one message to two endpoints
     /// uses one `webhook-id` for both, and each has to handle it. Give each a constant if their paths may change, or if a
     /// router outside of this layer takes a prefix away and leaves the same for both (axum's `nest` does).
+    ///
+    /// The signature does not cover the path. The default reads one path in whatever way it is percent-encoded, but whoever
+    /// has overheard a message can bring it, for as long as its time counts, to each other path that leads to a handler. So a
+    /// handler whose route has a wildcard, or that does not look at all parts of the path, needs a constant or the parts
+    /// that it does look at.
     #[must_use]
     pub fn operation(
         mut self,

@@ -71,7 +71,8 @@ impl Receiver {
         };
         Router::new()
             .route("/hook", post(handle.clone()))
-            .route("/other", post(handle))
+            .route("/other", post(handle.clone()))
+            .route("/merchants/{merchant}", post(handle))
             .layer(layer)
     }
 
@@ -241,6 +242,37 @@ async fn each_endpoint_and_each_sender_has_messages_of_its_own() {
     let reply = nobody.send(&address).await;
     assert_refused(&reply, StatusCode::UNAUTHORIZED, "webhook-not-verified");
     assert_eq!(receiver.handled(), 3);
+}
+
+/// Its signature does not cover the path: who has overheard it writes that in other letters.
+#[tokio::test]
+async fn one_path_that_is_written_in_two_ways_is_one_endpoint() {
+    let receiver = Receiver::default();
+    let layer = WebhookLayer::new(Memory::new(), "acquirer", verifier()).clock(|| at(NOW));
+    let address = serve(receiver.app(layer)).await;
+    let send = async |path: &str| {
+        let mut message = message();
+        message.path = path.to_owned();
+        message.send(&address).await
+    };
+    let first = send("/merchants/a%20b~:").await;
+    assert_eq!(first.body, "msg_1 is done by execution 1");
+    for same in [
+        "/merchants/%61%20b~:",
+        "/merchants/a%20%62%7E:",
+        "/merchants/a%20b%7e%3A",
+        "/merchants/a%20b~:?attempt=2",
+    ] {
+        assert_eq!(send(same).await.body, first.body, "{same}");
+    }
+    // These are others, for an application too.
+    for (place, other) in ["%2F", "%2525", "%25", "%C3%A9"].iter().enumerate() {
+        let reply = send(&format!("/merchants/{other}")).await;
+        let number = place + 2;
+        assert_eq!(reply.body, format!("msg_1 is done by execution {number}"));
+    }
+    let again = send("/merchants/%2f").await;
+    assert_eq!(again.body, "msg_1 is done by execution 2");
 }
 
 #[tokio::test]

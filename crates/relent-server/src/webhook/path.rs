@@ -1,0 +1,59 @@
+//! One path is one endpoint, however it is written.
+
+use std::fmt::Write;
+
+/// The path with its percent-encoding taken away where that says nothing (RFC 3986, section 6.2.2.2, and further, as routers
+/// decode the values of parameters): `/%61:` and `/a%3A` are `/a:`. A slash, a percent sign and what is not ASCII stay encoded.
+pub(super) fn canonical(path: &str) -> String {
+    let mut written = String::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let [first, after @ ..] = rest {
+        let decoded = match rest {
+            [b'%', high, low, after @ ..] => hex(*high)
+                .zip(hex(*low))
+                .map(|(high, low)| (16 * high + low, after)),
+            _ => None,
+        };
+        let (byte, is_plain);
+        (byte, is_plain, rest) = match decoded {
+            Some((byte, after)) => (byte, byte != b'/' && byte != b'%', after),
+            None => (*first, *first != b'%', after),
+        };
+        if byte.is_ascii() && is_plain {
+            written.push(char::from(byte));
+        } else {
+            // A string takes all that is written.
+            let _ = write!(written, "%{byte:02X}");
+        }
+    }
+    written
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    let digit = char::from(digit).to_digit(16)?;
+    u8::try_from(digit).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::canonical;
+
+    #[test]
+    fn a_path_has_one_form_and_two_paths_have_two() {
+        for (path, form) in [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/%61%3a%20", "/a: "),
+            ("/a%2fb", "/a%2Fb"),
+            ("/%252F", "/%252F"),
+            ("/%25", "/%25"),
+            ("/%", "/%25"),
+            ("/%6", "/%256"),
+            ("/%zz", "/%25zz"),
+            ("/é", "/%C3%A9"),
+            ("/%c3%a9", "/%C3%A9"),
+        ] {
+            assert_eq!(canonical(path), form);
+        }
+    }
+}
