@@ -55,8 +55,9 @@
 //! | 3xx, 5xx, an error, a panic, a crash | may have had its effect: [`takeover`](WebhookLayer::takeover) |
 //! | with an [`Outcome`](crate::idempotency::Outcome) in its extensions | as that says |
 //!
-//! Nothing is acknowledged before the handler is done and its answer is recorded. A sender that goes away ends nothing: the
-//! handler runs on, and the next delivery gets its answer.
+//! Nothing is acknowledged before the handler is done and its answer is recorded. If the store fails at that for about
+//! 30 s, the sender gets the answer all the same: the message has been handled, and another delivery of it would find
+//! the outcome unknown. A sender that goes away ends nothing: the handler runs on, and the next delivery gets its answer.
 //!
 //! What may have had its effect is not run again by default, and needs an operator. That is right for a handler which
 //! sends money, and wrong for one which sets a row to what the message says: give that [`Takeover::Rerun`]. Best is not to

@@ -6,6 +6,7 @@
 #[path = "support/webhook.rs"]
 mod support;
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,11 +17,11 @@ use axum::{Extension, Router};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::StatusCode;
-use relent_core::claim::Takeover;
-use relent_http::webhook::{SigningKey, Verifier};
+use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
+use relent_http::webhook::{Signer, SigningKey, Verifier};
 use relent_server::exactly_once::{ExactlyOnce, WorkError};
 use relent_server::idempotency::Outcome;
-use relent_server::store::{Memory, Sqlite, Store};
+use relent_server::store::{Change, Claimed, Key, Memory, Sqlite, Store, WriteError};
 use relent_server::webhook::{Delivery, KEEP, Sender, WebhookLayer};
 use support::{
     Message, NEW_KEY, OLD_KEY, OTHER_KEY, PAIR, PUBLIC, Reply, exchange, serve, verifier,
@@ -28,6 +29,7 @@ use support::{
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
+use tower::{Layer, ServiceExt};
 
 /// The time of the receiver.
 const NOW: u64 = 1_800_000_000;
@@ -520,6 +522,65 @@ async fn a_store_that_fails_is_no_reason_to_acknowledge() {
     );
     assert_eq!(reply.field("retry-after"), Some("1"));
     assert_eq!(receiver.handled(), 0);
+}
+
+/// A store that takes claims, and no answers.
+#[derive(Default)]
+struct Forgets(Memory);
+
+impl Store for Forgets {
+    type Error = std::io::Error;
+
+    async fn claim(
+        &self,
+        key: &Key,
+        owner: u128,
+        fingerprint: Fingerprint,
+        config: &ClaimConfig,
+    ) -> Result<Claimed, std::io::Error> {
+        let claimed = self.0.claim(key, owner, fingerprint, config).await;
+        claimed.map_err(std::io::Error::other)
+    }
+
+    async fn write(
+        &self,
+        _: &Key,
+        _: &Lease,
+        _: Change,
+        _: &ClaimConfig,
+    ) -> Result<Lease, WriteError<std::io::Error>> {
+        Err(WriteError::Store(std::io::Error::other("away")))
+    }
+
+    async fn remove_expired(&self, most: usize) -> Result<usize, std::io::Error> {
+        let removed = self.0.remove_expired(most).await;
+        removed.map_err(std::io::Error::other)
+    }
+}
+
+/// The message has had its effect, and another delivery could do no good.
+#[tokio::test(start_paused = true)]
+async fn what_was_handled_is_acknowledged_when_its_record_cannot_be_written_for_half_a_minute() {
+    let layer = WebhookLayer::new(Forgets::default(), "acquirer", verifier()).clock(|| at(NOW));
+    let handler = tower::service_fn(async |_: http::Request<_>| {
+        Ok::<_, Infallible>(http::Response::new(http_body_util::Full::from("done")))
+    });
+    let service = layer.layer(handler);
+    let mut request = http::Request::new(http_body_util::Full::<Bytes>::default());
+    let signer = Signer::new(OLD_KEY.parse().unwrap());
+    let signed = signer.sign("msg_1", at(NOW), b"", request.headers_mut());
+    signed.unwrap();
+    let began = tokio::time::Instant::now();
+    for status in [200, 500] {
+        let reply = service.clone().oneshot(request.clone()).await.unwrap();
+        assert_eq!(reply.status(), status);
+        assert!(
+            began.elapsed() >= Duration::from_secs(20),
+            "{:?}",
+            began.elapsed()
+        );
+        tokio::time::sleep(Duration::from_secs(31)).await;
+    }
 }
 
 #[tokio::test]
