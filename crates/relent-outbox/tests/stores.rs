@@ -66,7 +66,9 @@ mod postgres {
 
     use relent_outbox::endpoint::Endpoint;
     use relent_outbox::message::NewMessage;
-    use relent_outbox::store::{EnqueueError, Filter, Postgres, Refusal, Store, conformance};
+    use relent_outbox::store::{
+        EnqueueError, Filter, Postgres, Refusal, Store, Wanted, conformance,
+    };
     use relent_server::postgres::pool;
     use tokio_postgres::{Config, NoTls};
 
@@ -111,6 +113,46 @@ mod postgres {
 
     fn message(event: &str) -> NewMessage {
         NewMessage::new("shop", event, "{}")
+    }
+
+    /// Many messages of one order key come in while nothing is claimed, such as while their endpoint is disabled.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_long_line_behind_one_message_holds_up_no_claim() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "line").await;
+        store
+            .put_endpoint(Endpoint::new("shop", "https://shop.example/"))
+            .await
+            .unwrap();
+        for batch in 0..20 {
+            let line = (0..1000).map(|n| message(&format!("{batch}-{n}")).in_order("key"));
+            store.enqueue(line.collect()).await.unwrap();
+        }
+        store.enqueue(vec![message("free")]).await.unwrap();
+        store
+            .beat("worker", Duration::from_secs(600))
+            .await
+            .unwrap();
+        let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
+        let owned = store
+            .acquire("worker", vec![work[0].endpoint])
+            .await
+            .unwrap();
+        // What a worker has unless it is told otherwise.
+        let store = store.patience(Duration::from_secs(5));
+        let one = Wanted {
+            endpoint: owned[0].id,
+            fence: owned[0].fence,
+            most: 1,
+        };
+        let mut ordered = Vec::new();
+        for _ in 0..10 {
+            let claimed = store.claim("worker", vec![one]).await.unwrap();
+            ordered.extend(claimed.iter().map(|claimed| claimed.ordered));
+        }
+        assert_eq!(ordered, [true, false]);
     }
 
     #[tokio::test(flavor = "multi_thread")]

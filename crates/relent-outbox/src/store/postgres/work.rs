@@ -192,8 +192,8 @@ pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64
     Ok(())
 }
 
-/// Those that are due first are looked at, as many as are wanted. Of an order key only the first is claimed: another is
-/// put behind it, where no claim looks again, so that a long line is gone through once.
+/// Those that are due first are looked at, as many as are wanted, or `$3` if that is more. Of an order key only the first
+/// is claimed: another is put behind it, where no claim looks again, so that a long line is gone through once.
 pub(super) const CLAIM: &str = "
     own AS MATERIALIZED (
         SELECT e.id, e.fence, w.most,
@@ -203,20 +203,32 @@ pub(super) const CLAIM: &str = "
         SELECT own.id, own.fence, l.row FROM own, LATERAL (
             SELECT row FROM relent_delivery_1
             WHERE endpoint = own.id AND state = 1 AND fence < own.fence ORDER BY fence LIMIT own.most) AS l),
-    due AS MATERIALIZED (
-        SELECT own.fence, d.row, d.order_key IS NOT NULL AND EXISTS (
-                SELECT FROM relent_delivery_1 AS p
-                WHERE p.endpoint = own.id AND p.order_key = d.order_key AND p.state = ANY(own.before) AND p.row < d.row)
-            AS is_behind
+    looked AS MATERIALIZED (
+        SELECT own.id, own.fence, own.before, r.room, d.row, d.due, d.order_key
         FROM time, own, LATERAL (
-            SELECT row, order_key FROM relent_delivery_1
+            SELECT own.most - count(*) AS room FROM lost WHERE lost.id = own.id) AS r, LATERAL (
+            SELECT row, order_key, due FROM relent_delivery_1
             WHERE endpoint = own.id AND state = 0 AND due <= now
-            ORDER BY due, row LIMIT own.most - (SELECT count(*) FROM lost WHERE lost.id = own.id)) AS d),
+            ORDER BY due, row LIMIT greatest(r.room, $3::bigint)) AS d),
+    first AS MATERIALIZED (
+        SELECT k.id, k.order_key, (
+            SELECT min((SELECT min(row) FROM relent_delivery_1
+                WHERE endpoint = k.id AND order_key = k.order_key AND state = s.state))
+            FROM unnest(k.before) AS s (state)) AS row
+        FROM (SELECT DISTINCT id, order_key, before FROM looked WHERE order_key IS NOT NULL) AS k),
+    due AS MATERIALIZED (
+        SELECT l.id, l.fence, l.room, l.row, l.due, coalesce(first.row < l.row, false) AS is_behind
+        FROM looked AS l LEFT JOIN first ON first.id = l.id AND first.order_key = l.order_key),
+    free AS (
+        SELECT row, fence FROM (
+            SELECT row, fence, room, row_number() OVER (PARTITION BY id ORDER BY due, row) AS n
+            FROM due WHERE NOT is_behind) AS f
+        WHERE n <= room),
     put_behind AS (
         UPDATE relent_delivery_1 SET state = 5 WHERE row IN (SELECT row FROM due WHERE is_behind) RETURNING row),
     claimed AS (
         UPDATE relent_delivery_1 AS d SET state = 1, fence = c.fence, attempt = attempt + (NOT c.lost)::integer
-        FROM (SELECT row, fence, false AS lost FROM due WHERE NOT is_behind UNION ALL SELECT row, fence, true FROM lost) AS c
+        FROM (SELECT row, fence, false AS lost FROM free UNION ALL SELECT row, fence, true FROM lost) AS c
         WHERE d.row = c.row
         RETURNING d.row, d.endpoint, d.fence, d.attempt, d.session, d.began, d.due, d.order_key IS NOT NULL AS ordered, c.lost)
     SELECT now, (SELECT count(*) FROM put_behind), c.* FROM time LEFT JOIN (
@@ -224,6 +236,11 @@ pub(super) const CLAIM: &str = "
             CASE WHEN lost THEN '' ELSE payload END AS payload, due
         FROM claimed JOIN relent_message_1 AS m ON m.row = claimed.row) AS c ON true
     ORDER BY c.endpoint, c.lost DESC, c.due, c.row";
+
+/// So many are looked at once some had to be put behind others, and so often in one transaction: what is left of a longer
+/// line is for the next claim.
+const LOOK: i64 = 1000;
+const LOOKS: usize = 10;
 
 pub(super) async fn claim(
     transaction: &Transaction<'_>,
@@ -246,13 +263,13 @@ pub(super) async fn claim(
         .await?;
 
     let mut claimed = Vec::new();
-    loop {
+    for look in std::iter::once(0).chain([LOOK; LOOKS]) {
         left.retain(|_, most| *most > 0);
         if left.is_empty() {
-            return Ok(claimed);
+            break;
         }
         let (ids, most): (Vec<_>, Vec<_>) = left.iter().map(|(id, most)| (*id, *most)).unzip();
-        let rows = transaction.query(&claim, &[&ids, &most]).await?;
+        let rows = transaction.query(&claim, &[&ids, &most, &look]).await?;
         let mut put_behind = 0_i64;
         for row in &rows {
             put_behind = row.try_get(1)?;
@@ -266,9 +283,10 @@ pub(super) async fn claim(
         }
         // They have taken the places of others.
         if put_behind == 0 {
-            return Ok(claimed);
+            break;
         }
     }
+    Ok(claimed)
 }
 
 fn read_claimed(row: &Row) -> Result<Claimed> {
