@@ -135,7 +135,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
 
     /// Enables or disables an endpoint, with the reason. While it is disabled nothing is claimed there; messages are
-    /// enqueued as before. `false` if there is none.
+    /// enqueued as before. One that was disabled begins with an empty [health](Settled::health), so that what it was
+    /// disabled for does not disable it again. `false` if there is none.
     fn set_activity(
         &self,
         tenant: &str,

@@ -399,7 +399,12 @@ impl<S: Store> Model<S> {
         let is = &mut self.places[place];
         match what {
             0 => is.active = false,
-            1 | 2 => is.active = true,
+            1 | 2 => {
+                if !is.active {
+                    is.health.clear();
+                }
+                is.active = true;
+            }
             _ => is.block = !is.block,
         }
         if what < 3 {

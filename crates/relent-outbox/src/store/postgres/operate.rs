@@ -71,7 +71,9 @@ pub(super) async fn set_activity(
         Activity::Disabled => (1, text(reason)),
     };
     let set = transaction.prepare_cached(
-        "UPDATE relent_endpoint_1 SET activity = $3, reason = $4 WHERE tenant = $1 AND name = $2",
+        "UPDATE relent_endpoint_1
+         SET activity = $3, reason = $4, health = CASE WHEN activity = 1 AND $3 = 0::smallint THEN '' ELSE health END
+         WHERE tenant = $1 AND name = $2",
     ).await?;
     let set = transaction
         .execute(&set, &[&tenant, &name, &activity, &reason])

@@ -57,7 +57,9 @@ pub(super) fn set_activity(
         Activity::Disabled => (1, text(reason)),
     };
     let mut set = connection.prepare_cached(
-        "UPDATE relent_endpoint_1 SET activity = ?3, reason = ?4 WHERE tenant = ?1 AND name = ?2",
+        "UPDATE relent_endpoint_1
+         SET activity = ?3, reason = ?4, health = iif(activity = 1 AND ?3 = 0, x'', health)
+         WHERE tenant = ?1 AND name = ?2",
     )?;
     Ok(set.execute((tenant, name, activity, reason))? > 0)
 }
