@@ -63,6 +63,8 @@ pub(super) struct Ticket {
 pub(super) struct Lane {
     pub(super) rules: Arc<Rules>,
     pub(super) fence: Fence,
+    /// When the answer came that it is this worker's.
+    pub(super) taken: tokio::time::Instant,
     /// Of which registration the rules are.
     pub(super) revision: i64,
     pub(super) health: Health,
@@ -97,12 +99,18 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(owned: Owned, sender: &Sender, secrets: &Secrets) -> Self {
+    pub(super) fn new(
+        owned: Owned,
+        taken: tokio::time::Instant,
+        sender: &Sender,
+        secrets: &Secrets,
+    ) -> Self {
         let rules = Rules::new(owned.endpoint, sender, secrets);
         Self {
             outbound: outbound(&rules),
             rules: Arc::new(rules),
             fence: owned.fence,
+            taken,
             revision: owned.revision,
             health: Health::read(&owned.health),
             cooldown: Cooldown::new(),

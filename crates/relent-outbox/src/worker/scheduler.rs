@@ -84,6 +84,8 @@ pub(super) struct Scheduler<S> {
     /// How often the lease has been lost, as far as that has been heeded.
     lost: u64,
     poll_at: Instant,
+    /// When the last look for work began.
+    looked_at: Instant,
     /// How many endpoints the last look for work was for.
     looked_for: usize,
     /// It found as many, so there may be more.
@@ -158,6 +160,7 @@ impl<S: Store> Scheduler<S> {
             is_short: false,
             lost: 0,
             poll_at: now,
+            looked_at: now,
             looked_for: LOOK,
             is_cut: false,
             away: None,
@@ -380,7 +383,7 @@ impl<S: Store> Scheduler<S> {
         let busy = self.lanes.values().filter(|lane| lane.due).count();
         let (store, name) = (self.store.clone(), self.config.name.clone());
         let (within, most) = (self.config.poll, LOOK + busy);
-        self.looked_for = most;
+        (self.looked_at, self.looked_for) = (now, most);
         self.begin(Kind::Find, async move {
             store.find_work(&name, within, most).await.map(Done::Found)
         });
@@ -513,7 +516,7 @@ impl<S: Store> Scheduler<S> {
                         }
                         for owned in owned {
                             let id = owned.id;
-                            let lane = Lane::new(owned, &self.sender, &self.secrets);
+                            let lane = Lane::new(owned, now, &self.sender, &self.secrets);
                             self.lanes.insert(id, lane);
                             self.mark_due(id);
                             if self.stopping {
@@ -567,14 +570,17 @@ impl<S: Store> Scheduler<S> {
         self.to_acquire.clear();
         for Work {
             endpoint,
+            owned,
             due,
             revision,
-            ..
         } in found
         {
             if let Some(lane) = self.lanes.get(&endpoint) {
-                if lane.revision != revision {
-                    // It was registered anew: what runs ends by the old rules, then it is taken with the new ones.
+                // What was taken since is not known to that look.
+                let is_lost = owned != Some(lane.fence) && lane.taken < self.looked_at;
+                if is_lost || lane.revision != revision {
+                    // It was another's meanwhile, or registered anew: what runs ends by the old rules, then it is taken
+                    // with the new ones.
                     self.leave(endpoint);
                 } else if due.is_zero() {
                     is_new |= !lane.due;

@@ -241,6 +241,22 @@ async fn a_worker_whose_lease_is_lost_claims_nothing_until_it_has_another() {
     let _ = (one.stop().await, two.stop().await);
 }
 
+/// As after a pause of the process: the answer that says what it has comes when it is no longer so.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_was_another_s_meanwhile_is_served_again() {
+    let store = Memory::new([endpoint(0)]);
+    store.add(1, "x");
+    store.fail("acquire", &[Fault::Late]);
+    let receivers = quick();
+    let running = start(&store, &receivers, config("one"));
+    sleep(SECOND).await;
+    store.expire("one");
+    store.pass_on(1);
+    timeout(120 * SECOND, until_ended(&store)).await.unwrap();
+    assert_eq!(receivers.hits(), 1);
+    let _ = running.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_workers_share_the_endpoints_and_a_new_one_gets_its_part() {
     let store = Memory::new((0..40).map(endpoint));

@@ -28,6 +28,8 @@ pub(super) enum Fault {
     Panic,
     /// It never answers.
     Hang,
+    /// It does what it was to do, and answers 20 s later.
+    Late,
 }
 
 struct Tables {
@@ -158,6 +160,14 @@ impl Memory {
         self.lock().workers.remove(worker);
     }
 
+    /// Another worker has taken the endpoint, and given it back.
+    pub(super) fn pass_on(&self, endpoint: i64) {
+        let mut tables = self.lock();
+        let row = tables.endpoints.get_mut(&endpoint).unwrap();
+        row.owner.clear();
+        row.fence += 1;
+    }
+
     async fn call<T>(
         &self,
         name: &'static str,
@@ -175,10 +185,14 @@ impl Memory {
             Some(Fault::Before) => return Err(Broken),
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Panic) => panic!("for a test"),
-            Some(Fault::After) | None => {}
+            Some(Fault::After | Fault::Late) | None => {}
         }
         let done = call(&mut self.lock());
         match fault {
+            Some(Fault::Late) => {
+                sleep(Duration::from_secs(20)).await;
+                Ok(done)
+            }
             Some(_) => Err(Broken),
             None => Ok(done),
         }
