@@ -123,8 +123,8 @@ impl<S: Store> Worker<S> {
     }
 
     /// Works until `shutdown` is over, then drains: it claims nothing more, waits for the attempts that run up to
-    /// [`WorkerConfig::drain`], writes down what came of them, and gives its endpoints back. It ends no later than that
-    /// and twice its lease.
+    /// [`WorkerConfig::drain`], writes down what came of them, and gives its endpoints and its lease back. It ends no later
+    /// than that and three times its lease.
     ///
     /// While the store is away it waits, and writes what it has when it is back.
     ///

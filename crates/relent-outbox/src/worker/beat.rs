@@ -31,7 +31,8 @@ impl Pulse {
     }
 }
 
-/// Gives signs of life until the pulse is dropped, and one at once when it is nudged.
+/// Gives signs of life until the pulse is dropped, and one at once when it is nudged. In the end it gives the lease back, so
+/// that the worker's share of the endpoints is the others' at once.
 pub(super) async fn beat<S: Store>(
     store: S,
     name: String,
@@ -58,9 +59,11 @@ pub(super) async fn beat<S: Store>(
             _ => each / 10,
         };
         tokio::select! {
-            () = pulse.closed() => return,
+            () = pulse.closed() => break,
             () = sleep(wait) => {}
             () = nudge.notified() => {}
         }
     }
+    // If it fails the lease runs out.
+    let _ = timeout(each, store.beat(&name, Duration::ZERO)).await;
 }

@@ -176,7 +176,7 @@ impl<S: Store> Scheduler<S> {
         let (sender, pulse) = watch::channel(Pulse::NONE);
         self.pulse = pulse;
         let (name, lease) = (self.config.name.clone(), self.config.lease);
-        // It ends when the receiver is dropped.
+        // It ends when both receivers are dropped.
         let nudge = Arc::clone(&self.nudge);
         let mut beats = tokio::spawn(beat(self.store.clone(), name, lease, sender, nudge));
         let mut shutdown = pin!(shutdown);
@@ -224,10 +224,17 @@ impl<S: Store> Scheduler<S> {
                 () = sleep_until(next.unwrap_or(now)), if next.is_some() => {}
             }
         }
-        Drained {
+        self.attempts.shutdown().await;
+        let drained = Drained {
             cut_off: self.cut_off,
             unsettled: self.unsettled.len() + self.settling.len() + self.running.len(),
+        };
+        drop((self, pulse));
+        // They end with giving the lease back.
+        if !beats.is_finished() {
+            let _ = beats.await;
         }
+        drained
     }
 
     /// There is work, perhaps.

@@ -257,6 +257,19 @@ async fn an_endpoint_that_was_another_s_meanwhile_is_served_again() {
     let _ = running.stop().await;
 }
 
+/// Whoever starts next has all endpoints for its share at once.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_ends_gives_its_lease_back() {
+    let store = Memory::new([endpoint(0)]);
+    store.add(1, "x");
+    let receivers = quick();
+    let running = start(&store, &receivers, config("one"));
+    until_ended(&store).await;
+    assert_eq!(store.leases(), 1);
+    let _ = running.stop().await;
+    assert_eq!(store.leases(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_workers_share_the_endpoints_and_a_new_one_gets_its_part() {
     let store = Memory::new((0..40).map(endpoint));

@@ -168,6 +168,11 @@ impl Memory {
         row.fence += 1;
     }
 
+    /// How many workers have a lease.
+    pub(super) fn leases(&self) -> usize {
+        self.lock().workers.len()
+    }
+
     async fn call<T>(
         &self,
         name: &'static str,
@@ -242,7 +247,7 @@ impl Store for Memory {
                 .count();
             Beat {
                 kept,
-                share: active.div_ceil(tables.workers.len()),
+                share: active.div_ceil(tables.workers.len().max(1)),
             }
         })
         .await
