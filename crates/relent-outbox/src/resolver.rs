@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use crate::guard::AddressGuard;
@@ -24,17 +25,35 @@ pub trait Resolve: Send + Sync + 'static {
     fn resolve(&self, name: String) -> Resolving;
 }
 
-/// Asks the resolver of the system (`getaddrinfo`), on a thread for blocking work.
+/// Asks the resolver of the system (`getaddrinfo`), on a thread for blocking work. Of the 512 of them that a runtime of
+/// tokio has unless it is told otherwise, look-ups take at most 384: one that gets no answer cannot be called off, and a
+/// store in the same process needs such threads as well.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;
 
+/// Look-ups that may run.
+static LOOK_UPS: Semaphore = Semaphore::const_new(384);
+
 impl Resolve for SystemResolver {
     fn resolve(&self, name: String) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name, 0)).await?;
+        Box::pin(look_up(move || {
+            let found = (name.as_str(), 0).to_socket_addrs()?;
             Ok(found.map(|address| address.ip()).collect())
-        })
+        }))
     }
+}
+
+/// Does this on a thread for blocking work, when there is room.
+async fn look_up<T: Send + 'static>(
+    look_up: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let room = LOOK_UPS.acquire().await.map_err(io::Error::other)?;
+    let looking = tokio::task::spawn_blocking(move || {
+        // Until it ends, and not until nobody waits for it any more.
+        let _room = room;
+        look_up()
+    });
+    looking.await.map_err(io::Error::other)?
 }
 
 /// Connects to addresses that the guard has let pass, and to no others: it looks the name up once, refuses it if any of
@@ -103,5 +122,39 @@ impl GuardedConnector {
             }
         }
         Err(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn look_ups_without_an_answer_leave_threads_to_others() {
+        let (answer, answers) = channel::<()>();
+        let answers = Arc::new(std::sync::Mutex::new(answers));
+        let looking: Vec<_> = (0..600)
+            .map(|_| {
+                let answers = Arc::clone(&answers);
+                // Nobody answers before the test ends.
+                tokio::spawn(look_up(move || {
+                    let _ = answers.lock().unwrap().recv();
+                    Ok(())
+                }))
+            })
+            .collect();
+        // They are called off, as by an attempt whose time is over, and their threads go on.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        for looking in looking {
+            looking.abort();
+        }
+        let other = tokio::task::spawn_blocking(|| ());
+        let other = tokio::time::timeout(Duration::from_secs(10), other).await;
+        drop(answer);
+        assert!(other.is_ok(), "a store would wait for a thread");
     }
 }
