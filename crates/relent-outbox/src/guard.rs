@@ -1,7 +1,7 @@
 //! Which addresses a message may be sent to (SSRF).
 //!
 //! Whoever registers an endpoint chooses an address that a machine inside a private network then calls. So only public
-//! addresses are called: each address that a name resolves to is [checked](AddressGuard::check) at each attempt, and
+//! addresses are called: each address that a name resolves to is [checked](AddressGuard::check) for each connection, and
 //! the connection goes to an address that was checked, not to the name.
 
 use std::fmt;

@@ -35,7 +35,7 @@ const LONGEST: usize = 2048;
 
 impl Target {
     /// Reads the URL of an endpoint. `http` is whether one without TLS may be called. An address in it is
-    /// [checked](AddressGuard::check) here; those that a name resolves to, at each attempt.
+    /// [checked](AddressGuard::check) here; those that a name resolves to, for each connection.
     ///
     /// Of ports below 1024 only 80 and 443 are called: behind the others are services that an attempt could be mistaken
     /// by, such as mail.
