@@ -31,6 +31,9 @@ use crate::store::Store;
 use scheduler::Scheduler;
 
 /// How a worker works.
+///
+/// A lease of less than 100 ms is one of 100 ms, a `poll` of less than 5 ms one of 5 ms, and what is longer than a hundred
+/// years is as long as those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WorkerConfig {

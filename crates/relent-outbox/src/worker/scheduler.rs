@@ -31,6 +31,8 @@ const BATCH: usize = 512;
 const LOOK_GAP: Duration = Duration::from_millis(5);
 /// So many endpoints with work are looked for beside those that cannot be served now.
 const LOOK: usize = 2048;
+/// No time of a configuration is longer: a hundred years.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// No timer is shorter.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -122,10 +124,14 @@ impl<S: Store> Scheduler<S> {
         store: S,
         sender: Sender,
         secrets: Secrets,
-        config: WorkerConfig,
+        mut config: WorkerConfig,
         transport: Transport,
         hint: Arc<Notify>,
     ) -> Self {
+        config.lease = config.lease.clamp(Duration::from_millis(100), LONGEST);
+        config.poll = config.poll.clamp(LOOK_GAP, LONGEST);
+        config.slow_after = config.slow_after.min(LONGEST);
+        config.drain = config.drain.min(LONGEST);
         let now = Instant::now();
         let (_, pulse) = watch::channel(Pulse::NONE);
         Self {

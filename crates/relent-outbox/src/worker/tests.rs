@@ -257,6 +257,21 @@ async fn an_endpoint_that_was_another_s_meanwhile_is_served_again() {
     let _ = running.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_time_of_a_configuration_is_too_short_or_too_long() {
+    for time in [Duration::ZERO, Duration::MAX] {
+        let store = Memory::new([endpoint(0)]);
+        store.add(1, "x");
+        let receivers = quick();
+        let mut config = config("one");
+        (config.lease, config.poll) = (time, time);
+        (config.drain, config.slow_after) = (time, time);
+        let running = start(&store, &receivers, config);
+        until_ended(&store).await;
+        assert_eq!(running.stop().await.unsettled, 0);
+    }
+}
+
 /// Whoever starts next has all endpoints for its share at once.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_ends_gives_its_lease_back() {
