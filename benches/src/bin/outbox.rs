@@ -127,6 +127,7 @@ async fn deliver<S: Store>(store: &S, owned: &[Owned]) -> Result<(), Failed> {
         endpoint: claimed.endpoint,
         fence: claimed.fence,
         number: claimed.attempt,
+        began: claimed.began,
         next: Next::Delivered,
         session: vec![1; 50],
         attempt: Some(AttemptRecord {

@@ -20,6 +20,8 @@ pub use sqlite::{Sqlite, SqliteError};
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::time::UNIX_EPOCH;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -102,8 +104,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         wanted: Vec<Wanted>,
     ) -> impl Future<Output = Result<Vec<Claimed>, Self::Error>> + Send;
 
-    /// Writes what came of these. For each, whether it was written: not unless the attempt of this number runs with this
-    /// fence, which is that of the endpoint. So what is written again, because the answer was lost, changes no later
+    /// Writes what came of these. For each, whether it was written: not unless the attempt of this number of the schedule
+    /// that began then runs with this fence, which is that of the endpoint. So what is written again, because the answer was lost, changes no later
     /// attempt. It may be written after the endpoint was released or disabled, or the lease has expired, as long as nobody
     /// else has taken the endpoint.
     fn settle(
@@ -354,6 +356,8 @@ pub struct Settled {
     pub fence: Fence,
     /// The attempt that this is about: [`Claimed::attempt`].
     pub number: u32,
+    /// Of which schedule: [`Claimed::began`]. One that was resent counts its attempts anew.
+    pub began: SystemTime,
     /// What becomes of it.
     pub next: Next,
     /// The state of its schedule: [`Session::save`](relent_core::Session::save).
@@ -535,4 +539,16 @@ fn unreadable(tenant: &str, name: &str, error: &serde_json::Error) -> String {
         "the endpoint {name:?} of the tenant {tenant:?} is not as this version of relent-outbox writes it ({error}): use \
          the version that registered it, or register it again"
     )
+}
+
+/// In microseconds since 1970. Good until the year 294246.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn micros(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn system_time(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }

@@ -86,6 +86,7 @@ async fn deliver(store: &Sqlite, directory: &Path, death: &Death) -> bool {
         endpoint: claimed.endpoint,
         fence: claimed.fence,
         number: claimed.attempt,
+        began: claimed.began,
         next,
         session: Vec::new(),
         attempt: None,

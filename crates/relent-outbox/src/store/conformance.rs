@@ -157,6 +157,7 @@ fn settled(claimed: &Claimed, next: Next) -> Settled {
         endpoint: claimed.endpoint,
         fence: claimed.fence,
         number: claimed.attempt,
+        began: claimed.began,
         next,
         session: claimed.session.clone(),
         attempt: None,

@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use relent_server::sqlite::{Writer, WriterError};
 use rusqlite::{Connection, OpenFlags};
@@ -20,7 +20,7 @@ use tokio::task::spawn_blocking;
 
 use super::{
     AttemptRecord, BATCH, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
-    Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work, micros, system_time,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewMessage};
@@ -349,16 +349,6 @@ impl Readers {
         idle().push(connection);
         Ok(read)
     }
-}
-
-/// In microseconds since 1970. Good until the year 294246.
-fn micros(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-}
-
-fn system_time(micros: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }
 
 /// So much later, rounded up.

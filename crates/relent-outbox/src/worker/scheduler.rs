@@ -849,6 +849,7 @@ impl<S: Store> Scheduler<S> {
                 endpoint: claimed.endpoint,
                 fence: claimed.fence,
                 number: claimed.attempt,
+                began: claimed.began,
                 next,
                 session,
                 attempt: record,

@@ -1,7 +1,7 @@
 //! What workers do.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use relent_server::postgres::Transaction;
 use tokio_postgres::Row;
@@ -9,7 +9,9 @@ use tokio_postgres::Row;
 use super::read::{count, message_id, spec};
 use super::{FOREVER, PostgresError, TIME, number, span};
 use crate::message::{InvalidMessage, MAX_NAME};
-use crate::store::{Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, text};
+use crate::store::{
+    Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, micros, system_time, text,
+};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
@@ -310,10 +312,6 @@ fn read_claimed(row: &Row) -> Result<Claimed> {
     })
 }
 
-fn system_time(micros: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default())
-}
-
 /// Nothing is written of an endpoint that has another fence.
 const SETTLE: &str = "
     written AS (
@@ -321,10 +319,11 @@ const SETTLE: &str = "
             ended = CASE WHEN i.state IN (2, 3) THEN now END, reason = i.reason, session = i.session,
             attempt = d.attempt - i.unsent::integer
         FROM time, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::bigint[], $7::text[],
-                $8::bytea[], $9::boolean[]) WITH ORDINALITY
-            AS i (row, endpoint, fence, number, state, wait, reason, session, unsent, n)
+                $8::bytea[], $9::boolean[], $18::bigint[]) WITH ORDINALITY
+            AS i (row, endpoint, fence, number, state, wait, reason, session, unsent, began, n)
         JOIN relent_endpoint_1 AS e ON e.id = i.endpoint AND e.fence = i.fence
         WHERE d.row = i.row AND d.endpoint = i.endpoint AND d.state = 1 AND d.fence = i.fence AND d.attempt = i.number
+            AND d.began = i.began
         RETURNING i.n, d.row, d.endpoint, d.order_key),
     attempts AS (
         INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
@@ -346,7 +345,7 @@ pub(super) async fn settle(
     let first: Vec<_> = settled
         .iter()
         .enumerate()
-        .filter(|(_, one)| seen.insert((one.row, one.endpoint, one.fence, one.number)))
+        .filter(|(_, one)| seen.insert((one.row, one.endpoint, one.fence, one.number, one.began)))
         .collect();
     let column = |of: fn(&Settled) -> i64| first.iter().map(|(_, one)| of(one)).collect::<Vec<_>>();
     let next = |one: &Settled| match &one.next {
@@ -410,6 +409,7 @@ pub(super) async fn settle(
                 &errors,
                 &excerpts,
                 &addresses,
+                &column(|one| micros(one.began)),
             ],
         )
         .await?;

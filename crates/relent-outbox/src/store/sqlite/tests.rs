@@ -47,6 +47,7 @@ fn settled(claimed: &Claimed, next: Next) -> Settled {
         endpoint: claimed.endpoint,
         fence: claimed.fence,
         number: claimed.attempt,
+        began: claimed.began,
         next,
         session: vec![claimed.attempt as u8],
         attempt: None,

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::queue::{Touched, wake};
 use super::read::{count, message_id, spec};
-use super::{SqliteError, later, system_time};
+use super::{SqliteError, later, micros, system_time};
 use crate::message::{InvalidMessage, MAX_NAME};
 use crate::store::{Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, text};
 
@@ -281,7 +281,7 @@ fn settle_one(
     let mut update = connection.prepare_cached(
         "UPDATE relent_delivery_1 SET state = ?5, due = coalesce(?6, due), ended = ?7, reason = ?8, session = ?9,
              attempt = attempt - ?10
-         WHERE row = ?1 AND endpoint = ?2 AND state = 1 AND fence = ?3 AND attempt = ?4
+         WHERE row = ?1 AND endpoint = ?2 AND state = 1 AND fence = ?3 AND attempt = ?4 AND began = ?11
              AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?2 AND fence = ?3)
          RETURNING order_key",
     )?;
@@ -297,6 +297,7 @@ fn settle_one(
             reason,
             settled.session,
             settled.next == Next::Unsent,
+            micros(settled.began),
         ],
         |row| row.get(0),
     );
