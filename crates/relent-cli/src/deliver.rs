@@ -6,6 +6,7 @@ mod list;
 mod send;
 mod serve;
 mod server;
+mod store;
 mod verify;
 
 use clap::Subcommand;

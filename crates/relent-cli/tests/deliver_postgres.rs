@@ -12,9 +12,14 @@ mod deliver_support;
 mod servers;
 mod support;
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::PathBuf;
+
 use deliver_support::{INSIDE, Receiver, Server};
 use nix::sys::signal::Signal;
 use serde_json::json;
+use support::{finish, relent};
 
 /// Two processes with one database: one is killed, and what it had goes on in the other.
 #[test]
@@ -50,4 +55,87 @@ fn two_processes_share_a_database_and_one_may_be_killed() {
     };
     assert!(ids.iter().all(|id| arrived(&id)));
     assert_eq!(second.stop(Signal::SIGTERM), Some(0));
+}
+
+/// A PostgreSQL that lets nobody in without TLS, and the certificate that vouches for it as `localhost`.
+fn with_tls() -> Option<(servers::Postgres, u16, PathBuf)> {
+    let directory = servers::postgres(&[])?.server.end();
+    let owner = fs::metadata(directory.path().join("data")).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let file = |name: &str, content: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
+        path
+    };
+    let key = file("key.pem", &key.serialize_pem());
+    let certificate = file("certificate.pem", &certificate.pem());
+    let access =
+        "hostssl all all 127.0.0.1/32 trust\nhostssl all all ::1/128 trust\nlocal all all trust\n";
+    let access = file("access", access);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let settings = [
+        "ssl=on".to_owned(),
+        "listen_addresses=localhost".to_owned(),
+        format!("ssl_key_file={}", key.display()),
+        format!("ssl_cert_file={}", certificate.display()),
+        format!("hba_file={}", access.display()),
+    ];
+    let settings = settings.each_ref().map(String::as_str);
+    let postgres = servers::postgres_on(directory, port, &settings)?;
+    Some((postgres, port, certificate))
+}
+
+#[test]
+fn a_database_that_asks_for_tls_is_reached_when_it_proves_its_name() {
+    let Some((_postgres, port, certificate)) = with_tls() else {
+        return;
+    };
+    let receiver = Receiver::start();
+    let folder = tempfile::tempdir().unwrap();
+    let at =
+        |host: &str, mode: &str| format!("postgres://relent@{host}:{port}/postgres?sslmode={mode}");
+    let refused = |store: &str, more: &[&str]| {
+        let args = [
+            &[
+                "deliver",
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--store",
+                store,
+            ],
+            more,
+        ]
+        .concat();
+        let relent = relent(&args).current_dir(folder.path()).spawn();
+        let ran = finish(relent.unwrap());
+        assert_ne!(ran.status, 0, "{store}");
+        ran.stderr
+    };
+    let ca = certificate.to_str().unwrap();
+    let unproven = refused(&at("localhost", "require"), &[]);
+    assert!(unproven.contains("certificate"), "{unproven}");
+    let other_name = refused(&at("127.0.0.1", "require"), &["--store-ca", ca]);
+    assert!(other_name.contains("certificate"), "{other_name}");
+    let plain = refused(&at("localhost", "disable"), &[]);
+    assert!(plain.contains("pg_hba.conf"), "{plain}");
+    let no_file = refused(&at("localhost", "require"), &["--store-ca", "/nowhere.pem"]);
+    assert!(no_file.contains("--store-ca /nowhere.pem"), "{no_file}");
+
+    let store = at("localhost", "verify-full");
+    let args = [&INSIDE[..], &["--store", &store, "--store-ca", ca]].concat();
+    let server = Server::start_with(folder.path(), &args);
+    let endpoint = json!({ "url": receiver.url("/") }).to_string();
+    assert_eq!(server.ask("PUT", "/v1/endpoints/shop", &endpoint).0, 201);
+    let message = json!({ "endpoint": "shop", "event": "e1", "payload": 1 }).to_string();
+    let (status, answer) = server.ask("POST", "/v1/messages", &message);
+    assert_eq!(status, 202, "{answer}");
+    server.message_is(answer["id"].as_str().unwrap(), "delivered");
+    assert_eq!(server.stop(Signal::SIGTERM), Some(0));
 }

@@ -23,7 +23,8 @@ use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Config, NoTls, Socket};
 
 pub use deadpool_postgres::{Client, Pool, Transaction};
 pub use tokio_postgres::IsolationLevel;
@@ -57,21 +58,23 @@ impl fmt::Display for ConnectionError {
             Self::TimedOut(limit) => {
                 return write!(f, "PostgreSQL has not answered within {limit:?}");
             }
-            Self::Pool(error) => {
+            Self::Pool(PoolError::Backend(error)) => {
                 write!(f, "no connection to PostgreSQL: {error}")?;
-                error.source().and_then(|source| source.downcast_ref())
+                error
             }
+            Self::Pool(error) => return write!(f, "no connection to PostgreSQL: {error}"),
             Self::Postgres(error) => {
                 write!(f, "PostgreSQL: {error}")?;
-                Some(error)
+                error
             }
             #[cfg(feature = "sqlx")]
             Self::Sqlx(error) => return write!(f, "PostgreSQL: {error}"),
         };
-        // The text of the error says no more than "db error".
-        match database.and_then(tokio_postgres::Error::as_db_error) {
-            Some(error) => write!(f, ": {}", error.message()),
-            None => Ok(()),
+        // The text of the error says no more than "db error", or "error performing TLS handshake".
+        match (database.as_db_error(), database.source()) {
+            (Some(error), _) => write!(f, ": {}", error.message()),
+            (None, Some(error)) => write!(f, ": {error}"),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -140,18 +143,24 @@ pub fn pool(config: &str, connections: usize) -> Result<Pool, ConnectionError> {
     let config = config
         .parse()
         .map_err(|error: tokio_postgres::Error| ConnectionError::Config(error.into()))?;
-    pool_of(config, connections)
+    pool_of(config, NoTls, connections)
 }
 
-/// The same to a database that was described before.
+/// The same to a database that was described before, with this TLS.
 ///
 /// # Errors
 /// There can be no such pool.
-pub fn pool_of(config: Config, connections: usize) -> Result<Pool, ConnectionError> {
+pub fn pool_of<T>(config: Config, tls: T, connections: usize) -> Result<Pool, ConnectionError>
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::Stream: Send + Sync,
+    T::TlsConnect: Send + Sync,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
     let manager = ManagerConfig {
         recycling_method: RecyclingMethod::Fast,
     };
-    let manager = Manager::from_config(config, NoTls, manager);
+    let manager = Manager::from_config(config, tls, manager);
     let pool = Pool::builder(manager).max_size(connections).build();
     pool.map_err(|error| ConnectionError::Config(error.into()))
 }

@@ -1,10 +1,9 @@
 //! `relent deliver serve`: the API, the page and a worker, over a store.
 
-use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -17,16 +16,15 @@ use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::observe::{ACKNOWLEDGED_AFTER, ATTEMPT_TIME};
 use relent_outbox::secrets::{KEY_VARIABLE, Secrets};
 use relent_outbox::sender::{Sender, SenderConfig};
-use relent_outbox::store::{Postgres, Sqlite, Store};
+use relent_outbox::store::Store;
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
-use relent_server::postgres::pool_of;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
-use tokio_postgres::{Config, NoTls};
 
 use super::server::{ADDRESS, TOKEN_FILE};
+use super::store::{STORE, StoreAt, connect, open, read};
 use crate::console::say;
 use crate::options::duration;
 use crate::quit::Quit;
@@ -65,8 +63,6 @@ that run. A second one ends it at once.
 Exit status: 0 if all attempts had ended; 1 if some were cut off or it could
 not go on; 2 if the options are wrong; 128+n if a second signal n ended it.";
 
-/// What holds the messages unless it is told otherwise.
-const STORE: &str = "sqlite:relent-deliver.db";
 /// Buckets of the time until messages are acknowledged, in seconds: from a fast receiver to the end of the longest
 /// schedule.
 const ACKNOWLEDGED: [f64; 13] = [
@@ -74,8 +70,6 @@ const ACKNOWLEDGED: [f64; 13] = [
 ];
 /// And of one attempt.
 const ATTEMPT: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
-/// Connections to PostgreSQL.
-const CONNECTIONS: usize = 16;
 /// How many ended messages are forgotten at once.
 const FORGOTTEN: usize = 1000;
 
@@ -85,9 +79,15 @@ pub(crate) struct ServeArgs {
     /// postgres://USER@HOST/DATABASE
     ///
     /// The tables are made if they are not there. PostgreSQL can also be described in the words of libpq, as in
-    /// "postgres:host=/run/postgresql dbname=outbox"; its password may be in PGPASSWORD. The connection has no TLS.
-    #[arg(long, value_name = "STORE", default_value = STORE, value_parser = store)]
+    /// "postgres:host=/run/postgresql dbname=outbox"; its password may be in PGPASSWORD. The connection has
+    /// TLS, and the server has to prove its name, unless it is on this machine or `sslmode=disable` is in it.
+    #[arg(long, value_name = "STORE", default_value = STORE, value_parser = read)]
     store: StoreAt,
+
+    /// The certificates, in PEM, that may vouch for the PostgreSQL server [default: those of the
+    /// system]
+    #[arg(long, value_name = "FILE")]
+    store_ca: Option<PathBuf>,
 
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", default_value = ADDRESS)]
@@ -128,45 +128,6 @@ pub(crate) struct ServeArgs {
     keep: Duration,
 }
 
-/// What holds the messages.
-#[derive(Clone, Debug)]
-enum StoreAt {
-    Sqlite(PathBuf),
-    Postgres(Box<Config>),
-}
-
-impl fmt::Display for StoreAt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            // Whatever else it was described by may hold a password.
-            Self::Postgres(config) => {
-                write!(
-                    f,
-                    "postgres, database {}",
-                    config.get_dbname().unwrap_or("of the user")
-                )
-            }
-        }
-    }
-}
-
-fn store(text: &str) -> Result<StoreAt, String> {
-    if let Some(path) = text.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
-        return Ok(StoreAt::Sqlite(path.into()));
-    }
-    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
-    let config = match is_url {
-        true => Some(text),
-        false => text.strip_prefix("postgres:"),
-    };
-    let config = config.ok_or_else(|| {
-        format!("use sqlite: and a file, such as {STORE}, or postgres://USER@HOST/DATABASE")
-    })?;
-    let config: Config = config.parse().map_err(|error| format!("{error}"))?;
-    Ok(StoreAt::Postgres(Box::new(config)))
-}
-
 /// Serves until a signal asks for the end.
 pub(super) fn run(args: &ServeArgs) -> Result<i32, Quit> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -178,46 +139,23 @@ pub(super) fn run(args: &ServeArgs) -> Result<i32, Quit> {
         let secrets = secrets(&args.key_file)?;
         let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
         match &args.store {
+            StoreAt::Sqlite(_) if args.store_ca.is_some() => {
+                Err(failed("--store-ca is for PostgreSQL".to_owned()))
+            }
             StoreAt::Sqlite(path) => {
                 let store = open(path).map_err(failed)?;
                 serve(args, store, token, secrets).await
             }
             StoreAt::Postgres(config) => {
-                let store = connect(config).await.map_err(failed)?;
+                let store = connect(config, args.store_ca.as_deref())
+                    .await
+                    .map_err(failed)?;
                 serve(args, store, token, secrets).await
             }
         }
     });
     runtime.shutdown_background();
     result
-}
-
-/// Opens the database, which only its owner can read: messages are nobody else's business.
-fn open(path: &Path) -> Result<Sqlite, String> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| error.to_string())?;
-    Sqlite::open(path).map_err(|error| error.to_string())
-}
-
-/// Connects to the database, and makes the tables.
-async fn connect(config: &Config) -> Result<Postgres, String> {
-    let mut config = config.clone();
-    if let Ok(password) = std::env::var("PGPASSWORD")
-        && config.get_password().is_none()
-    {
-        config.password(password);
-    }
-    let pool = pool_of(config.clone(), CONNECTIONS).map_err(|error| error.to_string())?;
-    let store = Postgres::new(pool).listen(config, NoTls);
-    store
-        .create_tables()
-        .await
-        .map_err(|error| error.to_string())?;
-    Ok(store)
 }
 
 /// What this file holds; if it is not there, what `make` makes, which is written into it for its owner alone.

@@ -159,12 +159,18 @@ pub fn postgres(settings: &[&str]) -> Option<Postgres> {
 
 /// The same in this directory, as it was left.
 pub fn postgres_in(directory: TempDir, settings: &[&str]) -> Option<Postgres> {
+    postgres_on(directory, 5432, settings)
+}
+
+/// The same with this port.
+pub fn postgres_on(directory: TempDir, port: u16, settings: &[&str]) -> Option<Postgres> {
     let [program, pg_isready] = ["postgres", "pg_isready"].map(postgres_program);
     let (program, pg_isready) = (program?, pg_isready?);
     let path = directory.path();
     let mut start = as_user(&program, path);
     start.arg("-D").arg(path.join("data"));
     let directories = [
+        format!("port={port}"),
         "listen_addresses=".to_owned(),
         format!("unix_socket_directories={}", path.display()),
     ];
@@ -188,6 +194,7 @@ pub fn postgres_in(directory: TempDir, settings: &[&str]) -> Option<Postgres> {
             .arg("-q")
             .arg("-h")
             .arg(postgres.server.directory())
+            .args(["-p", &port.to_string()])
             .status();
         ready.is_ok_and(|status| status.success())
     });

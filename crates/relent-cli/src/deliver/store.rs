@@ -1,0 +1,206 @@
+//! What holds the messages of `relent deliver serve`: a file, or PostgreSQL, with TLS unless it is on this machine.
+
+use std::error::Error;
+use std::fmt;
+use std::fs::OpenOptions;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use relent_outbox::store::{Postgres, Sqlite};
+use relent_server::postgres::pool_of;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{Config, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// What holds the messages unless it is told otherwise.
+pub(super) const STORE: &str = "sqlite:relent-deliver.db";
+/// Connections to PostgreSQL.
+const CONNECTIONS: usize = 16;
+
+/// Where the messages are.
+#[derive(Clone, Debug)]
+pub(super) enum StoreAt {
+    Sqlite(PathBuf),
+    Postgres(Box<Config>),
+}
+
+impl fmt::Display for StoreAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            // Whatever else it was described by may hold a password.
+            Self::Postgres(config) => {
+                let database = config.get_dbname().unwrap_or("of the user");
+                write!(f, "postgres, database {database}")
+            }
+        }
+    }
+}
+
+/// Reads the value of `--store`.
+pub(super) fn read(text: &str) -> Result<StoreAt, String> {
+    if let Some(path) = text.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+        return Ok(StoreAt::Sqlite(path.into()));
+    }
+    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
+    let config = match is_url {
+        true => Some(text),
+        false => text.strip_prefix("postgres:"),
+    };
+    let config = config.ok_or_else(|| {
+        format!("use sqlite: and a file, such as {STORE}, or postgres://USER@HOST/DATABASE")
+    })?;
+    // TLS always proves who the server is here.
+    let config = config.replace("sslmode=verify-full", "sslmode=require");
+    let mut config: Config = config.parse().map_err(|error: tokio_postgres::Error| {
+        let why = error.source().map_or_else(String::new, |why| format!(": {why}"));
+        format!("{error}{why}; sslmode is disable, require or verify-full, and certificates are named by --store-ca")
+    })?;
+    // Whoever says nothing gets what libpq calls "prefer", which protects from nobody.
+    if config.get_ssl_mode() == SslMode::Prefer {
+        config.ssl_mode(match is_here(&config) {
+            true => SslMode::Disable,
+            false => SslMode::Require,
+        });
+    }
+    Ok(StoreAt::Postgres(Box::new(config)))
+}
+
+/// Whether no connection to it leaves this machine.
+fn is_here(config: &Config) -> bool {
+    let hosts = config.get_hosts().iter().all(|host| match host {
+        Host::Tcp(name) => match name.parse::<IpAddr>() {
+            Ok(address) => address.is_loopback(),
+            Err(_) => name.eq_ignore_ascii_case("localhost"),
+        },
+        Host::Unix(_) => true,
+    });
+    hosts && config.get_hostaddrs().iter().all(IpAddr::is_loopback)
+}
+
+/// Opens the database, which only its owner can read: messages are nobody else's business.
+pub(super) fn open(path: &Path) -> Result<Sqlite, String> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| error.to_string())?;
+    Sqlite::open(path).map_err(|error| error.to_string())
+}
+
+/// Connects to the database, and makes the tables.
+pub(super) async fn connect(config: &Config, ca: Option<&Path>) -> Result<Postgres, String> {
+    let mut config = config.clone();
+    if let Ok(password) = std::env::var("PGPASSWORD")
+        && config.get_password().is_none()
+    {
+        config.password(password);
+    }
+    let store = if config.get_ssl_mode() == SslMode::Disable {
+        if ca.is_some() {
+            return Err("--store-ca is for a connection with TLS: add sslmode=require".to_owned());
+        }
+        let pool =
+            pool_of(config.clone(), NoTls, CONNECTIONS).map_err(|error| error.to_string())?;
+        Postgres::new(pool).listen(config, NoTls)
+    } else {
+        let tls = MakeRustlsConnect::new(tls(ca)?);
+        let pool =
+            pool_of(config.clone(), tls.clone(), CONNECTIONS).map_err(|error| error.to_string())?;
+        Postgres::new(pool).listen(config, tls)
+    };
+    store
+        .create_tables()
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok(store)
+}
+
+/// TLS that believes this authority alone, or those of the system.
+fn tls(ca: Option<&Path>) -> Result<ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    let Some(file) = ca else {
+        let builder = builder.with_platform_verifier().map_err(|error| {
+            format!(
+                "the certificates of the system cannot be used: {error}; name one by --store-ca"
+            )
+        })?;
+        return Ok(builder.with_no_client_auth());
+    };
+    let wrong = |error: &dyn fmt::Display| format!("--store-ca {}: {error}", file.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))? {
+        let certificate = certificate.map_err(|error| wrong(&error))?;
+        roots.add(certificate).map_err(|error| wrong(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong(&"it has no certificate in PEM"));
+    }
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+    use super::*;
+
+    fn mode(text: &str) -> SslMode {
+        match read(text).unwrap() {
+            StoreAt::Postgres(config) => config.get_ssl_mode(),
+            other @ StoreAt::Sqlite(_) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_database_elsewhere_is_reached_by_tls_unless_that_is_refused() {
+        for elsewhere in [
+            "postgres://relent@db.internal/outbox",
+            "postgres://relent@10.0.0.7/outbox",
+            "postgres://relent@db.internal/outbox?sslmode=require",
+            "postgres://relent@db.internal/outbox?sslmode=verify-full&connect_timeout=3",
+            "postgres://relent@db.internal/outbox?sslmode=prefer",
+            "postgres://relent@localhost,db.internal/outbox",
+            "postgres://relent@localhost/outbox?sslmode=require",
+            "postgres:host=db.internal dbname=outbox",
+            "postgres:host=localhost hostaddr=10.0.0.7 dbname=outbox",
+        ] {
+            assert_eq!(mode(elsewhere), SslMode::Require, "{elsewhere}");
+        }
+        for here in [
+            "postgres://relent@localhost/outbox",
+            "postgres://relent@127.0.0.1/outbox",
+            "postgres://relent@%2Frun%2Fpostgresql/outbox",
+            "postgres:host=/run/postgresql dbname=outbox",
+            "postgres:host=::1 dbname=outbox",
+            "postgres://relent@db.internal/outbox?sslmode=disable",
+        ] {
+            assert_eq!(mode(here), SslMode::Disable, "{here}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_described_wrongly_is_refused_with_what_is_accepted() {
+        for (wrong, says) in [
+            ("relent-deliver.db", "use sqlite: and a file"),
+            ("sqlite:", "use sqlite: and a file"),
+            (
+                "postgres://db/outbox?sslmode=verify-ca",
+                "disable, require or verify-full",
+            ),
+            ("postgres://db/outbox?sslrootcert=ca.pem", "--store-ca"),
+        ] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.contains(says), "{wrong}: {error}");
+        }
+    }
+}
