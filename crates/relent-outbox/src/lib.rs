@@ -6,8 +6,40 @@
 //! each attempt. Delivery is at least once: each attempt has the same `webhook-id`, by which the receiver drops what it
 //! has.
 //!
+//! # Example
+//! A shop that takes an order, tells `shop.example` of it in the same transaction, and delivers what there is to tell:
+//!
+//! ```no_run
+//! use relent_outbox::endpoint::Endpoint;
+//! use relent_outbox::message::NewMessage;
+//! use relent_outbox::secrets::Secrets;
+//! use relent_outbox::sender::{Sender, SenderConfig};
+//! use relent_outbox::store::{Sqlite, Store};
+//! use relent_outbox::worker::{Worker, WorkerConfig};
+//!
+//! # async fn shop(stopped: impl Future<Output = ()> + Send + 'static) -> Result<(), Box<dyn std::error::Error>> {
+//! let store = Sqlite::open("shop.db")?;
+//! store.put_endpoint(Endpoint::new("shop", "https://shop.example/notify")).await?;
+//! let sender = Sender::new(SenderConfig::default())?;
+//! let worker = Worker::new(store.clone(), sender, Secrets::from_env()?, WorkerConfig::default());
+//! let worker = tokio::spawn(worker.run(stopped));
+//!
+//! // The order and the message, or neither.
+//! store.writer().run(|connection| {
+//!     connection.execute("INSERT INTO orders VALUES (17, true)", [])?;
+//!     let message = NewMessage::new("shop", "order-17-paid", r#"{"order":17}"#);
+//!     Sqlite::enqueue_in(connection, &[message])
+//! }).await?;
+//!
+//! let drained = worker.await?;
+//! # let _ = drained;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Features
-//! - `sqlite` (on by default): the store [`Sqlite`](store::Sqlite).
+//! - `sqlite` (on by default): the store [`Sqlite`](store::Sqlite), for one machine.
+//! - `postgres`: the store [`Postgres`](store::Postgres), for several.
 //! - `api`: the module `api`, the HTTP API, its page and its metrics, as `relent deliver serve` has them.
 //! - `metrics`, `tracing`: what workers do, as metrics and events ([`observe`]).
 //!
