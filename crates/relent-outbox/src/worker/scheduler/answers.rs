@@ -1,0 +1,434 @@
+//! What each answer of the store and the end of each attempt change.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use relent_core::{Backoff, Decision, Failure, Policy, Session};
+use tokio::task::{Id, JoinError};
+use tokio::time::Instant;
+
+use super::{BATCH, LOOK_GAP, Pending, Running, Scheduler, TICK};
+use crate::acknowledgement::{MAX_EXCERPT, printable};
+use crate::observe;
+use crate::schedule::Schedule;
+use crate::sender::Sent;
+use crate::store::{AttemptRecord, Claimed, Next, Settled, Store, Work};
+use crate::worker::attempt::{Job, broken_off};
+use crate::worker::beat::Pulse;
+use crate::worker::calls::{Done, Kind};
+use crate::worker::lane::{Lane, Ticket};
+
+/// How the store is asked again that fails.
+static ASK_AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+    .max_delay(Duration::from_secs(5))
+    .unlimited_retries()
+    .build_const();
+
+impl<S: Store> Scheduler<S> {
+    pub(super) fn on_call(&mut self, kind: Kind, result: Result<Done, String>) {
+        let now = Instant::now();
+        match result {
+            Ok(done) => {
+                self.away = None;
+                match done {
+                    Done::Found(work) => self.on_found(now, work),
+                    Done::Acquired(owned) => {
+                        self.acquiring.clear();
+                        if self.is_cut && !owned.is_empty() {
+                            self.look_soon();
+                        }
+                        for owned in owned {
+                            let id = owned.id;
+                            let lane = Lane::new(owned, now, &self.sender, &self.secrets);
+                            self.lanes.insert(id, lane);
+                            self.mark_due(id);
+                            if self.stopping {
+                                self.leave(id);
+                            }
+                        }
+                    }
+                    Done::Claimed(claimed) => self.on_claimed(now, claimed),
+                    Done::Settled(written) => self.on_settled(now, &written),
+                    Done::Released => {}
+                }
+            }
+            Err(error) => {
+                observe::store_error(kind.name(), &error);
+                let wait = self.away(now);
+                match kind {
+                    Kind::Find => {}
+                    // Whatever was acquired is found as this worker's, and acquired again.
+                    Kind::Acquire => self.acquiring.clear(),
+                    Kind::Claim => self.on_claim_failed(now),
+                    Kind::Settle => {
+                        self.settle_failed = true;
+                        // If the store cannot keep one of them, the others come before it.
+                        self.settle_batch = (self.settle_batch / 2).max(1);
+                        self.unsettled.extend(std::mem::take(&mut self.settling));
+                    }
+                    // It is found as this worker's, and acquired again.
+                    Kind::Release => {}
+                }
+                self.ask_at = now + wait;
+                self.poll_at = now + wait;
+            }
+        }
+    }
+
+    /// The store has failed: how long it is left alone.
+    fn away(&mut self, now: Instant) -> Duration {
+        let at = self.core(now);
+        let session = self.away.get_or_insert_with(|| Session::new(at, true));
+        session.on_attempt();
+        let failure = Failure::not_processed();
+        match session.on_failure(&ASK_AGAIN, at, &failure, &mut self.random, None) {
+            Decision::Retry { after } => after.max(TICK),
+            Decision::Stop(_) => Duration::from_secs(5),
+        }
+    }
+
+    fn on_found(&mut self, now: Instant, found: Vec<Work>) {
+        self.is_cut = found.len() >= self.looked_for;
+        let mut is_new = false;
+        self.to_acquire.clear();
+        for Work {
+            endpoint,
+            owned,
+            due,
+            revision,
+        } in found
+        {
+            if let Some(lane) = self.lanes.get(&endpoint) {
+                // What was taken since is not known to that look.
+                let is_lost = owned != Some(lane.fence) && lane.taken < self.looked_at;
+                if is_lost || lane.revision != revision {
+                    // It was another's meanwhile, or registered anew: what runs ends by the old rules, then it is taken
+                    // with the new ones.
+                    self.leave(endpoint);
+                } else if due.is_zero() {
+                    is_new |= !lane.due;
+                    self.mark_due(endpoint);
+                } else {
+                    self.wake_at(endpoint, now + due);
+                }
+            } else if !self.stopping && !self.acquiring.contains(&endpoint) {
+                // If it is this worker's, the answer that said so was lost.
+                self.to_acquire.push_back(endpoint);
+            }
+        }
+        if self.is_cut && is_new {
+            // There may be more behind those, which the next look is for as well.
+            self.poll_at = now + LOOK_GAP;
+        }
+    }
+
+    fn on_claimed(&mut self, now: Instant, claimed: Vec<Claimed>) {
+        let core_now = self.core(now);
+        let may_send = !self.stopping && self.pulse.borrow().is_held(now);
+        let mut got: HashMap<i64, usize> = HashMap::new();
+        for claimed in claimed {
+            let endpoint = claimed.endpoint;
+            *got.entry(endpoint).or_default() += 1;
+            let lane = self.lanes.get_mut(&endpoint);
+            let ticket = lane.and_then(|lane| lane.claiming.pop());
+            match ticket {
+                Some(ticket) if may_send && !claimed.lost => self.start(now, claimed, ticket),
+                ticket => {
+                    if let Some(Ticket { permit, pool }) = ticket
+                        && let Some(lane) = self.lanes.get_mut(&endpoint)
+                    {
+                        lane.cancel(core_now, permit);
+                        self.slots.give_back(pool);
+                    }
+                    self.not_sent(now, &claimed);
+                }
+            }
+        }
+        for (id, asked) in std::mem::take(&mut self.claiming) {
+            let Some(lane) = self.lanes.get_mut(&id) else {
+                continue;
+            };
+            for Ticket { permit, pool } in std::mem::take(&mut lane.claiming) {
+                lane.cancel(core_now, permit);
+                self.slots.give_back(pool);
+            }
+            lane.claimed(asked, got.get(&id).copied().unwrap_or_default());
+            self.look_at(id);
+            self.close_if_over(id);
+        }
+    }
+
+    /// What was claimed, if anything was, comes back as lost when the endpoint is taken anew.
+    fn on_claim_failed(&mut self, now: Instant) {
+        let core_now = self.core(now);
+        for (id, _) in std::mem::take(&mut self.claiming) {
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                for Ticket { permit, pool } in std::mem::take(&mut lane.claiming) {
+                    lane.cancel(core_now, permit);
+                    self.slots.give_back(pool);
+                }
+            }
+            self.leave(id);
+        }
+    }
+
+    fn start(&mut self, now: Instant, mut claimed: Claimed, ticket: Ticket) {
+        let core_now = self.core(now);
+        let Some(lane) = self.lanes.get_mut(&claimed.endpoint) else {
+            return;
+        };
+        let schedule = Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
+        let rules = Arc::clone(&lane.rules);
+        lane.running += 1;
+        let job = Job {
+            limit: schedule.attempt_limit(&rules.policy, claimed.now),
+            rules,
+            id: claimed.id.clone(),
+            content_type: std::mem::take(&mut claimed.content_type),
+            payload: std::mem::take(&mut claimed.payload),
+            now: claimed.now,
+        };
+        let task = self.attempts.spawn((self.transport)(job));
+        self.aging
+            .push_back((now + self.config.slow_after, task.id()));
+        let Ticket { mut permit, pool } = ticket;
+        // The claim is no time that the endpoint took.
+        permit.restart(core_now);
+        let running = Running {
+            claimed,
+            claimed_at: now,
+            schedule,
+            permit,
+            pool,
+        };
+        self.running.insert(task.id(), running);
+    }
+
+    /// A message was claimed and is not sent: an earlier worker died with it, or this one may not any more.
+    fn not_sent(&mut self, now: Instant, claimed: &Claimed) {
+        if !claimed.lost {
+            self.settle(now, claimed, Next::Unsent, claimed.session.clone(), None);
+            return;
+        }
+        let mut schedule = Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
+        let sent = broken_off(
+            "the worker that made the attempt was lost with it",
+            Duration::ZERO,
+        );
+        observe::attempt("lost", Duration::ZERO);
+        self.failed(now, claimed, claimed.now, &mut schedule, &sent, false);
+    }
+
+    pub(super) fn on_attempt(&mut self, ended: Result<(Id, Sent), JoinError>) {
+        let now = Instant::now();
+        let (id, sent) = match ended {
+            Ok((id, sent)) => (id, Ok(sent)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        let Some(running) = self.running.remove(&id) else {
+            return;
+        };
+        let Running {
+            claimed,
+            claimed_at,
+            mut schedule,
+            permit,
+            pool,
+        } = running;
+        let took = now.saturating_duration_since(claimed_at);
+        let (sent, told) = match sent {
+            Ok(sent) => (sent, true),
+            Err(error) if error.is_cancelled() => {
+                self.cut_off += 1;
+                (
+                    broken_off("cut off, since the worker was stopped", took),
+                    false,
+                )
+            }
+            Err(_) => (
+                broken_off("the attempt broke off by a fault of the worker", took),
+                false,
+            ),
+        };
+        self.slots.give_back(pool);
+        let core_now = self.core(now);
+        if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
+            lane.running -= 1;
+            if told {
+                lane.is_known = true;
+                lane.slow = sent.took >= self.config.slow_after;
+                let failure = sent.outcome.as_ref().err().map(|refused| &refused.failure);
+                lane.ended(core_now, permit, failure);
+            } else {
+                lane.cancel(core_now, permit);
+            }
+        }
+        let store_now = claimed.now + took;
+        let endpoint = claimed.endpoint;
+        if sent.outcome.is_ok() {
+            observe::attempt("acknowledged", sent.took);
+            let waited = store_now.duration_since(claimed.began).unwrap_or_default();
+            observe::acknowledged(waited);
+            let session = schedule.save();
+            self.settle(now, &claimed, Next::Delivered, session, Some(&sent));
+        } else {
+            observe::attempt("failed", sent.took);
+            self.failed(now, &claimed, store_now, &mut schedule, &sent, told);
+        }
+        self.look_at(endpoint);
+    }
+
+    /// An attempt failed. `told`: it says something about the endpoint.
+    fn failed(
+        &mut self,
+        now: Instant,
+        claimed: &Claimed,
+        store_now: SystemTime,
+        schedule: &mut Schedule,
+        sent: &Sent,
+        told: bool,
+    ) {
+        let (Err(refused), Some(lane)) = (&sent.outcome, self.lanes.get_mut(&claimed.endpoint))
+        else {
+            return;
+        };
+        let rules = Arc::clone(&lane.rules);
+        let mut disable = None;
+        let error = printable(&refused.error, MAX_EXCERPT);
+        if told {
+            lane.health.failed(store_now, &error);
+            disable = match refused.gone {
+                true => Some("it answered 410: it wants no messages any more".to_owned()),
+                false => lane.health.disables(&self.config.disable_after, store_now),
+            };
+        }
+        let next = schedule.failed(
+            &rules.policy,
+            store_now,
+            &refused.failure,
+            &error,
+            &mut self.random,
+        );
+        if let Next::Dead(reason) = &next {
+            observe::dead(claimed.id.as_str(), reason);
+        }
+        self.settle(now, claimed, next, schedule.save(), Some(sent));
+        if let Some(reason) = disable {
+            observe::disabled(&rules.endpoint.tenant, &rules.endpoint.name, &reason);
+            if let Some(pending) = self.unsettled.back_mut() {
+                pending.settled.disable = Some(reason);
+            }
+            self.leave(claimed.endpoint);
+        }
+    }
+
+    /// Notes what is to be written.
+    fn settle(
+        &mut self,
+        now: Instant,
+        claimed: &Claimed,
+        next: Next,
+        session: Vec<u8>,
+        sent: Option<&Sent>,
+    ) {
+        let mut health = None;
+        if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
+            lane.unsettled += 1;
+            let changed = match (&next, sent) {
+                (Next::Delivered, _) => lane.health.succeeded(),
+                (Next::Unsent, _) | (_, None) => false,
+                _ => true,
+            };
+            health = changed.then(|| lane.health.write());
+        }
+        let record = sent.map(|sent| AttemptRecord {
+            number: claimed.attempt,
+            began_ms: millis(claimed.now),
+            took_ms: u32::try_from(sent.took.as_millis()).unwrap_or(u32::MAX),
+            status: sent.status,
+            error: match &sent.outcome {
+                Ok(()) => String::new(),
+                Err(refused) => printable(&refused.error, MAX_EXCERPT),
+            },
+            excerpt: sent.excerpt.clone(),
+            address: sent.address.clone(),
+        });
+        self.unsettled.push_back(Pending {
+            settled: Settled {
+                row: claimed.row,
+                endpoint: claimed.endpoint,
+                fence: claimed.fence,
+                number: claimed.attempt,
+                began: claimed.began,
+                next,
+                session,
+                attempt: record,
+                health,
+                disable: None,
+            },
+            ended: now,
+            ordered: claimed.ordered,
+        });
+    }
+
+    fn on_settled(&mut self, now: Instant, written: &[bool]) {
+        self.settle_failed = false;
+        self.settle_batch = (self.settle_batch * 2).min(BATCH);
+        for (at, pending) in std::mem::take(&mut self.settling).into_iter().enumerate() {
+            let id = pending.settled.endpoint;
+            let Some(lane) = self.lanes.get_mut(&id) else {
+                continue;
+            };
+            lane.unsettled = lane.unsettled.saturating_sub(1);
+            if written.get(at) != Some(&true) {
+                // The endpoint is another's, or the answer to an earlier try was lost. Taken anew, it is known again.
+                self.leave(id);
+                continue;
+            }
+            match pending.settled.next {
+                Next::Again(after) if after <= self.config.poll => {
+                    self.wake_at(id, (pending.ended + after).max(now));
+                }
+                Next::Unsent => self.mark_due(id),
+                Next::Delivered | Next::Dead(_) if pending.ordered => self.mark_due(id),
+                _ => {}
+            }
+            self.close_if_over(id);
+        }
+    }
+
+    pub(super) fn on_pulse(&mut self, pulse: Pulse) {
+        if std::mem::take(&mut self.is_short) && self.lanes.len() < pulse.share {
+            self.look_soon();
+        }
+        if pulse.lost != self.lost {
+            self.lost = pulse.lost;
+            observe::lease_lost();
+            let all: Vec<i64> = self.lanes.keys().copied().collect();
+            for id in all {
+                self.leave(id);
+            }
+            return;
+        }
+        // A tenth more is no reason to move endpoints about.
+        let most = pulse.share + pulse.share / 10 + 1;
+        let excess = self.lanes.len().saturating_sub(most);
+        if excess > 0 {
+            let mut idle: Vec<(bool, usize, i64)> = self
+                .lanes
+                .iter()
+                .map(|(id, lane)| (lane.due, lane.running, *id))
+                .collect();
+            idle.sort_unstable();
+            for (_, _, id) in idle.into_iter().take(excess) {
+                self.leave(id);
+            }
+        }
+    }
+}
+
+fn millis(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

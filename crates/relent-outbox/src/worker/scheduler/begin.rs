@@ -1,0 +1,137 @@
+//! Which call of the store begins, and what it is for.
+
+use std::future::Future;
+
+use tokio::time::Instant;
+
+use super::{BATCH, LOOK, Scheduler};
+use crate::observe;
+use crate::store::{Next, Settled, Store, Wanted};
+use crate::worker::calls::{Done, Kind};
+
+impl<S: Store> Scheduler<S> {
+    pub(super) fn begin_find(&mut self, now: Instant) {
+        observe::holding(self.lanes.len(), self.running.len());
+        self.poll_at = now + self.config.poll;
+        let busy = self.lanes.values().filter(|lane| lane.due).count();
+        let (store, name) = (self.store.clone(), self.config.name.clone());
+        let (within, most) = (self.config.poll, LOOK + busy);
+        (self.looked_at, self.looked_for) = (now, most);
+        self.begin(Kind::Find, async move {
+            store.find_work(&name, within, most).await.map(Done::Found)
+        });
+    }
+
+    pub(super) fn begin_acquire(&mut self) {
+        if self.to_acquire.is_empty() || self.calls.is_busy(Kind::Acquire) {
+            return;
+        }
+        let share = self.pulse.borrow().share;
+        let wanted = self.to_acquire.len().min(BATCH);
+        if share < self.lanes.len() + wanted {
+            // Those that have nothing to do make room.
+            let excess = self.lanes.len() + wanted - share;
+            let idle = self
+                .lanes
+                .iter()
+                .filter(|(_, lane)| !lane.due && lane.is_over());
+            let idle: Vec<i64> = idle.map(|(id, _)| *id).take(excess).collect();
+            for id in idle {
+                self.leave(id);
+            }
+        }
+        let most = share.saturating_sub(self.lanes.len()).min(wanted);
+        let endpoints: Vec<i64> = self.to_acquire.drain(..most).collect();
+        if endpoints.is_empty() {
+            // There may be more endpoints by now, or fewer workers, than at the last beat.
+            self.to_acquire.clear();
+            self.is_short = true;
+            let now = Instant::now();
+            if self.nudge_at <= now {
+                self.nudge_at = now + self.config.poll;
+                self.nudge.notify_one();
+            }
+            return;
+        }
+        self.acquiring = endpoints.iter().copied().collect();
+        let (store, name) = (self.store.clone(), self.config.name.clone());
+        self.begin(Kind::Acquire, async move {
+            store.acquire(&name, endpoints).await.map(Done::Acquired)
+        });
+    }
+
+    pub(super) fn begin_claim(&mut self) {
+        if self.tickets == 0 || self.calls.is_busy(Kind::Claim) {
+            return;
+        }
+        self.tickets = 0;
+        let mut wanted = Vec::with_capacity(self.ticketed.len());
+        for id in std::mem::take(&mut self.ticketed) {
+            let Some(lane) = self
+                .lanes
+                .get_mut(&id)
+                .filter(|lane| !lane.tickets.is_empty())
+            else {
+                continue;
+            };
+            lane.claiming = std::mem::take(&mut lane.tickets);
+            let most = lane.claiming.len();
+            self.claiming.push((id, most));
+            wanted.push(Wanted {
+                endpoint: id,
+                fence: lane.fence,
+                most,
+            });
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let (store, name) = (self.store.clone(), self.config.name.clone());
+        self.begin(Kind::Claim, async move {
+            store.claim(&name, wanted).await.map(Done::Claimed)
+        });
+    }
+
+    pub(super) fn begin_settle(&mut self, now: Instant) {
+        if self.unsettled.is_empty() || self.ask_at > now || self.calls.is_busy(Kind::Settle) {
+            return;
+        }
+        let batch = self.unsettled.len().min(self.settle_batch);
+        self.settling = self.unsettled.drain(..batch).collect();
+        let settled = self.settling.iter().map(|pending| {
+            let mut settled = pending.settled.clone();
+            if let Next::Again(after) = &mut settled.next {
+                // It counts from the end of the attempt, and the store counts from now.
+                *after = after.saturating_sub(now.saturating_duration_since(pending.ended));
+            }
+            settled
+        });
+        let settled: Vec<Settled> = settled.collect();
+        let store = self.store.clone();
+        self.begin(Kind::Settle, async move {
+            store.settle(settled).await.map(Done::Settled)
+        });
+    }
+
+    pub(super) fn begin_release(&mut self) {
+        if self.to_release.is_empty() || self.calls.is_busy(Kind::Release) {
+            return;
+        }
+        let endpoints = std::mem::take(&mut self.to_release);
+        let (store, name) = (self.store.clone(), self.config.name.clone());
+        self.begin(Kind::Release, async move {
+            store
+                .release(&name, endpoints)
+                .await
+                .map(|()| Done::Released)
+        });
+    }
+
+    fn begin(
+        &mut self,
+        kind: Kind,
+        call: impl Future<Output = Result<Done, S::Error>> + Send + 'static,
+    ) {
+        self.calls.begin(kind, self.config.lease, call);
+    }
+}
