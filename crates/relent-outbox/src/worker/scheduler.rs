@@ -110,6 +110,9 @@ struct Running {
 /// What is to be written.
 struct Pending {
     settled: Settled,
+    /// It has changed the health of its endpoint, which is written as it is by then: what could not be written comes after
+    /// what has ended since.
+    changes_health: bool,
     ended: Instant,
     ordered: bool,
 }

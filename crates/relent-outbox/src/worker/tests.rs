@@ -221,6 +221,31 @@ async fn a_store_that_is_away_for_long_is_written_to_when_it_is_back() {
     let _ = running.stop().await;
 }
 
+/// What could not be written comes after what has ended since.
+#[tokio::test(start_paused = true)]
+async fn how_an_endpoint_fared_first_is_not_written_over_how_it_fares() {
+    let store = Memory::new([endpoint(0)]);
+    let fails_first = AtomicUsize::new(0);
+    let receivers = Receivers::new(move |job| match &job.payload[..] {
+        b"fails" if fails_first.fetch_add(1, Ordering::Relaxed) == 0 => (SECOND, Some(refused())),
+        b"fails" => (3600 * SECOND, None),
+        b"succeeds" => (2 * SECOND, None),
+        _ => (Duration::ZERO, None),
+    });
+    let running = start(&store, &receivers, config("one"));
+    store.add(1, "makes it known");
+    until_ended(&store).await;
+    store.fail("settle", &[Fault::Hang]);
+    for payload in ["fails", "succeeds"] {
+        store.add(1, payload);
+    }
+    // The first is written when the call is given up, after half a minute.
+    sleep(33 * SECOND).await;
+    assert_eq!(receivers.hits(), 4);
+    assert_eq!(store.health(1).failing_since(), None);
+    let _ = running.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_worker_whose_lease_is_lost_claims_nothing_until_it_has_another() {
     let store = Memory::new((0..4).map(endpoint));

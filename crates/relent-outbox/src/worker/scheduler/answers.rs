@@ -332,15 +332,14 @@ impl<S: Store> Scheduler<S> {
         session: Vec<u8>,
         sent: Option<&Sent>,
     ) {
-        let mut health = None;
+        let mut changes_health = false;
         if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
             lane.unsettled += 1;
-            let changed = match (&next, sent) {
+            changes_health = match (&next, sent) {
                 (Next::Delivered, _) => lane.health.succeeded(),
                 (Next::Unsent, _) | (_, None) => false,
                 _ => true,
             };
-            health = changed.then(|| lane.health.write());
         }
         let record = sent.map(|sent| AttemptRecord {
             number: claimed.attempt,
@@ -364,9 +363,10 @@ impl<S: Store> Scheduler<S> {
                 next,
                 session,
                 attempt: record,
-                health,
+                health: None,
                 disable: None,
             },
+            changes_health,
             ended: now,
             ordered: claimed.ordered,
         });

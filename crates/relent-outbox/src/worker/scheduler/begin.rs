@@ -98,8 +98,13 @@ impl<S: Store> Scheduler<S> {
         }
         let batch = self.unsettled.len().min(self.settle_batch);
         self.settling = self.unsettled.drain(..batch).collect();
+        let lanes = &self.lanes;
         let settled = self.settling.iter().map(|pending| {
             let mut settled = pending.settled.clone();
+            let lane = lanes.get(&settled.endpoint);
+            settled.health = lane
+                .filter(|_| pending.changes_health)
+                .map(|lane| lane.health.write());
             if let Next::Again(after) = &mut settled.next {
                 // It counts from the end of the attempt, and the store counts from now.
                 *after = after.saturating_sub(now.saturating_duration_since(pending.ended));

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
 use crate::endpoint::{Activity, Endpoint};
+use crate::health::Health;
 use crate::message::{MessageId, NewMessage};
 use crate::store::{
     AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
@@ -155,6 +156,10 @@ impl Memory {
         self.lock().endpoints[&endpoint].disabled.clone()
     }
 
+    pub(super) fn health(&self, endpoint: i64) -> Health {
+        Health::read(&self.lock().endpoints[&endpoint].health)
+    }
+
     /// Forgets that the worker lives.
     pub(super) fn expire(&self, worker: &str) {
         self.lock().workers.remove(worker);
@@ -206,7 +211,7 @@ impl Memory {
 
 impl Tables {
     fn time(&self, at: Instant) -> SystemTime {
-        UNIX_EPOCH + Duration::from_secs(1_795_000_000) + at.saturating_duration_since(self.origin)
+        time(self.origin, at)
     }
 
     fn lives(&self, worker: &str) -> bool {
@@ -224,6 +229,10 @@ impl Tables {
             }
         }
     }
+}
+
+fn time(origin: Instant, at: Instant) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_795_000_000) + at.saturating_duration_since(origin)
 }
 
 impl Store for Memory {
@@ -389,8 +398,9 @@ impl Store for Memory {
                 let endpoint = tables.endpoints.get_mut(&settled.endpoint).unwrap();
                 let row = tables.rows.get_mut(&settled.row).unwrap();
                 let fence = settled.fence.0;
-                let fits =
-                    endpoint.fence == fence && row.fence == fence && row.attempt == settled.number;
+                let is = (endpoint.fence, row.fence, row.attempt);
+                let fits = is == (fence, fence, settled.number)
+                    && time(tables.origin, row.began) == settled.began;
                 if !fits || !endpoint.running.remove(&settled.row) {
                     return false;
                 }
@@ -404,6 +414,7 @@ impl Store for Memory {
                     }
                     Next::Unsent => {
                         row.attempt -= 1;
+                        row.began += Duration::from_micros(1);
                         endpoint.due.insert((now, settled.row));
                     }
                 }
