@@ -96,9 +96,9 @@ pub struct NewMessage {
     pub event: String,
     /// What kind of event it is, such as `payment.settled`: to find messages by. Empty for none.
     pub topic: String,
-    /// Messages of one endpoint and one order key are delivered one after another, in the order in which they
-    /// were enqueued. One that is [resent](crate::store::Store::resend), or whose transaction
-    /// commits after that of a later one, may be on its way beside the later one.
+    /// Messages of one endpoint and one order key are delivered one after another, never two at once, in the order in
+    /// which they were enqueued. One that is [resent](crate::store::Store::resend), or whose transaction commits after
+    /// that of a later one, waits for the later one if that is on its way, and goes before all other later ones.
     pub order: Option<String>,
     /// `application/json` unless said otherwise.
     pub content_type: String,

@@ -96,8 +96,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// counting, messages that an earlier owner of the endpoint has left running. None of an endpoint that is not the
     /// worker's with this fence, or is disabled; none if the worker has no lease.
     ///
-    /// A message with an order key is claimed only if no earlier one to the same endpoint with the same key is pending or
-    /// running, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it.
+    /// A message with an order key is claimed only if no other one to the same endpoint with the same key is running, and
+    /// no earlier one is pending, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it. So of
+    /// each key one attempt runs at a time, also after a [resend](Self::resend), and if the transaction of an earlier one
+    /// commits late.
     fn claim(
         &self,
         worker: &str,

@@ -140,23 +140,30 @@ impl<S: Store> Model<S> {
         self.history.join("\n")
     }
 
-    /// Whether an earlier one of its order is in its way.
+    /// The others to the same endpoint with the same order key.
+    fn line(&self, row: usize) -> impl Iterator<Item = usize> {
+        let of = |row: &Row| order(row.event).map(|order| (row.place, order));
+        let this = of(&self.rows[row]);
+        let others = (0..self.rows.len()).filter(move |other| *other != row);
+        others.filter(move |other| this.is_some() && of(&self.rows[*other]) == this)
+    }
+
+    /// Whether another one of its order is in its way: an earlier one that waits or blocks, or any that runs.
     fn is_behind(&self, row: usize) -> bool {
-        let this = &self.rows[row];
-        let Some(order) = order(this.event) else {
-            return false;
-        };
-        let block = self.places[this.place].block;
-        self.rows[..row].iter().any(|earlier| {
-            let waits = match earlier.state {
-                State::Pending | State::Running => true,
-                State::Dead => block,
-                State::Delivered | State::Cancelled => false,
-            };
-            earlier.place == this.place
-                && waits
-                && self::order(earlier.event).as_ref() == Some(&order)
+        let block = self.places[self.rows[row].place].block;
+        self.line(row).any(|other| match self.rows[other].state {
+            State::Running => true,
+            State::Pending => other < row,
+            State::Dead => other < row && block,
+            State::Delivered | State::Cancelled => false,
         })
+    }
+
+    /// Whether it is dead and a later one of its order waits for it.
+    fn holds(&self, row: usize) -> bool {
+        let one = &self.rows[row];
+        let waits = |other: usize| other > row && self.rows[other].state == State::Pending;
+        one.state == State::Dead && self.places[one.place].block && self.line(row).any(waits)
     }
 
     /// The rows of an endpoint that may be claimed by then, those that are due first.
@@ -187,8 +194,8 @@ impl<S: Store> Model<S> {
         self.time += 1;
         match draw.below(12) {
             0..3 => self.enqueue(draw).await,
-            3 => self.beat(draw).await,
-            4 => self.acquire(draw).await,
+            3 => self.beat(draw.below(2), draw.one_in(5)).await,
+            4 => self.acquire(draw.below(2), draw.below(2)).await,
             5 => self.release(draw).await,
             6 | 7 => self.claim(draw).await,
             8 | 9 => self.settle(draw).await,
@@ -230,8 +237,7 @@ impl<S: Store> Model<S> {
         }
     }
 
-    async fn beat(&mut self, draw: &mut Draw) {
-        let (worker, dies) = (draw.below(2), draw.one_in(5));
+    async fn beat(&mut self, worker: usize, dies: bool) {
         self.say(&format!("beat of {worker}, dies: {dies}"));
         let lease = if dies { Duration::ZERO } else { LONG };
         let beat = self.shop.0.beat(WORKERS[worker], lease).await.unwrap();
@@ -247,8 +253,7 @@ impl<S: Store> Model<S> {
         assert_eq!(beat.share, active.div_ceil(live.max(1)), "{}", self.told());
     }
 
-    async fn acquire(&mut self, draw: &mut Draw) {
-        let (worker, place) = (draw.below(2), draw.below(2));
+    async fn acquire(&mut self, worker: usize, place: usize) {
         self.say(&format!("acquire {place} for {worker}"));
         let ids = vec![self.places[place].id];
         let answer = self.shop.0.acquire(WORKERS[worker], ids).await.unwrap();
@@ -289,6 +294,14 @@ impl<S: Store> Model<S> {
 
     async fn claim(&mut self, draw: &mut Draw) {
         let ((worker, place), most) = (self.owned(draw), draw.below(4));
+        if !draw.one_in(5) {
+            if !self.alive[worker] {
+                self.beat(worker, false).await;
+            }
+            if self.places[place].owner.is_none() {
+                self.acquire(worker, place).await;
+            }
+        }
         let fence = self.fence(place, draw);
         self.say(&format!("claim {most} at {place} for {worker}, {fence:?}"));
         let is = &self.places[place];
@@ -427,11 +440,18 @@ impl<S: Store> Model<S> {
 
     /// Resends, cancels or purges.
     async fn change(&mut self, draw: &mut Draw) {
-        let (what, all) = (draw.below(5), draw.one_in(3));
-        let one = draw.below(self.rows.len().max(1) as u32);
-        let ids: Vec<_> = self.rows.iter().map(|row| row.id.clone()).collect();
+        let (what, all, in_line) = (draw.below(5), draw.one_in(3), draw.one_in(2));
+        // Those in line with one that runs more often.
+        let runs = |other: usize| self.rows[other].state == State::Running;
+        let meant = |row: &usize| !in_line || self.line(*row).any(runs);
+        let mut meant: Vec<_> = (0..self.rows.len()).filter(meant).collect();
+        if meant.is_empty() {
+            meant = (0..self.rows.len()).collect();
+        }
+        let one = meant.get(draw.below(meant.len().max(1) as u32));
+        let one = one.map(|row| self.rows[*row].id.clone());
         let filter = Filter {
-            id: ids.get(one).filter(|_| !all).cloned(),
+            id: one.filter(|_| !all),
             ..Filter::default()
         };
         self.say(&format!(
@@ -462,19 +482,8 @@ impl<S: Store> Model<S> {
                 self.shop.0.cancel(filter.clone()).await
             }
             _ => {
-                let holds = |row: usize| {
-                    let mut behind = (0..self.rows.len()).filter(|other| {
-                        let (one, other_row) = (&self.rows[row], &self.rows[*other]);
-                        let line = one.place == other_row.place
-                            && order(one.event) == order(other_row.event);
-                        line && other_row.state == State::Pending && self.is_behind(*other)
-                    });
-                    self.rows[row].state == State::Dead
-                        && self.places[self.rows[row].place].block
-                        && order(self.rows[row].event).is_some()
-                        && behind.next().is_some()
-                };
-                let stay = (0..self.rows.len()).map(|row| !ended(&self.rows[row]) || holds(row));
+                let stay =
+                    (0..self.rows.len()).map(|row| !ended(&self.rows[row]) || self.holds(row));
                 let mut stay = stay.collect::<Vec<_>>().into_iter();
                 let before = self.rows.len();
                 self.rows.retain(|_| stay.next().unwrap());

@@ -1,17 +1,25 @@
 //! What order keys promise.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::{LONG, Shop, endpoint, message, soon, wanted};
-use crate::endpoint::AfterDead;
+use crate::endpoint::{Activity, AfterDead};
 use crate::message::NewMessage;
-use crate::store::{Filter, Next, Owned, State, Store};
+use crate::store::{Claimed, Filter, Next, Owned, State, Store, Summary};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     one_after_another(make).await;
     keys_and_endpoints_are_apart(make).await;
     the_dead_block_or_not(make).await;
     who_is_resent_goes_first(make).await;
+    one_of_a_key_runs(make).await;
+    whoever_waits_for_one_that_runs_goes_when_it_ends(make).await;
+    a_running_one_of_a_dead_worker_keeps_others_waiting(make).await;
+    one_of_a_key_runs_whoever_claims_and_resends(make).await;
+    what_holds_nobody_is_forgotten(make).await;
     an_owner_that_dies_keeps_the_order(make).await;
     a_thousand_in_a_line(make).await;
 }
@@ -158,6 +166,210 @@ async fn who_is_resent_goes_first<S: Store>(make: &impl AsyncFn() -> S) {
     for event in ["1", "2", "3", "4"] {
         shop.deliver(&owned, &[event]).await;
     }
+}
+
+/// Also if the one that runs is a later one.
+async fn one_of_a_key_runs<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let enqueued = shop
+        .enqueue([
+            ordered("1"),
+            ordered("2"),
+            message("other").in_order("other"),
+        ])
+        .await;
+    let owned = shop.take_one("worker").await;
+    shop.deliver(&owned, &["1", "other"]).await;
+    let (events, two) = shop.claim_events("worker", &owned).await;
+    assert_eq!(events, ["2"]);
+    assert_eq!(shop.0.resend(of(&enqueued[0].id)).await.unwrap(), 1);
+    assert_eq!(shop.0.resend(of(&enqueued[2].id)).await.unwrap(), 1);
+    shop.enqueue([message("free")]).await;
+    shop.deliver(&owned, &["other", "free"]).await;
+    shop.deliver(&owned, &[]).await;
+    assert!(shop.work("worker").await.is_empty(), "1 waits for 2");
+    let pending = Filter {
+        state: Some(State::Pending),
+        ..Filter::default()
+    };
+    assert_eq!(shop.events(pending).await, ["1"]);
+    assert!(shop.settle(&two[0], Next::Again(Duration::ZERO)).await);
+    assert_eq!(shop.work("worker").await, [owned.id]);
+    shop.deliver(&owned, &["1"]).await;
+    shop.deliver(&owned, &["2"]).await;
+    shop.deliver(&owned, &[]).await;
+}
+
+/// However it ends, and whatever is done meanwhile.
+async fn whoever_waits_for_one_that_runs_goes_when_it_ends<S: Store>(make: &impl AsyncFn() -> S) {
+    let rule = |after_dead| endpoint("shop").after_dead(after_dead);
+    let active = async |shop: &Shop<S>, activity| {
+        let set = shop.0.set_activity("", "shop", activity, "by hand");
+        assert!(set.await.unwrap());
+    };
+    let ends = [
+        Next::Delivered,
+        Next::Again(LONG),
+        Next::Unsent,
+        Next::Dead("of its own accord".to_owned()),
+    ];
+    for (next, meanwhile) in ends
+        .iter()
+        .flat_map(|next| (0..6).map(move |meanwhile| (next, meanwhile)))
+    {
+        let shop = Shop::open(make).await;
+        shop.put(rule(AfterDead::Block)).await;
+        let enqueued = shop.enqueue(["1", "2", "3"].map(ordered)).await;
+        let owned = shop.take_one("worker").await;
+        let (_, claimed) = shop.claim_events("worker", &owned).await;
+        assert!(shop.settle(&claimed[0], dead()).await);
+        shop.put(rule(AfterDead::Skip)).await;
+        let (events, two) = shop.claim_events("worker", &owned).await;
+        assert_eq!(events, ["2"]);
+        let mut first = "1";
+        match meanwhile {
+            0 => {}
+            1 => {
+                active(&shop, Activity::Disabled).await;
+                shop.deliver(&owned, &[]).await;
+                active(&shop, Activity::Active).await;
+            }
+            2 => {
+                shop.put(rule(AfterDead::Block)).await;
+                shop.deliver(&owned, &[]).await;
+                shop.put(rule(AfterDead::Skip)).await;
+            }
+            3 => {
+                assert_eq!(shop.0.cancel(of(&enqueued[0].id)).await.unwrap(), 1);
+                shop.deliver(&owned, &[]).await;
+            }
+            4 => {
+                assert_eq!(shop.0.cancel(of(&enqueued[0].id)).await.unwrap(), 1);
+                assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
+                first = "";
+            }
+            _ => {
+                shop.0
+                    .release("worker", vec![(owned.id, owned.fence)])
+                    .await
+                    .unwrap();
+            }
+        }
+        if first == "1" {
+            assert_eq!(shop.0.resend(of(&enqueued[0].id)).await.unwrap(), 1);
+        }
+        shop.deliver(&owned, &[]).await;
+        shop.deliver(&owned, &[]).await;
+        assert!(shop.settle(&two[0], next.clone()).await);
+        // It is released: what waits is another's.
+        let owned = match meanwhile {
+            5 => shop.take_one("worker").await,
+            _ => owned,
+        };
+        let mut expected = vec![first];
+        expected.retain(|first| !first.is_empty());
+        match next {
+            Next::Unsent => expected.extend(["2", "3"]),
+            Next::Again(_) => {}
+            _ => expected.push("3"),
+        }
+        for event in expected {
+            assert_eq!(
+                shop.work("worker").await,
+                [owned.id],
+                "{event}: {next:?}, {meanwhile}"
+            );
+            shop.deliver(&owned, &[event]).await;
+        }
+        shop.deliver(&owned, &[]).await;
+        if let Next::Again(_) = next {
+            assert_eq!(shop.0.cancel(of(&two[0].id)).await.unwrap(), 1);
+            shop.deliver(&owned, &["3"]).await;
+        }
+    }
+}
+
+async fn a_running_one_of_a_dead_worker_keeps_others_waiting<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let enqueued = shop.enqueue([ordered("1"), ordered("2")]).await;
+    let owned = shop.take_one("worker").await;
+    shop.deliver(&owned, &["1"]).await;
+    assert_eq!(shop.claim("worker", &owned).await.len(), 1);
+    assert_eq!(shop.0.resend(of(&enqueued[0].id)).await.unwrap(), 1);
+    shop.die("worker").await;
+    let owned = shop.take_one("worker").await;
+    // There is room for both, but 2 may still be on its way.
+    let (events, lost) = shop.claim_events("worker", &owned).await;
+    assert_eq!((&events[..], lost[0].lost), (&["2".to_owned()][..], true));
+    shop.deliver(&owned, &[]).await;
+    assert!(shop.settle(&lost[0], Next::Delivered).await);
+    shop.deliver(&owned, &["1"]).await;
+    shop.deliver(&owned, &[]).await;
+}
+
+/// Several tasks claim and settle while others resend: of each key one runs at a time, and none is left behind.
+async fn one_of_a_key_runs_whoever_claims_and_resends<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let line = |key: usize| {
+        (0..5).map(move |event| message(&format!("{key} {event}")).in_order(key.to_string()))
+    };
+    let enqueued = shop.enqueue((0..3).flat_map(line)).await;
+    let keys: HashMap<_, _> = enqueued
+        .iter()
+        .enumerate()
+        .map(|(place, one)| (one.id.clone(), place / 5))
+        .collect();
+    let owned = shop.take_one("worker").await;
+    let running = Mutex::new([false; 3]);
+    let resent = AtomicBool::new(false);
+    let settle = async |claimed: &Claimed| {
+        let key = keys[&claimed.id];
+        let was = std::mem::replace(&mut running.lock().unwrap()[key], true);
+        assert!(!was, "two of the key {key} run");
+        tokio::task::yield_now().await;
+        running.lock().unwrap()[key] = false;
+        assert!(shop.settle(claimed, Next::Delivered).await);
+    };
+    let lane = async || {
+        loop {
+            let over = resent.load(Relaxed);
+            let claimed = shop.claim("worker", &owned).await;
+            for claimed in &claimed {
+                settle(claimed).await;
+            }
+            if over && claimed.is_empty() {
+                return;
+            }
+        }
+    };
+    let resend = async || {
+        for round in 0..60 {
+            let again = of(&enqueued[round * 7 % enqueued.len()].id);
+            shop.0.resend(again).await.unwrap();
+        }
+        resent.store(true, Relaxed);
+    };
+    tokio::join!(lane(), lane(), lane(), resend());
+    // A lane may have ended while another had the first of a line.
+    lane().await;
+    assert_eq!(shop.0.summary().await.unwrap(), Summary::default());
+}
+
+/// What is dead stays while a later one waits for it, not for the sake of those before it.
+async fn what_holds_nobody_is_forgotten<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let enqueued = shop.enqueue(["1", "2", "3"].map(ordered)).await;
+    let owned = shop.take_one("worker").await;
+    shop.deliver(&owned, &["1"]).await;
+    shop.deliver(&owned, &["2"]).await;
+    let claimed = shop.claim("worker", &owned).await;
+    for enqueued in &enqueued[..2] {
+        assert_eq!(shop.0.resend(of(&enqueued.id)).await.unwrap(), 1);
+    }
+    assert!(shop.settle(&claimed[0], dead()).await);
+    assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
+    shop.deliver(&owned, &["1"]).await;
+    shop.deliver(&owned, &["2"]).await;
 }
 
 async fn an_owner_that_dies_keeps_the_order<S: Store>(make: &impl AsyncFn() -> S) {
