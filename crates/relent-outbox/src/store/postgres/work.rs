@@ -195,11 +195,12 @@ pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64
 }
 
 /// Those that are due first are looked at, as many as are wanted, or `$3` if that is more. Of an order key only the first
-/// is claimed: another is put behind it, where no claim looks again, so that a long line is gone through once.
+/// is claimed, and none while one runs: another is put behind, where no claim looks again, so that a long line is gone
+/// through once. Whoever ends what it waits for has to [`advance`] the line.
 pub(super) const CLAIM: &str = "
     own AS MATERIALIZED (
         SELECT e.id, e.fence, w.most,
-            CASE e.after_dead WHEN 0 THEN '{0,1,3,5}'::smallint[] ELSE '{0,1,5}' END AS before
+            CASE e.after_dead WHEN 0 THEN '{0,3,5}'::smallint[] ELSE '{0,5}' END AS before
         FROM unnest($1::bigint[], $2::bigint[]) AS w (id, most) JOIN relent_endpoint_1 AS e ON e.id = w.id),
     lost AS MATERIALIZED (
         SELECT own.id, own.fence, l.row FROM own, LATERAL (
@@ -213,13 +214,14 @@ pub(super) const CLAIM: &str = "
             WHERE endpoint = own.id AND state = 0 AND due <= now
             ORDER BY due, row LIMIT greatest(r.room, $3::bigint)) AS d),
     first AS MATERIALIZED (
-        SELECT k.id, k.order_key, (
+        SELECT k.id, k.order_key, CASE WHEN NOT EXISTS (
+            SELECT FROM relent_delivery_1 WHERE endpoint = k.id AND order_key = k.order_key AND state = 1) THEN (
             SELECT min((SELECT min(row) FROM relent_delivery_1
                 WHERE endpoint = k.id AND order_key = k.order_key AND state = s.state))
-            FROM unnest(k.before) AS s (state)) AS row
+            FROM unnest(k.before) AS s (state)) END AS row
         FROM (SELECT DISTINCT id, order_key, before FROM looked WHERE order_key IS NOT NULL) AS k),
     due AS MATERIALIZED (
-        SELECT l.id, l.fence, l.room, l.row, l.due, coalesce(first.row < l.row, false) AS is_behind
+        SELECT l.id, l.fence, l.room, l.row, l.due, l.order_key IS NOT NULL AND first.row IS DISTINCT FROM l.row AS is_behind
         FROM looked AS l LEFT JOIN first ON first.id = l.id AND first.order_key = l.order_key),
     free AS (
         SELECT row, fence FROM (
@@ -464,7 +466,7 @@ async fn write_endpoints(
     Ok(())
 }
 
-/// Those that are the first of their order now may be claimed. Their endpoints are locked.
+/// Those that are the first of their order now may be claimed, unless one of it runs. Their endpoints are locked.
 pub(super) async fn advance(
     transaction: &Transaction<'_>,
     orders: BTreeSet<(i64, String)>,
@@ -480,13 +482,14 @@ pub(super) async fn advance(
     let advance = transaction
         .prepare_cached(&format!(
             "UPDATE relent_delivery_1 SET state = 0 WHERE state = 5 AND row IN (
-             SELECT least({}, {}, {}, CASE WHEN e.after_dead = 0 THEN {} END)
+             SELECT least({}, {}, CASE WHEN e.after_dead = 0 THEN {} END)
              FROM unnest($1::bigint[], $2::text[]) AS k (endpoint, order_key)
-             JOIN relent_endpoint_1 AS e ON e.id = k.endpoint)",
+             JOIN relent_endpoint_1 AS e ON e.id = k.endpoint
+             WHERE {} IS NULL)",
             first("0"),
-            first("1"),
             first("5"),
             first("3"),
+            first("1"),
         ))
         .await?;
     let (endpoints, keys): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
