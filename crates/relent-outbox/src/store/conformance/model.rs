@@ -75,6 +75,8 @@ struct Row {
     due: u64,
     fence: Fence,
     attempt: u32,
+    /// How often it was resent.
+    schedule: u32,
     session: Vec<u8>,
     reason: String,
 }
@@ -85,8 +87,8 @@ struct Model<S> {
     places: Vec<Place>,
     alive: [bool; 2],
     rows: Vec<Row>,
-    /// What was ever claimed.
-    claimed: Vec<Claimed>,
+    /// What was ever claimed, and of which schedule it was.
+    claimed: Vec<(Claimed, u32)>,
     history: Vec<String>,
 }
 
@@ -230,6 +232,7 @@ impl<S: Store> Model<S> {
                     due: self.time + if delayed { DUE_LATER } else { 0 },
                     fence: Fence(i64::MIN),
                     attempt: 0,
+                    schedule: 0,
                     session: Vec::new(),
                     reason: String::new(),
                 });
@@ -348,7 +351,7 @@ impl<S: Store> Model<S> {
                 (row.attempt, &row.session, fence, order(row.event).is_some()),
                 "{told}"
             );
-            self.claimed.push(claimed);
+            self.claimed.push((claimed, row.schedule));
         }
     }
 
@@ -363,7 +366,7 @@ impl<S: Store> Model<S> {
         } else {
             draw.below(many.min(4) as u32)
         };
-        let claimed = self.claimed[many - 1 - back].clone();
+        let (claimed, schedule) = self.claimed[many - 1 - back].clone();
         let (next, disable) = (draw.below(6), draw.one_in(12));
         let next = match next {
             0 => Next::Delivered,
@@ -384,8 +387,8 @@ impl<S: Store> Model<S> {
         let told = self.told();
         let row = self.rows.iter_mut().find(|row| row.id == claimed.id);
         let row = row.filter(|row| {
-            let is = (row.state, row.fence, row.attempt);
-            is == (State::Running, claimed.fence, claimed.attempt)
+            let is = (row.state, row.fence, row.attempt, row.schedule);
+            is == (State::Running, claimed.fence, claimed.attempt, schedule)
                 && self.places[row.place].fence == claimed.fence
         });
         assert_eq!(answer, row.is_some(), "{told}");
@@ -467,6 +470,7 @@ impl<S: Store> Model<S> {
             0 | 1 => {
                 for row in self.rows.iter_mut().filter(|row| meant(row) && ended(row)) {
                     (row.state, row.due, row.attempt) = (State::Pending, time, 0);
+                    row.schedule += 1;
                     (row.session, row.reason) = (Vec::new(), String::new());
                     changed += 1;
                 }
