@@ -107,8 +107,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Claimed>, Self::Error>> + Send;
 
     /// Writes what came of these. For each, whether it was written: not unless the attempt of this number of the schedule
-    /// that began then runs with this fence, which is that of the endpoint. So what is written again, because the answer was lost, changes no later
-    /// attempt. It may be written after the endpoint was released or disabled, or the lease has expired, as long as nobody
+    /// that began then runs with this fence, which is that of the endpoint. So what is written again, because the answer was
+    /// lost, changes no later attempt. It may be written after the endpoint was released or disabled, or the lease has expired, as long as nobody
     /// else has taken the endpoint.
     fn settle(
         &self,
@@ -140,7 +140,8 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Enables or disables an endpoint, with the reason. While it is disabled nothing is claimed there; messages are
     /// enqueued as before. One that was disabled begins with an empty [health](Settled::health), so that what it was
-    /// disabled for does not disable it again. `false` if there is none.
+    /// disabled for does not disable it again, and its [`revision`](Work::revision) rises, so that its worker forgets it too.
+    /// `false` if there is none.
     fn set_activity(
         &self,
         tenant: &str,
@@ -287,8 +288,8 @@ pub struct Work {
     pub owned: Option<Fence>,
     /// In how long its next message is due; zero if one is, or was left running.
     pub due: Duration,
-    /// Rises when the endpoint is [registered](Store::put_endpoint) anew: whoever has it with a lower one has an old URL,
-    /// and reads the endpoint again.
+    /// Rises when the endpoint is [registered](Store::put_endpoint) anew, or enabled after it was disabled: whoever has it
+    /// with a lower one has an old URL or health, and reads the endpoint again.
     pub revision: i64,
 }
 
@@ -339,7 +340,8 @@ pub struct Claimed {
     pub ordered: bool,
     /// What [`Settled::session`] said last; empty if nothing was.
     pub session: Vec<u8>,
-    /// When it was enqueued, and its schedule began: later if it was [resent](Store::resend).
+    /// When it was enqueued, and its schedule began: later if it was [resent](Store::resend), and by a microsecond for each
+    /// time that it was [not sent](Next::Unsent).
     pub began: SystemTime,
     /// The time of the store.
     pub now: SystemTime,
@@ -358,7 +360,8 @@ pub struct Settled {
     pub fence: Fence,
     /// The attempt that this is about: [`Claimed::attempt`].
     pub number: u32,
-    /// Of which schedule: [`Claimed::began`]. One that was resent counts its attempts anew.
+    /// Of which schedule: [`Claimed::began`]. One that was resent counts its attempts anew, and one that was not sent counts
+    /// one of them again: each begins later than before, so nothing is taken for what is about another attempt.
     pub began: SystemTime,
     /// What becomes of it.
     pub next: Next,

@@ -75,7 +75,7 @@ struct Row {
     due: u64,
     fence: Fence,
     attempt: u32,
-    /// How often it was resent.
+    /// How often it was resent, or not sent: what is said of an attempt before that is not about one after.
     schedule: u32,
     session: Vec<u8>,
     reason: String,
@@ -400,7 +400,10 @@ impl<S: Store> Model<S> {
         match next {
             Next::Delivered => row.state = State::Delivered,
             Next::Dead(reason) => (row.state, row.reason) = (State::Dead, reason),
-            Next::Unsent => (row.state, row.attempt) = (State::Pending, row.attempt - 1),
+            Next::Unsent => {
+                (row.state, row.attempt) = (State::Pending, row.attempt - 1);
+                row.schedule += 1;
+            }
             Next::Again(wait) => {
                 let later = if wait.is_zero() { 0 } else { DUE_LATER };
                 (row.state, row.due) = (State::Pending, self.time + later);

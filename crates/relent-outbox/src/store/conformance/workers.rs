@@ -288,6 +288,10 @@ async fn each_claim_counts<S: Store>(make: &impl AsyncFn() -> S) {
     assert!(shop.settle(&unsent, Next::Unsent).await);
     let claimed = shop.claim("worker", &owned).await.remove(0);
     assert_eq!(claimed.attempt, 4, "what was not sent does not count");
+    // The answer was lost, so it is written again: the attempt that runs now is another.
+    assert!(!shop.settle(&unsent, Next::Unsent).await);
+    assert!(!shop.settle(&unsent, Next::Delivered).await);
+    assert_eq!(shop.claim("worker", &owned).await, [], "it runs");
     for number in [3, 5] {
         let mut other = settled(&claimed, Next::Delivered);
         other.number = number;
@@ -479,6 +483,10 @@ async fn what_is_settled_is_kept<S: Store>(make: &impl AsyncFn() -> S) {
     enable.await.unwrap();
     let again = shop.0.acquire("worker", vec![owned.id]).await.unwrap();
     assert_eq!(again[0].health, b"");
+    assert!(
+        again[0].revision > owned.revision,
+        "whoever has it learns of it"
+    );
     assert_eq!(
         shop.0.endpoint("", "shop").await.unwrap().unwrap().reason,
         ""

@@ -72,7 +72,8 @@ pub(super) async fn set_activity(
     };
     let set = transaction.prepare_cached(
         "UPDATE relent_endpoint_1
-         SET activity = $3, reason = $4, health = CASE WHEN activity = 1 AND $3 = 0::smallint THEN '' ELSE health END
+         SET activity = $3, reason = $4, health = CASE WHEN activity = 1 AND $3 = 0::smallint THEN '' ELSE health END,
+             revision = revision + (activity = 1 AND $3 = 0::smallint)::integer
          WHERE tenant = $1 AND name = $2",
     ).await?;
     let set = transaction

@@ -319,7 +319,7 @@ const SETTLE: &str = "
     written AS (
         UPDATE relent_delivery_1 AS d SET state = i.state, due = least(coalesce(now + i.wait, d.due), {FOREVER}),
             ended = CASE WHEN i.state IN (2, 3) THEN now END, reason = i.reason, session = i.session,
-            attempt = d.attempt - i.unsent::integer
+            attempt = d.attempt - i.unsent::integer, began = d.began + i.unsent::integer
         FROM time, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::bigint[], $7::text[],
                 $8::bytea[], $9::boolean[], $18::bigint[]) WITH ORDINALITY
             AS i (row, endpoint, fence, number, state, wait, reason, session, unsent, began, n)

@@ -58,7 +58,8 @@ pub(super) fn set_activity(
     };
     let mut set = connection.prepare_cached(
         "UPDATE relent_endpoint_1
-         SET activity = ?3, reason = ?4, health = iif(activity = 1 AND ?3 = 0, x'', health)
+         SET activity = ?3, reason = ?4, health = iif(activity = 1 AND ?3 = 0, x'', health),
+             revision = revision + (activity = 1 AND ?3 = 0)
          WHERE tenant = ?1 AND name = ?2",
     )?;
     Ok(set.execute((tenant, name, activity, reason))? > 0)

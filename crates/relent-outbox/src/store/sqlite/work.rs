@@ -280,7 +280,7 @@ fn settle_one(
     };
     let mut update = connection.prepare_cached(
         "UPDATE relent_delivery_1 SET state = ?5, due = coalesce(?6, due), ended = ?7, reason = ?8, session = ?9,
-             attempt = attempt - ?10
+             attempt = attempt - ?10, began = began + ?10
          WHERE row = ?1 AND endpoint = ?2 AND state = 1 AND fence = ?3 AND attempt = ?4 AND began = ?11
              AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?2 AND fence = ?3)
          RETURNING order_key",
