@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use relent::policy::{PolicyFile, PolicyFileError};
 use relent::presets;
-use relent_core::{Decision, Failure, Instant, Policy, Random, Session, StopReason};
+use relent_core::{Cause, Decision, Failure, Instant, Policy, Random, Session, StopReason};
 
 use crate::store::Next;
 
@@ -37,7 +37,12 @@ pub fn policy(text: &str) -> Result<Policy, PolicyFileError> {
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     session: Session,
+    /// Its last attempt was lost with its worker.
+    lost: bool,
 }
+
+/// Behind the session where the last attempt was lost.
+const LOST: u8 = 1;
 
 impl Schedule {
     /// Where a message stands whose attempt of this number begins: by the session that was
@@ -45,6 +50,10 @@ impl Schedule {
     /// counted prevails: an attempt that was never settled is one.
     #[must_use]
     pub fn at_attempt(saved: &[u8], number: u32, began: SystemTime) -> Self {
+        let saved = match saved.split_last() {
+            Some((_, session)) if Self::was_lost(saved) => session,
+            _ => saved,
+        };
         let mut session =
             Session::restore(saved).unwrap_or_else(|_| Session::new(instant(began), true));
         // The number may come out of a store that somebody has written into: it is no loop of its own.
@@ -52,7 +61,28 @@ impl Schedule {
         for _ in 0..missing {
             session.on_attempt();
         }
-        Self { session }
+        Self {
+            session,
+            lost: false,
+        }
+    }
+
+    /// Whether the attempt before was [lost](Self::lose) with its worker, by what was [saved](Self::save).
+    #[must_use]
+    pub fn was_lost(saved: &[u8]) -> bool {
+        saved.len() == Session::SAVED + 1 && saved.ends_with(&[LOST])
+    }
+
+    /// The attempt was lost with its worker.
+    pub const fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    /// Whether none would follow on the attempt that begins now, were it lost.
+    #[must_use]
+    pub fn is_last(mut self, policy: &Policy, now: SystemTime, random: &mut impl Random) -> bool {
+        let next = self.failed(policy, now, &lost(), "", random);
+        matches!(next, Next::Dead(_))
     }
 
     /// How long an attempt that starts now may run by the policy, if it says so.
@@ -82,8 +112,17 @@ impl Schedule {
     /// As bytes, for [`Settled::session`](crate::store::Settled::session).
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
-        self.session.save().to_vec()
+        let mut saved = self.session.save().to_vec();
+        if self.lost {
+            saved.push(LOST);
+        }
+        saved
     }
+}
+
+/// An attempt of which nothing is known. No list of failures has to name it.
+pub(crate) fn lost() -> Failure {
+    Failure::ambiguous().cause(Cause::Pending)
 }
 
 /// A message with more attempts than this has no schedule that counts them.
@@ -106,7 +145,7 @@ fn instant(time: SystemTime) -> Instant {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use relent_core::{Cause, Draw, Hint, Kind};
+    use relent_core::{Draw, Hint, Kind};
 
     use super::*;
 
@@ -165,15 +204,13 @@ mod tests {
         let mut saved = Vec::new();
         for number in 1..=8 {
             let mut schedule = Schedule::at_attempt(&saved, number, at(0));
-            let lost = Failure::ambiguous().cause(Cause::Pending);
-            let next = schedule.failed(
-                &policy,
-                at(u64::from(number)),
-                &lost,
-                "lost",
-                &mut Draw::at(0.5),
-            );
+            let now = at(u64::from(number));
+            assert_eq!(Schedule::was_lost(&saved), number > 1);
+            let is_last = schedule.is_last(&policy, now, &mut Draw::at(0.5));
+            schedule.lose();
+            let next = schedule.failed(&policy, now, &lost(), "lost", &mut Draw::at(0.5));
             assert_eq!(matches!(next, Next::Dead(_)), number == 8, "{number}");
+            assert_eq!(is_last, number == 8);
             saved = schedule.save();
         }
         // One whose worker could not write down anything for long.

@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use relent_core::{Cause, Failure, Network};
+use relent_core::{Failure, Network};
 
 use super::lane::Rules;
 use crate::message::MessageId;
+use crate::schedule;
 use crate::sender::{Outgoing, Sender, Sent};
 
 use bytes::Bytes;
@@ -62,10 +63,5 @@ pub(super) fn over(sender: Sender) -> Transport {
 
 /// The attempt broke off on this side: the receiver may have it.
 pub(super) fn broken_off(error: &str, took: Duration) -> Sent {
-    // No list of failures has to name it.
-    Sent::not(
-        Failure::ambiguous().cause(Cause::Pending),
-        error.to_owned(),
-        took,
-    )
+    Sent::not(schedule::lost(), error.to_owned(), took)
 }

@@ -90,6 +90,8 @@ pub(super) struct Lane {
     pub(super) is_known: bool,
     /// Its last attempt was slow.
     pub(super) slow: bool,
+    /// One of its messages has to go alone, and none goes before that.
+    pub(super) alone: bool,
     /// It is given back when nothing of it runs.
     pub(super) leaving: bool,
     /// When it is looked at again, if it is.
@@ -126,6 +128,7 @@ impl Lane {
             unsettled: 0,
             is_known: false,
             slow: false,
+            alone: false,
             leaving: false,
             wakes: None,
             queued: false,
@@ -143,7 +146,7 @@ impl Lane {
             true => self.rules.endpoint.concurrency.get() as usize,
             false => 1,
         };
-        self.due && !self.leaving && held < self.want && self.running + held < most
+        self.due && !self.leaving && !self.alone && held < self.want && self.running + held < most
     }
 
     /// Whether nothing of it runs or is to be written.

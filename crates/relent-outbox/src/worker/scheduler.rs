@@ -32,6 +32,8 @@ const BATCH: usize = 512;
 const LOOK_GAP: Duration = Duration::from_millis(5);
 /// So many endpoints with work are looked for beside those that cannot be served now.
 const LOOK: usize = 2048;
+/// Messages that go alone are begun for so long, once nothing else runs; then the others have their turn.
+const ALONE: Duration = Duration::from_secs(10);
 /// No time of a configuration is longer: a hundred years.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// No timer is shorter.
@@ -53,6 +55,13 @@ pub(super) struct Scheduler<S> {
     ready: VecDeque<i64>,
     /// Lanes that wait for a slot.
     starved: [VecDeque<i64>; 2],
+    /// Lanes with a message that goes alone, in turn.
+    alone: VecDeque<i64>,
+    /// The first of them has its turn.
+    is_alone: bool,
+    /// Since when the others wait for those, and not before when they do again.
+    alone_since: Option<Instant>,
+    alone_at: Instant,
     /// Lanes that wait for a time.
     wakes: BTreeSet<(Instant, i64)>,
     /// Lanes with tickets for the next claim, and how many there are in all.
@@ -145,6 +154,10 @@ impl<S: Store> Scheduler<S> {
             lanes: HashMap::new(),
             ready: VecDeque::new(),
             starved: [VecDeque::new(), VecDeque::new()],
+            alone: VecDeque::new(),
+            is_alone: false,
+            alone_since: None,
+            alone_at: now,
             wakes: BTreeSet::new(),
             ticketed: Vec::new(),
             tickets: 0,
@@ -347,45 +360,90 @@ impl<S: Store> Scheduler<S> {
             let free = self.slots.free(pool).min(starved.len());
             self.ready.extend(starved.drain(..free));
         }
+        if self.ask_alone(now) {
+            return;
+        }
         while self.tickets < BATCH
             && let Some(id) = self.ready.pop_front()
         {
-            let core_now = self.core(now);
-            let Some(lane) = self.lanes.get_mut(&id) else {
-                continue;
-            };
-            lane.queued = false;
-            if !lane.has_room() {
-                // It is looked at again when a claim comes back, an attempt ends, or something is due.
-                if !lane.due {
-                    lane.stop_asking(core_now);
-                }
-                continue;
+            self.ask_lane(now, id);
+        }
+    }
+
+    fn ask_lane(&mut self, now: Instant, id: i64) {
+        let core_now = self.core(now);
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        lane.queued = false;
+        if !lane.has_room() {
+            // It is looked at again when a claim comes back, an attempt ends, or something is due.
+            if !lane.due {
+                lane.stop_asking(core_now);
             }
-            let pool = lane.pool();
-            if !self.slots.take(pool) {
-                lane.queued = true;
-                self.starved[pool as usize].push_back(id);
-                continue;
+            return;
+        }
+        let pool = lane.pool();
+        if !self.slots.take(pool) {
+            lane.queued = true;
+            self.starved[pool as usize].push_back(id);
+            return;
+        }
+        match lane.ask(core_now) {
+            Ok(permit) => {
+                if lane.tickets.is_empty() {
+                    self.ticketed.push(id);
+                }
+                lane.tickets.push(Ticket { permit, pool });
+                self.tickets += 1;
+                self.look_at(id);
             }
-            match lane.ask(core_now) {
-                Ok(permit) => {
-                    if lane.tickets.is_empty() {
-                        self.ticketed.push(id);
-                    }
-                    lane.tickets.push(Ticket { permit, pool });
-                    self.tickets += 1;
-                    self.look_at(id);
-                }
-                Err(until) => {
-                    self.slots.give_back(pool);
-                    let wait = until.saturating_since(core_now).max(TICK);
-                    // Nothing is forgotten, were the wait for ever.
-                    let wait = wait.min(Duration::from_secs(3600));
-                    self.wake_at(id, now + wait);
-                }
+            Err(until) => {
+                self.slots.give_back(pool);
+                let wait = until.saturating_since(core_now).max(TICK);
+                // Nothing is forgotten, were the wait for ever.
+                let wait = wait.min(Duration::from_secs(3600));
+                self.wake_at(id, now + wait);
             }
         }
+    }
+
+    /// Lets messages go that [have to go alone](Self::goes_alone), one after another, once nothing else runs. Whether all
+    /// others wait for that.
+    fn ask_alone(&mut self, now: Instant) -> bool {
+        if self.alone.is_empty() || now < self.alone_at {
+            return false;
+        }
+        let waited = now.saturating_duration_since(*self.alone_since.get_or_insert(now));
+        while self.is_quiet() {
+            let mut is_over = false;
+            if std::mem::take(&mut self.is_alone) {
+                self.alone.pop_front();
+                is_over = waited >= ALONE;
+            }
+            let Some(&id) = self.alone.front().filter(|_| !is_over) else {
+                // For as long as they have waited.
+                self.alone_at = now + waited;
+                self.alone_since = None;
+                return false;
+            };
+            self.is_alone = true;
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                (lane.alone, lane.due) = (false, true);
+            }
+            self.ask_lane(now, id);
+        }
+        true
+    }
+
+    /// Nothing runs, is claimed, or is to be written.
+    fn is_quiet(&self) -> bool {
+        self.running.is_empty()
+            && self.tickets == 0
+            && self.unsettled.is_empty()
+            && ![Kind::Claim, Kind::Settle]
+                .map(|kind| self.calls.is_busy(kind))
+                .contains(&true)
     }
 
     /// Claims nothing more.

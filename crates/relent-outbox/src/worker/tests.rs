@@ -425,6 +425,66 @@ async fn what_kills_its_worker_is_dead_after_exactly_its_limit() {
     });
 }
 
+/// Whatever was beside it each time has never been refused.
+#[tokio::test(start_paused = true)]
+async fn what_kills_its_worker_takes_nothing_with_it() {
+    let three = TEN.replace("max_retries = 9", "max_retries = 2");
+    let store = Memory::new((0..30).map(|number| endpoint(number).policy(&three)));
+    let mut poison = vec![store.add(1, "poison")];
+    let rows: Vec<i64> = (3..=30).map(|endpoint| store.add(endpoint, "x")).collect();
+    let kill = Arc::new(Notify::new());
+    let kills = Arc::clone(&kill);
+    let receivers = Receivers::new(move |job| {
+        if job.payload != "poison" {
+            return (Duration::from_millis(20), None);
+        }
+        let kills = Arc::clone(&kills);
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(10)).await;
+            kills.notify_one();
+        });
+        (3600 * SECOND, None)
+    });
+    timeout(3600 * SECOND, async {
+        for number in 0.. {
+            if store.unended() == 0 {
+                break;
+            }
+            let mut often = config(&format!("worker-{number}"));
+            often.poll = Duration::from_millis(20);
+            let running = start(&store, &receivers, often);
+            // From the third life on the others have one attempt left: poison comes before they go, and while they do.
+            let more = async {
+                if (2..6).contains(&number) {
+                    sleep(Duration::from_millis([0, 1100, 100, 150][number - 2])).await;
+                    poison.push(store.add(2, "poison"));
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = more => {}
+                () = kill.notified() => {}
+                () = until_ended(&store) => {}
+            }
+            running.worker.abort();
+            sleep(40 * SECOND).await;
+        }
+    })
+    .await
+    .unwrap();
+    for row in rows {
+        store.row(row, |row| assert_eq!(row.ended, Some(Ok(()))));
+    }
+    for row in poison {
+        store.row(row, |row| {
+            assert!(matches!(&row.ended, Some(Err(reason)) if reason.contains("lost")));
+            assert_eq!(row.attempt, 3);
+        });
+    }
+    let hits = receivers.hits.lock().unwrap().clone();
+    assert!(hits.values().all(|hits| *hits <= 3), "{hits:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_fails_for_days_is_disabled() {
     let store = Memory::new([endpoint(0)

@@ -133,7 +133,9 @@ impl<S: Store> Scheduler<S> {
             let lane = self.lanes.get_mut(&endpoint);
             let ticket = lane.and_then(|lane| lane.claiming.pop());
             match ticket {
-                Some(ticket) if may_send && !claimed.lost => self.start(now, claimed, ticket),
+                Some(ticket) if may_send && !claimed.lost && !self.goes_alone(&claimed) => {
+                    self.start(now, claimed, ticket);
+                }
                 ticket => {
                     if let Some(Ticket { permit, pool }) = ticket
                         && let Some(lane) = self.lanes.get_mut(&endpoint)
@@ -205,7 +207,27 @@ impl<S: Store> Scheduler<S> {
         self.running.insert(task.id(), running);
     }
 
-    /// A message was claimed and is not sent: an earlier worker died with it, or this one may not any more.
+    /// Whether it has to go alone, and does not yet: the attempt before was lost with its worker, and none follows if this
+    /// one is. What kills its worker is dead then, and nothing that was beside it.
+    fn goes_alone(&mut self, claimed: &Claimed) -> bool {
+        let Some(lane) = self
+            .lanes
+            .get_mut(&claimed.endpoint)
+            .filter(|_| !self.is_alone && Schedule::was_lost(&claimed.session))
+        else {
+            return false;
+        };
+        let schedule = Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
+        if !schedule.is_last(&lane.rules.policy, claimed.now, &mut self.random) {
+            return false;
+        }
+        if !std::mem::replace(&mut lane.alone, true) {
+            self.alone.push_back(claimed.endpoint);
+        }
+        true
+    }
+
+    /// A message was claimed and is not sent: an earlier worker died with it, or this one may not, or not yet.
     fn not_sent(&mut self, now: Instant, claimed: &Claimed) {
         if !claimed.lost {
             self.settle(now, claimed, Next::Unsent, claimed.session.clone(), None);
@@ -216,6 +238,7 @@ impl<S: Store> Scheduler<S> {
             "the worker that made the attempt was lost with it",
             Duration::ZERO,
         );
+        schedule.lose();
         observe::attempt("lost", Duration::ZERO);
         self.failed(now, claimed, claimed.now, &mut schedule, &sent, false);
     }
