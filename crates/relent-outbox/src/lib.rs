@@ -39,7 +39,8 @@
 //!
 //! # Features
 //! - `sqlite` (on by default): the store [`Sqlite`](store::Sqlite), for one machine.
-//! - `postgres`: the store [`Postgres`](store::Postgres), for several.
+//! - `postgres`: the store `Postgres`, for several workers and machines. `sqlx`: `Postgres::enqueue_in_sqlx`, in a
+//!   transaction of sqlx.
 //! - `api`: the module `api`, the HTTP API, its page and its metrics, as `relent deliver serve` has them.
 //! - `metrics`, `tracing`: what workers do, as metrics and events ([`observe`]).
 //!

@@ -187,6 +187,103 @@ mod postgres {
         assert_eq!(events, ["committed"]);
     }
 
+    /// The same by sqlx, whose connections are its own; a worker of tokio-postgres delivers what it has written.
+    #[cfg(feature = "sqlx")]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_transaction_of_sqlx_does_the_same() {
+        use std::error::Error;
+
+        use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, config) = store(&server, "sqlx").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify").tenant("acme");
+        store.put_endpoint(shop).await.unwrap();
+        let options = PgConnectOptions::new()
+            .socket(server.server.directory())
+            .username(config.get_user().unwrap())
+            .database(config.get_dbname().unwrap())
+            .options([("search_path", "sqlx")]);
+        let pool = PgPoolOptions::new().connect_with(options).await.unwrap();
+        let raw = sqlx::raw_sql(Postgres::TABLES).execute(&pool).await;
+        raw.unwrap();
+        let message = |event: &str| message(event).tenant("acme");
+
+        let mut transaction = pool.begin().await.unwrap();
+        let undone = Postgres::enqueue_in_sqlx(&mut transaction, &[message("undone")]).await;
+        assert!(!undone.unwrap()[0].duplicate);
+        transaction.rollback().await.unwrap();
+
+        let mut transaction = pool.begin().await.unwrap();
+        let full = message("committed")
+            .topic("payment")
+            .in_order("order-17")
+            .content_type("text/plain");
+        let both = [full.clone(), message("second")];
+        let first = Postgres::enqueue_in_sqlx(&mut transaction, &both).await;
+        let first = first.unwrap();
+        let again = Postgres::enqueue_in_sqlx(&mut transaction, std::slice::from_ref(&full)).await;
+        let again = again.unwrap().remove(0);
+        assert!(again.duplicate && again.id == first[0].id);
+        // Each refusal leaves the transaction as it was.
+        let others = [
+            full.clone().topic("other"),
+            full.clone().in_order("other"),
+            full.clone().content_type("other"),
+            message("committed"),
+        ];
+        for other in others {
+            let refused =
+                Postgres::enqueue_in_sqlx(&mut transaction, &[message("undone"), other]).await;
+            match refused {
+                Err(EnqueueError::Refused { index: 1, refusal }) => {
+                    assert_eq!(refusal, Refusal::OtherPayload(first[0].id.clone()));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let mut unknown = message("unknown");
+        unknown.tenant.clear();
+        let refused =
+            Postgres::enqueue_in_sqlx(&mut transaction, &[message("undone"), unknown]).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("message 2: no endpoint"), "{refused}");
+        transaction.commit().await.unwrap();
+        sqlx::query(Postgres::HINT).execute(&pool).await.unwrap();
+
+        // The producer of tokio-postgres and that of sqlx know each other's messages, and a worker gets them.
+        let again = store.enqueue(vec![full]).await.unwrap().remove(0);
+        assert!(again.duplicate && again.id == first[0].id);
+        let minute = Duration::from_secs(60);
+        store.beat("worker", minute).await.unwrap();
+        let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
+        let owned = store
+            .acquire("worker", vec![work[0].endpoint])
+            .await
+            .unwrap();
+        let wanted = Wanted {
+            endpoint: owned[0].id,
+            fence: owned[0].fence,
+            most: 10,
+        };
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
+        assert_eq!(ids, [&first[0].id, &first[1].id]);
+        assert_eq!(&claimed[0].payload[..], b"{}");
+
+        // What the database says is found by whoever looks for it.
+        let mut transaction = pool.begin().await.unwrap();
+        let drop = "DROP TABLE relent_attempt_1, relent_delivery_1, relent_message_1";
+        sqlx::raw_sql(drop).execute(&mut *transaction).await.unwrap();
+        let failed = Postgres::enqueue_in_sqlx(&mut transaction, &[message("third")]).await;
+        let failed = failed.unwrap_err();
+        assert!(failed.to_string().contains("relent_message_1"), "{failed}");
+        let source = failed.source().unwrap();
+        assert!(source.is::<sqlx::Error>(), "{source:?}");
+    }
+
     /// What another store, in another process, enqueues.
     #[tokio::test(flavor = "multi_thread")]
     async fn whoever_listens_hears_what_others_enqueue() {

@@ -27,6 +27,7 @@ macro_rules! read {
     }};
 }
 
+mod driver;
 mod enqueue;
 mod operate;
 mod read;
@@ -118,6 +119,8 @@ impl Error for PostgresError {
         match self {
             // Not the source of the source: who looks for the error of the database finds it.
             Self::Connection(ConnectionError::Postgres(error)) => Some(error),
+            #[cfg(feature = "sqlx")]
+            Self::Connection(ConnectionError::Sqlx(error)) => Some(error),
             Self::Connection(error) => error.source(),
             Self::Invalid(_) | Self::Stored(_) | Self::Purged => None,
         }
@@ -132,6 +135,13 @@ impl From<ConnectionError> for PostgresError {
 
 impl From<tokio_postgres::Error> for PostgresError {
     fn from(error: tokio_postgres::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for PostgresError {
+    fn from(error: sqlx::Error) -> Self {
         Self::Connection(error.into())
     }
 }
@@ -243,6 +253,10 @@ impl Postgres {
         CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row, id);
     "#;
 
+    /// Tells the workers of all processes that [listen](Self::listen) to look for work: what [`hint`](Self::hint) does,
+    /// for a connection of your own. Not in the transaction that enqueues: it would hold up others that commit.
+    pub const HINT: &str = "SELECT pg_notify('relent_outbox', '')";
+
     /// The outbox in the database of this pool. The tables have to be there.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
@@ -311,18 +325,37 @@ impl Postgres {
         transaction: &Transaction<'_>,
         messages: &[NewMessage],
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
-        transaction
-            .batch_execute("SAVEPOINT relent_enqueue")
-            .await?;
-        let enqueued = enqueue::enqueue(transaction, messages).await;
-        let end = match &enqueued {
-            Ok(_) => "RELEASE relent_enqueue",
-            Err(_) => "ROLLBACK TO relent_enqueue; RELEASE relent_enqueue",
-        };
-        let ended = transaction.batch_execute(end).await;
-        let enqueued = enqueued?;
-        ended?;
-        Ok(enqueued)
+        enqueue::enqueue_in(&mut &*transaction, messages).await
+    }
+
+    /// The same as [`enqueue_in`](Self::enqueue_in) in a transaction of sqlx, whose `PgPool` need have nothing to do with
+    /// that of a store: [`TABLES`](Self::TABLES) and [`HINT`](Self::HINT) serve any connection.
+    ///
+    /// ```no_run
+    /// use relent_outbox::message::NewMessage;
+    /// use relent_outbox::store::Postgres;
+    ///
+    /// # async fn pay(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// // The order and the message, or neither.
+    /// let mut transaction = pool.begin().await?;
+    /// sqlx::query("UPDATE orders SET paid = true WHERE id = 17").execute(&mut *transaction).await?;
+    /// let message = NewMessage::new("shop", "order-17-paid", r#"{"order":17}"#);
+    /// Postgres::enqueue_in_sqlx(&mut transaction, &[message]).await?;
+    /// transaction.commit().await?;
+    /// // Workers look by themselves within a second; this has them look at once.
+    /// sqlx::query(Postgres::HINT).execute(&pool).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store::enqueue`].
+    #[cfg(feature = "sqlx")]
+    pub async fn enqueue_in_sqlx(
+        transaction: &mut relent_server::postgres::SqlxTransaction<'_>,
+        messages: &[NewMessage],
+    ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
+        enqueue::enqueue_in(&mut **transaction, messages).await
     }
 
     /// Tells the workers of all processes that [listen](Self::listen) that something was enqueued by
@@ -332,9 +365,9 @@ impl Postgres {
         self.hints.send_replace(());
         let tell = async {
             let client = connect(&self.pool, self.patience).await?;
-            // In a transaction of its own, which writes nothing: one that does both would hold up all that commit.
-            let tell = client.prepare_cached("SELECT pg_notify($1, '')").await?;
-            client.execute(&tell, &[&CHANNEL]).await?;
+            // In a transaction of its own, which writes nothing.
+            let tell = client.prepare_cached(Self::HINT).await?;
+            client.execute(&tell, &[]).await?;
             Ok::<_, PostgresError>(())
         };
         drop(timeout(self.patience, tell).await);
@@ -421,7 +454,7 @@ impl Store for Postgres {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
         let enqueued: Result<_, EnqueueError<PostgresError>> =
-            transact!(self, transaction => enqueue::enqueue(transaction, &messages));
+            transact!(self, transaction => enqueue::enqueue(&mut &*transaction, &messages));
         let enqueued = enqueued?;
         self.hint().await;
         Ok(enqueued)

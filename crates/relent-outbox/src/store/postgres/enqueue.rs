@@ -2,15 +2,31 @@
 
 use std::collections::HashMap;
 
-use relent_server::postgres::Transaction;
-
+use super::driver::{Array, Columns, Session};
 use super::{FOREVER, PostgresError, TIME, span};
 use crate::message::{MessageId, NewMessage};
 use crate::store::{EnqueueError, Enqueued, Refusal};
 
+/// In a transaction of the caller, which goes on without them if this fails.
+pub(super) async fn enqueue_in<T: Session>(
+    transaction: &mut T,
+    messages: &[NewMessage],
+) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
+    transaction.script("SAVEPOINT relent_enqueue").await?;
+    let enqueued = enqueue(transaction, messages).await;
+    let end = match &enqueued {
+        Ok(_) => "RELEASE relent_enqueue",
+        Err(_) => "ROLLBACK TO relent_enqueue; RELEASE relent_enqueue",
+    };
+    let ended = transaction.script(end).await;
+    let enqueued = enqueued?;
+    ended?;
+    Ok(enqueued)
+}
+
 /// In a transaction that is undone if this fails.
-pub(super) async fn enqueue(
-    transaction: &Transaction<'_>,
+pub(super) async fn enqueue<T: Session>(
+    transaction: &mut T,
     messages: &[NewMessage],
 ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
     let refused = |index, refusal| Err(EnqueueError::Refused { index, refusal });
@@ -24,24 +40,27 @@ pub(super) async fn enqueue(
     }
     let column = |of: fn(&NewMessage) -> &str| messages.iter().map(of).collect::<Vec<_>>();
     let (tenants, names) = (column(|one| &one.tenant), column(|one| &one.endpoint));
-    let find = transaction
-        .prepare_cached(
-            "SELECT e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i (tenant, name, n)
-         LEFT JOIN relent_endpoint_1 AS e ON e.tenant = i.tenant AND e.name = i.name ORDER BY n",
-        )
+    // Nobody deletes an endpoint while a message to it is on its way into the table.
+    let find = "SELECT n, e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i (tenant, name, n)
+         JOIN relent_endpoint_1 AS e ON e.tenant = i.tenant AND e.name = i.name FOR KEY SHARE OF e";
+    let found = transaction
+        .query(find, &[Array::Text(&tenants), Array::Text(&names)])
         .await?;
-    let found = transaction.query(&find, &[&tenants, &names]).await?;
-    let mut endpoints = Vec::<i64>::with_capacity(messages.len());
-    for (index, row) in found.iter().enumerate() {
-        match row.try_get(0)? {
-            Some(endpoint) => endpoints.push(endpoint),
-            None => return refused(index, Refusal::UnknownEndpoint),
+    let mut endpoints = vec![None; messages.len()];
+    for row in &found {
+        let endpoint = row.long(1)?;
+        if let Some(found) = endpoints.get_mut(place(row)?) {
+            *found = Some(endpoint);
         }
     }
+    let Some(endpoints) = endpoints.iter().copied().collect::<Option<Vec<i64>>>() else {
+        let index = endpoints.iter().take_while(|found| found.is_some()).count();
+        return refused(index, Refusal::UnknownEndpoint);
+    };
 
     // Rows rise in the order of the messages; they are inserted in that of the events, so that two who enqueue the
     // same ones do not wait for each other.
-    let insert = transaction.prepare_cached(&format!(
+    let insert = format!(
         "WITH {TIME},
          input AS MATERIALIZED (
              SELECT nextval(pg_get_serial_sequence('relent_message_1', 'row')) AS row, i.*
@@ -59,29 +78,25 @@ pub(super) async fn enqueue(
              SELECT row, endpoint, least(now + delay, {FOREVER}), now, order_key
              FROM new JOIN input USING (row), time)
          SELECT n FROM new JOIN input USING (row)"
-    )).await?;
-
+    );
     let ids: Vec<_> = messages.iter().map(|_| MessageId::new()).collect();
     let id_texts: Vec<_> = ids.iter().map(MessageId::as_str).collect();
     let payloads: Vec<_> = messages.iter().map(|one| one.payload.as_ref()).collect();
     let delays: Vec<_> = messages.iter().map(|one| span(one.delay)).collect();
     let orders: Vec<_> = messages.iter().map(|one| one.order.as_deref()).collect();
     let events = column(|one| &one.event);
-    let new = transaction
-        .query(
-            &insert,
-            &[
-                &endpoints,
-                &id_texts,
-                &events,
-                &column(|one| &one.topic),
-                &column(|one| &one.content_type),
-                &payloads,
-                &delays,
-                &orders,
-            ],
-        )
-        .await?;
+    let (topics, types) = (column(|one| &one.topic), column(|one| &one.content_type));
+    let parameters = [
+        Array::Long(&endpoints),
+        Array::Text(&id_texts),
+        Array::Text(&events),
+        Array::Text(&topics),
+        Array::Text(&types),
+        Array::Bytes(&payloads),
+        Array::Long(&delays),
+        Array::Maybe(&orders),
+    ];
+    let new = transaction.query(&insert, &parameters).await?;
     let mut enqueued: Vec<_> = ids
         .into_iter()
         .map(|id| Enqueued {
@@ -89,9 +104,8 @@ pub(super) async fn enqueue(
             duplicate: true,
         })
         .collect();
-    for row in new {
-        let place = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or_default();
-        if let Some(new) = enqueued.get_mut(place) {
+    for row in &new {
+        if let Some(new) = enqueued.get_mut(place(row)?) {
             new.duplicate = false;
         }
     }
@@ -101,9 +115,14 @@ pub(super) async fn enqueue(
     Ok(enqueued)
 }
 
+/// The place of a message among the others, from 0; its number, from 1, is in the first column.
+fn place(row: &impl Columns) -> Result<usize, PostgresError> {
+    Ok(usize::try_from(row.long(0)? - 1).unwrap_or(usize::MAX))
+}
+
 /// Some are there: whether as they are now.
-async fn duplicates(
-    transaction: &Transaction<'_>,
+async fn duplicates<T: Session>(
+    transaction: &mut T,
     messages: &[NewMessage],
     endpoints: &[i64],
     enqueued: &mut [Enqueued],
@@ -111,19 +130,16 @@ async fn duplicates(
     let there = || (0..messages.len()).filter(|place| enqueued[*place].duplicate);
     let of: Vec<_> = there().map(|place| endpoints[place]).collect();
     let events: Vec<_> = there().map(|place| &messages[place].event[..]).collect();
-    let find = transaction
-        .prepare_cached(
-            "SELECT m.endpoint, m.event, m.id, m.topic, m.content_type, m.payload, d.order_key
+    let find = "SELECT m.endpoint, m.event, m.id, m.topic, m.content_type, m.payload, d.order_key
          FROM unnest($1::bigint[], $2::text[]) AS i (endpoint, event)
          JOIN relent_message_1 AS m ON m.endpoint = i.endpoint AND m.event = i.event
-         JOIN relent_delivery_1 AS d ON d.row = m.row",
-        )
+         JOIN relent_delivery_1 AS d ON d.row = m.row";
+    let rows = transaction
+        .query(find, &[Array::Long(&of), Array::Text(&events)])
         .await?;
-    let rows = transaction.query(&find, &[&of, &events]).await?;
     let mut found = HashMap::new();
     for row in &rows {
-        let key: (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
-        found.insert(key, row);
+        found.insert((row.long(0)?, row.text(1)?.unwrap_or_default()), row);
     }
     for (index, message) in messages.iter().enumerate() {
         if !enqueued[index].duplicate {
@@ -132,11 +148,12 @@ async fn duplicates(
         let Some(row) = found.get(&(endpoints[index], &message.event[..])) else {
             return Err(PostgresError::Purged.into());
         };
-        let id = super::read::message_id(row.try_get(2)?)?;
-        let same = row.try_get::<_, &str>(3)? == message.topic
-            && row.try_get::<_, &str>(4)? == message.content_type
-            && row.try_get::<_, &[u8]>(5)? == message.payload
-            && row.try_get::<_, Option<&str>>(6)? == message.order.as_deref();
+        let id = row.text(2)?.unwrap_or_default().to_owned();
+        let id = super::read::message_id(id)?;
+        let same = row.text(3)? == Some(&message.topic)
+            && row.text(4)? == Some(&message.content_type)
+            && row.bytes(5)? == message.payload
+            && row.text(6)? == message.order.as_deref();
         if !same {
             let refusal = Refusal::OtherPayload(id);
             return Err(EnqueueError::Refused { index, refusal });

@@ -1,0 +1,154 @@
+//! Whose transaction messages are written in: one of tokio-postgres, or with the feature `sqlx` one of sqlx. The
+//! statements are the same.
+
+use std::future::Future;
+
+use relent_server::postgres::Transaction;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::PostgresError;
+
+/// A transaction that statements are run in.
+pub(super) trait Session: Send {
+    /// What a statement returns.
+    type Row: Columns + Send + Sync;
+
+    /// The rows. The statement is prepared once for each connection.
+    fn query(
+        &mut self,
+        statement: &str,
+        parameters: &[Array<'_>],
+    ) -> impl Future<Output = Result<Vec<Self::Row>, PostgresError>> + Send;
+
+    /// Runs statements without parameters.
+    fn script(
+        &mut self,
+        statements: &'static str,
+    ) -> impl Future<Output = Result<(), PostgresError>> + Send;
+}
+
+/// A parameter: one value for each message.
+#[derive(Clone, Copy)]
+pub(super) enum Array<'a> {
+    /// `bigint[]`
+    Long(&'a [i64]),
+    /// `text[]`
+    Text(&'a [&'a str]),
+    /// `text[]`, some of them null
+    Maybe(&'a [Option<&'a str>]),
+    /// `bytea[]`
+    Bytes(&'a [&'a [u8]]),
+}
+
+/// A row, by the numbers of its columns from 0.
+pub(super) trait Columns {
+    /// `bigint`, not null
+    fn long(&self, column: usize) -> Result<i64, PostgresError>;
+
+    /// `text`
+    fn text(&self, column: usize) -> Result<Option<&str>, PostgresError>;
+
+    /// `bytea`, not null
+    fn bytes(&self, column: usize) -> Result<&[u8], PostgresError>;
+}
+
+fn bound<'a>(parameters: &'a [Array<'_>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    let bound = |array: &'a Array<'_>| -> &'a (dyn ToSql + Sync) {
+        match array {
+            Array::Long(values) => values,
+            Array::Text(values) => values,
+            Array::Maybe(values) => values,
+            Array::Bytes(values) => values,
+        }
+    };
+    parameters.iter().map(bound).collect()
+}
+
+impl Session for &Transaction<'_> {
+    type Row = Row;
+
+    async fn query(
+        &mut self,
+        statement: &str,
+        parameters: &[Array<'_>],
+    ) -> Result<Vec<Row>, PostgresError> {
+        let statement = self.prepare_cached(statement).await?;
+        let parameters = bound(parameters);
+        Ok(tokio_postgres::Transaction::query(self, &statement, &parameters).await?)
+    }
+
+    async fn script(&mut self, statements: &'static str) -> Result<(), PostgresError> {
+        Ok(self.batch_execute(statements).await?)
+    }
+}
+
+impl Columns for Row {
+    fn long(&self, column: usize) -> Result<i64, PostgresError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn text(&self, column: usize) -> Result<Option<&str>, PostgresError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn bytes(&self, column: usize) -> Result<&[u8], PostgresError> {
+        Ok(self.try_get(column)?)
+    }
+}
+
+#[cfg(feature = "sqlx")]
+mod of_sqlx {
+    use std::future::Future;
+
+    use sqlx::postgres::{PgConnection, PgRow};
+    use sqlx::{Executor, Row};
+
+    use super::{Array, Columns, PostgresError, Session};
+
+    impl Session for PgConnection {
+        type Row = PgRow;
+
+        async fn query(
+            &mut self,
+            statement: &str,
+            parameters: &[Array<'_>],
+        ) -> Result<Vec<PgRow>, PostgresError> {
+            let query = parameters
+                .iter()
+                .fold(sqlx::query(statement), |query, array| match *array {
+                    Array::Long(values) => query.bind(values),
+                    Array::Text(values) => query.bind(values),
+                    Array::Maybe(values) => query.bind(values),
+                    Array::Bytes(values) => query.bind(values),
+                });
+            Ok(query.fetch_all(self).await?)
+        }
+
+        fn script(
+            &mut self,
+            statements: &'static str,
+        ) -> impl Future<Output = Result<(), PostgresError>> + Send {
+            // Not in an `async fn`: of that the compiler does not see that it may be sent.
+            let run = Executor::execute(self, sqlx::raw_sql(statements));
+            async move {
+                run.await?;
+                Ok(())
+            }
+        }
+    }
+
+    impl Columns for PgRow {
+        fn long(&self, column: usize) -> Result<i64, PostgresError> {
+            Ok(self.try_get(column)?)
+        }
+
+        fn text(&self, column: usize) -> Result<Option<&str>, PostgresError> {
+            Ok(self.try_get(column)?)
+        }
+
+        fn bytes(&self, column: usize) -> Result<&[u8], PostgresError> {
+            Ok(self.try_get(column)?)
+        }
+    }
+}
