@@ -124,6 +124,25 @@ pub trait Store: Clone + Send + Sync + 'static {
         endpoint: Endpoint,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
+    /// The same if its [revision](EndpointStatus::revision) is still this one, or with `None` if there still is none:
+    /// `false` otherwise, and nothing is changed. So that whoever changes what was read undoes no change of others.
+    fn replace_endpoint(
+        &self,
+        endpoint: Endpoint,
+        revision: Option<i64>,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
+    /// Deletes an endpoint with all its messages, unless some of them are pending, running or dead and are not to be
+    /// discarded. In batches, the endpoint last: what was done before an error, or before another message came in, stays
+    /// done. A message that was enqueued before it is gone is deleted, or keeps it; one that comes later is refused. An
+    /// attempt that runs goes on, and is not written down.
+    fn delete_endpoint(
+        &self,
+        tenant: &str,
+        name: &str,
+        discard: bool,
+    ) -> impl Future<Output = Result<Deletion, Self::Error>> + Send;
+
     /// The endpoint of this tenant and name.
     fn endpoint(
         &self,
@@ -241,8 +260,7 @@ impl<E: fmt::Display> fmt::Display for EnqueueError<E> {
             Self::Refused { index, refusal } => {
                 write!(
                     f,
-                    "nothing is enqueued, for message {}: {refusal}",
-                    index + 1
+                    "nothing is enqueued, for the message at index {index}: {refusal}"
                 )
             }
             Self::Store(error) => write!(f, "nothing is enqueued: {error}"),
@@ -264,6 +282,25 @@ impl<E> From<E> for EnqueueError<E> {
     fn from(error: E) -> Self {
         Self::Store(error)
     }
+}
+
+/// What became of deleting an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deletion {
+    /// No endpoint has this tenant and name.
+    Unknown,
+    /// It stays, since it has messages that were not delivered.
+    Refused {
+        /// So many that wait or run.
+        pending: u64,
+        /// So many dead letters.
+        dead: u64,
+    },
+    /// It is deleted.
+    Done {
+        /// With so many messages.
+        messages: u64,
+    },
 }
 
 /// What a worker hears when it has said that it lives.
@@ -288,8 +325,8 @@ pub struct Work {
     pub owned: Option<Fence>,
     /// In how long its next message is due; zero if one is, or was left running.
     pub due: Duration,
-    /// Rises when the endpoint is [registered](Store::put_endpoint) anew, or enabled after it was disabled: whoever has it
-    /// with a lower one has an old URL or health, and reads the endpoint again.
+    /// Rises when the endpoint is [registered](Store::put_endpoint) anew, also after it was deleted, or enabled after it was
+    /// disabled: whoever has it with a lower one has an old URL or health, and reads the endpoint again.
     pub revision: i64,
 }
 
@@ -442,6 +479,8 @@ pub struct AttemptRecord {
 pub struct EndpointStatus {
     /// What was registered.
     pub endpoint: Endpoint,
+    /// Of which [revision](Work::revision) that is.
+    pub revision: i64,
     /// Whether messages go there.
     pub activity: Activity,
     /// Why it is disabled; empty if it is not.

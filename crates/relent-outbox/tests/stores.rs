@@ -67,7 +67,7 @@ mod postgres {
     use relent_outbox::endpoint::Endpoint;
     use relent_outbox::message::NewMessage;
     use relent_outbox::store::{
-        EnqueueError, Filter, Postgres, Refusal, Store, Wanted, conformance,
+        Deletion, EnqueueError, Filter, Postgres, Refusal, Store, Wanted, conformance,
     };
     use relent_server::postgres::pool;
     use tokio_postgres::{Config, NoTls};
@@ -249,7 +249,7 @@ mod postgres {
         let refused =
             Postgres::enqueue_in_sqlx(&mut transaction, &[message("undone"), unknown]).await;
         let refused = refused.unwrap_err().to_string();
-        assert!(refused.contains("message 2: no endpoint"), "{refused}");
+        assert!(refused.contains("index 1: no endpoint"), "{refused}");
         transaction.commit().await.unwrap();
         sqlx::query(Postgres::HINT).execute(&pool).await.unwrap();
 
@@ -276,12 +276,58 @@ mod postgres {
         // What the database says is found by whoever looks for it.
         let mut transaction = pool.begin().await.unwrap();
         let drop = "DROP TABLE relent_attempt_1, relent_delivery_1, relent_message_1";
-        sqlx::raw_sql(drop).execute(&mut *transaction).await.unwrap();
+        sqlx::raw_sql(drop)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
         let failed = Postgres::enqueue_in_sqlx(&mut transaction, &[message("third")]).await;
         let failed = failed.unwrap_err();
         assert!(failed.to_string().contains("relent_message_1"), "{failed}");
         let source = failed.source().unwrap();
         assert!(source.is::<sqlx::Error>(), "{source:?}");
+    }
+
+    /// A message that is on its way into the table keeps its endpoint, or is refused: it is never lost between both.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_endpoint_is_not_deleted_beside_a_message_that_comes_in() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "deleted").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let coming = Postgres::enqueue_in(&transaction, &[message("paid")]).await;
+        coming.unwrap();
+        let deleting = store.clone();
+        let deleting =
+            tokio::spawn(async move { deleting.delete_endpoint("", "shop", false).await.unwrap() });
+        let other = store.pool().get().await.unwrap();
+        let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        while other.query(waits, &[]).await.unwrap().is_empty() {
+            assert!(!deleting.is_finished(), "it has not waited");
+        }
+        transaction.commit().await.unwrap();
+        let refused = Deletion::Refused {
+            pending: 1,
+            dead: 0,
+        };
+        assert_eq!(deleting.await.unwrap(), refused);
+        // Others that enqueue there do not wait for each other.
+        let (one, other) = (client.transaction().await.unwrap(), other);
+        Postgres::enqueue_in(&one, &[message("refunded")])
+            .await
+            .unwrap();
+        other
+            .batch_execute("SET lock_timeout = '1ms'")
+            .await
+            .unwrap();
+        let mut other = other;
+        let other = other.transaction().await.unwrap();
+        Postgres::enqueue_in(&other, &[message("shipped")])
+            .await
+            .unwrap();
     }
 
     /// What another store, in another process, enqueues.

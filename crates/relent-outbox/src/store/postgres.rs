@@ -45,8 +45,8 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Config, Socket};
 
 use super::{
-    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter, Hints,
-    MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
+    Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewMessage};
@@ -511,6 +511,29 @@ impl Store for Postgres {
         put?;
         self.hint().await;
         Ok(())
+    }
+
+    async fn replace_endpoint(
+        &self,
+        endpoint: Endpoint,
+        revision: Option<i64>,
+    ) -> Result<bool, PostgresError> {
+        let replaced: Result<_, PostgresError> = transact!(
+            self,
+            transaction => operate::replace_endpoint(transaction, &endpoint, revision)
+        );
+        let replaced = replaced?;
+        self.hint().await;
+        Ok(replaced)
+    }
+
+    async fn delete_endpoint(
+        &self,
+        tenant: &str,
+        name: &str,
+        discard: bool,
+    ) -> Result<Deletion, PostgresError> {
+        self.delete_all(tenant, name, discard).await
     }
 
     async fn endpoint(

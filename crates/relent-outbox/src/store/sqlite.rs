@@ -19,8 +19,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
 use super::{
-    AttemptRecord, BATCH, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
-    Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work, micros, system_time,
+    AttemptRecord, BATCH, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
+    Filter, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work, micros,
+    system_time,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewMessage};
@@ -139,7 +140,7 @@ impl Sqlite {
     /// What is written once is apart from what changes with each attempt, so that a change writes little.
     pub const TABLES: &str = "
         CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
-            id         INTEGER NOT NULL PRIMARY KEY,
+            id         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
             tenant     TEXT    NOT NULL,
             name       TEXT    NOT NULL,
             spec       TEXT    NOT NULL,             -- JSON
@@ -426,6 +427,27 @@ impl Store for Sqlite {
         put.await?;
         self.hint();
         Ok(())
+    }
+
+    async fn replace_endpoint(
+        &self,
+        endpoint: Endpoint,
+        revision: Option<i64>,
+    ) -> Result<bool, SqliteError> {
+        let replace = self
+            .write(move |connection, _| operate::replace_endpoint(connection, &endpoint, revision));
+        let replaced = replace.await?;
+        self.hint();
+        Ok(replaced)
+    }
+
+    async fn delete_endpoint(
+        &self,
+        tenant: &str,
+        name: &str,
+        discard: bool,
+    ) -> Result<Deletion, SqliteError> {
+        self.delete_all(tenant, name, discard).await
     }
 
     async fn endpoint(

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use relent_outbox::endpoint::{Activity, Endpoint};
 use relent_outbox::message::{MessageId, NewMessage};
 use relent_outbox::store::{
-    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
+    AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
     MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
 };
 
@@ -80,6 +80,23 @@ impl<S: Store> Store for Dying<S> {
 
     async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), S::Error> {
         self.0.put_endpoint(endpoint).await
+    }
+
+    async fn replace_endpoint(
+        &self,
+        endpoint: Endpoint,
+        revision: Option<i64>,
+    ) -> Result<bool, S::Error> {
+        self.0.replace_endpoint(endpoint, revision).await
+    }
+
+    async fn delete_endpoint(
+        &self,
+        tenant: &str,
+        name: &str,
+        discard: bool,
+    ) -> Result<Deletion, S::Error> {
+        self.0.delete_endpoint(tenant, name, discard).await
     }
 
     async fn endpoint(&self, tenant: &str, name: &str) -> Result<Option<EndpointStatus>, S::Error> {

@@ -4,11 +4,14 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{LONG, Shop, attempt, endpoint, message, settled, soon, wanted};
+use crate::endpoint::Endpoint;
 use crate::message::MessageId;
-use crate::store::{Filter, Next, State, Store, Summary};
+use crate::store::{Deletion, Filter, Next, State, Store, Summary};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     endpoints_are_listed(make).await;
+    an_endpoint_is_replaced_if_it_is_as_it_was_read(make).await;
+    an_endpoint_is_deleted_with_its_messages(make).await;
     messages_are_found(make).await;
     pages_follow_each_other(make).await;
     each_state_allows_what_it_may(make).await;
@@ -99,6 +102,119 @@ async fn endpoints_are_listed<S: Store>(make: &impl AsyncFn() -> S) {
         (4, 0, "worker")
     );
     assert!(after.lag_ms.is_some_and(|lag| lag < 3_600_000));
+}
+
+async fn an_endpoint_is_replaced_if_it_is_as_it_was_read<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let of = async || shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    let replace = async |url: &str, revision| {
+        let endpoint = Endpoint::new("shop", url);
+        shop.0.replace_endpoint(endpoint, revision).await.unwrap()
+    };
+    let first = of().await;
+    assert!(!replace("https://none.example/", None).await, "it is there");
+    assert!(!replace("https://none.example/", Some(first.revision + 1)).await);
+    assert_eq!(of().await, first);
+    assert!(replace("https://second.example/", Some(first.revision)).await);
+    let second = of().await;
+    assert!(second.revision > first.revision);
+    assert_eq!(second.endpoint.url, "https://second.example/");
+    assert!(!replace("https://none.example/", Some(first.revision)).await);
+    shop.put(endpoint("shop")).await;
+    assert!(of().await.revision > second.revision);
+    assert!(!replace("https://none.example/", Some(second.revision)).await);
+
+    // One that is not there, and two that add it at once.
+    let bank = endpoint("bank");
+    for revision in [0, 1, first.revision] {
+        let replaced = shop.0.replace_endpoint(bank.clone(), Some(revision)).await;
+        assert!(!replaced.unwrap());
+    }
+    assert!(shop.0.endpoint("", "bank").await.unwrap().is_none());
+    let add = || shop.0.replace_endpoint(bank.clone(), None);
+    let (one, other) = tokio::join!(add(), add());
+    assert!(one.unwrap() != other.unwrap());
+    let added = shop.0.endpoint("", "bank").await.unwrap().unwrap();
+    assert_eq!(added.endpoint, bank);
+    shop.0
+        .replace_endpoint(endpoint("\0"), None)
+        .await
+        .unwrap_err();
+}
+
+async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let delete = async |name, discard| shop.0.delete_endpoint("", name, discard).await.unwrap();
+    assert_eq!(delete("no", true).await, Deletion::Unknown);
+    let refused = |pending, dead| Deletion::Refused { pending, dead };
+    let before = shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    // More than one batch of them; others of another endpoint stay.
+    let many = (0..1100).map(|event| message(&event.to_string()));
+    shop.enqueue(many).await;
+    assert_eq!(delete("shop", false).await, refused(1100, 0));
+    let mut filter = Filter {
+        state: Some(State::Pending),
+        ..Filter::default()
+    };
+    assert_eq!(shop.0.cancel(filter.clone()).await.unwrap(), 1100);
+    shop.put(endpoint("bank")).await;
+    let mut other = message("other");
+    other.endpoint = "bank".to_owned();
+    shop.enqueue([other]).await;
+    let enqueued = shop.enqueue(["dies", "runs", "waits"].map(message)).await;
+    shop.enqueue([message("first"), message("behind")].map(|one| one.in_order("key")))
+        .await;
+    shop.beat("worker").await;
+    let endpoints = shop.work("worker").await;
+    let owned = shop.0.acquire("worker", endpoints).await.unwrap();
+    let owned = owned
+        .iter()
+        .find(|one| one.endpoint.name == "shop")
+        .unwrap();
+    let [dies, runs] = <[_; 2]>::try_from(
+        shop.0
+            .claim("worker", vec![wanted(owned, 2)])
+            .await
+            .unwrap(),
+    )
+    .unwrap();
+    let mut dead = settled(&dies, Next::Dead("no".to_owned()));
+    dead.attempt = Some(attempt(1, "no"));
+    assert!(shop.write(dead).await);
+    assert_eq!(delete("shop", false).await, refused(4, 1));
+    assert_eq!(
+        delete("shop", true).await,
+        Deletion::Done { messages: 1105 }
+    );
+    assert_eq!(delete("shop", true).await, Deletion::Unknown);
+
+    // Nothing of it is left, and what ran is not written.
+    assert!(shop.0.endpoint("", "shop").await.unwrap().is_none());
+    assert!(!shop.settle(&runs, Next::Delivered).await);
+    assert_eq!(shop.claim("worker", owned).await, []);
+    filter.state = None;
+    assert_eq!(shop.events(filter).await, ["other"]);
+    assert_eq!(shop.0.attempts(&enqueued[0].id).await.unwrap(), []);
+    let summary = shop.0.summary().await.unwrap();
+    assert_eq!((summary.pending, summary.running, summary.dead), (1, 0, 0));
+    shop.0.enqueue(vec![message("late")]).await.unwrap_err();
+
+    // One of the same name is another one.
+    shop.put(endpoint("shop")).await;
+    let after = shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    assert!(after.revision > before.revision);
+    let again = shop.enqueue([message("dies")]).await.remove(0);
+    assert!(!again.duplicate && again.id != enqueued[0].id);
+    let taken = shop.take("worker").await;
+    assert!(taken.iter().all(|one| one.id != owned.id));
+    assert!(!shop.settle(&runs, Next::Delivered).await);
+    let cancelled = shop.0.cancel(Filter {
+        endpoint: Some("shop".to_owned()),
+        ..Filter::default()
+    });
+    assert_eq!(cancelled.await.unwrap(), 1);
+    // What has ended is no reason to keep it.
+    assert_eq!(delete("shop", false).await, Deletion::Done { messages: 1 });
 }
 
 async fn messages_are_found<S: Store>(make: &impl AsyncFn() -> S) {

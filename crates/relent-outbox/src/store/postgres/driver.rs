@@ -114,14 +114,15 @@ mod of_sqlx {
             statement: &str,
             parameters: &[Array<'_>],
         ) -> Result<Vec<PgRow>, PostgresError> {
-            let query = parameters
-                .iter()
-                .fold(sqlx::query(statement), |query, array| match *array {
-                    Array::Long(values) => query.bind(values),
-                    Array::Text(values) => query.bind(values),
-                    Array::Maybe(values) => query.bind(values),
-                    Array::Bytes(values) => query.bind(values),
-                });
+            let query =
+                parameters
+                    .iter()
+                    .fold(sqlx::query(statement), |query, array| match *array {
+                        Array::Long(values) => query.bind(values),
+                        Array::Text(values) => query.bind(values),
+                        Array::Maybe(values) => query.bind(values),
+                        Array::Bytes(values) => query.bind(values),
+                    });
             Ok(query.fetch_all(self).await?)
         }
 

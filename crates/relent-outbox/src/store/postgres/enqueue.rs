@@ -41,7 +41,8 @@ pub(super) async fn enqueue<T: Session>(
     let column = |of: fn(&NewMessage) -> &str| messages.iter().map(of).collect::<Vec<_>>();
     let (tenants, names) = (column(|one| &one.tenant), column(|one| &one.endpoint));
     // Nobody deletes an endpoint while a message to it is on its way into the table.
-    let find = "SELECT n, e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i (tenant, name, n)
+    let find =
+        "SELECT n, e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i (tenant, name, n)
          JOIN relent_endpoint_1 AS e ON e.tenant = i.tenant AND e.name = i.name FOR KEY SHARE OF e";
     let found = transaction
         .query(find, &[Array::Text(&tenants), Array::Text(&names)])

@@ -5,13 +5,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use relent_server::postgres::Transaction;
 use tokio::time::timeout;
+use tokio_postgres::types::ToSql;
 
 use super::work::{advance, lock};
 use super::{BEGIN, Postgres, PostgresError, TIME, connect, in_time, number, read, span};
 use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Filter, text};
+use crate::store::{BATCH, Deletion, Filter, text};
 
 type Result<T> = std::result::Result<T, PostgresError>;
+
+/// The first revision of an endpoint: the time, so that it is above those of one of this name that was deleted.
+const FIRST: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 pub(super) async fn put_endpoint(transaction: &Transaction<'_>, endpoint: &Endpoint) -> Result<()> {
     endpoint.check()?;
@@ -27,12 +31,15 @@ pub(super) async fn put_endpoint(transaction: &Transaction<'_>, endpoint: &Endpo
     let before = transaction
         .query_opt(&before, &[&endpoint.tenant, &endpoint.name])
         .await?;
-    let put = transaction.prepare_cached(
-        "INSERT INTO relent_endpoint_1 AS e (tenant, name, spec, after_dead) VALUES ($1, $2, $3, $4)
+    let put = transaction
+        .prepare_cached(&format!(
+            "INSERT INTO relent_endpoint_1 AS e (tenant, name, spec, after_dead, revision)
+         VALUES ($1, $2, $3, $4, {FIRST})
          ON CONFLICT (tenant, name) DO UPDATE
          SET spec = excluded.spec, after_dead = excluded.after_dead, revision = e.revision + 1
-         RETURNING id",
-    ).await?;
+         RETURNING id"
+        ))
+        .await?;
     let row = transaction
         .query_one(
             &put,
@@ -57,6 +64,112 @@ pub(super) async fn put_endpoint(transaction: &Transaction<'_>, endpoint: &Endpo
         advance(transaction, orders).await?;
     }
     Ok(())
+}
+
+/// Whether it still was as it is said to be.
+pub(super) async fn replace_endpoint(
+    transaction: &Transaction<'_>,
+    endpoint: &Endpoint,
+    revision: Option<i64>,
+) -> Result<bool> {
+    endpoint.check()?;
+    let names: [&(dyn ToSql + Sync); 2] = [&endpoint.tenant, &endpoint.name];
+    let is_same = if let Some(revision) = revision {
+        let find = transaction.prepare_cached(
+            "SELECT revision FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR NO KEY UPDATE",
+        ).await?;
+        let found = transaction.query_opt(&find, &names).await?;
+        found.map(|row| row.try_get(0)).transpose()? == Some(revision)
+    } else {
+        // Of two that register it at once, one waits here and finds it.
+        let add = transaction.prepare_cached(&format!(
+            "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, revision) VALUES ($1, $2, '', 0, {FIRST})
+             ON CONFLICT DO NOTHING"
+        )).await?;
+        transaction.execute(&add, &names).await? > 0
+    };
+    if is_same {
+        put_endpoint(transaction, endpoint).await?;
+    }
+    Ok(is_same)
+}
+
+impl Postgres {
+    pub(super) async fn delete_all(
+        &self,
+        tenant: &str,
+        name: &str,
+        discard: bool,
+    ) -> Result<Deletion> {
+        let mut deleted = 0;
+        loop {
+            let some: Result<_> = transact!(
+                self,
+                transaction => delete_some(transaction, tenant, name, discard)
+            );
+            match some? {
+                (Deletion::Done { messages }, is_end) => {
+                    deleted += messages;
+                    if is_end {
+                        return Ok(Deletion::Done { messages: deleted });
+                    }
+                }
+                (other, _) => return Ok(other),
+            }
+        }
+    }
+}
+
+/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end.
+async fn delete_some(
+    transaction: &Transaction<'_>,
+    tenant: &str,
+    name: &str,
+    discard: bool,
+) -> Result<(Deletion, bool)> {
+    // Waits for those who enqueue there, and they for this.
+    let find = transaction
+        .prepare_cached(
+            "SELECT id FROM relent_endpoint_1 WHERE tenant = $1 AND name = $2 FOR UPDATE",
+        )
+        .await?;
+    let Some(found) = transaction.query_opt(&find, &[&tenant, &name]).await? else {
+        return Ok((Deletion::Unknown, true));
+    };
+    let id: i64 = found.try_get(0)?;
+    let count = transaction
+        .prepare_cached(
+            "SELECT (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 0)
+             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 1)
+             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 5),
+         (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 3)",
+        )
+        .await?;
+    let counted = transaction.query_one(&count, &[&id]).await?;
+    let (pending, dead) = (read::count(&counted, 0)?, read::count(&counted, 1)?);
+    if !discard && pending + dead > 0 {
+        return Ok((Deletion::Refused { pending, dead }, true));
+    }
+    // Deliveries first: whoever purges has them locked before it deletes.
+    let some = transaction
+        .prepare_cached(
+            "WITH old AS MATERIALIZED (
+             SELECT d.row FROM relent_message_1 AS m JOIN relent_delivery_1 AS d ON d.row = m.row
+             WHERE m.endpoint = $1 LIMIT $2::bigint FOR UPDATE OF d),
+         deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
+         attempts AS (DELETE FROM relent_attempt_1 WHERE row IN (SELECT row FROM old))
+         DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)",
+        )
+        .await?;
+    let messages = transaction.execute(&some, &[&id, &number(BATCH)]).await?;
+    let is_end = messages < BATCH as u64;
+    if is_end {
+        let delete = transaction
+            .prepare_cached("DELETE FROM relent_endpoint_1 WHERE id = $1")
+            .await?;
+        transaction.execute(&delete, &[&id]).await?;
+    }
+    Ok((Deletion::Done { messages }, is_end))
 }
 
 pub(super) async fn set_activity(

@@ -31,7 +31,8 @@ const ENDPOINT: &str = "SELECT tenant, name, spec, activity, reason, owner, heal
             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 1)
             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 5),
         (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 3),
-        now - (SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0)
+        now - (SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0),
+        revision
     FROM time, relent_endpoint_1 AS e";
 
 fn status(row: &Row) -> Result<EndpointStatus> {
@@ -41,6 +42,7 @@ fn status(row: &Row) -> Result<EndpointStatus> {
     };
     Ok(EndpointStatus {
         endpoint: spec(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)?,
+        revision: row.try_get(10)?,
         activity,
         reason: row.try_get(4)?,
         worker: row.try_get(5)?,

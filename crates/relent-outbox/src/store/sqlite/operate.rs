@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::queue::Touched;
 use super::{Sqlite, SqliteError, read};
 use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Filter, text};
+use crate::store::{BATCH, Deletion, EndpointStatus, Filter, text};
 
 pub(super) fn put_endpoint(
     connection: &Connection,
@@ -23,8 +23,10 @@ pub(super) fn put_endpoint(
         AfterDead::Block => 0,
         AfterDead::Skip => 1,
     };
+    // The time, so that it is above those of an endpoint of this name that was deleted.
     let mut put = connection.prepare_cached(
-        "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead) VALUES (?1, ?2, ?3, ?4)
+        "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead, revision)
+         VALUES (?1, ?2, ?3, ?4, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
          ON CONFLICT (tenant, name) DO UPDATE
          SET spec = excluded.spec, after_dead = excluded.after_dead, revision = revision + 1
          RETURNING id",
@@ -43,6 +45,60 @@ pub(super) fn put_endpoint(
         touched.follow(connection)?;
     }
     Ok(())
+}
+
+/// Whether it still was as it is said to be.
+pub(super) fn replace_endpoint(
+    connection: &Connection,
+    endpoint: &Endpoint,
+    revision: Option<i64>,
+) -> Result<bool, SqliteError> {
+    let mut find = connection
+        .prepare_cached("SELECT revision FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
+    let found = find.query_row((&endpoint.tenant, &endpoint.name), |row| row.get(0));
+    let is_same = found.optional()? == revision;
+    if is_same {
+        put_endpoint(connection, endpoint)?;
+    }
+    Ok(is_same)
+}
+
+/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end.
+pub(super) fn delete_some(
+    connection: &Connection,
+    tenant: &str,
+    name: &str,
+    discard: bool,
+) -> Result<(Deletion, bool), SqliteError> {
+    let Some(status) = read::endpoint(connection, 0, tenant, name)? else {
+        return Ok((Deletion::Unknown, true));
+    };
+    let EndpointStatus { pending, dead, .. } = status;
+    if !discard && pending + dead > 0 {
+        return Ok((Deletion::Refused { pending, dead }, true));
+    }
+    let mut find = connection
+        .prepare_cached("SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
+    let id: i64 = find.query_row((tenant, name), |row| row.get(0))?;
+    let mut some =
+        connection.prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1")?;
+    let rows = some.query_map([id], |row| row.get(0))?;
+    let rows: Vec<i64> = rows.take(BATCH).collect::<Result<_, _>>()?;
+    for table in ["relent_delivery_1", "relent_attempt_1", "relent_message_1"] {
+        let mut delete =
+            connection.prepare_cached(&format!("DELETE FROM {table} WHERE row = ?1"))?;
+        for row in &rows {
+            delete.execute([row])?;
+        }
+    }
+    let is_end = rows.len() < BATCH;
+    if is_end {
+        let mut delete =
+            connection.prepare_cached("DELETE FROM relent_endpoint_1 WHERE id = ?1")?;
+        delete.execute([id])?;
+    }
+    let messages = rows.len() as u64;
+    Ok((Deletion::Done { messages }, is_end))
 }
 
 pub(super) fn set_activity(
@@ -85,6 +141,29 @@ pub(super) fn cancel() -> (&'static str, &'static str) {
 }
 
 impl Sqlite {
+    pub(super) async fn delete_all(
+        &self,
+        tenant: &str,
+        name: &str,
+        discard: bool,
+    ) -> Result<Deletion, SqliteError> {
+        let mut deleted = 0;
+        loop {
+            let (tenant, name) = (tenant.to_owned(), name.to_owned());
+            let some =
+                self.write(move |connection, _| delete_some(connection, &tenant, &name, discard));
+            match some.await? {
+                (Deletion::Done { messages }, is_end) => {
+                    deleted += messages;
+                    if is_end {
+                        return Ok(Deletion::Done { messages: deleted });
+                    }
+                }
+                (other, _) => return Ok(other),
+            }
+        }
+    }
+
     /// Changes all that are meant, the earliest first, in batches. Each is looked at once, so that it ends also if
     /// workers undo it meanwhile.
     pub(super) async fn change_all(

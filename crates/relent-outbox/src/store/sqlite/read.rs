@@ -28,7 +28,8 @@ const ENDPOINT: &str = "SELECT spec, activity, reason, owner, health, tenant, na
             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 1)
             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 5),
         (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 3),
-        (SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0)
+        (SELECT min(due) FROM relent_delivery_1 WHERE endpoint = e.id AND state = 0),
+        revision
     FROM relent_endpoint_1 AS e";
 
 /// Its text is made out later: only a row can be read here.
@@ -41,6 +42,7 @@ fn status(row: &Row<'_>, now: i64) -> rusqlite::Result<Status> {
     };
     let status = EndpointStatus {
         endpoint: Endpoint::new("", ""),
+        revision: row.get(10)?,
         activity,
         reason: row.get(2)?,
         worker: row.get(3)?,

@@ -125,7 +125,7 @@ async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_comm
     let refused = refused.await.unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "nothing is enqueued, for message 2: no endpoint has this tenant and name: register it first"
+        "nothing is enqueued, for the message at index 1: no endpoint has this tenant and name: register it first"
     );
     assert_eq!(count().await, 0);
 

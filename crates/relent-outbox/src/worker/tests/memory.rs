@@ -12,7 +12,7 @@ use crate::endpoint::{Activity, Endpoint};
 use crate::health::Health;
 use crate::message::{MessageId, NewMessage};
 use crate::store::{
-    AttemptRecord, Beat, Claimed, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
+    AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
     MessageStatus, Next, Owned, Settled, Store, Summary, Wanted, Work,
 };
 
@@ -432,6 +432,14 @@ impl Store for Memory {
     }
 
     async fn put_endpoint(&self, _: Endpoint) -> Result<(), Broken> {
+        Err(Broken)
+    }
+
+    async fn replace_endpoint(&self, _: Endpoint, _: Option<i64>) -> Result<bool, Broken> {
+        Err(Broken)
+    }
+
+    async fn delete_endpoint(&self, _: &str, _: &str, _: bool) -> Result<Deletion, Broken> {
         Err(Broken)
     }
 
