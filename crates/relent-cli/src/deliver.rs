@@ -60,7 +60,7 @@ pub(crate) enum DeliverCommand {
     /// Send all messages again that are dead, or in another state, of a time and an endpoint
     #[command(after_long_help = again::AFTER_HELP)]
     Replay(again::ReplayArgs),
-    /// List, register, enable and disable endpoints
+    /// List, register, enable, disable and delete endpoints
     #[command(subcommand, after_long_help = endpoints::AFTER_HELP)]
     Endpoints(endpoints::EndpointsCommand),
     /// Verify the signature of a message, whose body is on standard input

@@ -162,8 +162,17 @@ fn from_a_dead_letter_to_its_acknowledgement() {
     let held = ok(&held);
     assert!(ok(&run(&["endpoints", "list"])).contains("moves"));
     assert_eq!(server.ask("GET", "/v1/summary", "").1["disabled"], 1);
+    let refused = run(&["endpoints", "delete", "shop"]);
+    assert_eq!(refused.status, 1);
+    for part in ["(pending: 1, dead: 0)", "--discard"] {
+        assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+    }
     ok(&run(&["endpoints", "enable", "shop"]));
     server.message_is(held, "delivered");
+    let deleted = run(&["endpoints", "delete", "shop"]);
+    ok(&deleted);
+    assert!(deleted.stderr.contains("with it: 2"), "{}", deleted.stderr);
+    assert_eq!(ok(&run(&["list", "--json"])), "[]");
 }
 
 /// Whatever is enqueued when the process dies is delivered by the next one, with the identifier that was told.

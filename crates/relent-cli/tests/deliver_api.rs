@@ -11,6 +11,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use deliver_support::{Receiver, Server, until};
 use serde_json::{Value, json};
@@ -344,6 +345,8 @@ fn the_api_is_what_its_description_says() {
     let batch = format!("[{},{}]", message("shop", "e3"), message("no", "e4"));
     let (_, problem) = at.ask("POST", "/v1/messages", &batch);
     assert_eq!(problem["index"], 1);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("index 1: no endpoint"), "{detail}");
     let (_, listed) = at.ask("GET", "/v1/messages?endpoint=shop", "");
     assert_eq!(
         listed["messages"].as_array().unwrap().len(),
@@ -411,6 +414,54 @@ fn the_api_is_what_its_description_says() {
         "endpont",
     );
 
+    // Versions: a change is made to the one that was read, or not at all.
+    let token = format!("authorization: Bearer {}\r\n", at.server.token);
+    let (_, head, _) = at.server.raw("GET", "/v1/endpoints/shop", &token, "");
+    let tag = |head: &str| {
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
+        tag.unwrap().to_owned()
+    };
+    let first = tag(&head);
+    let put = |at: &mut Setup, field: &str| {
+        let fields = format!("{token}{field}\r\n");
+        at.ask_as(&fields, "PUT", "/v1/endpoints/shop", &endpoint(&ok))
+    };
+    let (status, changed) = put(&mut at, &format!("if-match: {first}"));
+    assert_eq!(status, 200);
+    assert!(format!("\"{}\"", changed["revision"]) > first, "{changed}");
+    for stale in [&format!("if-match: {first}")[..], "if-none-match: *"] {
+        let (status, problem) = put(&mut at, stale);
+        assert_eq!(
+            (status, &problem["code"]),
+            (412, &json!("precondition-failed"))
+        );
+    }
+    assert_eq!(put(&mut at, "if-match: 7").0, 400);
+    assert_eq!(put(&mut at, "if-match: *").0, 200);
+
+    // An endpoint with messages that were not delivered stays, unless they are discarded.
+    let (_, held) = at.ask("POST", "/v1/messages", &message("bad", "e5"));
+    let held = held["id"].as_str().unwrap().to_owned();
+    at.refused(409, "DELETE", "/v1/endpoints/bad", "", "?discard=true");
+    at.refused(
+        422,
+        "DELETE",
+        "/v1/endpoints/bad?discard=maybe",
+        "",
+        "discard",
+    );
+    at.refused(404, "DELETE", "/v1/endpoints/no", "", "no endpoint");
+    let (_, deleted) = at.ask("DELETE", "/v1/endpoints/bad?discard=true", "");
+    assert_eq!(deleted["messages"], 2);
+    at.refused(404, "GET", &format!("/v1/messages/{held}"), "", &held);
+    at.refused(
+        422,
+        "POST",
+        "/v1/messages",
+        &message("bad", "e6"),
+        "register it",
+    );
+
     // Without the token, and with another.
     let paths = at.description["paths"].clone();
     for (path, operations) in paths.as_object().unwrap() {
@@ -449,6 +500,34 @@ fn the_api_is_what_its_description_says() {
         .collect();
     let missing: Vec<_> = described.difference(&at.met).collect();
     assert!(missing.is_empty(), "described and never met: {missing:?}");
+}
+
+/// Keys that one client changes are not put back by another that changes something else at the same time.
+#[test]
+fn two_that_change_an_endpoint_at_once_undo_nothing_of_each_other() {
+    let at = Setup::start();
+    let ok = at.receiver.url("/ok");
+    let (server, begun) = (&at.server, Instant::now());
+    let put = |body: Value| {
+        let (status, answer) = server.ask("PUT", "/v1/endpoints/shop", &body.to_string());
+        assert!(status == 200 || status == 201, "{status}: {answer}");
+        answer
+    };
+    put(json!({ "url": ok }));
+    let mut round = 0;
+    while round < 20 || begun.elapsed() < Duration::from_secs(1) {
+        round += 1;
+        let name = format!("env:KEY_{round}");
+        std::thread::scope(|scope| {
+            scope.spawn(|| put(json!({ "url": ok, "secrets": [name] })));
+            for concurrency in 1..4 {
+                let ok = &ok;
+                scope.spawn(move || put(json!({ "url": ok, "concurrency": concurrency })));
+            }
+        });
+        let (_, shown) = server.ask("GET", "/v1/endpoints/shop", "");
+        assert_eq!(shown["endpoint"]["secrets"], json!([name]), "round {round}");
+    }
 }
 
 /// Whether everything that is referred to is there.

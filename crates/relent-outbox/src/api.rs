@@ -14,13 +14,19 @@
 //! It speaks HTTP without TLS: bind it to the loopback, or to a private network behind something that does TLS.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get, post, put};
+use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 
 use crate::guard::AddressGuard;
@@ -48,6 +54,8 @@ pub const MAX_BATCH: usize = 1000;
 const MAX_FORM: usize = 64 << 10;
 /// How long a request may take, with the reading of its body.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the header of a request may take, and how long a connection is kept without one.
+const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The API over a store: see the [module](self).
 ///
@@ -142,18 +150,28 @@ impl<S: Store> Api<S> {
             .with_state(shared)
     }
 
-    /// Serves it until `shutdown`, and then until what was asked is answered.
-    ///
-    /// # Errors
-    /// The socket fails.
-    pub async fn serve(
-        self,
-        listener: TcpListener,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> std::io::Result<()> {
-        axum::serve(listener, self.into_router())
-            .with_graceful_shutdown(shutdown)
-            .await
+    /// Serves it until `shutdown`, and then until what was asked is answered. The header of a request may take 10 s, all
+    /// of it 30 s, so that nobody who sends slowly keeps a connection.
+    pub async fn serve(self, mut listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
+        let router = self.into_router();
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(HEADER_PATIENCE);
+        let connections = GracefulShutdown::new();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let (stream, _) = tokio::select! {
+                accepted = Listener::accept(&mut listener) => accepted,
+                () = &mut shutdown => break,
+            };
+            let service = TowerToHyperService::new(router.clone());
+            let connection = http.serve_connection(TokioIo::new(stream), service);
+            // What it fails with its client knows.
+            let connection = connections.watch(connection);
+            tokio::spawn(async move { drop(connection.await) });
+        }
+        drop(listener);
+        connections.shutdown().await;
     }
 
     /// There is something to do.
@@ -177,6 +195,11 @@ fn routes<S: Store>() -> Vec<Route<S>> {
         ("get", "/v1/endpoints", get(endpoints::list::<S>)),
         ("get", "/v1/endpoints/{name}", get(endpoints::show::<S>)),
         ("put", "/v1/endpoints/{name}", put(endpoints::register::<S>)),
+        (
+            "delete",
+            "/v1/endpoints/{name}",
+            delete(endpoints::delete::<S>),
+        ),
         (
             "post",
             "/v1/endpoints/{name}/enable",
@@ -209,9 +232,49 @@ mod tests {
     use std::collections::BTreeSet;
 
     use serde_json::Value;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::store::Sqlite;
+
+    /// Whoever begins a request and does not go on loses the connection, and hears why if there is anything to answer.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_keeps_a_connection_by_sending_slowly() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+        let token = Token::new();
+        let put = format!(
+            "PUT /v1/endpoints/x HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 9\r\n\r\n{{",
+            token.as_str()
+        );
+        let ask = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+        let api = Api::new(store, Secrets::default(), token);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(api.serve(listener, std::future::pending()));
+        let cases = [
+            ("", HEADER_PATIENCE, ""),
+            ("GET /health HTTP/1.1\r\nhost:", HEADER_PATIENCE, ""),
+            // After an answer, too.
+            (ask, HEADER_PATIENCE, "200 OK"),
+            (&put, PATIENCE, "503 Service Unavailable"),
+        ];
+        for (sent, patience, answer) in cases {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let began = Instant::now();
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            let mut heard = String::new();
+            stream.read_to_string(&mut heard).await.unwrap();
+            assert!(heard.contains(answer), "{sent:?}: {heard}");
+            let took = began.elapsed();
+            assert!(
+                took >= patience && took < patience + HEADER_PATIENCE + Duration::from_secs(1),
+                "{sent:?}: {took:?}"
+            );
+        }
+    }
 
     #[test]
     fn every_route_is_described_and_nothing_else() {

@@ -24,6 +24,9 @@ Examples:
       relent deliver endpoints disable shop --reason 'moves until noon'
       relent deliver endpoints enable shop
 
+  Delete one that nobody needs any more:
+      relent deliver endpoints delete shop
+
 Exit status: 0; 1 if the server refuses it or does not answer; 2 if the options
 are wrong.";
 
@@ -75,6 +78,17 @@ pub(crate) enum EndpointsCommand {
         /// Why; the list and the page show it
         #[arg(long, value_name = "TEXT")]
         reason: String,
+    },
+    /// Delete an endpoint with all its messages
+    ///
+    /// Refused while some of them are pending, running or dead: have them delivered, or cancel them.
+    Delete {
+        #[command(flatten)]
+        named: Named,
+
+        /// Delete messages that were not delivered, too; nobody will get them
+        #[arg(long)]
+        discard: bool,
     },
 }
 
@@ -153,6 +167,21 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
             )]))?;
             server.post(&named.path("/disable"), Some(body)).await?;
             say(&format!("{} is disabled; its messages wait", named.name));
+            Ok(())
+        }
+        EndpointsCommand::Delete { named, discard } => {
+            let server = named.connection.open()?;
+            let path = format!("{}&discard={discard}", named.path(""));
+            let deleted = server.delete(&path).await.map_err(|quit| Quit {
+                // The same on a command line.
+                message: quit.message.replace("by ?discard=true", "by --discard"),
+                ..quit
+            })?;
+            let count = &deleted["messages"];
+            say(&format!(
+                "{} is deleted; messages deleted with it: {count}",
+                named.name
+            ));
             Ok(())
         }
     }

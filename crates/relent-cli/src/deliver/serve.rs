@@ -284,10 +284,7 @@ async fn serve<S: Store>(
     tokio::select! {
         signal = signals.cancelled() => say(&format!("{signal}: waiting for the attempts that run")),
         _ = &mut worker => return failed("the worker has ended"),
-        answer = &mut api => return failed(&match answer {
-            Ok(Err(error)) => format!("the API has ended: {error}"),
-            _ => "the API has ended".to_owned(),
-        }),
+        _ = &mut api => return failed("the API has ended"),
     }
     housekeeper.abort();
     drop(stop);

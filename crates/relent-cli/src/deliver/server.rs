@@ -91,6 +91,10 @@ impl Server {
         self.ask(Method::POST, path, body).await
     }
 
+    pub(super) async fn delete(&self, path: &str) -> Result<Value, Quit> {
+        self.ask(Method::DELETE, path, None).await
+    }
+
     pub(super) async fn put(&self, path: &str, body: &impl Serialize) -> Result<Value, Quit> {
         self.ask(Method::PUT, path, Some(json(body)?)).await
     }

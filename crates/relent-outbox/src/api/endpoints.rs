@@ -1,14 +1,17 @@
-//! Endpoints: registered, listed, enabled and disabled.
+//! Endpoints: registered, listed, enabled, disabled and deleted.
 
 use std::time::UNIX_EPOCH;
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
+use axum::http::header::{ETAG, HeaderMap};
 use axum::http::{StatusCode, Uri};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use relent_http::problem::Problem;
+use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -18,7 +21,7 @@ use crate::endpoint::{Activity, Endpoint};
 use crate::health::Health;
 use crate::message::MAX_NAME;
 use crate::schedule;
-use crate::store::{EndpointStatus, Store};
+use crate::store::{Deletion, EndpointStatus, Store};
 use crate::target::Target;
 
 /// The most endpoints on a page, and how many there are unless asked otherwise.
@@ -26,6 +29,8 @@ const MOST: usize = 1000;
 const USUAL: usize = 100;
 /// The most signing keys of an endpoint: two while one replaces another, and some more.
 const MOST_SECRETS: usize = 8;
+/// How often a change is made anew that others come before.
+const MOST_TRIES: u32 = 16;
 
 type Named = Result<Path<String>, PathRejection>;
 
@@ -69,6 +74,17 @@ impl View {
             status: redact(status),
         }
     }
+}
+
+/// The version of an endpoint: of what was registered, not of how it fares.
+fn tag(status: &EndpointStatus) -> EntityTag {
+    EntityTag::of_version(u64::try_from(status.revision).unwrap_or_default())
+}
+
+/// One endpoint, with its version.
+fn answer(code: StatusCode, status: EndpointStatus) -> Response {
+    let tag = tag(&status).to_value();
+    (code, [(ETAG, tag)], Json(View::of(status))).into_response()
 }
 
 #[derive(Serialize)]
@@ -151,7 +167,7 @@ pub(super) fn unknown(tenant: &str, name: &str) -> Refused {
 pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
     let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
     match stored!(api.store.endpoint(&tenant, &name)) {
-        Some(status) => ok(&View::of(status)),
+        Some(status) => Ok(answer(StatusCode::OK, status)),
         None => Err(unknown(&tenant, &name)),
     }
 }
@@ -162,26 +178,80 @@ pub(super) async fn register<S: Store>(
     State(api): State<Shared<S>>,
     path: Named,
     uri: Uri,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
     let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
     let given: Map<String, Value> = read(body)?;
-    let mut endpoint = api.check(&tenant, &name, given.clone())?;
-    let before = stored!(api.store.endpoint(&tenant, &name));
-    let created = before.is_none();
-    if let Some(before) = before.filter(|_| !given.contains_key("secrets")) {
-        endpoint.secrets = before.endpoint.secrets;
+    let endpoint = api.check(&tenant, &name, given.clone())?;
+    let refused = |error: PreconditionError| Ok(error.response().map(Body::from));
+    let preconditions = match Preconditions::of(&headers) {
+        Ok(preconditions) => preconditions,
+        Err(error) => return refused(error),
+    };
+    for _ in 0..MOST_TRIES {
+        let before = stored!(api.store.endpoint(&tenant, &name));
+        if let Err(error) = preconditions.check(before.as_ref().map(tag).as_ref()) {
+            return refused(error);
+        }
+        let (revision, mut endpoint) = (before.as_ref().map(|one| one.revision), endpoint.clone());
+        if let Some(before) = before.filter(|_| !given.contains_key("secrets")) {
+            endpoint.secrets = before.endpoint.secrets;
+        }
+        // Another may have changed its keys since they were read.
+        if !stored!(api.store.replace_endpoint(endpoint, revision)) {
+            continue;
+        }
+        api.wake();
+        let code = match revision {
+            None => StatusCode::CREATED,
+            Some(_) => StatusCode::OK,
+        };
+        return match stored!(api.store.endpoint(&tenant, &name)) {
+            Some(status) => Ok(answer(code, status)),
+            None => Err(unknown(&tenant, &name)),
+        };
     }
-    stored!(api.store.put_endpoint(endpoint));
-    api.wake();
-    let Some(status) = stored!(api.store.endpoint(&tenant, &name)) else {
-        return Err(unknown(&tenant, &name));
-    };
-    let code = match created {
-        true => StatusCode::CREATED,
-        false => StatusCode::OK,
-    };
-    Ok((code, Json(View::of(status))).into_response())
+    Err(refuse(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "others change this endpoint all the time, and it is not changed: ask again",
+    ))
+}
+
+/// What is deleted with an endpoint.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Deleting {
+    #[serde(default)]
+    tenant: String,
+    #[serde(default)]
+    discard: bool,
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    messages: u64,
+}
+
+pub(super) async fn delete<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+) -> Answer {
+    let (name, Deleting { tenant, discard }) = (name(path)?, query(&uri)?);
+    match stored!(api.store.delete_endpoint(&tenant, &name, discard)) {
+        Deletion::Done { messages } => ok(&Deleted { messages }),
+        Deletion::Unknown => Err(unknown(&tenant, &name)),
+        Deletion::Refused { pending, dead } => {
+            let problem = Problem::new(StatusCode::CONFLICT).detail(format!(
+                "it has messages that were not delivered (pending: {pending}, dead: {dead}) and would lose them: have \
+                 them delivered or cancel them, or discard them by ?discard=true"
+            ));
+            let counted = problem.clone().member("pending", pending);
+            let counted = counted.and_then(|problem| problem.member("dead", dead));
+            Err(counted.unwrap_or(problem).into())
+        }
+    }
 }
 
 impl<S> Api<S> {
@@ -274,7 +344,7 @@ async fn set<S: Store>(
     stored!(api.store.set_activity(tenant, name, activity, reason));
     api.wake();
     match stored!(api.store.endpoint(tenant, name)) {
-        Some(status) => ok(&View::of(status)),
+        Some(status) => Ok(answer(StatusCode::OK, status)),
         None => Err(unknown(tenant, name)),
     }
 }

@@ -109,7 +109,7 @@ pub(super) async fn enqueue<S: Store>(
     let refused = |status, index: usize, detail: &str| match single {
         true => refuse(status, detail),
         false => {
-            let detail = format!("nothing is enqueued: message {index} of the array: {detail}");
+            let detail = format!("nothing is enqueued, for the message at index {index}: {detail}");
             let problem = Problem::new(status).detail(detail);
             let index = u64::try_from(index).unwrap_or(u64::MAX);
             // `index` is no name that RFC 9457 defines.
