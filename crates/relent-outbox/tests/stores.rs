@@ -62,12 +62,13 @@ mod sqlite {
 #[cfg(all(unix, feature = "postgres"))]
 mod postgres {
     use std::cell::Cell;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     use relent_outbox::endpoint::Endpoint;
     use relent_outbox::message::NewMessage;
     use relent_outbox::store::{
-        Deletion, EnqueueError, Filter, Postgres, Refusal, Store, Wanted, conformance,
+        Claimed, Deletion, EnqueueError, Filter, Next, Owned, Postgres, Refusal, Settled, Store,
+        Wanted, conformance,
     };
     use relent_server::postgres::pool;
     use tokio_postgres::{Config, NoTls};
@@ -115,6 +116,31 @@ mod postgres {
         NewMessage::new("shop", event, "{}")
     }
 
+    /// The worker lives, and takes an endpoint that has something to do.
+    async fn take(store: &Postgres) -> Owned {
+        let lease = Duration::from_secs(600);
+        store.beat("worker", lease).await.unwrap();
+        let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
+        let endpoints = vec![work[0].endpoint];
+        let mut owned = store.acquire("worker", endpoints).await.unwrap();
+        owned.remove(0)
+    }
+
+    fn settled(claimed: &Claimed, next: Next) -> Settled {
+        Settled {
+            row: claimed.row,
+            endpoint: claimed.endpoint,
+            fence: claimed.fence,
+            number: claimed.attempt,
+            began: claimed.began,
+            next,
+            session: Vec::new(),
+            attempt: None,
+            health: None,
+            disable: None,
+        }
+    }
+
     /// Many messages of one order key come in while nothing is claimed, such as while their endpoint is disabled.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_long_line_behind_one_message_holds_up_no_claim() {
@@ -131,20 +157,12 @@ mod postgres {
             store.enqueue(line.collect()).await.unwrap();
         }
         store.enqueue(vec![message("free")]).await.unwrap();
-        store
-            .beat("worker", Duration::from_secs(600))
-            .await
-            .unwrap();
-        let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
-        let owned = store
-            .acquire("worker", vec![work[0].endpoint])
-            .await
-            .unwrap();
+        let owned = take(&store).await;
         // What a worker has unless it is told otherwise.
         let store = store.patience(Duration::from_secs(5));
         let one = Wanted {
-            endpoint: owned[0].id,
-            fence: owned[0].fence,
+            endpoint: owned.id,
+            fence: owned.fence,
             most: 1,
         };
         let mut ordered = Vec::new();
@@ -264,8 +282,8 @@ mod postgres {
             .await
             .unwrap();
         let wanted = Wanted {
-            endpoint: owned[0].id,
-            fence: owned[0].fence,
+            endpoint: owned.id,
+            fence: owned.fence,
             most: 10,
         };
         let claimed = store.claim("worker", vec![wanted]).await.unwrap();
@@ -328,6 +346,83 @@ mod postgres {
         Postgres::enqueue_in(&other, &[message("shipped")])
             .await
             .unwrap();
+    }
+
+    /// The earlier of two of one order key is committed when the later one is on its way already.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_that_is_committed_late_waits_for_a_later_one_that_runs() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "late").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let early = message("early").in_order("key");
+        let early = Postgres::enqueue_in(&transaction, &[early]).await.unwrap();
+        let late = message("late").in_order("key");
+        store.enqueue(vec![late]).await.unwrap();
+        let owned = take(&store).await;
+        let claim = async || {
+            let wanted = Wanted {
+                endpoint: owned.id,
+                fence: owned.fence,
+                most: 10,
+            };
+            store.claim("worker", vec![wanted]).await.unwrap()
+        };
+        let running = claim().await;
+        assert_eq!(running.len(), 1);
+        transaction.commit().await.unwrap();
+        assert_eq!(claim().await, []);
+        let settled = settled(&running[0], Next::Again(Duration::ZERO));
+        assert_eq!(store.settle(vec![settled]).await.unwrap(), [true]);
+        let next = claim().await;
+        assert_eq!((next.len(), &next[0].id), (1, &early[0].id));
+    }
+
+    /// A claim puts a message behind a dead one that a purge has found to hold nobody.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_claim_waits_for_in_this_moment_is_not_purged() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "purge").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        let ordered = |event| message(event).in_order("key");
+        store.enqueue(vec![ordered("dead")]).await.unwrap();
+        let owned = take(&store).await;
+        let wanted = Wanted {
+            endpoint: owned.id,
+            fence: owned.fence,
+            most: 1,
+        };
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let dead = settled(&claimed[0], Next::Dead("poison".to_owned()));
+        assert_eq!(store.settle(vec![dead]).await.unwrap(), [true]);
+
+        // As a claim does.
+        let mut client = store.pool().get().await.unwrap();
+        let claim = client.transaction().await.unwrap();
+        let lock = "SELECT FROM relent_endpoint_1 FOR NO KEY UPDATE";
+        claim.batch_execute(lock).await.unwrap();
+        let purge = {
+            let (store, soon) = (store.clone(), SystemTime::now() + Duration::from_secs(600));
+            tokio::spawn(async move { store.purge(soon, 10).await.unwrap() })
+        };
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let other = store.pool().get().await.unwrap();
+        while !purge.is_finished()
+            && other.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 0
+        {}
+        let behind = Postgres::enqueue_in(&claim, &[ordered("behind")]).await;
+        behind.unwrap();
+        let put_behind = "UPDATE relent_delivery_1 SET state = 5 WHERE state = 0";
+        claim.batch_execute(put_behind).await.unwrap();
+        claim.commit().await.unwrap();
+        assert_eq!(purge.await.unwrap(), 0);
     }
 
     /// What another store, in another process, enqueues.

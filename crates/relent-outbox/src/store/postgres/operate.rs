@@ -277,20 +277,35 @@ async fn change_rows(transaction: &Transaction<'_>, rows: &[i64], change: &Chang
     Ok(changed.len() as u64)
 }
 
-/// A dead one that others wait for stays.
+/// A dead one that later ones of its order wait for stays.
 async fn purge(transaction: &Transaction<'_>, before: i64, most: i64) -> Result<u64> {
-    let purge = transaction.prepare_cached(
-        "WITH old AS MATERIALIZED (
-             SELECT row FROM relent_delivery_1 AS d
-             WHERE ended < $1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
-                 AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
-                 AND EXISTS (SELECT FROM relent_delivery_1 AS next
-                     WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row
-                         AND next.state IN (0, 5)))
-             ORDER BY ended LIMIT $2::bigint FOR UPDATE SKIP LOCKED),
-         deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
-         attempts AS (DELETE FROM relent_attempt_1 WHERE row IN (SELECT row FROM old))
-         DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)",
-    ).await?;
-    Ok(transaction.execute(&purge, &[&before, &most]).await?)
+    const ENDED: &str = "ended < $1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
+        AND EXISTS (SELECT FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
+        AND EXISTS (SELECT FROM relent_delivery_1 AS next
+            WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row
+                AND next.state IN (0, 5)))";
+    let old = transaction
+        .prepare_cached(&format!(
+            "SELECT row, CASE WHEN order_key IS NOT NULL THEN endpoint END FROM relent_delivery_1 AS d
+             WHERE {ENDED} ORDER BY ended LIMIT $2::bigint"
+        ))
+        .await?;
+    let (mut rows, mut endpoints) = (Vec::<i64>::new(), BTreeSet::new());
+    for row in transaction.query(&old, &[&before, &most]).await? {
+        rows.push(row.try_get(0)?);
+        endpoints.extend(row.try_get::<_, Option<i64>>(1)?);
+    }
+    // A claim that puts another behind one of these goes before, and is seen, or comes when it is gone.
+    lock(transaction, &endpoints).await?;
+    let purge = transaction
+        .prepare_cached(&format!(
+            "WITH old AS MATERIALIZED (
+                 SELECT row FROM relent_delivery_1 AS d WHERE row = ANY($2::bigint[]) AND {ENDED}
+                 FOR UPDATE OF d SKIP LOCKED),
+             deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
+             attempts AS (DELETE FROM relent_attempt_1 WHERE row IN (SELECT row FROM old))
+             DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)"
+        ))
+        .await?;
+    Ok(transaction.execute(&purge, &[&before, &rows]).await?)
 }
