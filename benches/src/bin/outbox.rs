@@ -1,5 +1,6 @@
 //! Prints how many messages an outbox enqueues, claims and settles in a second, beside the same rows written by nothing
-//! but their statements: in SQLite through the same writer, in PostgreSQL by a loop with `SKIP LOCKED`.
+//! but their statements: in SQLite through the same writer, in PostgreSQL by a loop with `SKIP LOCKED`. With `sqlite` or
+//! `postgresql` as its argument, of this store only.
 //!
 //! A batch of Relent and one of the floor follow each other, in turns who is first, and the ratio of the two is what
 //! counts: other work on the machine slows both. The medians of the batches are printed, and the lowest and highest
@@ -7,15 +8,19 @@
 
 #[path = "../../../crates/relent-server/tests/support/servers.rs"]
 mod servers;
+#[path = "outbox/sqlite.rs"]
+mod sqlite;
 
 use std::error::Error;
 use std::time::{Duration, Instant};
 
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
-use relent_outbox::store::{AttemptRecord, Next, Owned, Postgres, Settled, Sqlite, Store, Wanted};
+use relent_outbox::store::{
+    AttemptRecord, Claimed, Next, Owned, Postgres, Settled, Sqlite, Store, Wanted,
+};
 use relent_server::postgres::{Client, pool};
-use relent_server::sqlite::{Writer, WriterError};
+use relent_server::sqlite::Writer;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
@@ -28,36 +33,49 @@ const MESSAGES: i64 = 100;
 const PAYLOAD: [u8; 500] = [b'x'; 500];
 const WORKER: &str = "worker";
 
+/// The same rows by their statements alone. Each of its operations is one durable commit.
+trait Floor {
+    /// What is claimed.
+    type Rows;
+
+    async fn enqueue(&self, round: u64) -> Result<(), Failed>;
+    async fn claim(&self) -> Result<Self::Rows, Failed>;
+    /// How many were settled.
+    async fn settle(&self, rows: Self::Rows) -> Result<usize, Failed>;
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
+    let only = std::env::args().nth(1);
+    let wanted = |engine: &str| only.as_deref().is_none_or(|only| only == engine);
     println!("| | Relent, messages a second | the floor | ratio | lowest, highest |");
     println!("|---|---|---|---|---|");
-    let directory = tempfile::tempdir()?;
-    let store = Sqlite::open(directory.path().join("relent.db"))?;
-    let set_up = |connection: &rusqlite::Connection| Sqlite::create_tables(connection);
-    let floor = Writer::open(directory.path().join("floor.db"), set_up)?;
-    compare("SQLite", &store, async |round| write(&floor, round).await).await?;
-    if let Some(server) = servers::postgres(&[]) {
+    if wanted("sqlite") {
+        let directory = tempfile::tempdir()?;
+        let store = Sqlite::open(directory.path().join("relent.db"))?;
+        let set_up = |connection: &rusqlite::Connection| Sqlite::create_tables(connection);
+        let floor = Writer::open(directory.path().join("floor.db"), set_up)?;
+        compare("SQLite", &store, floor).await?;
+    }
+    if wanted("postgresql")
+        && let Some(server) = servers::postgres(&[])
+    {
         let store = Postgres::new(pool(&server.config(), 4)?);
         store.create_tables().await?;
         let bare = format!("{} options='-c search_path=bare'", server.config());
         let bare = pool(&bare, 4)?.get().await?;
         bare.batch_execute("CREATE SCHEMA bare").await?;
         bare.batch_execute(Postgres::TABLES).await?;
-        compare("PostgreSQL", &store, async |round| {
-            skip_locked(&bare, round).await
-        })
-        .await?;
+        compare("PostgreSQL", &store, SkipLocked(bare)).await?;
     }
     Ok(())
 }
 
+/// How long a batch took to enqueue, to claim and to settle.
+type Took = [Duration; 3];
+
 /// Both, in turns.
-async fn compare<S: Store>(
-    what: &str,
-    store: &S,
-    floor: impl AsyncFn(u64) -> Result<(), Failed>,
-) -> Result<(), Failed> {
+async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(), Failed> {
     for endpoint in 0..ENDPOINTS {
         let endpoint = Endpoint::new(endpoint.to_string(), "https://shop.example/notify");
         store.put_endpoint(endpoint).await?;
@@ -67,43 +85,71 @@ async fn compare<S: Store>(
     let work = store.find_work(WORKER, Duration::ZERO, 1000).await?;
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     let owned = store.acquire(WORKER, endpoints).await?;
-    deliver(store, &owned).await?;
+    settle(store, claim(store, &owned).await?).await?;
     let mut pairs = Vec::new();
     for batch in 0..BATCHES as u64 {
         let rounds = || batch * ROUNDS..(batch + 1) * ROUNDS;
         let ours = async || {
-            let began = Instant::now();
+            let mut took = Took::default();
             for round in rounds() {
-                enqueue(store, round).await?;
-                deliver(store, &owned).await?;
+                timed(&mut took[0], enqueue(store, round)).await?;
+                let claimed = timed(&mut took[1], claim(store, &owned)).await?;
+                timed(&mut took[2], settle(store, claimed)).await?;
             }
-            Ok::<_, Failed>(began.elapsed())
+            Ok::<_, Failed>(took)
         };
         let theirs = async || {
-            let began = Instant::now();
+            let mut took = Took::default();
             for round in rounds() {
-                floor(round).await?;
+                timed(&mut took[0], floor.enqueue(round)).await?;
+                let claimed = timed(&mut took[1], floor.claim()).await?;
+                let settled = timed(&mut took[2], floor.settle(claimed)).await?;
+                if settled != MESSAGES as usize {
+                    return Err(format!("the floor has settled {settled}").into());
+                }
             }
-            Ok::<_, Failed>(began.elapsed())
+            Ok::<_, Failed>(took)
         };
-        let rate = |took: Duration| (ROUNDS as f64 * MESSAGES as f64) / took.as_secs_f64();
         pairs.push(if batch % 2 == 0 {
-            let ours = rate(ours().await?);
-            (ours, rate(theirs().await?))
+            let ours = ours().await?;
+            (ours, theirs().await?)
         } else {
-            let theirs = rate(theirs().await?);
-            (rate(ours().await?), theirs)
+            let theirs = theirs().await?;
+            (ours().await?, theirs)
         });
     }
-    let column = |of: fn(&(f64, f64)) -> f64| {
+    print(what, &pairs, |took| took.iter().sum());
+    print(&format!("{what}: enqueue"), &pairs, |took| took[0]);
+    print(&format!("{what}: claim"), &pairs, |took| took[1]);
+    print(&format!("{what}: settle"), &pairs, |took| took[2]);
+    Ok(())
+}
+
+/// Does this, and adds how long it takes.
+async fn timed<T>(
+    took: &mut Duration,
+    work: impl Future<Output = Result<T, Failed>>,
+) -> Result<T, Failed> {
+    let began = Instant::now();
+    let done = work.await;
+    *took += began.elapsed();
+    done
+}
+
+/// The medians of the batches, of that part of them.
+fn print(what: &str, pairs: &[(Took, Took)], part: impl Fn(&Took) -> Duration) {
+    let rate = |took: &Took| (ROUNDS as f64 * MESSAGES as f64) / part(took).as_secs_f64();
+    let sorted = |of: &dyn Fn(&(Took, Took)) -> f64| {
         let mut of: Vec<_> = pairs.iter().map(of).collect();
         of.sort_by(f64::total_cmp);
         (of[BATCHES / 2], of[0], of[BATCHES - 1])
     };
-    let (ratio, lowest, highest) = column(|pair| pair.0 / pair.1);
-    let (ours, theirs) = (column(|pair| pair.0).0, column(|pair| pair.1).0);
-    println!("| {what} | {ours:.0} | {theirs:.0} | {ratio:.2} | {lowest:.2}, {highest:.2} |");
-    Ok(())
+    let (ratio, lowest, highest) = sorted(&|pair| rate(&pair.0) / rate(&pair.1));
+    let (ours, theirs) = (sorted(&|pair| rate(&pair.0)), sorted(&|pair| rate(&pair.1)));
+    println!(
+        "| {what} | {:.0} | {:.0} | {ratio:.2} | {lowest:.2}, {highest:.2} |",
+        ours.0, theirs.0
+    );
 }
 
 async fn enqueue<S: Store>(store: &S, round: u64) -> Result<(), Failed> {
@@ -115,13 +161,16 @@ async fn enqueue<S: Store>(store: &S, round: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-async fn deliver<S: Store>(store: &S, owned: &[Owned]) -> Result<(), Failed> {
+async fn claim<S: Store>(store: &S, owned: &[Owned]) -> Result<Vec<Claimed>, Failed> {
     let wanted = owned.iter().map(|owned| Wanted {
         endpoint: owned.id,
         fence: owned.fence,
         most: 100,
     });
-    let claimed = store.claim(WORKER, wanted.collect()).await?;
+    Ok(store.claim(WORKER, wanted.collect()).await?)
+}
+
+async fn settle<S: Store>(store: &S, claimed: Vec<Claimed>) -> Result<(), Failed> {
     let settled = claimed.iter().map(|claimed| Settled {
         row: claimed.row,
         endpoint: claimed.endpoint,
@@ -149,100 +198,58 @@ async fn deliver<S: Store>(store: &S, owned: &[Owned]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The same rows in three commits of the writer.
-async fn write(writer: &Writer, round: u64) -> Result<(), Failed> {
-    let rows = writer.run(move |connection| {
-        let mut message = connection.prepare_cached(
-            "INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
-             VALUES ('msg_' || ?1 || '_000000000000000000000', ?2, ?1, '', 'application/json', ?3, 1)",
-        )?;
-        let mut delivery = connection.prepare_cached(
-            "INSERT INTO relent_delivery_1 (row, endpoint, state, due, began) VALUES (?1, ?2, 0, 1, 1)",
-        )?;
-        let mut rows = Vec::new();
-        for number in 0..MESSAGES {
-            let event = format!("{round}-{number}");
-            let endpoint = 1 + number % ENDPOINTS;
-            message.execute((event, endpoint, &PAYLOAD[..]))?;
-            let row = connection.last_insert_rowid();
-            delivery.execute((row, endpoint))?;
-            rows.push(row);
-        }
-        Ok::<_, WriterError>(rows)
-    });
-    let rows = rows.await?;
-    let claimed = writer.run(move |connection| {
-        let mut claim = connection.prepare_cached(
-            "UPDATE relent_delivery_1 SET state = 1, fence = 1, attempt = 1 WHERE row = ?1",
-        )?;
-        let mut read = connection.prepare_cached(
-            "SELECT id, content_type, payload FROM relent_message_1 WHERE row = ?1",
-        )?;
-        for row in &rows {
-            claim.execute([row])?;
-            read.query_row([row], |row| row.get::<_, Vec<u8>>(2))?;
-        }
-        Ok::<_, WriterError>(rows)
-    });
-    let rows = claimed.await?;
-    let settled = writer.run(move |connection| {
-        let mut settle = connection.prepare_cached(
-            "UPDATE relent_delivery_1 SET state = 2, session = ?2, ended = 1 WHERE row = ?1",
-        )?;
-        let mut attempt = connection.prepare_cached(
-            "INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
-             VALUES (?1, 1, 1, 1, 200, '', 'ok', '192.0.2.1:443')",
-        )?;
-        for row in rows {
-            settle.execute((row, [1; 50]))?;
-            attempt.execute([row])?;
-        }
-        Ok::<_, WriterError>(())
-    });
-    settled.await?;
-    Ok(())
-}
+/// Inserts, takes what is due, past what others have, and ends it.
+struct SkipLocked(Client);
 
-/// The same rows in three commits: one that inserts, one that takes what is due, past what others have, and one that
-/// ends it.
-async fn skip_locked(client: &Client, round: u64) -> Result<(), Failed> {
-    let events: Vec<_> = (0..MESSAGES)
-        .map(|number| format!("{round}-{number}"))
-        .collect();
-    let insert = client
-        .prepare_cached(
-            "WITH new AS (
-                 INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
-                 SELECT 'msg_' || event || '_000000000000000000000', 1 + n % 10, event, '', 'application/json', $2, 1
-                 FROM unnest($1::text[]) WITH ORDINALITY AS i (event, n) RETURNING row, endpoint)
-             INSERT INTO relent_delivery_1 (row, endpoint, due, began) SELECT row, endpoint, 1, 1 FROM new",
-        )
-        .await?;
-    client.execute(&insert, &[&events, &&PAYLOAD[..]]).await?;
-    let claim = client
-        .prepare_cached(
-            "WITH due AS MATERIALIZED (
-                 SELECT row FROM relent_delivery_1 WHERE state = 0 AND due <= 2 LIMIT 100 FOR UPDATE SKIP LOCKED),
-             claimed AS (
-                 UPDATE relent_delivery_1 SET state = 1, fence = 1, attempt = attempt + 1
-                 WHERE row IN (SELECT row FROM due) RETURNING row)
-             SELECT row, id, content_type, payload FROM claimed JOIN relent_message_1 USING (row)",
-        )
-        .await?;
-    let claimed = client.query(&claim, &[]).await?;
-    if claimed.len() != MESSAGES as usize {
-        return Err(format!("{} are claimed", claimed.len()).into());
+impl Floor for SkipLocked {
+    type Rows = Vec<i64>;
+
+    async fn enqueue(&self, round: u64) -> Result<(), Failed> {
+        let events: Vec<_> = (0..MESSAGES)
+            .map(|number| format!("{round}-{number}"))
+            .collect();
+        let insert = self
+            .0
+            .prepare_cached(
+                "WITH new AS (
+                     INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
+                     SELECT 'msg_' || event || '_000000000000000000000', 1 + n % 10, event, '', 'application/json', $2, 1
+                     FROM unnest($1::text[]) WITH ORDINALITY AS i (event, n) RETURNING row, endpoint)
+                 INSERT INTO relent_delivery_1 (row, endpoint, due, began) SELECT row, endpoint, 1, 1 FROM new",
+            )
+            .await?;
+        self.0.execute(&insert, &[&events, &&PAYLOAD[..]]).await?;
+        Ok(())
     }
-    let rows: Vec<i64> = claimed.iter().map(|row| row.get(0)).collect();
-    let settle = client
-        .prepare_cached(
-            "WITH settled AS (
-                 UPDATE relent_delivery_1 SET state = 2, session = $2, ended = 1
-                 WHERE row = ANY($1::bigint[]) AND state = 1 AND fence = 1 RETURNING row)
-             INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
-             SELECT row, 1, 1, 1, 200, '', 'ok', '192.0.2.1:443' FROM settled",
-        )
-        .await?;
-    client.execute(&settle, &[&rows, &&[1_u8; 50][..]]).await?;
-    Ok(())
+
+    async fn claim(&self) -> Result<Vec<i64>, Failed> {
+        let claim = self
+            .0
+            .prepare_cached(
+                "WITH due AS MATERIALIZED (
+                     SELECT row FROM relent_delivery_1 WHERE state = 0 AND due <= 2 LIMIT 100 FOR UPDATE SKIP LOCKED),
+                 claimed AS (
+                     UPDATE relent_delivery_1 SET state = 1, fence = 1, attempt = attempt + 1
+                     WHERE row IN (SELECT row FROM due) RETURNING row)
+                 SELECT row, id, content_type, payload FROM claimed JOIN relent_message_1 USING (row)",
+            )
+            .await?;
+        let claimed = self.0.query(&claim, &[]).await?;
+        Ok(claimed.iter().map(|row| row.get(0)).collect())
+    }
+
+    async fn settle(&self, rows: Vec<i64>) -> Result<usize, Failed> {
+        let settle = self
+            .0
+            .prepare_cached(
+                "WITH settled AS (
+                     UPDATE relent_delivery_1 SET state = 2, session = $2, ended = 1
+                     WHERE row = ANY($1::bigint[]) AND state = 1 AND fence = 1 RETURNING row)
+                 INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
+                 SELECT row, 1, 1, 1, 200, '', 'ok', '192.0.2.1:443' FROM settled",
+            )
+            .await?;
+        let settled = self.0.execute(&settle, &[&rows, &&[1_u8; 50][..]]).await?;
+        Ok(usize::try_from(settled)?)
+    }
 }

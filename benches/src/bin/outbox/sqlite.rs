@@ -1,0 +1,81 @@
+//! What SQLite needs for it: the same rows in the same tables by the same writer, and so with the same three durable
+//! commits a round, by the fewest and simplest statements that keep what an outbox owes.
+//!
+//! An event is there once (the index of the table sees to it), those that are due first are claimed first, what is
+//! written of an attempt is written with the fence that it was claimed with, and each attempt is kept. What the floor
+//! leaves out: it looks up no endpoint, makes no identifiers, knows neither duplicates from errors nor order keys, asks
+//! for no lease, wakes no worker, and forgets what it has read.
+
+use relent_server::sqlite::{Writer, WriterError};
+
+use crate::{ENDPOINTS, Failed, Floor, MESSAGES, PAYLOAD};
+
+impl Floor for Writer {
+    type Rows = Vec<i64>;
+
+    async fn enqueue(&self, round: u64) -> Result<(), Failed> {
+        let enqueued = self.run(move |connection| {
+            let mut message = connection.prepare_cached(
+                "INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
+                 VALUES ('msg_' || ?1 || '_000000000000000000000', ?2, ?1, '', 'application/json', ?3, 1)",
+            )?;
+            let mut delivery = connection.prepare_cached(
+                "INSERT INTO relent_delivery_1 (row, endpoint, state, due, began)
+                 VALUES (?1, ?2, 0, 1, 1)",
+            )?;
+            for number in 0..MESSAGES {
+                let event = format!("{round}-{number}");
+                let endpoint = 1 + number % ENDPOINTS;
+                message.execute((event, endpoint, &PAYLOAD[..]))?;
+                delivery.execute((connection.last_insert_rowid(), endpoint))?;
+            }
+            Ok::<_, WriterError>(())
+        });
+        Ok(enqueued.await?)
+    }
+
+    async fn claim(&self) -> Result<Vec<i64>, Failed> {
+        let claimed = self.run(|connection| {
+            let mut due = connection.prepare_cached(
+                "SELECT row FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 AND due <= 2 ORDER BY due",
+            )?;
+            let mut claim = connection.prepare_cached(
+                "UPDATE relent_delivery_1 SET state = 1, fence = 1, attempt = 1 WHERE row = ?1",
+            )?;
+            let mut read = connection.prepare_cached(
+                "SELECT id, content_type, payload FROM relent_message_1 WHERE row = ?1",
+            )?;
+            let mut claimed = Vec::new();
+            for endpoint in 1..=ENDPOINTS {
+                let due = due.query_map([endpoint], |row| row.get(0))?;
+                for row in due.collect::<Result<Vec<i64>, _>>()? {
+                    claim.execute([row])?;
+                    read.query_row([row], |row| row.get::<_, Vec<u8>>(2))?;
+                    claimed.push(row);
+                }
+            }
+            Ok::<_, WriterError>(claimed)
+        });
+        Ok(claimed.await?)
+    }
+
+    async fn settle(&self, rows: Vec<i64>) -> Result<usize, Failed> {
+        let settled = self.run(move |connection| {
+            let mut settle = connection.prepare_cached(
+                "UPDATE relent_delivery_1 SET state = 2, session = ?2, ended = 1
+                 WHERE row = ?1 AND state = 1 AND fence = 1",
+            )?;
+            let mut attempt = connection.prepare_cached(
+                "INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
+                 VALUES (?1, 1, 1, 1, 200, '', 'ok', '192.0.2.1:443')",
+            )?;
+            let mut settled = 0;
+            for row in rows {
+                settled += settle.execute((row, [1; 50]))?;
+                attempt.execute([row])?;
+            }
+            Ok::<_, WriterError>(settled)
+        });
+        Ok(settled.await?)
+    }
+}
