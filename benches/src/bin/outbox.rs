@@ -21,6 +21,7 @@ use relent_outbox::store::{
 };
 use relent_server::postgres::{Client, pool};
 use relent_server::sqlite::Writer;
+use rusqlite::config::DbConfig;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
@@ -53,7 +54,11 @@ async fn main() -> Result<(), Failed> {
     if wanted("sqlite") {
         let directory = tempfile::tempdir()?;
         let store = Sqlite::open(directory.path().join("relent.db"))?;
-        let set_up = |connection: &rusqlite::Connection| Sqlite::create_tables(connection);
+        let set_up = |connection: &rusqlite::Connection| {
+            // As the store: no statement is prepared twice.
+            connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+            Sqlite::create_tables(connection)
+        };
         let floor = Writer::open(directory.path().join("floor.db"), set_up)?;
         compare("SQLite", &store, floor).await?;
     }

@@ -25,6 +25,12 @@ impl MessageId {
         Self(format!("msg_{}", uuid::Uuid::now_v7().simple()))
     }
 
+    /// One that is stored, to be shown, whether it is one or not. What is sent is checked.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) const fn stored(id: String) -> Self {
+        Self(id)
+    }
+
     /// As it is sent.
     #[must_use]
     pub fn as_str(&self) -> &str {

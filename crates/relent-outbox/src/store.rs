@@ -21,6 +21,8 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::ops::RangeInclusive;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::UNIX_EPOCH;
 use std::time::{Duration, SystemTime};
 
@@ -176,7 +178,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<MessageStatus>, Self::Error>> + Send;
 
-    /// The attempts of a message, in their order.
+    /// The attempts of a message, in their order. Of a schedule that goes on and on these are the first 10 and the last
+    /// 40 to 49.
     fn attempts(
         &self,
         id: &MessageId,
@@ -583,6 +586,29 @@ fn unreadable(tenant: &str, name: &str, error: &serde_json::Error) -> String {
         "the endpoint {name:?} of the tenant {tenant:?} is not as this version of relent-outbox writes it ({error}): use \
          the version that registered it, or register it again"
     )
+}
+
+/// Why a message is dead that cannot be read.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn unreadable_message(why: &str) -> String {
+    text(&format!(
+        "what the store has of it cannot be read ({why}): correct it there and resend it, or cancel it"
+    ))
+}
+
+/// Of each schedule of a message the first attempts are kept.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const FIRST_KEPT: u32 = 10;
+/// And of the last at least so many.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const LAST_KEPT: u32 = 40;
+
+/// Which attempts of a message are forgotten after the one of this number was written, so that a schedule without end does
+/// not fill the store. A few at a time: most attempts forget nothing, and those of a published schedule never do.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn forgotten(number: u32) -> Option<RangeInclusive<u32>> {
+    let many = number > FIRST_KEPT + LAST_KEPT && number.is_multiple_of(10);
+    many.then(|| FIRST_KEPT + 1..=number - LAST_KEPT)
 }
 
 /// In microseconds since 1970. Good until the year 294246.

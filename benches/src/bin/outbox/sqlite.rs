@@ -20,8 +20,8 @@ impl Floor for Writer {
                  VALUES ('msg_' || ?1 || '_000000000000000000000', ?2, ?1, '', 'application/json', ?3, 1)",
             )?;
             let mut delivery = connection.prepare_cached(
-                "INSERT INTO relent_delivery_1 (row, endpoint, state, due, began)
-                 VALUES (?1, ?2, 0, 1, 1)",
+                "INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, written)
+                 VALUES (?1, ?2, 0, 1, 1, 1)",
             )?;
             for number in 0..MESSAGES {
                 let event = format!("{round}-{number}");
@@ -62,7 +62,7 @@ impl Floor for Writer {
     async fn settle(&self, rows: Vec<i64>) -> Result<usize, Failed> {
         let settled = self.run(move |connection| {
             let mut settle = connection.prepare_cached(
-                "UPDATE relent_delivery_1 SET state = 2, session = ?2, ended = 1
+                "UPDATE relent_delivery_1 SET state = 2, session = ?2, ended = 1, written = 1
                  WHERE row = ?1 AND state = 1 AND fence = 1",
             )?;
             let mut attempt = connection.prepare_cached(

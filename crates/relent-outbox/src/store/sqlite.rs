@@ -1,23 +1,28 @@
 //! An outbox in an SQLite database.
 
+mod claim;
+mod clock;
 mod enqueue;
 mod operate;
 mod queue;
 mod read;
+mod schema;
+mod settle;
 mod work;
 
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use relent_server::sqlite::{Writer, WriterError};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
+use self::clock::Clock;
 use super::{
     AttemptRecord, BATCH, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
     Filter, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work, micros,
@@ -55,14 +60,19 @@ use crate::message::{InvalidMessage, MessageId, NewMessage};
 /// # }
 /// ```
 ///
-/// What has been written survives a crash and a loss of power. Its clock is that of the machine, and never goes back
-/// for this store: a step back stands still. Its futures need a runtime of tokio.
+/// What has been written survives a crash and a loss of power. Its futures need a runtime of tokio.
+///
+/// Its time is that of the machine. When that is set back by 5 s or less, the time of the store stands still meanwhile. By
+/// more, the store follows: the machine was ahead, and what was written then counts from the next
+/// [beat](Store::beat) of a worker on. So a delivery that was to wait for a minute waits for a minute and up to the time
+/// between two beats, and not for the day that the machine was ahead; and a worker that has died meanwhile is found a
+/// lease later. A step forward is followed at once: what is due by then goes, and leases end, which at worst repeats what
+/// was on its way.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     writer: Writer,
     readers: Arc<Readers>,
-    /// The latest time that was seen, in microseconds since 1970.
-    latest: Arc<AtomicI64>,
+    clock: Arc<Clock>,
     hints: watch::Sender<()>,
 }
 
@@ -134,76 +144,11 @@ impl From<rusqlite::Error> for EnqueueError<SqliteError> {
 }
 
 impl Sqlite {
-    /// The tables: see [`create_tables`](Self::create_tables). A version with other tables gives them another name, and
-    /// leaves these as they are.
+    /// The tables as this version makes them. [`create_tables`](Self::create_tables) also brings those of an earlier
+    /// version up to date.
     ///
     /// What is written once is apart from what changes with each attempt, so that a change writes little.
-    pub const TABLES: &str = "
-        CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
-            id         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-            tenant     TEXT    NOT NULL,
-            name       TEXT    NOT NULL,
-            spec       TEXT    NOT NULL,             -- JSON
-            revision   INTEGER NOT NULL DEFAULT 1,   -- of spec
-            after_dead INTEGER NOT NULL,             -- 0 block, 1 skip
-            activity   INTEGER NOT NULL DEFAULT 0,   -- 0 active, 1 disabled
-            reason     TEXT    NOT NULL DEFAULT '',
-            health     BLOB    NOT NULL DEFAULT x'',
-            owner      TEXT    NOT NULL DEFAULT '',  -- a worker; empty for none
-            fence      INTEGER NOT NULL DEFAULT 0,
-            wake       INTEGER,                      -- 0 if an earlier owner has left something running, or when the next is due
-            UNIQUE (tenant, name)
-        );
-        CREATE INDEX IF NOT EXISTS relent_endpoint_1_work ON relent_endpoint_1 (owner, wake) WHERE activity = 0;
-        CREATE INDEX IF NOT EXISTS relent_endpoint_1_owner ON relent_endpoint_1 (owner) WHERE owner <> '';
-        CREATE TABLE IF NOT EXISTS relent_worker_1 (
-            id    TEXT    NOT NULL PRIMARY KEY,
-            until INTEGER NOT NULL                   -- of its lease; as all times in microseconds since 1970
-        );
-        CREATE TABLE IF NOT EXISTS relent_message_1 (
-            row          INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-            id           TEXT    NOT NULL UNIQUE,
-            endpoint     INTEGER NOT NULL,
-            event        TEXT    NOT NULL,
-            topic        TEXT    NOT NULL,
-            content_type TEXT    NOT NULL,
-            payload      BLOB    NOT NULL,
-            created      INTEGER NOT NULL,
-            UNIQUE (endpoint, event)
-        );
-        CREATE TABLE IF NOT EXISTS relent_delivery_1 (
-            row       INTEGER NOT NULL PRIMARY KEY,  -- that of the message
-            endpoint  INTEGER NOT NULL,
-            state     INTEGER NOT NULL,              -- 0 pending, 1 running, 2 delivered, 3 dead, 4 cancelled, 5 behind another
-            due       INTEGER NOT NULL,
-            fence     INTEGER NOT NULL DEFAULT 0,
-            attempt   INTEGER NOT NULL DEFAULT 0,
-            session   BLOB    NOT NULL DEFAULT x'',
-            began     INTEGER NOT NULL,
-            ended     INTEGER,
-            order_key TEXT,
-            reason    TEXT    NOT NULL DEFAULT ''
-        );
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due) WHERE state = 0;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_running ON relent_delivery_1 (endpoint, fence) WHERE state = 1;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_dead ON relent_delivery_1 (endpoint) WHERE state = 3;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_behind ON relent_delivery_1 (endpoint) WHERE state = 5;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_order ON relent_delivery_1 (endpoint, order_key, state)
-            WHERE order_key IS NOT NULL;
-        CREATE INDEX IF NOT EXISTS relent_delivery_1_ended ON relent_delivery_1 (ended) WHERE ended IS NOT NULL;
-        CREATE TABLE IF NOT EXISTS relent_attempt_1 (
-            id      INTEGER NOT NULL PRIMARY KEY,
-            row     INTEGER NOT NULL,
-            number  INTEGER NOT NULL,
-            began   INTEGER NOT NULL,                -- in milliseconds since 1970, as the worker says
-            took    INTEGER NOT NULL,                -- in milliseconds
-            status  INTEGER,
-            error   TEXT    NOT NULL,
-            excerpt TEXT    NOT NULL,
-            address TEXT    NOT NULL
-        );
-        CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row);
-    ";
+    pub const TABLES: &str = schema::TABLES;
 
     /// The outbox in this file, which is made if it is not there.
     ///
@@ -213,7 +158,8 @@ impl Sqlite {
         Self::open_with(path, |_| Ok(()))
     }
 
-    /// The same in a database that has other tables, too, which `set_up` makes: those of the service.
+    /// The same in a database that has other tables, too, which `set_up` makes: those of the service. The connection of
+    /// the [writer](Self::writer) keeps SQLite's query planner stability guarantee: no plan depends on bound values.
     ///
     /// # Errors
     /// The database cannot be opened or is in memory, or its tables cannot be made.
@@ -221,9 +167,18 @@ impl Sqlite {
         path: impl AsRef<Path>,
         set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
     ) -> Result<Self, SqliteError> {
+        Self::open_at(path, set_up, Clock::of_the_machine())
+    }
+
+    fn open_at(
+        path: impl AsRef<Path>,
+        set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+        clock: Clock,
+    ) -> Result<Self, SqliteError> {
         let mut file = None;
         let writer = Writer::open(path, |connection| {
             file = connection.path().map(PathBuf::from);
+            keep_statements(connection)?;
             Self::create_tables(connection)?;
             set_up(connection)
         })?;
@@ -231,18 +186,18 @@ impl Sqlite {
         Ok(Self {
             writer,
             readers: Arc::new(Readers::new(file.ok_or(SqliteError::NotAFile)?)),
-            latest: Arc::default(),
+            clock: Arc::new(clock),
             hints: watch::Sender::new(()),
         })
     }
 
-    /// Makes the tables if they are not there: for a connection of your own, before
-    /// [`enqueue_in`](Self::enqueue_in).
+    /// Makes the tables if they are not there, and brings those of an earlier version up to date, all or nothing: for a
+    /// connection of your own, before [`enqueue_in`](Self::enqueue_in). [`open`](Self::open) does it by itself.
     ///
     /// # Errors
     /// The database refuses.
     pub fn create_tables(connection: &Connection) -> rusqlite::Result<()> {
-        connection.execute_batch(Self::TABLES)
+        schema::create(connection)
     }
 
     /// Enqueues these in a transaction of the caller, so that they are there if and only if what they tell of is: in
@@ -286,8 +241,8 @@ impl Sqlite {
         &self,
         work: impl FnOnce(&Connection, i64) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
-        let latest = Arc::clone(&self.latest);
-        let work = move |connection: &Connection| work(connection, now(&latest));
+        let clock = Arc::clone(&self.clock);
+        let work = move |connection: &Connection| work(connection, clock.now());
         self.writer.run(work).await
     }
 
@@ -296,15 +251,23 @@ impl Sqlite {
         &self,
         work: impl FnOnce(&Connection, i64) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, SqliteError> {
-        let (readers, latest) = (Arc::clone(&self.readers), Arc::clone(&self.latest));
+        let (readers, clock) = (Arc::clone(&self.readers), Arc::clone(&self.clock));
         let free = Arc::clone(&self.readers.free).acquire_owned().await;
         let free = free.map_err(|_| WriterError::Ended)?;
         let read = spawn_blocking(move || {
             let _free = free;
-            readers.read(|connection| work(connection, now(&latest)))
+            readers.read(|connection| work(connection, clock.now()))
         });
         read.await.map_err(|_| WriterError::Ended)?
     }
+}
+
+/// Has no statement prepared again: there are fewer than 64, and none is planned anew for other values, which SQLite would
+/// do with some at nearly each run.
+fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(64);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 /// The most connections that read at once. What is read does not hold up what is written.
@@ -340,6 +303,7 @@ impl Readers {
                 let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
                 let connection = Connection::open_with_flags(&self.file, flags)?;
                 connection.busy_timeout(Duration::from_secs(5))?;
+                keep_statements(&connection)?;
                 connection
             }
         };
@@ -356,12 +320,6 @@ impl Readers {
 fn later(now: i64, wait: Duration) -> i64 {
     let wait = i64::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
     now.saturating_add(wait)
-}
-
-/// The time of the machine, or the latest that was seen if that is later.
-fn now(latest: &AtomicI64) -> i64 {
-    let now = micros(SystemTime::now());
-    now.max(latest.fetch_max(now, Ordering::Relaxed))
 }
 
 impl Store for Sqlite {
@@ -383,6 +341,7 @@ impl Store for Sqlite {
     }
 
     async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, SqliteError> {
+        self.correct_times().await?;
         let worker = worker.to_owned();
         self.write(move |connection, now| work::beat(connection, now, &worker, lease))
             .await
@@ -413,12 +372,12 @@ impl Store for Sqlite {
 
     async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Vec<Claimed>, SqliteError> {
         let worker = worker.to_owned();
-        self.write(move |connection, now| work::claim(connection, now, &worker, &wanted))
+        self.write(move |connection, now| claim::claim(connection, now, &worker, &wanted))
             .await
     }
 
     async fn settle(&self, settled: Vec<Settled>) -> Result<Vec<bool>, SqliteError> {
-        self.write(move |connection, now| work::settle(connection, now, &settled))
+        self.write(move |connection, now| settle::settle(connection, now, &settled))
             .await
     }
 

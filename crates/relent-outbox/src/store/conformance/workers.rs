@@ -10,6 +10,7 @@ use crate::store::{Fence, Filter, Next, State, Store, Summary};
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     a_worker_lives_by_its_lease(make).await;
     a_lease_expires_by_itself(make).await;
+    a_schedule_without_end_keeps_few_attempts(make).await;
     work_is_what_is_due(make).await;
     an_endpoint_has_one_owner(make).await;
     owners_at_once(make).await;
@@ -265,6 +266,30 @@ async fn what_is_claimed_is_what_was_enqueued<S: Store>(make: &impl AsyncFn() ->
         );
         assert!(claimed.began <= claimed.now);
         assert!(claimed.began.elapsed().is_ok_and(|since| since < LONG));
+    }
+}
+
+/// The first and the last are kept, in the order in which they were made.
+async fn a_schedule_without_end_keeps_few_attempts<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let id = shop.enqueue([message("paid")]).await.remove(0).id;
+    let owned = shop.take_one("worker").await;
+    for number in 1..=120_u32 {
+        let claimed = shop.claim("worker", &owned).await.remove(0);
+        let mut again = settled(&claimed, Next::Again(Duration::ZERO));
+        again.attempt = Some(attempt(claimed.attempt, "again"));
+        assert!(shop.write(again).await);
+        if number % 10 == 0 || number == 119 {
+            let kept = shop.0.attempts(&id).await.unwrap();
+            let kept: Vec<_> = kept.iter().map(|kept| kept.number).collect();
+            let last: Vec<_> = (number.saturating_sub(39).max(1)..=number).collect();
+            let first: Vec<_> = (1..=number.min(10)).collect();
+            assert!(
+                kept.starts_with(&first) && kept.ends_with(&last),
+                "{kept:?}"
+            );
+            assert!(kept.len() < 60 && kept.is_sorted(), "{kept:?}");
+        }
     }
 }
 

@@ -1,11 +1,22 @@
 //! Messages come in.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeMap;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::queue::Touched;
 use super::{SqliteError, later};
 use crate::message::{MessageId, NewMessage};
 use crate::store::{EnqueueError, Enqueued, Refusal};
+
+pub(super) const ENDPOINT: &str =
+    "SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2";
+pub(super) const MESSAGE: &str = "
+    INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (endpoint, event) DO NOTHING";
+pub(super) const DELIVERY: &str = "
+    INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, order_key, written)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)";
 
 /// In a transaction that is undone if this fails.
 pub(super) fn enqueue(
@@ -13,72 +24,99 @@ pub(super) fn enqueue(
     now: i64,
     messages: &[NewMessage],
 ) -> Result<Vec<Enqueued>, EnqueueError<SqliteError>> {
-    let mut touched = Touched::default();
+    let mut batch = Batch {
+        connection,
+        now,
+        endpoint: connection.prepare_cached(ENDPOINT)?,
+        message: connection.prepare_cached(MESSAGE)?,
+        delivery: connection.prepare_cached(DELIVERY)?,
+        found: BTreeMap::new(),
+        touched: Touched::default(),
+    };
     let mut enqueued = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
-        match enqueue_one(connection, now, message, &mut touched)? {
+        match batch.enqueue(message)? {
             Ok(one) => enqueued.push(one),
             Err(refusal) => return Err(EnqueueError::Refused { index, refusal }),
         }
     }
-    touched.follow(connection)?;
+    batch.touched.follow(connection)?;
     Ok(enqueued)
 }
 
-fn enqueue_one(
-    connection: &Connection,
+/// Messages that come in at once, and the statements for them.
+struct Batch<'c, 'm> {
+    connection: &'c Connection,
     now: i64,
-    message: &NewMessage,
-    touched: &mut Touched,
-) -> Result<Result<Enqueued, Refusal>, EnqueueError<SqliteError>> {
-    if let Err(invalid) = message.check() {
-        return Ok(Err(Refusal::Invalid(invalid)));
+    endpoint: CachedStatement<'c>,
+    message: CachedStatement<'c>,
+    delivery: CachedStatement<'c>,
+    /// The endpoints that were looked up, by tenant and name.
+    found: BTreeMap<(&'m str, &'m str), i64>,
+    touched: Touched,
+}
+
+impl<'m> Batch<'_, 'm> {
+    fn endpoint(&mut self, message: &'m NewMessage) -> rusqlite::Result<Option<i64>> {
+        let names = (&message.tenant[..], &message.endpoint[..]);
+        if let Some(found) = self.found.get(&names) {
+            return Ok(Some(*found));
+        }
+        let found = self
+            .endpoint
+            .query_row(names, |row| row.get(0))
+            .optional()?;
+        if let Some(found) = found {
+            self.found.insert(names, found);
+        }
+        Ok(found)
     }
-    let mut find = connection
-        .prepare_cached("SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
-    let names = (&message.tenant, &message.endpoint);
-    let Some(endpoint) = find
-        .query_row(names, |row| row.get::<_, i64>(0))
-        .optional()?
-    else {
-        return Ok(Err(Refusal::UnknownEndpoint));
-    };
-    let id = MessageId::new();
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (endpoint, event) DO NOTHING",
-    )?;
-    let inserted = insert.execute(params![
-        id.as_str(),
-        endpoint,
-        message.event,
-        message.topic,
-        message.content_type,
-        message.payload.as_ref(),
-        now,
-    ])?;
-    if inserted == 0 {
-        return duplicate(connection, endpoint, message);
+
+    fn enqueue(
+        &mut self,
+        message: &'m NewMessage,
+    ) -> Result<Result<Enqueued, Refusal>, EnqueueError<SqliteError>> {
+        if let Err(invalid) = message.check() {
+            return Ok(Err(Refusal::Invalid(invalid)));
+        }
+        let Some(endpoint) = self.endpoint(message)? else {
+            return Ok(Err(Refusal::UnknownEndpoint));
+        };
+        let id = MessageId::new();
+        let inserted = self.message.execute(params![
+            id.as_str(),
+            endpoint,
+            message.event,
+            message.topic,
+            message.content_type,
+            message.payload.as_ref(),
+            self.now,
+        ])?;
+        if inserted == 0 {
+            return duplicate(self.connection, endpoint, message);
+        }
+        let due = later(self.now, message.delay);
+        // It is the last of its order key: whether it is the first, too, is found out with the others.
+        let state = if let Some(order) = &message.order {
+            self.touched.add(endpoint, Some(order.clone()));
+            5
+        } else {
+            self.touched.waits(endpoint, due);
+            0
+        };
+        self.delivery.execute(params![
+            self.connection.last_insert_rowid(),
+            endpoint,
+            state,
+            due,
+            self.now,
+            message.order,
+        ])?;
+        Ok(Ok(Enqueued {
+            id,
+            duplicate: false,
+        }))
     }
-    // It is the last of its order key: whether it is the first, too, is found out with the others.
-    let state = if message.order.is_some() { 5 } else { 0 };
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, order_key)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )?;
-    insert.execute(params![
-        connection.last_insert_rowid(),
-        endpoint,
-        state,
-        later(now, message.delay),
-        now,
-        message.order,
-    ])?;
-    touched.add(endpoint, message.order.clone());
-    Ok(Ok(Enqueued {
-        id,
-        duplicate: false,
-    }))
 }
 
 /// The message is there: whether as it is now.

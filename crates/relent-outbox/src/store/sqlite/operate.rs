@@ -123,7 +123,7 @@ pub(super) fn set_activity(
 
 /// From the beginning of its schedule, behind what is before it in its order.
 const RESEND: &str = "UPDATE relent_delivery_1
-    SET state = iif(order_key IS NULL, 0, 5), due = ?2, began = ?2, attempt = 0, session = x'', ended = NULL, reason = ''
+    SET state = iif(order_key IS NULL, 0, 5), due = ?2, began = ?2, written = ?2, attempt = 0, session = x'', ended = NULL, reason = ''
     WHERE row = ?1 AND state IN (2, 3, 4) RETURNING endpoint, order_key";
 const CANCEL: &str = "UPDATE relent_delivery_1
     SET reason = iif(state = 3, reason, 'cancelled by an operator'), state = 4, ended = ?2

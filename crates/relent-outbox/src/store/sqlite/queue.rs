@@ -1,22 +1,30 @@
 //! What has to stay true when a delivery changes its state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension};
 
 /// Endpoints and order keys whose deliveries have changed their states.
 #[derive(Default)]
 pub(super) struct Touched {
-    endpoints: BTreeSet<i64>,
+    /// When the earliest is due of those that are due there now and were not before; `None` if it is to be found out what
+    /// there is to do.
+    endpoints: BTreeMap<i64, Option<i64>>,
     orders: BTreeSet<(i64, String)>,
 }
 
 impl Touched {
     pub(super) fn add(&mut self, endpoint: i64, order: Option<String>) {
-        self.endpoints.insert(endpoint);
+        self.endpoints.insert(endpoint, None);
         if let Some(order) = order {
             self.orders.insert((endpoint, order));
         }
+    }
+
+    /// One without an order key waits now, and did not before.
+    pub(super) fn waits(&mut self, endpoint: i64, due: i64) {
+        let earliest = self.endpoints.entry(endpoint).or_insert(Some(due));
+        *earliest = earliest.map(|earliest| earliest.min(due));
     }
 
     /// Makes true what follows from the states.
@@ -24,26 +32,31 @@ impl Touched {
         for (endpoint, order) in &self.orders {
             advance(connection, *endpoint, order)?;
         }
-        for endpoint in self.endpoints {
-            wake(connection, endpoint)?;
+        let mut earlier = connection.prepare_cached(EARLIER)?;
+        for (endpoint, due) in self.endpoints {
+            if let Some(due) = due {
+                earlier.execute((endpoint, due))?;
+            } else {
+                wake(connection, endpoint)?;
+            }
         }
         Ok(())
     }
 }
 
-/// Of the messages of an order key only the first may be claimed: the others are behind it, where no claim looks, so that
-/// a long line costs no more than a short one.
+/// Of the messages of an order key only the first may be claimed, and none while one runs: the others are behind it, where
+/// no claim looks, so that a long line costs no more than a short one.
 fn advance(connection: &Connection, endpoint: i64, order: &str) -> rusqlite::Result<()> {
-    let mut first = connection.prepare_cached(
-        "WITH line AS NOT MATERIALIZED (SELECT row, state FROM relent_delivery_1 WHERE endpoint = ?1 AND order_key = ?2)
-         SELECT min(row) FROM (
-             SELECT min(row) AS row FROM line WHERE state = 0
-             UNION ALL SELECT min(row) FROM line WHERE state = 1
-             UNION ALL SELECT min(row) FROM line WHERE state = 5
-             UNION ALL SELECT min(row) FROM line
-                 WHERE state = 3 AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?1 AND after_dead = 0))",
-    )?;
-    let first: Option<i64> = first.query_row((endpoint, order), |row| row.get(0))?;
+    let running = connection
+        .prepare_cached(RUNNING)?
+        .exists((endpoint, order))?;
+    let first: Option<i64> = if running {
+        None
+    } else {
+        connection
+            .prepare_cached(FIRST)?
+            .query_row((endpoint, order), |row| row.get(0))?
+    };
     let mut hold = connection.prepare_cached(
         "UPDATE relent_delivery_1 SET state = 5
          WHERE endpoint = ?1 AND order_key = ?2 AND state = 0 AND row IS NOT ?3",
@@ -55,20 +68,53 @@ fn advance(connection: &Connection, endpoint: i64, order: &str) -> rusqlite::Res
     Ok(())
 }
 
+pub(super) const RUNNING: &str =
+    "SELECT 1 FROM relent_delivery_1 WHERE endpoint = ?1 AND order_key = ?2 AND state = 1";
+pub(super) const FIRST: &str = "
+    WITH line AS NOT MATERIALIZED (SELECT row, state FROM relent_delivery_1 WHERE endpoint = ?1 AND order_key = ?2)
+    SELECT min(row) FROM (
+        SELECT min(row) AS row FROM line WHERE state = 0
+        UNION ALL SELECT min(row) FROM line WHERE state = 5
+        UNION ALL SELECT min(row) FROM line
+            WHERE state = 3 AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?1 AND after_dead = 0))";
+
+/// Something is due then, or earlier.
+pub(super) const EARLIER: &str =
+    "UPDATE relent_endpoint_1 SET wake = ?2 WHERE id = ?1 AND (wake IS NULL OR wake > ?2)";
+pub(super) const WAKE: &str =
+    "SELECT fence + (owner = ''), wake FROM relent_endpoint_1 WHERE id = ?1";
+pub(super) const LEFT: &str =
+    "SELECT 1 FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 1 AND fence < ?2";
+pub(super) const NEXT: &str =
+    "SELECT due FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 ORDER BY due";
+
 /// Writes down when a worker has something to do at the endpoint.
 pub(super) fn wake(connection: &Connection, endpoint: i64) -> rusqlite::Result<()> {
-    let mut find = connection.prepare_cached(
-        "SELECT wake, CASE
-             WHEN EXISTS (SELECT 1 FROM relent_delivery_1
-                 WHERE endpoint = ?1 AND state = 1 AND fence < e.fence + (e.owner = '')) THEN 0
-             ELSE (SELECT min(due) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0) END
-         FROM relent_endpoint_1 AS e WHERE id = ?1",
-    )?;
-    let found = find.query_row([endpoint], |row| Ok((row.get(0)?, row.get(1)?)));
-    let found: Option<(Option<i64>, Option<i64>)> = found.optional()?;
-    if let Some((was, is)) = found
-        && was != is
-    {
+    let found = connection
+        .prepare_cached(WAKE)?
+        .query_row([endpoint], |row| Ok((row.get(0)?, row.get(1)?)));
+    let found: Option<(i64, Option<i64>)> = found.optional()?;
+    let Some((fence, was)) = found else {
+        return Ok(());
+    };
+    let left = connection.prepare_cached(LEFT)?.exists((endpoint, fence))?;
+    let is = if left {
+        Some(0)
+    } else {
+        let mut next = connection.prepare_cached(NEXT)?;
+        next.query_row([endpoint], |row| row.get(0)).optional()?
+    };
+    set_wake(connection, endpoint, was, is)
+}
+
+/// The same if it is known.
+pub(super) fn set_wake(
+    connection: &Connection,
+    endpoint: i64,
+    was: Option<i64>,
+    is: Option<i64>,
+) -> rusqlite::Result<()> {
+    if was != is {
         let mut set =
             connection.prepare_cached("UPDATE relent_endpoint_1 SET wake = ?2 WHERE id = ?1")?;
         set.execute((endpoint, is))?;

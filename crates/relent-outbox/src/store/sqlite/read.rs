@@ -1,6 +1,6 @@
 //! What is read, without holding up what is written.
 
-use rusqlite::types::Value;
+use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::SqliteError;
@@ -11,6 +11,16 @@ use crate::store::{AttemptRecord, EndpointStatus, Filter, MessageStatus, State, 
 pub(super) fn message_id(id: String) -> Result<MessageId, SqliteError> {
     let invalid = |_| SqliteError::Stored("it has a message whose identifier is none".to_owned());
     MessageId::try_from(id).map_err(invalid)
+}
+
+/// A text that somebody may look at, whatever is there.
+fn readable(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Null => String::new(),
+        ValueRef::Integer(number) => number.to_string(),
+        ValueRef::Real(number) => number.to_string(),
+        ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).into_owned(),
+    })
 }
 
 pub(super) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
@@ -184,17 +194,20 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
     };
     let due: i64 = row.get(11)?;
     let ended: Option<i64> = row.get(12)?;
+    let text = |column| readable(row, column);
+    let ordered = row.get_ref(5)? != ValueRef::Null;
     Ok(MessageStatus {
-        id: message_id(row.get(0)?)?,
-        tenant: row.get(1)?,
-        endpoint: row.get(2)?,
-        event: row.get(3)?,
-        topic: row.get(4)?,
-        order: row.get(5)?,
+        // Also of one that no claim can read, so that somebody sees it.
+        id: MessageId::stored(text(0)?),
+        tenant: text(1)?,
+        endpoint: text(2)?,
+        event: text(3)?,
+        topic: text(4)?,
+        order: ordered.then(|| text(5)).transpose()?,
         state,
-        reason: row.get(7)?,
-        last_error: row.get::<_, Option<_>>(8)?.unwrap_or_default(),
-        attempts: row.get(9)?,
+        reason: text(7)?,
+        last_error: text(8)?,
+        attempts: row.get(9).unwrap_or_default(),
         created_ms: row.get::<_, i64>(10)? / 1000,
         due_ms: (state == State::Pending).then_some(due / 1000),
         ended_ms: ended.map(|ended| ended / 1000),
@@ -246,7 +259,7 @@ pub(super) fn attempts(
 pub(super) const PURGEABLE: &str = "d.ended < ?1 AND NOT (d.state = 3 AND d.order_key IS NOT NULL
     AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = d.endpoint AND after_dead = 0)
     AND EXISTS (SELECT 1 FROM relent_delivery_1 AS next
-        WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.state = 5))";
+        WHERE next.endpoint = d.endpoint AND next.order_key = d.order_key AND next.row > d.row AND next.state = 5))";
 
 pub(super) fn purgeable(
     connection: &Connection,

@@ -1,11 +1,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
-use std::sync::atomic::AtomicU64;
+mod clock;
+mod unreadable;
+mod upgrade;
 
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use rusqlite::StatementStatus;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::{Next, Refusal};
+use crate::store::{AttemptRecord, Next, Refusal};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -13,6 +18,20 @@ fn open() -> (Sqlite, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
     (store, directory)
+}
+
+/// The store of a machine whose clock is this one, in microseconds.
+fn open_at(directory: &TempDir, time: &Arc<AtomicI64>) -> Sqlite {
+    let time = Arc::clone(time);
+    let clock = Clock::new(move || time.load(Ordering::Relaxed));
+    Sqlite::open_at(directory.path().join("outbox.db"), |_| Ok(()), clock).unwrap()
+}
+
+/// A store, and the clock of its machine.
+fn open_with_clock() -> (Sqlite, TempDir, Arc<AtomicI64>) {
+    let directory = tempfile::tempdir().unwrap();
+    let time = Arc::new(AtomicI64::new(1_700_000_000_000_000));
+    (open_at(&directory, &time), directory, time)
 }
 
 fn message(event: &str) -> NewMessage {
@@ -59,7 +78,7 @@ fn settled(claimed: &Claimed, next: Next) -> Settled {
 /// The way of a message whose worker stalls past its lease and comes back.
 #[tokio::test]
 async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_but_counted() {
-    let (store, _directory) = open();
+    let (store, _directory, time) = open_with_clock();
     shop(&store).await;
     store.enqueue(vec![message("paid")]).await.unwrap();
     let first = take(&store, "first").await;
@@ -67,7 +86,7 @@ async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_bu
     assert_eq!((sent[0].attempt, sent[0].lost, sent.len()), (1, false, 1));
 
     // Thirty seconds pass.
-    store.latest.fetch_add(30_000_000, Ordering::Relaxed);
+    time.fetch_add(30_000_000, Ordering::Relaxed);
     let second = take(&store, "second").await;
     assert!(second[0].fence > first[0].fence);
     let refused = store.settle(vec![settled(&sent[0], Next::Delivered)]).await;
@@ -89,7 +108,7 @@ async fn a_worker_that_comes_back_late_writes_nothing_and_its_attempt_is_lost_bu
 
 #[tokio::test]
 async fn of_an_order_key_one_is_claimed_after_another_and_the_others_are_no_work() {
-    let (store, _directory) = open();
+    let (store, _directory, time) = open_with_clock();
     shop(&store).await;
     let messages = ["1", "2", "3"].map(|event| message(event).in_order("key"));
     let enqueued = store.enqueue(messages.to_vec()).await.unwrap();
@@ -103,7 +122,7 @@ async fn of_an_order_key_one_is_claimed_after_another_and_the_others_are_no_work
         let work = store.find_work("worker", Duration::from_secs(59), 10);
         assert_eq!(work.await.unwrap(), []);
         assert!(claim(&store, "worker", &owned[0]).await.is_empty());
-        store.latest.fetch_add(60_000_000, Ordering::Relaxed);
+        time.fetch_add(60_000_000, Ordering::Relaxed);
         store.beat("worker", LEASE * 100).await.unwrap();
         let claimed = claim(&store, "worker", &owned[0]).await;
         let delivered = settled(&claimed[0], Next::Delivered);
@@ -230,11 +249,11 @@ fn what_is_not_due_costs_nothing() {
             ];
             enqueue::enqueue(connection, 1, &messages).unwrap();
             let enqueued = steps.load(Ordering::Relaxed);
-            let found = work::claim(connection, 1, "worker", &[wanted]).unwrap();
+            let found = claim::claim(connection, 1, "worker", &[wanted]).unwrap();
             assert_eq!(found.len(), claimed);
             let claimed = steps.load(Ordering::Relaxed);
             let delivered = found.iter().map(|one| settled(one, Next::Delivered));
-            work::settle(connection, 1, &delivered.collect::<Vec<_>>()).unwrap();
+            settle::settle(connection, 1, &delivered.collect::<Vec<_>>()).unwrap();
             let settled = steps.load(Ordering::Relaxed);
             [enqueued - before, claimed - enqueued, settled - claimed]
         };
@@ -270,26 +289,106 @@ async fn work_is_found_without_looking_at_each_endpoint() {
         assert_eq!(found.map(Result::unwrap).collect::<Vec<_>>(), [1]);
         let steps = find.get_status(rusqlite::StatementStatus::VmStep);
         assert!(steps < 50, "{steps}");
-        for select in [work::FIND, work::CLAIM_DUE, work::CLAIM_LOST] {
+        for select in [
+            work::FIND,
+            claim::DUE,
+            claim::LOST,
+            queue::LEFT,
+            queue::NEXT,
+        ] {
             let plan = format!("EXPLAIN QUERY PLAN {select}");
             let mut plan = connection.prepare(&plan)?;
-            let plan = plan.query_map((1, 1), |row| row.get::<_, String>(3))?;
+            let values = [1; 2];
+            let values = rusqlite::params_from_iter(&values[..plan.parameter_count()]);
+            let plan = plan.query_map(values, |row| row.get::<_, String>(3))?;
             let plan: Vec<_> = plan.map(Result::unwrap).collect();
-            assert!(plan.len() == 1 && plan[0].contains("SEARCH"), "{plan:?}");
+            let searched = plan.iter().all(|step| step.contains("SEARCH"));
+            assert!(!plan.is_empty() && searched, "{plan:?}");
         }
         Ok::<_, WriterError>(())
     });
     find.await.unwrap();
 }
 
+/// SQLite prepares some statements anew whenever they run with other values. None that a message needs is one of these.
 #[test]
-fn the_clock_stands_still_while_that_of_the_machine_is_behind_and_follows_it_forward() {
-    let latest = AtomicI64::new(0);
-    let began = now(&latest);
-    assert!(began > 0 && now(&latest) >= began);
-    let ahead = began + 100 * 365 * 24 * 3600 * 1_000_000;
-    latest.store(ahead, Ordering::Relaxed);
-    assert_eq!((now(&latest), now(&latest)), (ahead, ahead));
+fn no_statement_is_prepared_twice() {
+    let connection = &Connection::open_in_memory().unwrap();
+    keep_statements(connection).unwrap();
+    Sqlite::create_tables(connection).unwrap();
+    for name in ["1", "2", "3"] {
+        let endpoint = Endpoint::new(name, "https://shop.example/notify");
+        operate::put_endpoint(connection, &endpoint).unwrap();
+    }
+    work::beat(connection, 1, "worker", LEASE).unwrap();
+    let owned = work::acquire(connection, 1, "worker", &[1, 2, 3]).unwrap();
+    for round in 1..20 {
+        let message = |endpoint: &Owned| {
+            let one = NewMessage::new(&*endpoint.endpoint.name, format!("{round}"), "{}");
+            let other = NewMessage::new(&*endpoint.endpoint.name, format!("o{round}"), "{}");
+            [one, other.in_order(format!("{}", round % 5))]
+        };
+        let messages: Vec<_> = owned.iter().flat_map(message).collect();
+        enqueue::enqueue(connection, round, &messages).unwrap();
+        let wanted = owned.iter().map(|owned| Wanted {
+            endpoint: owned.id,
+            fence: owned.fence,
+            most: 1 + usize::try_from(round).unwrap() % 4,
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let claimed = claim::claim(connection, round, "worker", &wanted).unwrap();
+        let settled = claimed.iter().map(|claimed| Settled {
+            attempt: Some(attempt(claimed.attempt)),
+            ..settled(
+                claimed,
+                match round % 3 {
+                    0 => Next::Delivered,
+                    1 => Next::Again(Duration::from_micros(2)),
+                    _ => Next::Dead("no".to_owned()),
+                },
+            )
+        });
+        let settled: Vec<_> = settled.collect();
+        let written = settle::settle(connection, round, &settled).unwrap();
+        assert!(!written.is_empty() && !written.contains(&false));
+    }
+    let statements = [
+        enqueue::ENDPOINT,
+        enqueue::MESSAGE,
+        enqueue::DELIVERY,
+        claim::OWNED,
+        claim::LOST,
+        claim::DUE,
+        claim::TAKE,
+        settle::ENDPOINT,
+        settle::SETTLE,
+        settle::SETTLE_ORDERED,
+        settle::ATTEMPT,
+        queue::EARLIER,
+        queue::WAKE,
+        queue::LEFT,
+        queue::NEXT,
+        queue::RUNNING,
+        queue::FIRST,
+    ];
+    let again = statements.into_iter().filter(|text| {
+        let statement = connection.prepare_cached(text).unwrap();
+        assert!(statement.get_status(StatementStatus::Run) > 5, "{text}");
+        statement.get_status(StatementStatus::RePrepare) > 0
+    });
+    assert_eq!(again.collect::<Vec<_>>(), [""; 0]);
+}
+
+fn attempt(number: u32) -> AttemptRecord {
+    AttemptRecord {
+        number,
+        began_ms: 1,
+        took_ms: 1,
+        status: None,
+        error: String::new(),
+        excerpt: String::new(),
+        address: String::new(),
+    }
 }
 
 #[test]

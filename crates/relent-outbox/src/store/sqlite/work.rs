@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
-use super::queue::{Touched, wake};
-use super::read::{count, message_id, spec};
-use super::{SqliteError, later, micros, system_time};
+use super::queue::wake;
+use super::read::{count, spec};
+use super::{SqliteError, later};
 use crate::message::{InvalidMessage, MAX_NAME};
-use crate::store::{Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, text};
+use crate::store::{Beat, Fence, Owned, Work};
 
 pub(super) fn beat(
     connection: &Connection,
@@ -21,10 +21,10 @@ pub(super) fn beat(
     }
     let kept = lives(connection, now, worker)?;
     let mut put = connection.prepare_cached(
-        "INSERT INTO relent_worker_1 (id, until) VALUES (?1, ?2)
-         ON CONFLICT (id) DO UPDATE SET until = excluded.until",
+        "INSERT INTO relent_worker_1 (id, until, beat) VALUES (?1, ?2, ?3)
+         ON CONFLICT (id) DO UPDATE SET until = excluded.until, beat = excluded.beat",
     )?;
-    put.execute((worker, later(now, lease)))?;
+    put.execute((worker, later(now, lease), now))?;
     forget_expired(connection, now)?;
     let mut share = connection.prepare_cached(
         "SELECT (SELECT count(*) FROM relent_endpoint_1 WHERE activity = 0),
@@ -38,7 +38,7 @@ pub(super) fn beat(
     })
 }
 
-fn lives(connection: &Connection, now: i64, worker: &str) -> rusqlite::Result<bool> {
+pub(super) fn lives(connection: &Connection, now: i64, worker: &str) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM relent_worker_1 WHERE id = ?1 AND until > ?2")?
         .exists((worker, now))
@@ -167,172 +167,4 @@ pub(super) fn release(
         }
     }
     Ok(())
-}
-
-pub(super) const CLAIM_LOST: &str =
-    "SELECT row FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 1 AND fence < ?2";
-pub(super) const CLAIM_DUE: &str = "SELECT row FROM relent_delivery_1
-    WHERE endpoint = ?1 AND state = 0 AND due <= ?2 ORDER BY due";
-
-pub(super) fn claim(
-    connection: &Connection,
-    now: i64,
-    worker: &str,
-    wanted: &[Wanted],
-) -> Result<Vec<Claimed>, SqliteError> {
-    let mut claimed = Vec::new();
-    if !lives(connection, now, worker)? {
-        return Ok(claimed);
-    }
-    let mut owned = connection.prepare_cached(
-        "SELECT 1 FROM relent_endpoint_1 WHERE id = ?1 AND owner = ?2 AND fence = ?3 AND activity = 0",
-    )?;
-    for wanted in wanted {
-        let (endpoint, fence) = (wanted.endpoint, wanted.fence);
-        if wanted.most == 0 || !owned.exists((endpoint, worker, fence.0))? {
-            continue;
-        }
-        // As many as are wanted, without a limit in the statement: SQLite would prepare it anew for each number.
-        let rows = |select: &str, limit: i64, most: usize| {
-            let mut select = connection.prepare_cached(select)?;
-            let rows = select.query_map((endpoint, limit), |row| row.get(0))?;
-            rows.take(most).collect::<Result<Vec<i64>, _>>()
-        };
-        let lost = rows(CLAIM_LOST, fence.0, wanted.most)?;
-        let due = rows(CLAIM_DUE, now, wanted.most - lost.len())?;
-        if lost.is_empty() && due.is_empty() {
-            continue;
-        }
-        for (row, lost) in lost
-            .iter()
-            .map(|row| (*row, true))
-            .chain(due.iter().map(|row| (*row, false)))
-        {
-            claimed.push(claim_one(connection, now, row, endpoint, fence, lost)?);
-        }
-        wake(connection, endpoint)?;
-    }
-    Ok(claimed)
-}
-
-fn claim_one(
-    connection: &Connection,
-    now: i64,
-    row: i64,
-    endpoint: i64,
-    fence: Fence,
-    lost: bool,
-) -> Result<Claimed, SqliteError> {
-    let mut update = connection.prepare_cached(
-        "UPDATE relent_delivery_1 SET state = 1, fence = ?2, attempt = attempt + ?3 WHERE row = ?1
-         RETURNING attempt, session, began, order_key IS NOT NULL",
-    )?;
-    let (attempt, session, began, ordered) = update.query_row((row, fence.0, !lost), |row| {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-    })?;
-    let mut message = connection.prepare_cached(
-        "SELECT id, content_type, CASE WHEN ?2 THEN x'' ELSE payload END FROM relent_message_1 WHERE row = ?1",
-    )?;
-    let (id, content_type, payload): (_, _, Vec<u8>) = message.query_row((row, lost), |row| {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-    })?;
-    Ok(Claimed {
-        row,
-        endpoint,
-        fence,
-        id: message_id(id)?,
-        content_type,
-        payload: payload.into(),
-        attempt,
-        ordered,
-        session,
-        began: system_time(began),
-        now: system_time(now),
-        lost,
-    })
-}
-
-pub(super) fn settle(
-    connection: &Connection,
-    now: i64,
-    settled: &[Settled],
-) -> Result<Vec<bool>, SqliteError> {
-    let mut touched = Touched::default();
-    let mut written = Vec::with_capacity(settled.len());
-    for one in settled {
-        written.push(settle_one(connection, now, one, &mut touched)?);
-    }
-    touched.follow(connection)?;
-    Ok(written)
-}
-
-fn settle_one(
-    connection: &Connection,
-    now: i64,
-    settled: &Settled,
-    touched: &mut Touched,
-) -> Result<bool, SqliteError> {
-    let (state, due, ended, reason) = match &settled.next {
-        Next::Delivered => (2, None, Some(now), String::new()),
-        Next::Again(wait) => (0, Some(later(now, *wait)), None, String::new()),
-        Next::Unsent => (0, None, None, String::new()),
-        Next::Dead(reason) => (3, None, Some(now), text(reason)),
-    };
-    let mut update = connection.prepare_cached(
-        "UPDATE relent_delivery_1 SET state = ?5, due = coalesce(?6, due), ended = ?7, reason = ?8, session = ?9,
-             attempt = attempt - ?10, began = began + ?10
-         WHERE row = ?1 AND endpoint = ?2 AND state = 1 AND fence = ?3 AND attempt = ?4 AND began = ?11
-             AND EXISTS (SELECT 1 FROM relent_endpoint_1 WHERE id = ?2 AND fence = ?3)
-         RETURNING order_key",
-    )?;
-    let order = update.query_row(
-        params![
-            settled.row,
-            settled.endpoint,
-            settled.fence.0,
-            settled.number,
-            state,
-            due,
-            ended,
-            reason,
-            settled.session,
-            settled.next == Next::Unsent,
-            micros(settled.began),
-        ],
-        |row| row.get(0),
-    );
-    let Some(order) = order.optional()? else {
-        return Ok(false);
-    };
-    touched.add(settled.endpoint, order);
-    if let Some(attempt) = &settled.attempt {
-        let mut insert = connection.prepare_cached(
-            "INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        )?;
-        insert.execute(params![
-            settled.row,
-            attempt.number,
-            attempt.began_ms,
-            attempt.took_ms,
-            attempt.status,
-            text(&attempt.error),
-            text(&attempt.excerpt),
-            text(&attempt.address),
-        ])?;
-    }
-    if let Some(health) = &settled.health {
-        connection
-            .prepare_cached("UPDATE relent_endpoint_1 SET health = ?2 WHERE id = ?1")?
-            .execute((settled.endpoint, health))?;
-    }
-    if let Some(reason) = &settled.disable {
-        // Who disabled it before had a reason.
-        connection
-            .prepare_cached(
-                "UPDATE relent_endpoint_1 SET activity = 1, reason = ?2 WHERE id = ?1 AND activity = 0",
-            )?
-            .execute((settled.endpoint, text(reason)))?;
-    }
-    Ok(true)
 }

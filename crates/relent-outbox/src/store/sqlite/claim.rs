@@ -1,0 +1,147 @@
+//! Workers claim messages.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, Rows};
+
+use super::queue::{Touched, set_wake};
+use super::work::lives;
+use super::{SqliteError, system_time};
+use crate::message::MessageId;
+use crate::store::{Claimed, Wanted, unreadable_message};
+
+/// A claim of nobody's, of another's and of one that is disabled finds nothing.
+pub(super) const OWNED: &str = "SELECT wake FROM relent_endpoint_1
+    WHERE id = ?1 AND owner = ?2 AND fence = ?3 AND activity = 0";
+/// What an earlier owner has left running. It is due at all times.
+pub(super) const LOST: &str = "
+    SELECT d.row, 0, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type, x''
+    FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
+    WHERE d.endpoint = ?1 AND d.state = 1 AND d.fence < ?2";
+/// What waits, also what is not yet due: the first of these says when to look again. Its payload is not read.
+///
+/// Neither has a limit: SQLite would prepare it anew for each number.
+pub(super) const DUE: &str = "
+    SELECT d.row, d.due, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type,
+        CASE WHEN d.due <= ?2 THEN m.payload END
+    FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
+    WHERE d.endpoint = ?1 AND d.state = 0 ORDER BY d.due";
+pub(super) const TAKE: &str =
+    "UPDATE relent_delivery_1 SET state = 1, fence = ?2, attempt = ?3 WHERE row = ?1";
+
+pub(super) fn claim(
+    connection: &Connection,
+    now: i64,
+    worker: &str,
+    wanted: &[Wanted],
+) -> Result<Vec<Claimed>, SqliteError> {
+    if !lives(connection, now, worker)? {
+        return Ok(Vec::new());
+    }
+    let mut owned = connection.prepare_cached(OWNED)?;
+    let mut lost = connection.prepare_cached(LOST)?;
+    let mut due = connection.prepare_cached(DUE)?;
+    let mut take = connection.prepare_cached(TAKE)?;
+    let mut found = Found::default();
+    let mut touched = Touched::default();
+    for wanted in wanted.iter().filter(|wanted| wanted.most > 0) {
+        let (endpoint, fence) = (wanted.endpoint, wanted.fence);
+        let woken = owned.query_row((endpoint, worker, fence.0), |row| row.get(0));
+        let Some(woken) = woken.optional()? else {
+            continue;
+        };
+        let before = found.claimed.len();
+        let one = |lost| One { wanted, now, lost };
+        let rows = lost.query((endpoint, fence.0))?;
+        let lost_left = found.add(rows, &one(true), wanted.most)?;
+        let most = wanted.most - (found.claimed.len() - before);
+        let due_left = found.add(due.query((endpoint, now))?, &one(false), most)?;
+        for claimed in &found.claimed[before..] {
+            take.execute((claimed.row, fence.0, claimed.attempt))?;
+        }
+        set_wake(connection, endpoint, woken, lost_left.or(due_left))?;
+        for (row, why) in found.unreadable.drain(..) {
+            bury(connection, now, row, &why, &mut touched)?;
+        }
+    }
+    touched.follow(connection)?;
+    Ok(found.claimed)
+}
+
+/// What may be claimed.
+#[derive(Default)]
+struct Found {
+    claimed: Vec<Claimed>,
+    /// Rows, and why they cannot be read.
+    unreadable: Vec<(i64, String)>,
+}
+
+impl Found {
+    /// Adds `most` of these; when the first is due that is left.
+    fn add(
+        &mut self,
+        mut rows: Rows<'_>,
+        one: &One<'_>,
+        most: usize,
+    ) -> rusqlite::Result<Option<i64>> {
+        let full = self.claimed.len() + most;
+        while let Some(row) = rows.next()? {
+            let due = row.get(1).unwrap_or(i64::MAX);
+            if due > one.now || self.claimed.len() == full {
+                return Ok(Some(due));
+            }
+            match one.claimed(row) {
+                Ok(claimed) => self.claimed.push(claimed),
+                Err(why) => self.unreadable.push((row.get(0)?, why.to_string())),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// How one is claimed.
+struct One<'w> {
+    wanted: &'w Wanted,
+    now: i64,
+    lost: bool,
+}
+
+impl One<'_> {
+    fn claimed(&self, row: &Row<'_>) -> Result<Claimed, Box<dyn Error>> {
+        let before: u32 = row.get(2)?;
+        Ok(Claimed {
+            row: row.get(0)?,
+            endpoint: self.wanted.endpoint,
+            fence: self.wanted.fence,
+            id: MessageId::try_from(row.get::<_, String>(6)?)?,
+            content_type: row.get(7)?,
+            payload: Bytes::copy_from_slice(row.get_ref(8)?.as_bytes()?),
+            attempt: before.saturating_add((!self.lost).into()),
+            ordered: row.get(5)?,
+            session: row.get(3)?,
+            began: system_time(row.get(4)?),
+            now: system_time(self.now),
+            lost: self.lost,
+        })
+    }
+}
+
+/// One that cannot be read is dead, and neither in the way of the others nor claimed again and again.
+fn bury(
+    connection: &Connection,
+    now: i64,
+    row: i64,
+    why: &str,
+    touched: &mut Touched,
+) -> rusqlite::Result<()> {
+    let mut bury = connection.prepare_cached(
+        "UPDATE relent_delivery_1 SET state = 3, ended = ?2, reason = ?3 WHERE row = ?1
+         RETURNING endpoint, order_key",
+    )?;
+    let (endpoint, order) = bury.query_row((row, now, unreadable_message(why)), |row| {
+        Ok((row.get(0)?, row.get(1).unwrap_or_default()))
+    })?;
+    touched.add(endpoint, order);
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! The tables, and how those of an earlier version become those of this one.
+
+use rusqlite::Connection;
+
+use super::queue::Touched;
+
+pub(super) const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS relent_endpoint_1 (
+        id         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+        tenant     TEXT    NOT NULL,
+        name       TEXT    NOT NULL,
+        spec       TEXT    NOT NULL,             -- JSON
+        revision   INTEGER NOT NULL DEFAULT 1,   -- of spec
+        after_dead INTEGER NOT NULL,             -- 0 block, 1 skip
+        activity   INTEGER NOT NULL DEFAULT 0,   -- 0 active, 1 disabled
+        reason     TEXT    NOT NULL DEFAULT '',
+        health     BLOB    NOT NULL DEFAULT x'',
+        owner      TEXT    NOT NULL DEFAULT '',  -- a worker; empty for none
+        fence      INTEGER NOT NULL DEFAULT 0,
+        wake       INTEGER,                      -- 0 if an earlier owner has left something running, or when the next is due
+        UNIQUE (tenant, name)
+    );
+    CREATE INDEX IF NOT EXISTS relent_endpoint_1_work ON relent_endpoint_1 (owner, wake) WHERE activity = 0;
+    CREATE INDEX IF NOT EXISTS relent_endpoint_1_owner ON relent_endpoint_1 (owner) WHERE owner <> '';
+    CREATE TABLE IF NOT EXISTS relent_worker_1 (
+        id    TEXT    NOT NULL PRIMARY KEY,
+        until INTEGER NOT NULL,                  -- of its lease; as all times in microseconds since 1970
+        beat  INTEGER NOT NULL DEFAULT 0         -- when that was written
+    );
+    CREATE TABLE IF NOT EXISTS relent_message_1 (
+        row          INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+        id           TEXT    NOT NULL UNIQUE,
+        endpoint     INTEGER NOT NULL,
+        event        TEXT    NOT NULL,
+        topic        TEXT    NOT NULL,
+        content_type TEXT    NOT NULL,
+        payload      BLOB    NOT NULL,
+        created      INTEGER NOT NULL,
+        UNIQUE (endpoint, event)
+    );
+    CREATE TABLE IF NOT EXISTS relent_delivery_1 (
+        row       INTEGER NOT NULL PRIMARY KEY,  -- that of the message
+        endpoint  INTEGER NOT NULL,
+        state     INTEGER NOT NULL,              -- 0 pending, 1 running, 2 delivered, 3 dead, 4 cancelled, 5 behind another
+        due       INTEGER NOT NULL,
+        fence     INTEGER NOT NULL DEFAULT 0,
+        attempt   INTEGER NOT NULL DEFAULT 0,
+        session   BLOB    NOT NULL DEFAULT x'',
+        began     INTEGER NOT NULL,
+        ended     INTEGER,
+        order_key TEXT,
+        reason    TEXT    NOT NULL DEFAULT '',
+        written   INTEGER NOT NULL DEFAULT 0     -- when due was
+    );
+    CREATE INDEX IF NOT EXISTS relent_delivery_1_due ON relent_delivery_1 (endpoint, due) WHERE state = 0;
+    CREATE INDEX IF NOT EXISTS relent_delivery_1_running ON relent_delivery_1 (endpoint, fence) WHERE state = 1;
+    CREATE INDEX IF NOT EXISTS relent_delivery_1_dead ON relent_delivery_1 (endpoint) WHERE state = 3;
+    CREATE INDEX IF NOT EXISTS relent_delivery_1_behind ON relent_delivery_1 (endpoint) WHERE state = 5;
+    CREATE INDEX IF NOT EXISTS relent_delivery_1_order ON relent_delivery_1 (endpoint, order_key, state)
+        WHERE order_key IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS relent_delivery_1_ended ON relent_delivery_1 (ended) WHERE ended IS NOT NULL;
+    CREATE TABLE IF NOT EXISTS relent_attempt_1 (
+        id      INTEGER NOT NULL PRIMARY KEY,
+        row     INTEGER NOT NULL,
+        number  INTEGER NOT NULL,
+        began   INTEGER NOT NULL,                -- in milliseconds since 1970, as the worker says
+        took    INTEGER NOT NULL,                -- in milliseconds
+        status  INTEGER,
+        error   TEXT    NOT NULL,
+        excerpt TEXT    NOT NULL,
+        address TEXT    NOT NULL
+    );
+    CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row);
+";
+
+/// Makes the tables, or makes those of an earlier version as they are now: all of it or nothing.
+pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
+    if is_current(connection)? {
+        return Ok(());
+    }
+    // In a transaction of its own, or within that of the caller.
+    let (begin, end, undo) = if connection.is_autocommit() {
+        ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
+    } else {
+        (
+            "SAVEPOINT relent_tables",
+            "RELEASE relent_tables",
+            "ROLLBACK TO relent_tables; RELEASE relent_tables",
+        )
+    };
+    connection.execute_batch(begin)?;
+    let created = make(connection).and_then(|()| connection.execute_batch(end));
+    if created.is_err() && (begin.starts_with("SAVEPOINT") || !connection.is_autocommit()) {
+        connection.execute_batch(undo)?;
+    }
+    created
+}
+
+/// The last thing that was added is there.
+fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
+    has_column(connection, "relent_delivery_1", "written")
+}
+
+fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?
+        .exists((table, column))
+}
+
+fn make(connection: &Connection) -> rusqlite::Result<()> {
+    // Another process may have been first.
+    if is_current(connection)? {
+        return Ok(());
+    }
+    let mut tables = connection.prepare(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'relent_endpoint_1' AND sql NOT LIKE '%AUTOINCREMENT%'",
+    )?;
+    if tables.exists([])? {
+        // An identifier must not be given to another endpoint when the one that had it is deleted.
+        connection.execute_batch("ALTER TABLE relent_endpoint_1 RENAME TO relent_endpoint_0")?;
+        connection.execute_batch(TABLES)?;
+        connection.execute_batch(
+            "INSERT INTO relent_endpoint_1
+                 (id, tenant, name, spec, revision, after_dead, activity, reason, health, owner, fence, wake)
+             SELECT id, tenant, name, spec, revision, after_dead, activity, reason, health, owner, fence, wake
+             FROM relent_endpoint_0;
+             DROP TABLE relent_endpoint_0;",
+        )?;
+    }
+    connection.execute_batch(TABLES)?;
+    for (table, column) in [
+        ("relent_worker_1", "beat"),
+        ("relent_delivery_1", "written"),
+    ] {
+        if !has_column(connection, table, column)? {
+            connection.execute_batch(&format!(
+                "ALTER TABLE {table} ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0"
+            ))?;
+        }
+    }
+    // Beside one that runs, others of its order key may have been free to go.
+    let mut running = connection.prepare(
+        "SELECT DISTINCT endpoint, order_key FROM relent_delivery_1 WHERE state = 1 AND order_key IS NOT NULL",
+    )?;
+    let mut touched = Touched::default();
+    for line in running.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))? {
+        let (endpoint, order) = line?;
+        touched.add(endpoint, Some(order));
+    }
+    touched.follow(connection)
+}

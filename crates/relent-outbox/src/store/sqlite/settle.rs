@@ -1,0 +1,174 @@
+//! Workers write what came of the messages that they claimed.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+
+use super::queue::Touched;
+use super::{SqliteError, later, micros};
+use crate::store::{AttemptRecord, Next, Settled, forgotten, text};
+
+/// Whether nobody has the endpoint, and its fence.
+pub(super) const ENDPOINT: &str = "SELECT owner = '', fence FROM relent_endpoint_1 WHERE id = ?1";
+
+macro_rules! settle {
+    ($order:literal) => {
+        concat!(
+            "UPDATE relent_delivery_1 SET state = ?6, due = coalesce(?7, due), ended = ?8, reason = ?9, session = ?10,
+                 attempt = attempt - ?11, began = began + ?11, written = ?12
+             WHERE row = ?1 AND endpoint = ?2 AND state = 1 AND fence = ?3 AND attempt = ?4 AND began = ?5
+                 AND order_key IS ",
+            $order
+        )
+    };
+}
+
+/// Most have no order key. To return it costs as much as the statement.
+pub(super) const SETTLE: &str = settle!("NULL");
+pub(super) const SETTLE_ORDERED: &str = settle!("NOT NULL RETURNING order_key");
+pub(super) const ATTEMPT: &str = "
+    INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+pub(super) fn settle(
+    connection: &Connection,
+    now: i64,
+    settled: &[Settled],
+) -> Result<Vec<bool>, SqliteError> {
+    let mut batch = Batch {
+        connection,
+        now,
+        settle: connection.prepare_cached(SETTLE)?,
+        settle_ordered: connection.prepare_cached(SETTLE_ORDERED)?,
+        attempt: connection.prepare_cached(ATTEMPT)?,
+        endpoints: BTreeMap::new(),
+        health: BTreeMap::new(),
+        touched: Touched::default(),
+    };
+    let mut written = Vec::with_capacity(settled.len());
+    for one in settled {
+        written.push(batch.settle(one)?);
+    }
+    let mut health =
+        connection.prepare_cached("UPDATE relent_endpoint_1 SET health = ?2 WHERE id = ?1")?;
+    for (endpoint, latest) in batch.health {
+        health.execute((endpoint, latest))?;
+    }
+    batch.touched.follow(connection)?;
+    Ok(written)
+}
+
+/// What is settled at once, and the statements for it.
+struct Batch<'c, 's> {
+    connection: &'c Connection,
+    now: i64,
+    settle: CachedStatement<'c>,
+    settle_ordered: CachedStatement<'c>,
+    attempt: CachedStatement<'c>,
+    /// Of each endpoint whether nobody has it, and its fence. Nothing that is settled changes these.
+    endpoints: BTreeMap<i64, Option<(bool, i64)>>,
+    health: BTreeMap<i64, &'s [u8]>,
+    touched: Touched,
+}
+
+impl<'s> Batch<'_, 's> {
+    fn endpoint(&mut self, id: i64) -> rusqlite::Result<Option<(bool, i64)>> {
+        if let Some(found) = self.endpoints.get(&id) {
+            return Ok(*found);
+        }
+        let found = self
+            .connection
+            .prepare_cached(ENDPOINT)?
+            .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        self.endpoints.insert(id, found);
+        Ok(found)
+    }
+
+    /// Whether it was written.
+    fn settle(&mut self, settled: &'s Settled) -> rusqlite::Result<bool> {
+        let endpoint = settled.endpoint;
+        let Some((nobodys, fence)) = self.endpoint(endpoint)? else {
+            return Ok(false);
+        };
+        if fence != settled.fence.0 || !self.write(settled, nobodys)? {
+            return Ok(false);
+        }
+        if let Some(attempt) = &settled.attempt {
+            self.keep(settled.row, attempt)?;
+        }
+        if let Some(health) = &settled.health {
+            self.health.insert(endpoint, health);
+        }
+        if let Some(reason) = &settled.disable {
+            // Who disabled it before had a reason.
+            self.connection
+                .prepare_cached(
+                    "UPDATE relent_endpoint_1 SET activity = 1, reason = ?2 WHERE id = ?1 AND activity = 0",
+                )?
+                .execute((endpoint, text(reason)))?;
+        }
+        Ok(true)
+    }
+
+    fn write(&mut self, settled: &Settled, nobodys: bool) -> rusqlite::Result<bool> {
+        let (state, due, ended, reason) = match &settled.next {
+            Next::Delivered => (2, None, Some(self.now), String::new()),
+            Next::Again(wait) => (0, Some(later(self.now, *wait)), None, String::new()),
+            Next::Unsent => (0, None, None, String::new()),
+            Next::Dead(reason) => (3, None, Some(self.now), text(reason)),
+        };
+        let values = params![
+            settled.row,
+            settled.endpoint,
+            settled.fence.0,
+            settled.number,
+            micros(settled.began),
+            state,
+            due,
+            ended,
+            reason,
+            settled.session,
+            settled.next == Next::Unsent,
+            self.now,
+        ];
+        if self.settle.execute(values)? > 0 {
+            match (&settled.next, due) {
+                // While it ran under this fence it was not left by anybody, so nothing is to be done instead.
+                (Next::Delivered | Next::Dead(_), _) if !nobodys => {}
+                (_, Some(due)) if !nobodys => self.touched.waits(settled.endpoint, due),
+                _ => self.touched.add(settled.endpoint, None),
+            }
+            return Ok(true);
+        }
+        let order = self.settle_ordered.query_row(values, |row| row.get(0));
+        let order: Option<String> = order.optional()?;
+        let written = order.is_some();
+        if written {
+            self.touched.add(settled.endpoint, order);
+        }
+        Ok(written)
+    }
+
+    /// Keeps an attempt, and forgets one of before if they become many.
+    fn keep(&mut self, row: i64, attempt: &AttemptRecord) -> rusqlite::Result<()> {
+        self.attempt.execute(params![
+            row,
+            attempt.number,
+            attempt.began_ms,
+            attempt.took_ms,
+            attempt.status,
+            text(&attempt.error),
+            text(&attempt.excerpt),
+            text(&attempt.address),
+        ])?;
+        if let Some(forgotten) = forgotten(attempt.number) {
+            self.connection
+                .prepare_cached(
+                    "DELETE FROM relent_attempt_1 WHERE row = ?1 AND number BETWEEN ?2 AND ?3",
+                )?
+                .execute((row, forgotten.start(), forgotten.end()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! The clock of the machine is set.
+
+use super::*;
+use crate::store::sqlite::clock::TOLERANCE;
+
+const SECOND: i64 = 1_000_000;
+const DAY: i64 = 24 * 3600 * SECOND;
+
+async fn due(store: &Sqlite, worker: &str, within: i64) -> bool {
+    let within = Duration::from_micros(within.unsigned_abs());
+    let found = store.find_work(worker, within, 10).await;
+    !found.unwrap().is_empty()
+}
+
+#[test]
+fn time_stands_still_for_a_small_step_back_and_follows_a_large_one_and_each_step_forward() {
+    let time = Arc::new(AtomicI64::new(DAY));
+    let machine = Arc::clone(&time);
+    let clock = Clock::new(move || machine.load(Ordering::Relaxed));
+    let told = |is: i64| {
+        time.store(is, Ordering::Relaxed);
+        clock.now()
+    };
+    assert_eq!(told(DAY), DAY);
+    assert_eq!(told(DAY - TOLERANCE), DAY);
+    assert_eq!(told(DAY - 1), DAY);
+    assert_eq!(told(DAY + 1), DAY + 1);
+    assert_eq!(told(3 * DAY), 3 * DAY);
+    assert_eq!(told(3 * DAY - TOLERANCE - 1), 3 * DAY - TOLERANCE - 1);
+    assert_eq!(told(2 * DAY), 2 * DAY);
+    assert_eq!(told(2 * DAY + 1), 2 * DAY + 1);
+    assert_eq!(told(2 * DAY), 2 * DAY + 1);
+}
+
+/// The machine is a day ahead for a while.
+#[tokio::test]
+async fn what_was_written_while_the_machine_was_ahead_waits_no_longer_than_it_would_have() {
+    let (store, directory, time) = open_with_clock();
+    shop(&store).await;
+    let hour = Duration::from_secs(3600);
+    let before = message("before").delay(hour);
+    store.enqueue(vec![message("again"), before]).await.unwrap();
+
+    time.fetch_add(DAY, Ordering::Relaxed);
+    let owned = take(&store, "worker").await;
+    // By now all is due.
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    assert_eq!(claimed.len(), 2);
+    let again = claimed
+        .iter()
+        .map(|one| settled(one, Next::Again(Duration::from_secs(60))));
+    store.settle(again.collect()).await.unwrap();
+    let minute = |event| message(event).delay(Duration::from_secs(60));
+    let line = [minute("1").in_order("key"), minute("2").in_order("key")];
+    store.enqueue(line.to_vec()).await.unwrap();
+    store
+        .enqueue(vec![message("days").delay(hour * 72)])
+        .await
+        .unwrap();
+
+    time.fetch_sub(DAY, Ordering::Relaxed);
+    assert!(!due(&store, "worker", 3600 * SECOND).await);
+    assert!(store.beat("worker", LEASE).await.unwrap().kept);
+    // What was on its way is written.
+    assert!(!due(&store, "worker", 59 * SECOND).await);
+    assert!(due(&store, "worker", 60 * SECOND).await);
+    time.fetch_add(20 * SECOND, Ordering::Relaxed);
+    // Not once more, also not for a process that has seen nothing of it.
+    drop(store);
+    let store = open_at(&directory, &time);
+    assert!(store.beat("worker", LEASE).await.unwrap().kept);
+    time.fetch_add(40 * SECOND, Ordering::Relaxed);
+    let owned = take(&store, "worker").await;
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    assert_eq!(claimed.len(), 3);
+    let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
+    let written = store.settle(delivered.collect()).await.unwrap();
+    assert_eq!(written, [true; 3]);
+    // The one that was behind waits for no more.
+    assert_eq!(claim(&store, "worker", &owned[0]).await.len(), 1);
+    assert!(!due(&store, "worker", 71 * 3600 * SECOND).await);
+    assert!(due(&store, "worker", 72 * 3600 * SECOND).await);
+}
+
+/// What was written before the machine was ahead keeps its time, however late that is.
+#[tokio::test]
+async fn what_was_written_with_the_right_time_is_not_moved() {
+    let (store, _directory, time) = open_with_clock();
+    shop(&store).await;
+    let later = message("later").delay(Duration::from_secs(48 * 3600));
+    store.enqueue(vec![later]).await.unwrap();
+    store.beat("worker", LEASE).await.unwrap();
+    time.fetch_add(DAY, Ordering::Relaxed);
+    store.beat("worker", LEASE).await.unwrap();
+    time.fetch_sub(DAY, Ordering::Relaxed);
+    store.beat("worker", LEASE).await.unwrap();
+    assert!(!due(&store, "worker", 2 * DAY - SECOND).await);
+    assert!(due(&store, "worker", 2 * DAY).await);
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_while_the_machine_is_ahead_is_found_a_lease_later() {
+    let (store, directory, time) = open_with_clock();
+    shop(&store).await;
+    store.enqueue(vec![message("paid")]).await.unwrap();
+    time.fetch_add(DAY, Ordering::Relaxed);
+    let dead = take(&store, "dead").await;
+    assert_eq!(claim(&store, "dead", &dead[0]).await.len(), 1);
+    drop(store);
+
+    time.fetch_sub(DAY, Ordering::Relaxed);
+    let store = open_at(&directory, &time);
+    assert!(take(&store, "worker").await.is_empty());
+    time.fetch_add(29 * SECOND, Ordering::Relaxed);
+    assert!(take(&store, "worker").await.is_empty());
+    time.fetch_add(SECOND, Ordering::Relaxed);
+    let owned = take(&store, "worker").await;
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    assert!(claimed[0].lost);
+}
+
+/// What runs while the machine is set back is settled as if nothing were.
+#[tokio::test]
+async fn an_attempt_over_a_step_back_is_written() {
+    let (store, _directory, time) = open_with_clock();
+    shop(&store).await;
+    time.fetch_add(DAY, Ordering::Relaxed);
+    store.enqueue(vec![message("paid")]).await.unwrap();
+    let owned = take(&store, "worker").await;
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    time.fetch_sub(DAY, Ordering::Relaxed);
+    assert!(store.beat("worker", LEASE).await.unwrap().kept);
+    let delivered = settled(&claimed[0], Next::Delivered);
+    assert_eq!(store.settle(vec![delivered]).await.unwrap(), [true]);
+}

@@ -1,0 +1,114 @@
+//! Rows that somebody else has written, or a disk.
+
+use super::*;
+use crate::endpoint::AfterDead;
+use crate::store::{MessageStatus, State};
+
+async fn states(store: &Sqlite) -> Vec<(String, State)> {
+    let found = store.messages(Filter::default(), 10).await.unwrap();
+    let state = |one: MessageStatus| (one.event, one.state);
+    found.into_iter().rev().map(state).collect()
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_read_is_a_dead_letter_and_the_others_are_claimed() {
+    let (store, _directory) = open();
+    let endpoint = Endpoint::new("shop", "https://shop.example/notify");
+    store
+        .put_endpoint(endpoint.after_dead(AfterDead::Skip))
+        .await
+        .unwrap();
+    let plain = ["1", "2", "3"].map(message);
+    let ordered = ["4", "5"].map(|event| message(event).in_order("key"));
+    let enqueued = store.enqueue([plain.to_vec(), ordered.to_vec()].concat());
+    let enqueued = enqueued.await.unwrap();
+    let spoil = store.writer().run(|connection| {
+        connection.execute_batch(
+            "UPDATE relent_message_1 SET id = 'no.id' WHERE row = 1;
+             UPDATE relent_message_1 SET content_type = x'ff00' WHERE row = 2;
+             DELETE FROM relent_message_1 WHERE row = 4;",
+        )?;
+        Ok::<_, WriterError>(())
+    });
+    spoil.await.unwrap();
+    let owned = take(&store, "worker").await;
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    let found: Vec<_> = claimed.iter().map(|one| &one.id).collect();
+    assert_eq!(found, [&enqueued[2].id]);
+    // It is not in the way of the next of its order either.
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    assert_eq!((&claimed[0].id, claimed.len()), (&enqueued[4].id, 1));
+    assert!(claim(&store, "worker", &owned[0]).await.is_empty());
+    assert!(
+        store
+            .find_work("worker", Duration::ZERO, 9)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+
+    let dead = Filter {
+        state: Some(State::Dead),
+        ..Filter::default()
+    };
+    let found = store.messages(dead.clone(), 10).await.unwrap();
+    assert_eq!(found.len(), 2);
+    assert_eq!((found[1].id.as_str(), &found[1].event[..]), ("no.id", "1"));
+    for found in &found {
+        assert!(found.reason.contains("cannot be read"), "{}", found.reason);
+    }
+    assert_eq!(store.summary().await.unwrap().dead, 3);
+
+    // Put right and resent, it goes.
+    let mend = store.writer().run(|connection| {
+        connection.execute(
+            "UPDATE relent_message_1 SET content_type = 'text/plain' WHERE row = 2",
+            [],
+        )?;
+        Ok::<_, WriterError>(())
+    });
+    mend.await.unwrap();
+    assert_eq!(store.resend(dead).await.unwrap(), 2);
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    assert_eq!((&claimed[0].id, claimed.len()), (&enqueued[1].id, 1));
+    let is = [
+        ("1", State::Dead),
+        ("2", State::Running),
+        ("3", State::Running),
+        ("5", State::Running),
+    ];
+    assert_eq!(
+        states(&store).await,
+        is.map(|(event, state)| (event.to_owned(), state))
+    );
+}
+
+/// The one that runs and was left by a worker that died.
+#[tokio::test]
+async fn one_that_was_lost_and_cannot_be_read_is_a_dead_letter() {
+    let (store, _directory, time) = open_with_clock();
+    shop(&store).await;
+    store
+        .enqueue(vec![message("1"), message("2")])
+        .await
+        .unwrap();
+    let owned = take(&store, "dead").await;
+    assert_eq!(claim(&store, "dead", &owned[0]).await.len(), 2);
+    let spoil = store.writer().run(|connection| {
+        connection.execute(
+            "UPDATE relent_delivery_1 SET session = 'text' WHERE row = 1",
+            [],
+        )?;
+        Ok::<_, WriterError>(())
+    });
+    spoil.await.unwrap();
+    time.fetch_add(30_000_000, Ordering::Relaxed);
+    let owned = take(&store, "worker").await;
+    let claimed = claim(&store, "worker", &owned[0]).await;
+    assert_eq!((claimed[0].row, claimed.len()), (2, 1));
+    let is = [("1", State::Dead), ("2", State::Running)];
+    assert_eq!(
+        states(&store).await,
+        is.map(|(event, state)| (event.to_owned(), state))
+    );
+}
