@@ -42,6 +42,7 @@
 //! - `postgres`: the store `Postgres`, for several workers and machines. `sqlx`: `Postgres::enqueue_in_sqlx`, in a
 //!   transaction of sqlx.
 //! - `api`: the module `api`, the HTTP API, its page and its metrics, as `relent deliver serve` has them.
+//! - `nats`: the module `nats`, which has attempts made by a fleet of processes.
 //! - `metrics`, `tracing`: what workers do, as metrics and events ([`observe`]).
 //!
 //! Comments cite a "design rule" or a requirement such as "R4.3": both are in `docs/rules.md` of the repository, with
@@ -54,6 +55,8 @@ pub mod endpoint;
 pub mod guard;
 pub mod health;
 pub mod message;
+#[cfg(feature = "nats")]
+pub mod nats;
 pub mod observe;
 pub mod resolver;
 pub mod schedule;

@@ -22,7 +22,15 @@ pub const STORE_ERRORS: &str = "relent_outbox_store_errors_total";
 /// Counter: leases that were lost.
 pub const LEASES_LOST: &str = "relent_outbox_leases_lost_total";
 
-/// Label: `acknowledged`, `failed`, or `lost` with the worker that made it.
+/// Counter: attempts that a relay has taken back since no deliverer had begun them.
+pub const NOT_BEGUN: &str = "relent_outbox_not_begun_total";
+/// Counter: what has kept a relay or a deliverer from NATS.
+pub const NATS_ERRORS: &str = "relent_outbox_nats_errors_total";
+/// Counter: what a deliverer has done with what it took, by [`RESULT`].
+pub const EXCHANGES: &str = "relent_outbox_exchanges_total";
+
+/// Label: `acknowledged`, `failed`, or `lost` with the worker that made it. Of exchanges: `answered`; `failed` without an
+/// answer; `withdrawn` by the relay before it began; `untold`, since the relay was gone when it had ended.
 pub const RESULT: &str = "result";
 /// Label: `find`, `acquire`, `claim`, `settle` or `release`.
 pub const OPERATION: &str = "operation";
@@ -85,6 +93,28 @@ pub(crate) fn store_error(operation: &'static str, error: &str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, operation, error, "the store of the outbox fails");
     let _ = (operation, error);
+}
+
+#[cfg(feature = "nats")]
+pub(crate) fn not_begun() {
+    #[cfg(feature = "metrics")]
+    count(NOT_BEGUN, None);
+}
+
+#[cfg(feature = "nats")]
+pub(crate) fn nats_error(error: &str) {
+    #[cfg(feature = "metrics")]
+    count(NATS_ERRORS, None);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: TARGET, error, "NATS fails");
+    let _ = error;
+}
+
+#[cfg(feature = "nats")]
+pub(crate) fn exchange(result: &'static str) {
+    #[cfg(feature = "metrics")]
+    count(EXCHANGES, Some((RESULT, result)));
+    let _ = result;
 }
 
 pub(crate) fn lease_lost() {

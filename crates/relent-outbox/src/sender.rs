@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, USER_AGENT};
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -220,26 +220,108 @@ impl Sender {
 
     /// Makes one attempt. It ends within its limit, and is called off when it is dropped.
     pub async fn send(&self, outgoing: Outgoing<'_>) -> Sent {
+        let headers = match outgoing.headers() {
+            Ok(headers) => headers,
+            Err(unsendable) => return *unsendable,
+        };
+        let Outgoing {
+            target,
+            payload,
+            limit,
+            ..
+        } = outgoing;
+        self.exchange(target, headers, payload.clone(), limit)
+            .await
+            .judge(&outgoing)
+    }
+
+    /// How long an attempt may take whose policy names no limit.
+    #[cfg(feature = "nats")]
+    pub(crate) fn attempt_timeout(&self) -> Duration {
+        self.shared.config.attempt_timeout
+    }
+
+    /// Sends one request, and reads its answer as far as an answer is read.
+    pub(crate) async fn exchange(
+        &self,
+        target: &Target,
+        headers: HeaderMap,
+        payload: Bytes,
+        limit: Option<Duration>,
+    ) -> Exchange {
         let began = Instant::now();
-        let (request, captured) = match request(&outgoing) {
-            Ok(request) => request,
-            Err(error) => {
-                let failure = Failure::network(Network::BadRequest);
-                return Sent::not(failure, error, began.elapsed());
+        let limit = limit.unwrap_or(self.shared.config.attempt_timeout);
+        let until = began.checked_add(limit);
+        let mut request = Request::new(Full::new(payload));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = target.uri().clone();
+        *request.headers_mut() = headers;
+        let captured = capture_connection(&mut request);
+        let (result, address) =
+            exchange(self.shared.connections(), request, until, &captured).await;
+        Exchange {
+            result,
+            address,
+            took: began.elapsed(),
+        }
+    }
+}
+
+/// What came of one request.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// The answer, or why there is none, also in words.
+    pub(crate) result: Result<Received, (Failure, String)>,
+    /// The address that was connected to; empty if there was no connection.
+    pub(crate) address: String,
+    /// How long it took.
+    pub(crate) took: Duration,
+}
+
+/// An answer that was read.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) end: BodyEnd,
+}
+
+impl Exchange {
+    /// What it means for the message that was sent.
+    pub(crate) fn judge(self, outgoing: &Outgoing<'_>) -> Sent {
+        let Received {
+            status,
+            headers,
+            body,
+            end,
+        } = match self.result {
+            Ok(received) => received,
+            Err((failure, error)) => {
+                let mut sent = Sent::not(failure, error, self.took);
+                sent.address = self.address;
+                return sent;
             }
         };
-        let limit = outgoing.limit.unwrap_or(self.shared.config.attempt_timeout);
-        let until = began.checked_add(limit);
-        let exchange = exchange(
-            self.shared.connections(),
-            request,
-            until,
-            &captured,
-            outgoing,
-        );
-        let mut sent = exchange.await;
-        sent.took = began.elapsed();
-        sent
+        let answer = Answer {
+            status,
+            headers: &headers,
+            body: &body,
+            end,
+        };
+        let texts = outgoing.signing.map_or(&[][..], |signing| &signing.texts);
+        Sent {
+            outcome: judge(
+                answer,
+                outgoing.acknowledgement,
+                outgoing.policy,
+                outgoing.now,
+            ),
+            status: Some(status.as_u16()),
+            excerpt: excerpt(&body, texts),
+            address: self.address,
+            took: self.took,
+        }
     }
 }
 
@@ -269,26 +351,33 @@ fn connections(connector: &HttpsConnector<GuardedConnector>) -> Connections {
         .build(connector.clone())
 }
 
-fn request(outgoing: &Outgoing<'_>) -> Result<(Request<Full<Bytes>>, CaptureConnection), String> {
-    let mut headers = HeaderMap::with_capacity(6);
-    let content_type = HeaderValue::from_str(outgoing.content_type)
-        .map_err(|_| "the content type cannot be sent in a header".to_owned())?;
-    headers.insert(CONTENT_TYPE, content_type);
-    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-    let id = outgoing.id.as_str();
-    match outgoing.signing {
-        Some(signing) => signing
-            .signer
-            .sign(id, outgoing.now, outgoing.payload, &mut headers)
-            .map_err(|error| error.to_string())?,
-        None => unsigned(id, outgoing.now, &mut headers)?,
+impl Outgoing<'_> {
+    /// The fields of its request, signed.
+    ///
+    /// # Errors
+    /// What came of the attempt, if it can have none.
+    pub(crate) fn headers(&self) -> Result<HeaderMap, Box<Sent>> {
+        let failure = Failure::network(Network::BadRequest);
+        self.signed()
+            .map_err(|error| Box::new(Sent::not(failure, error, Duration::ZERO)))
     }
-    let mut request = Request::new(Full::new(outgoing.payload.clone()));
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = outgoing.target.uri().clone();
-    *request.headers_mut() = headers;
-    let captured = capture_connection(&mut request);
-    Ok((request, captured))
+
+    fn signed(&self) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::with_capacity(6);
+        let content_type = HeaderValue::from_str(self.content_type)
+            .map_err(|_| "the content type cannot be sent in a header".to_owned())?;
+        headers.insert(CONTENT_TYPE, content_type);
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        let id = self.id.as_str();
+        match self.signing {
+            Some(signing) => signing
+                .signer
+                .sign(id, self.now, self.payload, &mut headers)
+                .map_err(|error| error.to_string())?,
+            None => unsigned(id, self.now, &mut headers)?,
+        }
+        Ok(headers)
+    }
 }
 
 /// A receiver drops what it has by the identifier, signed or not.
@@ -309,8 +398,7 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     until: Option<Instant>,
     captured: &CaptureConnection,
-    outgoing: Outgoing<'_>,
-) -> Sent {
+) -> (Result<Received, (Failure, String)>, String) {
     let mut over = pin!(async move {
         match until {
             Some(until) => tokio::time::sleep_until(until).await,
@@ -330,24 +418,16 @@ async fn exchange(
                 // Nothing was sent, and its owner has until the schedule ends to renew it.
                 failure = Failure::network(Network::Handshake);
             }
-            let mut sent = Sent::not(failure, describe(&failure, &error), Duration::ZERO);
-            sent.address = address;
-            return sent;
+            return (Err((failure, describe(&failure, &error))), address);
         }
         None => {
             // Without a connection nothing was sent.
-            let failure = match address.is_empty() {
-                true => Failure::not_processed(),
-                false => Failure::ambiguous(),
+            let (failure, error) = match address.is_empty() {
+                true => (Failure::not_processed(), "no connection in time"),
+                false => (Failure::ambiguous(), "no answer in time"),
             };
             let failure = failure.cause(Cause::Timeout);
-            let error = match address.is_empty() {
-                true => "no connection in time",
-                false => "no answer in time",
-            };
-            let mut sent = Sent::not(failure, error.to_owned(), Duration::ZERO);
-            sent.address = address;
-            return sent;
+            return (Err((failure, error.to_owned())), address);
         }
     };
     let (head, body) = response.into_parts();
@@ -361,25 +441,13 @@ async fn exchange(
     let mut read = BytesMut::new();
     let reading = read_body(body, proof, &mut read);
     let end = before(over, reading).await.unwrap_or(BodyEnd::Cut);
-    let answer = Answer {
+    let received = Received {
         status: head.status,
-        headers: &head.headers,
-        body: &read,
+        headers: head.headers,
+        body: read.freeze(),
         end,
     };
-    let texts = outgoing.signing.map_or(&[][..], |signing| &signing.texts);
-    Sent {
-        outcome: judge(
-            answer,
-            outgoing.acknowledgement,
-            outgoing.policy,
-            outgoing.now,
-        ),
-        status: Some(head.status.as_u16()),
-        excerpt: excerpt(&read, texts),
-        address,
-        took: Duration::ZERO,
-    }
+    (Ok(received), address)
 }
 
 /// What the future comes to before the other is over.

@@ -9,8 +9,8 @@
 //! A message is claimed only when its endpoint may go, and its attempt is counted then. One task decides; attempts and
 //! calls of the store are tasks of their own, so that none of them waits for another.
 
-mod attempt;
-mod beat;
+pub(crate) mod attempt;
+pub(crate) mod beat;
 mod calls;
 mod lane;
 mod scheduler;
@@ -83,6 +83,8 @@ pub struct Worker<S> {
     secrets: Secrets,
     config: WorkerConfig,
     hint: Arc<Notify>,
+    #[cfg(feature = "nats")]
+    relay: Option<crate::nats::Queue>,
 }
 
 /// Tells a worker in the same process that something was enqueued, so that it looks at once. Nothing depends on it.
@@ -116,7 +118,18 @@ impl<S: Store> Worker<S> {
             secrets,
             config,
             hint: Arc::new(Notify::new()),
+            #[cfg(feature = "nats")]
+            relay: None,
         }
+    }
+
+    /// Makes it a relay: it decides as before, and has its attempts made by the [deliverers](crate::nats::Deliverer) of this
+    /// queue.
+    #[cfg(feature = "nats")]
+    #[must_use]
+    pub fn relay(mut self, queue: crate::nats::Queue) -> Self {
+        self.relay = Some(queue);
+        self
     }
 
     /// A handle to wake it by.
@@ -140,7 +153,16 @@ impl<S: Store> Worker<S> {
             secrets,
             config,
             hint,
+            #[cfg(feature = "nats")]
+            relay,
         } = self;
+        #[cfg(feature = "nats")]
+        if let Some(queue) = relay {
+            let relay = crate::nats::Relay::begin(queue, sender.attempt_timeout());
+            let (transport, open) = (relay.transport(), relay.open());
+            let worker = Scheduler::new(store, sender, secrets, config, transport, hint);
+            return worker.while_open(open).run(shutdown).await;
+        }
         let transport = attempt::over(sender.clone());
         Scheduler::new(store, sender, secrets, config, transport, hint)
             .run(shutdown)

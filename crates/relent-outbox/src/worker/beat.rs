@@ -31,6 +31,39 @@ impl Pulse {
     }
 }
 
+/// Leave to begin an attempt: as long as the lease that it was claimed with is held, and the worker does not end.
+#[derive(Clone, Debug)]
+#[cfg_attr(
+    not(feature = "nats"),
+    allow(dead_code, reason = "a sender begins at once")
+)]
+pub(crate) struct Leave {
+    pub(super) pulse: watch::Receiver<Pulse>,
+    /// [`Pulse::lost`] when it was claimed.
+    pub(super) lost: u64,
+    pub(super) stopping: watch::Receiver<bool>,
+}
+
+#[cfg(feature = "nats")]
+impl Leave {
+    /// For how long it holds from `now` on, at least; zero if it does not.
+    pub(crate) fn left(&self, now: Instant) -> Duration {
+        let pulse = *self.pulse.borrow();
+        match pulse.until {
+            Some(until) if pulse.lost == self.lost && !*self.stopping.borrow() => {
+                until.saturating_duration_since(now)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Until the worker ends.
+    pub(crate) async fn stopped(&mut self) {
+        // An error means that the worker is gone.
+        let _ = self.stopping.wait_for(|stopping| *stopping).await;
+    }
+}
+
 /// Gives signs of life until the pulse is dropped, and one at once when it is nudged. In the end it gives the lease back, so
 /// that the worker's share of the endpoints is the others' at once.
 pub(super) async fn beat<S: Store>(

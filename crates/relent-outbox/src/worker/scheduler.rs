@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use super::attempt::Transport;
+use super::attempt::{Transport, Unmade};
 use super::beat::{Pulse, beat};
 use super::calls::{Calls, Kind};
 use super::lane::{Lane, Ticket};
@@ -45,6 +45,8 @@ pub(super) struct Scheduler<S> {
     secrets: Secrets,
     config: WorkerConfig,
     transport: Transport,
+    /// Whether the transport takes attempts.
+    open: watch::Receiver<bool>,
     hint: Arc<Notify>,
     /// What the instants of gates and rates count from.
     origin: Instant,
@@ -69,7 +71,7 @@ pub(super) struct Scheduler<S> {
     tickets: usize,
     /// Lanes of the claim that is on its way, with how many messages it is for.
     claiming: Vec<(i64, usize)>,
-    attempts: JoinSet<Sent>,
+    attempts: JoinSet<Result<Sent, Unmade>>,
     running: HashMap<Id, Running>,
     /// Attempts in the order in which they become slow.
     aging: VecDeque<(Instant, Id)>,
@@ -104,6 +106,8 @@ pub(super) struct Scheduler<S> {
     settle_failed: bool,
     settle_batch: usize,
     stopping: bool,
+    /// Tells the attempts so.
+    stop: watch::Sender<bool>,
     cut_off: usize,
 }
 
@@ -148,6 +152,7 @@ impl<S: Store> Scheduler<S> {
             secrets,
             config,
             transport,
+            open: watch::channel(true).1,
             hint,
             origin: now,
             random: SessionRandom::new(),
@@ -185,8 +190,16 @@ impl<S: Store> Scheduler<S> {
             settle_failed: false,
             settle_batch: BATCH,
             stopping: false,
+            stop: watch::Sender::new(false),
             cut_off: 0,
         }
+    }
+
+    /// Claims only while the transport takes attempts.
+    #[cfg(feature = "nats")]
+    pub(super) fn while_open(mut self, open: watch::Receiver<bool>) -> Self {
+        self.open = open;
+        self
     }
 
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) -> Drained {
@@ -197,7 +210,7 @@ impl<S: Store> Scheduler<S> {
         let nudge = Arc::clone(&self.nudge);
         let mut beats = tokio::spawn(beat(self.store.clone(), name, lease, sender, nudge));
         let mut shutdown = pin!(shutdown);
-        let mut pulse = self.pulse.clone();
+        let (mut pulse, mut open) = (self.pulse.clone(), self.open.clone());
         let (hint, mut hints) = (Arc::clone(&self.hint), self.store.hints());
         let (mut cut_at, mut give_up_at) = (None, None);
         loop {
@@ -229,6 +242,7 @@ impl<S: Store> Scheduler<S> {
                     let now = *pulse.borrow_and_update();
                     self.on_pulse(now);
                 }
+                Ok(()) = open.changed() => {}
                 () = hint.notified(), if !self.stopping => self.look_soon(),
                 () = hints.next(), if !self.stopping => self.look_soon(),
                 (kind, result) = self.calls.next() => self.on_call(kind, result),
@@ -272,6 +286,7 @@ impl<S: Store> Scheduler<S> {
         let may_claim = !self.stopping
             && !self.settle_failed
             && self.ask_at <= now
+            && *self.open.borrow()
             && self.pulse.borrow().is_held(now);
         if may_claim {
             self.ask(now);
@@ -293,7 +308,10 @@ impl<S: Store> Scheduler<S> {
         let aging = self.aging.front().map(|(at, _)| *at);
         let settle = (!self.unsettled.is_empty() && !self.calls.is_busy(Kind::Settle))
             .then_some(self.ask_at);
-        let looks = !self.stopping && !self.settle_failed && !self.calls.is_busy(Kind::Find);
+        let looks = !self.stopping
+            && !self.settle_failed
+            && *self.open.borrow()
+            && !self.calls.is_busy(Kind::Find);
         // A lease that comes back tells by itself.
         let is_held = self.pulse.borrow().is_held(Instant::now());
         let find = (looks && is_held).then_some(self.poll_at);
@@ -449,6 +467,7 @@ impl<S: Store> Scheduler<S> {
     /// Claims nothing more.
     fn stop(&mut self, now: Instant) {
         self.stopping = true;
+        self.stop.send_replace(true);
         self.ask_at = now;
         self.to_acquire.clear();
         let all: Vec<i64> = self.lanes.keys().copied().collect();

@@ -105,7 +105,7 @@ impl Receivers {
                         gone: false,
                     }),
                 };
-                sent
+                Ok(sent)
             })
         })
     }

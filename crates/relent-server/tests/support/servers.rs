@@ -256,3 +256,74 @@ impl Postgres {
         )
     }
 }
+
+pub struct Nats {
+    pub server: Server,
+    pub port: u16,
+}
+
+/// A NATS with JetStream; `None` if it is not installed.
+pub fn nats() -> Option<Nats> {
+    nats_in(tempfile::tempdir().unwrap(), None)
+}
+
+/// The same in this directory, as it was left, at the port that it had.
+pub fn nats_in(directory: TempDir, port: Option<u16>) -> Option<Nats> {
+    let program = program("nats-server", &[PathBuf::from("/usr/sbin")], "nats-server")?;
+    let path = directory.path();
+    for old in ports_files(path) {
+        fs::remove_file(old).unwrap();
+    }
+    let child = Command::new(program)
+        .args(["-a", "127.0.0.1", "-p"])
+        // It takes a free one, and says which.
+        .arg(port.map_or_else(|| "-1".to_owned(), |port| port.to_string()))
+        .args(["-js", "-sd"])
+        .arg(path)
+        .arg("--ports_file_dir")
+        .arg(path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let server = Server {
+        child,
+        signal: "KILL",
+        directory: Some(directory),
+    };
+    let mut found = None;
+    until("nats-server", || {
+        let file = ports_files(server.directory()).into_iter().next();
+        let text = file.and_then(|file| fs::read_to_string(file).ok());
+        let port = text.and_then(|text| {
+            let end = text.split("nats://127.0.0.1:").nth(1)?;
+            end.split('"').next()?.parse().ok()
+        });
+        found = port;
+        found.is_some()
+    });
+    Some(Nats {
+        server,
+        port: found.unwrap(),
+    })
+}
+
+fn ports_files(directory: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(directory).unwrap().flatten();
+    let files = files.map(|file| file.path());
+    files
+        .filter(|file| file.extension().is_some_and(|end| end == "ports"))
+        .collect()
+}
+
+impl Nats {
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Kills it, and starts it with what it has in its directory.
+    pub fn restart(self) -> Self {
+        let Self { server, port } = self;
+        nats_in(server.end(), Some(port)).unwrap()
+    }
+}

@@ -14,8 +14,8 @@ use crate::observe;
 use crate::schedule::Schedule;
 use crate::sender::Sent;
 use crate::store::{AttemptRecord, Claimed, Next, Settled, Store, Work};
-use crate::worker::attempt::{Job, broken_off};
-use crate::worker::beat::Pulse;
+use crate::worker::attempt::{Job, Unmade, broken_off};
+use crate::worker::beat::{Leave, Pulse};
 use crate::worker::calls::{Done, Kind};
 use crate::worker::lane::{Lane, Ticket};
 
@@ -190,6 +190,11 @@ impl<S: Store> Scheduler<S> {
             content_type: std::mem::take(&mut claimed.content_type),
             payload: std::mem::take(&mut claimed.payload),
             now: claimed.now,
+            leave: Leave {
+                pulse: self.pulse.clone(),
+                lost: self.lost,
+                stopping: self.stop.subscribe(),
+            },
         };
         let task = self.attempts.spawn((self.transport)(job));
         self.aging
@@ -243,10 +248,10 @@ impl<S: Store> Scheduler<S> {
         self.failed(now, claimed, claimed.now, &mut schedule, &sent, false);
     }
 
-    pub(super) fn on_attempt(&mut self, ended: Result<(Id, Sent), JoinError>) {
+    pub(super) fn on_attempt(&mut self, ended: Result<(Id, Result<Sent, Unmade>), JoinError>) {
         let now = Instant::now();
-        let (id, sent) = match ended {
-            Ok((id, sent)) => (id, Ok(sent)),
+        let (id, ended) = match ended {
+            Ok((id, ended)) => (id, Ok(ended)),
             Err(error) => (error.id(), Err(error)),
         };
         let Some(running) = self.running.remove(&id) else {
@@ -260,25 +265,21 @@ impl<S: Store> Scheduler<S> {
             pool,
         } = running;
         let took = now.saturating_duration_since(claimed_at);
-        let (sent, told) = match sent {
-            Ok(sent) => (sent, true),
+        let sent = match ended {
+            Ok(ended) => ended,
             Err(error) if error.is_cancelled() => {
                 self.cut_off += 1;
-                (
-                    broken_off("cut off, since the worker was stopped", took),
-                    false,
-                )
+                Err(Unmade::Unknown("cut off, since the worker was stopped"))
             }
-            Err(_) => (
-                broken_off("the attempt broke off by a fault of the worker", took),
-                false,
-            ),
+            Err(_) => Err(Unmade::Unknown(
+                "the attempt broke off by a fault of the worker",
+            )),
         };
         self.slots.give_back(pool);
         let core_now = self.core(now);
         if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
             lane.running -= 1;
-            if told {
+            if let Ok(sent) = &sent {
                 lane.is_known = true;
                 lane.slow = sent.took >= self.config.slow_after;
                 let failure = sent.outcome.as_ref().err().map(|refused| &refused.failure);
@@ -287,6 +288,16 @@ impl<S: Store> Scheduler<S> {
                 lane.cancel(core_now, permit);
             }
         }
+        let (sent, told) = match sent {
+            Ok(sent) => (sent, true),
+            Err(Unmade::NotBegun) => {
+                let session = claimed.session.clone();
+                self.settle(now, &claimed, Next::Unsent, session, None);
+                self.look_at(claimed.endpoint);
+                return;
+            }
+            Err(Unmade::Unknown(why)) => (broken_off(why, took), false),
+        };
         let store_now = claimed.now + took;
         let endpoint = claimed.endpoint;
         if sent.outcome.is_ok() {

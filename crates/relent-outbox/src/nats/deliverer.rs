@@ -1,0 +1,299 @@
+//! The side of the fleet: takes attempts, asks leave, makes the exchange and says what came of it.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::client::RequestErrorKind;
+use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::consumer::pull::Batch;
+use async_nats::jetstream::{AckKind, Message};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use relent_core::{Failure, Network};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::wire::{self, Attempt};
+use super::{ANSWER_WITHIN, PAUSE, Queue, TELL_FOR};
+use crate::observe;
+use crate::sender::{Exchange, Sender};
+
+/// As many attempts are asked for at once.
+const BATCH: usize = 256;
+/// And waited for so long.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// How a [`Deliverer`] works.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DelivererConfig {
+    /// How many attempts run at once; 1024 unless said otherwise. Each has a connection: the process needs file
+    /// descriptors for all of them. All deliverers together should have more than the relays'
+    /// [`slow_in_flight`](crate::worker::WorkerConfig::slow_in_flight), so that slow endpoints leave some for the others.
+    pub in_flight: usize,
+    /// How long running attempts are waited for when it ends; 30 s unless said otherwise.
+    pub drain: Duration,
+}
+
+impl Default for DelivererConfig {
+    fn default() -> Self {
+        Self {
+            in_flight: 1024,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Makes the attempts of a [`Queue`], beside any number of others. It needs no store, and knows no key.
+///
+/// Its own [`Sender`] says which addresses are called, and how.
+#[derive(Debug)]
+pub struct Deliverer {
+    queue: Queue,
+    sender: Sender,
+    config: DelivererConfig,
+}
+
+impl Deliverer {
+    /// A deliverer for this queue.
+    #[must_use]
+    pub const fn new(queue: Queue, sender: Sender, config: DelivererConfig) -> Self {
+        Self {
+            queue,
+            sender,
+            config,
+        }
+    }
+
+    /// Works until `shutdown` is over, then takes nothing more and waits for the attempts that run, up to
+    /// [`DelivererConfig::drain`]. How many it has cut off: their relay counts them as failed with unknown outcome.
+    ///
+    /// While NATS is away it waits. To be called within a runtime of tokio with time and I/O.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> usize {
+        let slots = self.config.in_flight.clamp(1, Semaphore::MAX_PERMITS);
+        let slots = Arc::new(Semaphore::new(slots));
+        let one = Arc::new(One {
+            queue: self.queue,
+            sender: self.sender,
+        });
+        let mut attempts = JoinSet::new();
+        let mut shutdown = pin!(shutdown);
+        let mut consumer = None;
+        loop {
+            while attempts.try_join_next().is_some() {}
+            let (batch, slots) = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                asked = one.ask_for_some(&mut consumer, &slots) => match asked {
+                    Ok(batch) => batch,
+                    Err(error) => {
+                        observe::nats_error(&error);
+                        consumer = None;
+                        tokio::select! {
+                            () = &mut shutdown => break,
+                            () = sleep(PAUSE) => continue,
+                        }
+                    }
+                }
+            };
+            match one
+                .take(batch, slots, &mut attempts, shutdown.as_mut())
+                .await
+            {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(error) => {
+                    observe::nats_error(&error);
+                    consumer = None;
+                }
+            }
+        }
+        let drained = async { while attempts.join_next().await.is_some() {} };
+        let _ = timeout(self.config.drain, drained).await;
+        let cut_off = attempts.len();
+        attempts.shutdown().await;
+        cut_off
+    }
+}
+
+/// What each attempt uses.
+struct One {
+    queue: Queue,
+    sender: Sender,
+}
+
+impl One {
+    /// Asks for as many attempts as there are slots, once there is one.
+    async fn ask_for_some(
+        &self,
+        consumer: &mut Option<PullConsumer>,
+        slots: &Arc<Semaphore>,
+    ) -> Result<(Batch, OwnedSemaphorePermit), String> {
+        let consumer = match consumer {
+            Some(consumer) => consumer,
+            None => consumer.insert(self.queue.consumer().await?),
+        };
+        let closed = |_| "the slots are closed".to_owned();
+        let mut free = Arc::clone(slots).acquire_owned().await.map_err(closed)?;
+        let more = slots.available_permits().min(BATCH - 1);
+        let more = u32::try_from(more).unwrap_or_default();
+        if let Ok(more) = Arc::clone(slots).try_acquire_many_owned(more) {
+            free.merge(more);
+        }
+        let batch = consumer.batch().max_messages(free.num_permits());
+        let batch = batch.expires(WAIT).messages().await;
+        Ok((batch.map_err(|error| error.to_string())?, free))
+    }
+
+    /// Begins what comes of that, and gives back what comes after `shutdown`, which ends it: `true`.
+    async fn take(
+        self: &Arc<Self>,
+        mut batch: Batch,
+        mut slots: OwnedSemaphorePermit,
+        attempts: &mut JoinSet<()>,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<bool, String> {
+        // NATS says when the time is over, unless it is gone.
+        let until = Instant::now() + WAIT + PAUSE;
+        let mut stopping = false;
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = shutdown.as_mut(), if !stopping => {
+                    stopping = true;
+                    continue;
+                }
+                message = timeout_at(until, batch.next()) => message,
+            };
+            match (message, slots.split(1)) {
+                (Ok(Some(Ok(message))), Some(slot)) if !stopping => {
+                    let this = Arc::clone(self);
+                    attempts.spawn(async move {
+                        this.attempt(&message).await;
+                        drop(slot);
+                    });
+                }
+                (Ok(Some(Ok(message))), _) => not_now(&message, None).await,
+                (Ok(Some(Err(error))), _) => return Err(error.to_string()),
+                (Ok(None) | Err(_), _) => return Ok(stopping),
+            }
+        }
+    }
+
+    async fn attempt(&self, message: &Message) {
+        let Some((attempt, payload)) = wire::read_attempt(&message.payload) else {
+            // Of a relay of another version: its relay takes it back if no other deliverer can read it.
+            not_now(message, Some(PAUSE)).await;
+            return;
+        };
+        match self.may_begin(&attempt.relay).await {
+            Some(true) => {}
+            Some(false) => {
+                let _ = message.ack().await;
+                observe::exchange("withdrawn");
+                return;
+            }
+            None => {
+                not_now(message, Some(PAUSE)).await;
+                return;
+            }
+        }
+        // From here on it is the relay that has it repeated. If this is not heard, it is asked for the attempt again,
+        // and says no.
+        let _ = message.ack().await;
+        let exchange = self.exchange(&attempt, payload).await;
+        let result = match exchange.result {
+            Ok(_) => "answered",
+            Err(_) => "failed",
+        };
+        let told = match wire::answer(exchange, attempt.keep) {
+            Ok(answer) => self.tell(&attempt.relay, answer).await,
+            Err(_) => false,
+        };
+        observe::exchange(if told { result } else { "untold" });
+    }
+
+    /// Whether the relay gives leave to begin; `None` if it does not answer.
+    async fn may_begin(&self, relay: &str) -> Option<bool> {
+        // Asked again, it knows by this whom it has given leave.
+        let name = Bytes::from(uuid::Uuid::now_v7().simple().to_string());
+        for _ in 0..3 {
+            let asked = Instant::now();
+            match self.request(relay, "begin", name.clone()).await {
+                Ok(answer) => {
+                    let left = str::from_utf8(&answer).ok()?.parse().ok()?;
+                    if left == 0 {
+                        return Some(false);
+                    }
+                    // An answer that was late in coming may have nothing left.
+                    if asked.elapsed() < Duration::from_millis(left) {
+                        return Some(true);
+                    }
+                }
+                Err(RequestErrorKind::TimedOut) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    async fn exchange(&self, attempt: &Attempt, payload: Bytes) -> Exchange {
+        let failed = |failure, error| Exchange {
+            result: Err((failure, error)),
+            address: String::new(),
+            took: Duration::ZERO,
+        };
+        let Some(headers) = wire::header_map(&attempt.headers) else {
+            let error = "the fields of the request cannot be sent".to_owned();
+            return failed(Failure::network(Network::BadRequest), error);
+        };
+        match self.sender.target(&attempt.url) {
+            Ok(target) => {
+                let limit = Some(attempt.limit);
+                self.sender.exchange(&target, headers, payload, limit).await
+            }
+            // It can be put right while the schedule lasts.
+            Err(error) => failed(Failure::network(Network::Connect), error.to_string()),
+        }
+    }
+
+    /// Says what came of it until the relay has heard it. Whether it has.
+    async fn tell(&self, relay: &str, answer: Bytes) -> bool {
+        let until = Instant::now() + TELL_FOR;
+        loop {
+            if self.request(relay, "end", answer.clone()).await.is_ok() {
+                return true;
+            }
+            if Instant::now() + PAUSE >= until {
+                return false;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn request(
+        &self,
+        relay: &str,
+        word: &str,
+        payload: Bytes,
+    ) -> Result<Bytes, RequestErrorKind> {
+        let request = self
+            .queue
+            .client
+            .request(format!("{relay}.{word}"), payload);
+        match timeout(ANSWER_WITHIN, request).await {
+            Ok(Ok(answer)) => Ok(answer.payload),
+            Ok(Err(error)) => Err(error.kind()),
+            Err(_) => Err(RequestErrorKind::TimedOut),
+        }
+    }
+}
+
+/// Gives an attempt back, to be had again after a short time.
+async fn not_now(message: &Message, after: Option<Duration>) {
+    // If it is not heard, NATS waits for longer.
+    let _ = message.ack_with(AckKind::Nak(after)).await;
+}

@@ -1,0 +1,340 @@
+//! Attempts that go by a real nats-server: a relay decides as a worker does, and deliverers make them.
+#![cfg(all(unix, feature = "nats", feature = "sqlite"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
+#[path = "../../relent-server/tests/support/servers.rs"]
+mod servers;
+mod support;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::Duration;
+
+use relent_http::webhook::{Verifier, VerifyingKey};
+use relent_outbox::endpoint::{Acknowledgement, Endpoint};
+use relent_outbox::message::NewMessage;
+use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
+use relent_outbox::secrets::Secrets;
+use relent_outbox::store::{AttemptRecord, Filter, MessageStatus, Sqlite, State, Store};
+use relent_outbox::worker::{Drained, Worker, WorkerConfig};
+use support::{Receiver, Reply, answer, local_sender, ok};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const QUICK: &str = r#"
+max_retries = 1
+jitter = "none"
+attempt_timeout = "300ms"
+retry_on = ["5xx", "4xx", "3xx", "timeout", "network"]
+stop_on = [410, 501]
+backoff.constant = { delay = "20ms" }
+"#;
+const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+struct Bench {
+    store: Sqlite,
+    _directory: tempfile::TempDir,
+}
+
+/// Something that runs until it is told to end.
+struct Running<T> {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<T>,
+}
+
+impl<T> Running<T> {
+    async fn end(self) -> T {
+        let _ = self.stop.send(());
+        within(self.task).await.unwrap()
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+        Self {
+            store,
+            _directory: directory,
+        }
+    }
+
+    async fn enqueue(&self, endpoint: &str, events: usize) {
+        let messages = (0..events)
+            .map(|event| NewMessage::new(endpoint, format!("event-{event}"), "{\"order\":17}"));
+        self.store.enqueue(messages.collect()).await.unwrap();
+    }
+
+    /// A worker, which is a relay if there is a queue.
+    fn worker(&self, queue: Option<Queue>) -> Running<Drained> {
+        let mut config = WorkerConfig::default();
+        config.poll = Duration::from_millis(50);
+        config.lease = Duration::from_secs(2);
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let mut worker = Worker::new(self.store.clone(), local_sender(), secrets, config);
+        if let Some(queue) = queue {
+            worker = worker.relay(queue);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(worker.run(async {
+            let _ = stopped.await;
+        }));
+        Running { stop, task }
+    }
+
+    async fn statuses(&self) -> Vec<MessageStatus> {
+        let all = Filter::default();
+        self.store.messages(all, 10_000).await.unwrap()
+    }
+
+    async fn until_ended(&self) -> Vec<MessageStatus> {
+        until(|| async {
+            let statuses = self.statuses().await;
+            let over =
+                |status: &MessageStatus| !matches!(status.state, State::Pending | State::Running);
+            statuses.iter().all(over).then_some(statuses)
+        })
+        .await
+    }
+}
+
+/// A queue by a connection of its own.
+async fn queue(nats: &servers::Nats) -> Queue {
+    let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
+    let client = options.connect(nats.url()).await.unwrap();
+    Queue::new(client, QueueName::default())
+}
+
+async fn deliverer(nats: &servers::Nats) -> Running<usize> {
+    let mut config = DelivererConfig::default();
+    config.drain = Duration::from_secs(5);
+    let deliverer = Deliverer::new(queue(nats).await, local_sender(), config);
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(deliverer.run(async {
+        let _ = stopped.await;
+    }));
+    Running { stop, task }
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .unwrap()
+}
+
+async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
+    within(async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_arrives_once_and_signed_whichever_deliverer_has_it() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let secrets = Secrets::with_key(KEY).unwrap();
+    for name in ["a", "b", "c"] {
+        let mut endpoint = Endpoint::new(name, receiver.url(name)).policy(QUICK);
+        endpoint.secrets = vec![secrets.seal("", name, SECRET).unwrap()];
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        bench.enqueue(name, 100).await;
+    }
+    let deliverers = [deliverer(&nats).await, deliverer(&nats).await];
+    let relay = bench.worker(Some(queue(&nats).await));
+    for status in bench.until_ended().await {
+        assert_eq!(
+            (status.state, status.attempts),
+            (State::Delivered, 1),
+            "{status:?}"
+        );
+    }
+    assert_eq!(
+        relay.end().await,
+        Drained {
+            cut_off: 0,
+            unsettled: 0
+        }
+    );
+    for deliverer in deliverers {
+        assert_eq!(deliverer.end().await, 0);
+    }
+    let hits = receiver.hits();
+    assert_eq!(hits.len(), 300);
+    let verifier = Verifier::new([SECRET.parse::<VerifyingKey>().unwrap()]);
+    for hit in hits {
+        assert_eq!(hit.number, 1);
+        let headers = hit.headers.iter().map(|(name, value)| {
+            let name: http::HeaderName = name.parse().unwrap();
+            (name, value.parse().unwrap())
+        });
+        let now = std::time::SystemTime::now();
+        assert!(verifier.verify(&headers.collect(), &hit.body, now).is_ok());
+    }
+}
+
+/// What each of these endpoints does is written down in the same words with NATS and without.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_writes_down_what_a_worker_writes_down() {
+    let Some(nats) = servers::nats() else { return };
+    let long = "x".repeat(70_000);
+    let receiver = Receiver::new(move |hit| match hit.path.as_str() {
+        "/busy" => Reply::Answer(answer(
+            "429 Too Many Requests",
+            "retry-after: 1\r\n",
+            "later",
+        )),
+        "/fails" => Reply::Answer(answer("500 Oops", "", SECRET)),
+        "/gone" => Reply::Answer(answer("410 Gone", "", "")),
+        "/moved" => Reply::Answer(answer("302 Found", "location: http://127.0.0.1/\r\n", "")),
+        "/hangs" => Reply::Hang,
+        "/cut" => Reply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec()),
+        "/silent" => Reply::Cut(Vec::new()),
+        "/aborts" => Reply::Answer(answer("503 No", "webhook-delivery: abort-message\r\n", "")),
+        "/long" => Reply::Answer(answer("200 OK", "", &long)),
+        "/code" => Reply::Answer(answer("200 OK", "", "{\"code\":\"SUCCESS\"}")),
+        _ => Reply::Answer(answer("200 OK", "", "success")),
+    })
+    .await;
+    let mut written = Vec::new();
+    for through in [false, true] {
+        let bench = Bench::new();
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let mut add = Vec::new();
+        for name in [
+            "busy", "fails", "gone", "moved", "hangs", "cut", "silent", "aborts", "long", "code",
+            "body", "not-body",
+        ] {
+            let mut endpoint =
+                Endpoint::new(name, receiver.url(name)).acknowledgement(match name {
+                    "code" => Acknowledgement::CodeSuccess,
+                    "body" | "long" => Acknowledgement::BodySuccess,
+                    "not-body" => Acknowledgement::CodeSuccess,
+                    _ => Acknowledgement::Success,
+                });
+            endpoint.secrets = vec![secrets.seal("", name, SECRET).unwrap()];
+            add.push(endpoint);
+        }
+        add.push(Endpoint::new("refused", "http://127.0.0.1:9/"));
+        add.push(Endpoint::new("forbidden", "http://10.0.0.1/"));
+        let mut without_key = Endpoint::new("no-key", receiver.url("no-key"));
+        without_key.secrets = vec!["env:RELENT_NO_SUCH_VARIABLE".to_owned()];
+        add.push(without_key);
+        for endpoint in add {
+            let name = endpoint.name.clone();
+            let endpoint = endpoint.policy(QUICK).park(false);
+            bench.store.put_endpoint(endpoint).await.unwrap();
+            bench.enqueue(&name, 1).await;
+        }
+        let deliverer = deliverer(&nats).await;
+        let queue = match through {
+            true => Some(queue(&nats).await),
+            false => None,
+        };
+        let worker = bench.worker(queue);
+        let mut seen: HashMap<String, (State, Vec<AttemptRecord>)> = HashMap::new();
+        for status in bench.until_ended().await {
+            let mut attempts = bench.store.attempts(&status.id).await.unwrap();
+            for attempt in &mut attempts {
+                (attempt.began_ms, attempt.took_ms) = (0, 0);
+            }
+            seen.insert(status.endpoint, (status.state, attempts));
+        }
+        let _ = worker.end().await;
+        deliverer.end().await;
+        written.push(seen);
+    }
+    assert_eq!(written[0].len(), 15);
+    assert_eq!(written[0]["fails"].1[0].excerpt, "[redacted]");
+    assert_eq!(written[0], written[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+    bench.store.put_endpoint(endpoint).await.unwrap();
+    let relay = bench.worker(Some(queue(&nats).await));
+    let deliverer = deliverer(&nats).await;
+    bench.enqueue("a", 1).await;
+    bench.until_ended().await;
+    let port = nats.port;
+    let directory = nats.server.end();
+    let more = (0..100).map(|event| NewMessage::new("a", format!("late-{event}"), "{}"));
+    bench.store.enqueue(more.collect()).await.unwrap();
+    // Long enough for a relay that gave up attempts, or took them back, to be noticed.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(receiver.hits().len(), 1);
+    let _nats = servers::nats_in(directory, Some(port)).unwrap();
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert_eq!(receiver.hits().len(), 101);
+    let _ = relay.end().await;
+    deliverer.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+    bench.store.put_endpoint(endpoint).await.unwrap();
+    bench.enqueue("a", 3).await;
+    let relay = bench.worker(Some(queue(&nats).await));
+    until(|| async {
+        let statuses = bench.statuses().await;
+        let running = |status: &MessageStatus| status.state == State::Running;
+        statuses.iter().any(running).then_some(())
+    })
+    .await;
+    let drained = relay.end().await;
+    assert_eq!((drained.cut_off, drained.unsettled), (0, 0));
+    for status in bench.statuses().await {
+        assert_eq!((status.state, status.attempts), (State::Pending, 0));
+    }
+    // Nobody gives leave for what is left of it in the stream.
+    let deliverer = deliverer(&nats).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(receiver.hits().len(), 0);
+    let relay = bench.worker(Some(queue(&nats).await));
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert_eq!(receiver.hits().len(), 3);
+    let _ = relay.end().await;
+    deliverer.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_any_size_that_is_taken_is_delivered_or_says_why_not() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+    bench.store.put_endpoint(endpoint).await.unwrap();
+    for (event, size) in [("large", 1_000_000), ("too-large", 1 << 20)] {
+        let message = NewMessage::new("a", event, vec![b'x'; size]);
+        bench.store.enqueue(vec![message]).await.unwrap();
+    }
+    let relay = bench.worker(Some(queue(&nats).await));
+    let deliverer = deliverer(&nats).await;
+    for status in bench.until_ended().await {
+        match status.event.as_str() {
+            "large" => assert_eq!(status.state, State::Delivered),
+            _ => assert!(status.reason.contains("raise max_payload"), "{status:?}"),
+        }
+    }
+    let _ = relay.end().await;
+    deliverer.end().await;
+}
