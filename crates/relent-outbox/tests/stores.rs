@@ -274,13 +274,7 @@ mod postgres {
         // The producer of tokio-postgres and that of sqlx know each other's messages, and a worker gets them.
         let again = store.enqueue(vec![full]).await.unwrap().remove(0);
         assert!(again.duplicate && again.id == first[0].id);
-        let minute = Duration::from_secs(60);
-        store.beat("worker", minute).await.unwrap();
-        let work = store.find_work("worker", Duration::ZERO, 1).await.unwrap();
-        let owned = store
-            .acquire("worker", vec![work[0].endpoint])
-            .await
-            .unwrap();
+        let owned = take(&store).await;
         let wanted = Wanted {
             endpoint: owned.id,
             fence: owned.fence,
