@@ -418,64 +418,93 @@ const CALLERS: usize = 128;
 /// In one commit of the tool.
 const ROWS: u64 = 100;
 
+/// What the tool runs for each row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Statements {
+    /// Those that the store runs.
+    Same,
+    /// A claim that is written, the effect, and a completion that replaces the claim if it is still there; the claim
+    /// removes what has expired.
+    ClaimAndComplete,
+}
+
 async fn sqlite() -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     let file = |name: &str| directory.path().join(name);
-    let store = Sqlite::open_with(file("relent.db"), |connection| {
-        connection.execute_batch(TABLE)
-    })?;
-    // The same tables in another file.
-    drop(Sqlite::open_with(file("bare.db"), |connection| {
-        connection.execute_batch(TABLE)
-    })?);
-    let next = Arc::new(AtomicU64::new(0));
-    let mut bare = 0;
-    let mut pairs = Pairs::default();
-    for batch in 0..BATCHES {
-        let (shared, numbers) = (store.clone(), Arc::clone(&next));
-        let ours = callers_for(CALLERS, move |_| {
-            let (store, number) = (shared.clone(), numbers.fetch_add(1, Ordering::Relaxed));
-            async move {
-                let done = store.exactly_once(Keyed::new(key(number), PRINT), |savepoint| {
-                    savepoint.prepare_cached(CHARGE)?.execute([])?;
-                    Ok::<_, WorkError>(Response::new("paid"))
-                });
-                match done.await? {
-                    Done::Ran(_) => Ok(()),
-                    other => Err(format!("{other:?}").into()),
+    for (statements, what) in [
+        (Statements::Same, "SQLite, exactly once"),
+        (
+            Statements::ClaimAndComplete,
+            "SQLite, exactly once, beside a claim, the effect and a completion",
+        ),
+    ] {
+        let open = |name: String| {
+            Sqlite::open_with(file(&name), |connection| connection.execute_batch(TABLE))
+        };
+        let bare_file = format!("bare-{}.db", statements as u8);
+        let store = open(format!("relent-{}.db", statements as u8))?;
+        // The same tables in another file.
+        drop(open(bare_file.clone())?);
+        let next = Arc::new(AtomicU64::new(0));
+        let mut bare = 0;
+        let mut pairs = Pairs::default();
+        for batch in 0..BATCHES {
+            let (shared, numbers) = (store.clone(), Arc::clone(&next));
+            let ours = callers_for(CALLERS, move |_| {
+                let (store, number) = (shared.clone(), numbers.fetch_add(1, Ordering::Relaxed));
+                async move {
+                    let done = store.exactly_once(Keyed::new(key(number), PRINT), |savepoint| {
+                        savepoint.prepare_cached(CHARGE)?.execute([])?;
+                        Ok::<_, WorkError>(Response::new("paid"))
+                    });
+                    match done.await? {
+                        Done::Ran(_) => Ok(()),
+                        other => Err(format!("{other:?}").into()),
+                    }
                 }
-            }
-        });
-        pairs.0.push(if batch % 2 == 0 {
-            let ours = ours.await?;
-            (ours, rows(&file("bare.db"), &mut bare)?)
-        } else {
-            let theirs = rows(&file("bare.db"), &mut bare)?;
-            (ours.await?, theirs)
-        });
+            });
+            let mut theirs = || rows(&file(&bare_file), &mut bare, statements);
+            pairs.0.push(if batch % 2 == 0 {
+                let ours = ours.await?;
+                (ours, theirs()?)
+            } else {
+                let theirs = theirs()?;
+                (ours.await?, theirs)
+            });
+        }
+        pairs.print(what, CALLERS);
     }
-    pairs.print("SQLite, exactly once", CALLERS);
     Ok(())
 }
 
-/// The same SQL by one thread that waits for nobody, at so many rows a commit.
-fn rows(file: &Path, next: &mut u64) -> Result<f64, Failed> {
+/// The SQL by one thread that waits for nobody, at so many rows a commit.
+fn rows(file: &Path, next: &mut u64, statements: Statements) -> Result<f64, Failed> {
     let connection = Connection::open(file)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    let mut remove = connection.prepare(
+    let claim_and_complete = statements == Statements::ClaimAndComplete;
+    let (insert, most) = match statements {
+        Statements::Same => ("INSERT", 128),
+        Statements::ClaimAndComplete => ("INSERT OR REPLACE", 2),
+    };
+    let mut remove = connection.prepare(&format!(
         "DELETE FROM relent_idempotency_1 WHERE rowid IN (
-             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT 2)",
-    )?;
+             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT {most})"
+    ))?;
     let mut read = connection.prepare(
         "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
          FROM relent_idempotency_1 WHERE key = ?1",
     )?;
-    let mut put = connection.prepare(
-        "INSERT OR REPLACE INTO relent_idempotency_1
+    let conflict = if claim_and_complete {
+        ""
+    } else {
+        "ON CONFLICT (key) DO NOTHING"
+    };
+    let mut put = connection.prepare(&format!(
+        "{insert} INTO relent_idempotency_1
          (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?;
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) {conflict}"
+    ))?;
     let mut charge = connection.prepare(CHARGE)?;
     let (began, first, answer) = (Instant::now(), *next, answer().to_bytes());
     while began.elapsed() < BATCH {
@@ -483,28 +512,33 @@ fn rows(file: &Path, next: &mut u64) -> Result<f64, Failed> {
         for _ in 0..ROWS {
             let key = key(*next).0;
             *next += 1;
-            let expires = 1_i64 << 61;
-            remove.execute([1])?;
-            let there = read.exists([key])?;
-            let owner = OWNER.to_be_bytes();
-            put.execute(params![
-                key,
-                PRINT.0,
-                owner,
-                1,
-                0,
-                expires,
-                0,
-                false,
-                expires,
-                None::<Vec<u8>>
-            ])?;
+            let (owner, expires) = (OWNER.to_be_bytes(), 1_i64 << 61);
+            if claim_and_complete || next.is_multiple_of(64) {
+                remove.execute([1])?;
+            }
+            let mut is_once = !read.exists([key])?;
+            if claim_and_complete {
+                put.execute(params![
+                    key,
+                    PRINT.0,
+                    owner,
+                    1,
+                    0,
+                    expires,
+                    0,
+                    false,
+                    expires,
+                    None::<Vec<u8>>
+                ])?;
+            }
             charge.execute([])?;
-            let claimed = read.exists([key])?;
-            put.execute(params![
+            if claim_and_complete {
+                is_once &= read.exists([key])?;
+            }
+            let written = put.execute(params![
                 key, PRINT.0, owner, 1, 1, 0, 0, false, expires, answer
             ])?;
-            if there || !claimed {
+            if !is_once || written != 1 {
                 return Err("the key is not new".into());
             }
         }

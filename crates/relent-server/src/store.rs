@@ -145,6 +145,15 @@ impl Change {
         };
         Ok((record?, *lease))
     }
+
+    /// The answer that it writes, in bytes.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn answer(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Complete(answer) => Some(answer.to_bytes()),
+            _ => None,
+        }
+    }
 }
 
 /// Why a change was not made.

@@ -23,7 +23,8 @@ use relent_server::idempotency::{Body, IdempotencyLayer};
 use relent_server::postgres::{IsolationLevel, pool};
 use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use relent_server::sqlite::WriterError;
-use relent_server::store::{Claimed, Key, Postgres, Sqlite, Store};
+use relent_server::store::{Change, Claimed, Key, Postgres, Sqlite, Store};
+use rusqlite::{Connection, params_from_iter};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -353,18 +354,56 @@ async fn on_postgres_all_of_it_happens_once_or_nothing() {
     }
 }
 
-/// Its effects would be there without the record, and come again.
+/// Its effects would be there without the record of its key, or with another one, and come again.
 #[tokio::test]
-async fn on_sqlite_work_that_loses_its_record_commits_nothing() {
+async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
+    let (other, new, released) = (keyed(1), keyed(3), keyed(2));
+    let copy = "INSERT INTO relent_idempotency_1
+        SELECT ?1, fingerprint, owner, fence, stage, until, step, repeated, expires, answer
+        FROM relent_idempotency_1 WHERE key = ?2";
     let directory = tempfile::tempdir().unwrap();
     let store = sqlite(directory.path());
-    let done = store.exactly_once(keyed(9), |savepoint| {
-        savepoint.execute(CHARGE, ["5 EUR"])?;
-        savepoint.execute("DELETE FROM relent_idempotency_1", [])?;
-        Ok::<_, WorkError>(Response::new("charged"))
-    });
-    assert!(!ran(&done.await));
-    assert_eq!(store.charges().await, 0);
+    let work = |_: &Connection| Ok::<_, WorkError>(Response::new(""));
+    assert!(ran(&store.exactly_once(other, work).await));
+    // This key had an execution that had no effect.
+    let claim = store.claim(&released.key, 7, released.fingerprint, &released.claim);
+    let Ok(Claimed::Run { lease, .. }) = claim.await else {
+        panic!("the key is not free");
+    };
+    let release = store.write(&released.key, &lease, Change::Release, &released.claim);
+    release.await.unwrap();
+    let changes = [
+        // It is put there meanwhile, removed, and replaced.
+        (new, copy, vec![new.key.0, other.key.0]),
+        (released, "DELETE FROM relent_idempotency_1", vec![]),
+        (
+            released,
+            "UPDATE relent_idempotency_1 SET fence = 9",
+            vec![],
+        ),
+    ];
+    for (keyed, change, keys) in changes {
+        let done = store.exactly_once(keyed, move |savepoint| {
+            savepoint.execute(CHARGE, ["5 EUR"])?;
+            assert_ne!(savepoint.execute(change, params_from_iter(keys))?, 0);
+            Ok::<_, WorkError>(Response::new("charged"))
+        });
+        let done = done.await;
+        assert!(
+            matches!(&done, Err(ExactlyOnceError::Work(error)) if error.to_string().contains("own key")),
+            "{change}: {done:?}"
+        );
+        assert_eq!(store.charges().await, 0, "{change}");
+    }
+    // Left alone, it runs.
+    for keyed in [new, released] {
+        let done = store.exactly_once(keyed, |savepoint| {
+            savepoint.execute(CHARGE, ["5 EUR"])?;
+            Ok::<_, WorkError>(Response::new("charged"))
+        });
+        assert!(ran(&done.await));
+    }
+    assert_eq!(store.charges().await, 2);
 }
 
 /// An execution without a transaction is lost, and a duplicate with one finds that out: the operator who looks

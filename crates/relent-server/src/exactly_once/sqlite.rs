@@ -5,13 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
+use relent_core::claim::LeaseLost;
 use rusqlite::Connection;
 use uuid::Uuid;
 
 use super::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError, end};
 use crate::sqlite::WriterError;
-use crate::store::sqlite::{claim, now, write};
-use crate::store::{Claimed, Sqlite, SqliteError, WriteError};
+use crate::store::sqlite::{Found, find, put, put_first, read};
+use crate::store::{Claimed, Sqlite, SqliteError};
 
 /// Why a savepoint is rolled back.
 enum Undone {
@@ -51,7 +52,7 @@ impl Sqlite {
         B: Into<Bytes> + 'static,
         E: Into<WorkError> + 'static,
     {
-        let latest = Arc::clone(&self.latest);
+        let seen = Arc::clone(&self.seen);
         let owner = Uuid::new_v4().as_u128();
         let job = move |connection: &Connection| {
             let Keyed {
@@ -60,11 +61,19 @@ impl Sqlite {
                 claim: config,
                 ..
             } = keyed;
-            let now = now(&latest);
-            let claimed = claim(connection, now, &key, owner, fingerprint, &config)?;
-            let Claimed::Run { lease, .. } = claimed else {
+            let now = seen.claim(connection).map_err(SqliteError::from)?;
+            let Found {
+                claimed,
+                before,
+                change,
+            } = find(connection, now, &key, owner, fingerprint, &config)?;
+            let (Claimed::Run { lease, .. }, Some(running)) = (&claimed, change.or(before)) else {
+                if let Some(record) = change {
+                    put(connection, &key, &record, None).map_err(SqliteError::from)?;
+                }
                 return Ok(Done::Not(claimed));
             };
+            // Nobody else writes or sees this transaction, so that the key is claimed need not be written.
             let response = match work(connection) {
                 Ok(response) => response.map(Into::into),
                 Err(error) => {
@@ -76,13 +85,27 @@ impl Sqlite {
                 return Err(Undone::Answered(Box::new(response)));
             };
             // By the time of the claim: nothing can have come in between.
-            match write(connection, now, &key, &lease, &end, &config) {
-                Ok(_) => Ok(Done::Ran(response)),
-                Err(WriteError::Store(error)) => Err(error.into()),
+            let recorded = match (end.make(&running, now, lease, &config), before) {
+                (Err(LeaseLost), _) => Ok(false),
+                (Ok((record, _)), None) => {
+                    put_first(connection, &key, &record, end.answer().as_deref())
+                }
+                (Ok((record, _)), Some(before)) => {
+                    let same = read(connection, &key)?.is_some_and(|(record, _)| record == before);
+                    if same {
+                        put(connection, &key, &record, end.answer().as_deref())
+                            .map_err(SqliteError::from)?;
+                    }
+                    Ok(same)
+                }
+            };
+            if recorded.map_err(SqliteError::from)? {
+                Ok(Done::Ran(response))
+            } else {
                 // Else its effects would be there without the record, and come again.
-                Err(WriteError::Lost | WriteError::Gone) => Err(Undone::Failed(
-                    ExactlyOnceError::Work("the work has changed the record of its own key".into()),
-                )),
+                Err(Undone::Failed(ExactlyOnceError::Work(
+                    "the work has changed the record of its own key".into(),
+                )))
             }
         };
         match self.writer.run(job).await {

@@ -29,9 +29,20 @@ use crate::sqlite::{Writer, WriterError};
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     pub(crate) writer: Writer,
-    /// The latest time that was seen, in nanoseconds since 1970.
-    pub(crate) latest: Arc<AtomicU64>,
+    pub(crate) seen: Arc<Seen>,
 }
+
+/// What the store has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The latest time, in nanoseconds since 1970.
+    latest: AtomicU64,
+    claims: AtomicU64,
+}
+
+/// Of so many claims one removes so many expired records: a look at each claim would cost a third of it.
+const CLAIMS_A_BATCH: u64 = 64;
+const BATCH: usize = 128;
 
 /// Why it fails.
 #[derive(Debug)]
@@ -125,7 +136,7 @@ impl Sqlite {
         })?;
         Ok(Self {
             writer,
-            latest: Arc::default(),
+            seen: Arc::default(),
         })
     }
 
@@ -136,38 +147,55 @@ impl Sqlite {
     }
 }
 
-/// The time of the machine, or the latest that was seen if that is later.
-pub(crate) fn now(latest: &AtomicU64) -> Instant {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let nanos = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
-    let before = latest.fetch_max(nanos, Ordering::Relaxed);
-    Instant::from_nanos(nanos.max(before))
+impl Seen {
+    /// The time of the machine, or the latest that was seen if that is later.
+    fn now(&self) -> Instant {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let nanos = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
+        let before = self.latest.fetch_max(nanos, Ordering::Relaxed);
+        Instant::from_nanos(nanos.max(before))
+    }
+
+    /// The time of a claim. Expired records are removed now and then.
+    pub(crate) fn claim(&self, connection: &Connection) -> rusqlite::Result<Instant> {
+        let now = self.now();
+        if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_A_BATCH == CLAIMS_A_BATCH - 1 {
+            remove_expired(connection, now, BATCH)?;
+        }
+        Ok(now)
+    }
 }
 
-/// A request comes with this key, in a transaction.
-pub(crate) fn claim(
+/// What a request with a key is to do, and what decided it.
+pub(crate) struct Found {
+    pub(crate) claimed: Claimed,
+    /// The record that is there.
+    pub(crate) before: Option<Record>,
+    /// What is to be written in its place.
+    pub(crate) change: Option<Record>,
+}
+
+/// A request comes with this key: what it is to do. Nothing is written.
+pub(crate) fn find(
     connection: &Connection,
     now: Instant,
     key: &Key,
     owner: u128,
     fingerprint: Fingerprint,
     config: &ClaimConfig,
-) -> Result<Claimed, SqliteError> {
-    connection
-        .prepare_cached(REMOVE_TWO)?
-        .execute([nanos(now)])?;
-    let stored = read(connection, key)?;
-    let record = stored.as_ref().map(|(record, _)| record);
-    let (claim, change) = Record::claim(record, now, config, owner, fingerprint);
-    if let Some(record) = change {
-        put(connection, key, &record, None)?;
-    }
-    let answer = stored.and_then(|(_, answer)| answer);
-    claimed(claim, now, answer).map_err(SqliteError::Record)
+) -> Result<Found, SqliteError> {
+    let (before, answer) = read(connection, key)?.unzip();
+    let (claim, change) = Record::claim(before.as_ref(), now, config, owner, fingerprint);
+    let claimed = claimed(claim, now, answer.flatten()).map_err(SqliteError::Record)?;
+    Ok(Found {
+        claimed,
+        before,
+        change,
+    })
 }
 
 /// An execution changes its record, in a transaction.
-pub(crate) fn write(
+fn write(
     connection: &Connection,
     now: Instant,
     key: &Key,
@@ -177,18 +205,14 @@ pub(crate) fn write(
 ) -> Result<Lease, WriteError<SqliteError>> {
     let (record, _) = read(connection, key)?.ok_or(WriteError::Lost)?;
     let (record, lease) = change.make(&record, now, lease, config)?;
-    let answer = match change {
-        Change::Complete(answer) => Some(answer.to_bytes()),
-        _ => None,
-    };
-    put(connection, key, &record, answer.as_deref()).map_err(SqliteError::from)?;
+    put(connection, key, &record, change.answer().as_deref()).map_err(SqliteError::from)?;
     Ok(lease)
 }
 
 /// A record, and its answer in bytes.
 type Stored = (Record, Option<Vec<u8>>);
 
-fn read(connection: &Connection, key: &Key) -> Result<Option<Stored>, SqliteError> {
+pub(crate) fn read(connection: &Connection, key: &Key) -> Result<Option<Stored>, SqliteError> {
     let mut select = connection.prepare_cached(
         "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
          FROM relent_idempotency_1 WHERE key = ?1",
@@ -224,12 +248,40 @@ fn read(connection: &Connection, key: &Key) -> Result<Option<Stored>, SqliteErro
     }
 }
 
-fn put(
+/// Writes a record, also in the place of another.
+pub(crate) fn put(
     connection: &Connection,
     key: &Key,
     record: &Record,
     answer: Option<&[u8]>,
 ) -> rusqlite::Result<()> {
+    let insert = "INSERT OR REPLACE INTO relent_idempotency_1
+         (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    insert_by(insert, connection, key, record, answer).map(drop)
+}
+
+/// Writes the first record of a key; whether there was none.
+pub(crate) fn put_first(
+    connection: &Connection,
+    key: &Key,
+    record: &Record,
+    answer: Option<&[u8]>,
+) -> rusqlite::Result<bool> {
+    let insert = "INSERT INTO relent_idempotency_1
+         (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (key) DO NOTHING";
+    Ok(insert_by(insert, connection, key, record, answer)? == 1)
+}
+
+/// How many records it has written.
+fn insert_by(
+    statement: &str,
+    connection: &Connection,
+    key: &Key,
+    record: &Record,
+    answer: Option<&[u8]>,
+) -> rusqlite::Result<usize> {
     let (stage, until) = match record.stage {
         Stage::Running { until } => (0_u8, until),
         Stage::Completed => (1, Instant::ORIGIN),
@@ -237,12 +289,7 @@ fn put(
         // A stage to come is not to be taken for one that may run.
         _ => (3, Instant::ORIGIN),
     };
-    let mut insert = connection.prepare_cached(
-        "INSERT OR REPLACE INTO relent_idempotency_1
-         (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?;
-    insert.execute(params![
+    connection.prepare_cached(statement)?.execute(params![
         key.0,
         record.fingerprint.0,
         record.owner.to_be_bytes(),
@@ -253,13 +300,8 @@ fn put(
         record.repeated,
         nanos(record.expires),
         answer,
-    ])?;
-    Ok(())
+    ])
 }
-
-/// With every claim. The number is part of the text: SQLite prepares a statement anew for each limit that is bound.
-const REMOVE_TWO: &str = "DELETE FROM relent_idempotency_1 WHERE rowid IN (
-    SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT 2)";
 
 fn remove_expired(connection: &Connection, now: Instant, most: usize) -> rusqlite::Result<usize> {
     let mut delete = connection.prepare_cached(
@@ -292,9 +334,14 @@ impl Store for Sqlite {
         fingerprint: Fingerprint,
         config: &ClaimConfig,
     ) -> Result<Claimed, SqliteError> {
-        let (key, config, latest) = (*key, *config, Arc::clone(&self.latest));
+        let (key, config, seen) = (*key, *config, Arc::clone(&self.seen));
         let claim = move |connection: &Connection| {
-            claim(connection, now(&latest), &key, owner, fingerprint, &config)
+            let now = seen.claim(connection)?;
+            let found = find(connection, now, &key, owner, fingerprint, &config)?;
+            if let Some(record) = found.change {
+                put(connection, &key, &record, None)?;
+            }
+            Ok(found.claimed)
         };
         self.writer.run(claim).await
     }
@@ -307,17 +354,17 @@ impl Store for Sqlite {
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<SqliteError>> {
         let (key, lease, config) = (*key, *lease, *config);
-        let latest = Arc::clone(&self.latest);
+        let seen = Arc::clone(&self.seen);
         let write = move |connection: &Connection| {
-            write(connection, now(&latest), &key, &lease, &change, &config)
+            write(connection, seen.now(), &key, &lease, &change, &config)
         };
         self.writer.run(write).await
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, SqliteError> {
-        let latest = Arc::clone(&self.latest);
+        let seen = Arc::clone(&self.seen);
         let remove =
-            move |connection: &Connection| Ok(remove_expired(connection, now(&latest), most)?);
+            move |connection: &Connection| Ok(remove_expired(connection, seen.now(), most)?);
         self.writer.run(remove).await
     }
 }
@@ -328,13 +375,13 @@ mod tests {
 
     #[test]
     fn the_clock_stands_still_while_that_of_the_machine_is_behind_and_follows_it_forward() {
-        let latest = AtomicU64::new(0);
-        let began = now(&latest);
-        assert!(began > Instant::ORIGIN && now(&latest) >= began);
+        let seen = Seen::default();
+        let began = seen.now();
+        assert!(began > Instant::ORIGIN && seen.now() >= began);
         // The machine's clock is set back by a century.
         let ahead = began.as_nanos() + 100 * 365 * 24 * 3600 * 1_000_000_000;
-        latest.store(ahead, Ordering::Relaxed);
-        assert_eq!(now(&latest), Instant::from_nanos(ahead));
-        assert_eq!(now(&latest), Instant::from_nanos(ahead));
+        seen.latest.store(ahead, Ordering::Relaxed);
+        assert_eq!(seen.now(), Instant::from_nanos(ahead));
+        assert_eq!(seen.now(), Instant::from_nanos(ahead));
     }
 }

@@ -212,13 +212,14 @@ impl Sql {
         change: &Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<PostgresError>> {
-        let (what, step, answer) = match change {
-            Change::Renew => (0, 0, None),
-            Change::Complete(answer) => (1, 0, Some(answer.to_bytes())),
-            Change::Release => (2, 0, None),
-            Change::GiveUp => (3, 0, None),
-            Change::Checkpoint(step) => (4, i64::from(*step), None),
+        let (what, step) = match change {
+            Change::Renew => (0, 0),
+            Change::Complete(_) => (1, 0),
+            Change::Release => (2, 0),
+            Change::GiveUp => (3, 0),
+            Change::Checkpoint(step) => (4, i64::from(*step)),
         };
+        let answer = change.answer();
         let owner = lease.owner.to_be_bytes();
         let parameters = [
             Value::Bytes(Some(&key.0)),
