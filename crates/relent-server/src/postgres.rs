@@ -30,7 +30,7 @@ pub use deadpool_postgres::{Client, Pool, Transaction};
 pub use tokio_postgres::IsolationLevel;
 
 pub use self::driver::Connections;
-pub(crate) use self::driver::{Columns, Opened, Session, Value};
+pub(crate) use self::driver::{Columns, CommitError, Opened, Session, Value};
 #[cfg(feature = "sqlx")]
 pub use self::sqlx::SqlxTransaction;
 

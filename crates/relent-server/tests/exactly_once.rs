@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -406,6 +406,65 @@ async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
     assert_eq!(store.charges().await, 2);
 }
 
+/// The record is written together with the commit. If there is none to write, or the work went on after a statement that
+/// failed, nothing is committed, and the connection is good for the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_nothing_is_committed_without_the_record() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let deadpool = Postgres::new(pool(&server.config(), 1).unwrap());
+    let sqlx = Postgres::new(by_sqlx(server.server.directory()));
+    deadpool.create_tables().await.unwrap();
+    let client = deadpool.pool().get().await.unwrap();
+    client.batch_execute(TABLES).await.unwrap();
+    drop(client);
+    let loses = "INSERT INTO charges VALUES ('5 EUR'); DELETE FROM relent_idempotency_1";
+    let fails = "INSERT INTO charges VALUES ('5 EUR'); SELECT 1 / 0";
+    for number in 0..20 {
+        for end in [loses, fails] {
+            let done = deadpool.exactly_once(keyed(9), |transaction| {
+                Box::pin(async move {
+                    drop(transaction.batch_execute(end).await);
+                    Ok::<_, WorkError>(Response::new("charged"))
+                })
+            });
+            let done = done.await;
+            assert!(
+                matches!(done, Err(ExactlyOnceError::Store(_))),
+                "{end}: {done:?}"
+            );
+            let done = sqlx.exactly_once(
+                keyed(if end == loses { 100 } else { 200 } + number),
+                |transaction| {
+                    Box::pin(async move {
+                        for statement in end.split(';') {
+                            drop(sqlx::query(statement).execute(&mut **transaction).await);
+                        }
+                        Ok::<_, WorkError>(Response::new("charged"))
+                    })
+                },
+            );
+            let done = done.await;
+            assert!(
+                matches!(done, Err(ExactlyOnceError::Store(_))),
+                "{end}: {done:?}"
+            );
+            assert_eq!(deadpool.charges().await, 0, "{end}");
+        }
+    }
+    assert!(ran(&deadpool
+        .exactly_once(keyed(9), |t| Box::pin(async move {
+            t.execute(CHARGE, &[&"5 EUR"]).await?;
+            Ok::<_, WorkError>(Response::new("charged"))
+        }))
+        .await));
+    assert_eq!(deadpool.charges().await, 1);
+    // Each transaction has ended once: PostgreSQL would warn of a second end.
+    let log = std::fs::read_to_string(server.server.directory().join("log")).unwrap();
+    assert!(!log.contains("no transaction in progress"), "{log}");
+}
+
 /// An execution without a transaction is lost, and a duplicate with one finds that out: the operator who looks
 /// for unknown outcomes finds the row.
 #[tokio::test]
@@ -515,6 +574,11 @@ enum Cut {
     After,
 }
 
+/// Whether it is sent, or confirmed.
+fn names_commit(bytes: &[u8]) -> bool {
+    bytes.windows(7).any(|text| text == b"COMMIT\0")
+}
+
 /// Hands on what goes between the pool and the database, and cuts the first connection that commits a charge.
 async fn proxy(
     listen: PathBuf,
@@ -529,22 +593,29 @@ async fn proxy(
         tokio::spawn(async move {
             let (mut from_client, mut to_client) = client.into_split();
             let (mut from_server, mut to_server) = server.into_split();
-            let back =
-                tokio::spawn(
-                    async move { tokio::io::copy(&mut from_server, &mut to_client).await },
-                );
+            let hides = Arc::new(AtomicBool::new(false));
+            let hide = Arc::clone(&hides);
+            let back = tokio::spawn(async move {
+                let mut bytes = vec![0; 1 << 16];
+                while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+                    if hide.load(Ordering::SeqCst) && names_commit(&bytes[..length]) {
+                        break;
+                    }
+                    drop(to_client.write_all(&bytes[..length]).await);
+                }
+            });
             let mut bytes = vec![0; 1 << 16];
             while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
-                let commits = bytes[..length].windows(7).any(|text| text == b"COMMIT\0");
+                let commits = names_commit(&bytes[..length]);
                 let now = commits && cuts.fetch_add(1, Ordering::SeqCst) == 0;
-                if now {
-                    back.abort();
-                }
-                if !(now && cut == Cut::Before) {
-                    drop(to_server.write_all(&bytes[..length]).await);
-                }
-                if now {
+                if now && cut == Cut::Before {
                     break;
+                }
+                hides.store(now, Ordering::SeqCst);
+                drop(to_server.write_all(&bytes[..length]).await);
+                if now {
+                    // PostgreSQL does not commit for a client that is gone before.
+                    return drop(back.await);
                 }
             }
             back.abort();

@@ -21,9 +21,9 @@ use uuid::Uuid;
 use super::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError, end};
 use crate::idempotency::Common;
 use crate::idempotency::execution::Over;
-use crate::postgres::{ConnectionError, Connections, Opened, connect, is_passing};
-use crate::store::postgres::{Found, PostgresError};
-use crate::store::{Change, Claimed, Key, Postgres, WriteError};
+use crate::postgres::{CommitError, ConnectionError, Connections, Opened, connect, is_passing};
+use crate::store::postgres::{Found, NONE_WRITTEN, PostgresError};
+use crate::store::{Claimed, Key, Postgres};
 
 type Failed = ExactlyOnceError<PostgresError>;
 
@@ -165,19 +165,33 @@ impl<C: Connections> Postgres<C> {
             self.limit(transaction.rollback()).await?;
             return Ok(Done::Ran(response));
         };
-        self.record(&mut transaction, run, &lease, &end).await?;
         run.keep(Some(response));
-        match self.limit(transaction.commit()).await {
-            Ok(()) => Ok(run
+        let Keyed { key, claim, .. } = &run.keyed;
+        let commit = self
+            .sql
+            .write_and_commit(transaction, key, &lease, &end, claim);
+        match timeout(self.patience, commit).await {
+            Ok(Ok(())) => Ok(run
                 .keep(None)
                 .map_or(Done::Not(Claimed::Unknown), Done::Ran)),
             // A constraint that is looked at last.
-            Err(ExactlyOnceError::Store(PostgresError::Connection(error)))
-                if error.refusal().is_some() =>
-            {
+            Ok(Err(CommitError::Commit(error))) if error.refusal().is_some() => {
                 Err(ExactlyOnceError::Work(error.into_inner()))
             }
-            Err(failed) => Err(failed),
+            // The work has changed the record.
+            Ok(Err(CommitError::Statement(error)))
+                if error.refusal().as_deref() == Some(NONE_WRITTEN) =>
+            {
+                Err(ExactlyOnceError::Store(PostgresError::Contended))
+            }
+            // Also if the work has gone on after a statement that failed.
+            Ok(Err(CommitError::Statement(error) | CommitError::Commit(error))) => {
+                Err(ExactlyOnceError::Store(error.into()))
+            }
+            Err(_) => {
+                let error = ConnectionError::TimedOut(self.patience);
+                Err(ExactlyOnceError::Store(error.into()))
+            }
         }
     }
 
@@ -205,26 +219,6 @@ impl<C: Connections> Postgres<C> {
             Claimed::Unknown => Begun::Noted(Done::Not(Claimed::Unknown)),
             other => Begun::Over(Done::Not(other)),
         })
-    }
-
-    /// Writes how the work ended. If that has gone on after a statement that failed, this one fails, too.
-    async fn record(
-        &self,
-        transaction: &mut impl Opened,
-        run: &Run<'_>,
-        lease: &Lease,
-        end: &Change,
-    ) -> Result<(), Failed> {
-        let Keyed { key, claim, .. } = &run.keyed;
-        let write = async {
-            match self.sql.write(transaction, key, lease, end, claim).await {
-                Ok(_) => Ok(()),
-                Err(WriteError::Store(error)) => Err(error),
-                // The work has changed the record.
-                Err(WriteError::Lost | WriteError::Gone) => Err(PostgresError::Contended),
-            }
-        };
-        self.limit(write).await
     }
 
     async fn limit<T, E: Into<PostgresError>>(

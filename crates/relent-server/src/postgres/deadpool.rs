@@ -1,11 +1,18 @@
 //! Connections of tokio-postgres, in a pool of `deadpool-postgres`.
 
-use deadpool_postgres::{Client, ClientWrapper, Pool, Transaction};
-use tokio_postgres::Row;
+use std::mem;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+
+use deadpool_postgres::{Client, ClientWrapper, Pool, StatementCache, Transaction};
+use futures_util::future::{Either, join, ready};
+use futures_util::poll;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
 
 use super::ConnectionError;
-use super::driver::{Columns, Connections, Opened, Session, Value};
+use super::driver::{Columns, CommitError, Connections, Opened, Session, Value};
 
 impl Connections for Pool {
     type Connection = Client;
@@ -70,9 +77,37 @@ impl Opened for Transaction<'_> {
         Ok(Self::commit(self).await?)
     }
 
+    async fn commit_with(self, statement: &str, values: &[Value<'_>]) -> Result<(), CommitError> {
+        let failed = |error: Error| CommitError::Statement(error.into());
+        let prepared = self.prepare_cached(statement).await.map_err(failed)?;
+        let (ran, committed) = {
+            let values = parameters(values);
+            // The first poll sends it, or is an error: then COMMIT must not be sent.
+            let mut run = pin!(self.execute(&prepared, &values));
+            let ran = match poll!(&mut run) {
+                Poll::Ready(ran) => Either::Left(ready(Ok(ran.map_err(failed)?))),
+                Poll::Pending => Either::Right(run),
+            };
+            join(ran, self.batch_execute("COMMIT")).await
+        };
+        forget(self);
+        // It was taken for ROLLBACK if the statement failed.
+        ran.map_err(failed)?;
+        committed.map_err(|error| CommitError::Commit(error.into()))
+    }
+
     async fn rollback(self) -> Result<(), ConnectionError> {
         Ok(Self::rollback(self).await?)
     }
+}
+
+/// It has ended, and is not to be rolled back when it is dropped: PostgreSQL would log a warning each time.
+fn forget(mut transaction: Transaction<'_>) {
+    // All that it owns is a share of the statements of its connection. One that is never freed takes its place.
+    static NEVER_FREED: OnceLock<Arc<StatementCache>> = OnceLock::new();
+    let never_freed = NEVER_FREED.get_or_init(|| Arc::clone(&transaction.statement_cache));
+    transaction.statement_cache = Arc::clone(never_freed);
+    mem::forget(transaction);
 }
 
 impl Columns for Row {

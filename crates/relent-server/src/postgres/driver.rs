@@ -43,8 +43,23 @@ pub(crate) trait Opened: Session {
     /// Commits it.
     fn commit(self) -> impl Future<Output = Result<(), ConnectionError>> + Send;
 
+    /// Runs a statement and commits behind it, which may take one round trip. What the statement returns does not
+    /// matter: it fails if nothing is to be committed, and then nothing is.
+    fn commit_with(
+        self,
+        statement: &str,
+        parameters: &[Value<'_>],
+    ) -> impl Future<Output = Result<(), CommitError>> + Send;
+
     /// Rolls it back, and hears that it is.
     fn rollback(self) -> impl Future<Output = Result<(), ConnectionError>> + Send;
+}
+
+/// Why a transaction is not committed, or not known to be.
+pub(crate) enum CommitError {
+    /// The statement before the commit has failed; if that is since the connection is lost, it may be committed.
+    Statement(ConnectionError),
+    Commit(ConnectionError),
 }
 
 /// A parameter of a statement.

@@ -5,7 +5,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Executor, PgPool, Row};
 
 use super::ConnectionError;
-use super::driver::{Columns, Connections, Opened, Session, Value};
+use super::driver::{Columns, CommitError, Connections, Opened, Session, Value};
 
 /// A transaction of sqlx on PostgreSQL.
 pub type SqlxTransaction<'c> = sqlx::Transaction<'c, sqlx::Postgres>;
@@ -73,6 +73,16 @@ impl Session for SqlxTransaction<'_> {
 impl Opened for SqlxTransaction<'_> {
     async fn commit(self) -> Result<(), ConnectionError> {
         Ok(Self::commit(self).await?)
+    }
+
+    async fn commit_with(
+        mut self,
+        statement: &str,
+        parameters: &[Value<'_>],
+    ) -> Result<(), CommitError> {
+        let ran = self.query(statement, parameters).await;
+        ran.map_err(CommitError::Statement)?;
+        Opened::commit(self).await.map_err(CommitError::Commit)
     }
 
     async fn rollback(self) -> Result<(), ConnectionError> {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
 use tokio::time::timeout;
 
-pub(crate) use self::statements::Found;
 use self::statements::{CLOCK, Sql};
+pub(crate) use self::statements::{Found, NONE_WRITTEN};
 use super::{Change, Claimed, Key, Store, WriteError};
 use crate::postgres::{
     ConnectionError, Connections, IsolationLevel, Pool, Session, connect, in_time,

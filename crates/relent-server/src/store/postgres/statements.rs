@@ -5,7 +5,7 @@ use std::time::Duration;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 
 use super::PostgresError;
-use crate::postgres::{Columns, Session, Value};
+use crate::postgres::{Columns, CommitError, Opened, Session, Value};
 use crate::store::micros::{FOREVER, instant, of, span};
 use crate::store::{Change, Claimed, Key, WriteError, claimed};
 
@@ -24,6 +24,8 @@ pub(crate) struct Sql {
     claim: String,
     claim_locked: String,
     write: String,
+    /// Fails by [`NONE_WRITTEN`] if there is no record that it may write, so that nothing can be committed behind it.
+    write_or_fail: String,
     remove: String,
 }
 
@@ -49,25 +51,27 @@ impl Sql {
         // What the record is after the change $4. An execution before it may have had an effect.
         let stage =
             "CASE WHEN $4 = 2 AND (repeated OR step > 0) THEN 3 WHEN $4 = 4 THEN stage ELSE $4 END";
+        // Whoever has ended may write the same end again.
+        let write = format!(
+            "UPDATE relent_idempotency_1 SET
+                 stage = {stage},
+                 until = CASE WHEN $4 = 0 THEN least(now + $5::bigint, {FOREVER}) WHEN $4 = 4 THEN until ELSE 0 END,
+                 step = CASE WHEN $4 = 4 THEN greatest(step, $7::bigint) ELSE step END,
+                 expires = CASE
+                     WHEN $4 = 0 THEN least(now + $5 + $6::bigint, {FOREVER})
+                     WHEN $4 = 4 OR stage = {stage} THEN expires
+                     ELSE least(now + $6, {FOREVER}) END,
+                 answer = $8::bytea
+             FROM (SELECT {clock} AS now) AS time
+             WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND expires > now
+                 AND (stage IN (0, 3) OR ($4::smallint IN (1, 2) AND stage = {stage}))
+             RETURNING until"
+        );
         Self {
             claim: claim("true"),
             claim_locked: claim("pg_try_advisory_xact_lock($6::bigint)"),
-            // Whoever has ended may write the same end again.
-            write: format!(
-                "UPDATE relent_idempotency_1 SET
-                     stage = {stage},
-                     until = CASE WHEN $4 = 0 THEN least(now + $5::bigint, {FOREVER}) WHEN $4 = 4 THEN until ELSE 0 END,
-                     step = CASE WHEN $4 = 4 THEN greatest(step, $7::bigint) ELSE step END,
-                     expires = CASE
-                         WHEN $4 = 0 THEN least(now + $5 + $6::bigint, {FOREVER})
-                         WHEN $4 = 4 OR stage = {stage} THEN expires
-                         ELSE least(now + $6, {FOREVER}) END,
-                     answer = $8::bytea
-                 FROM (SELECT {clock} AS now) AS time
-                 WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND expires > now
-                     AND (stage IN (0, 3) OR ($4::smallint IN (1, 2) AND stage = {stage}))
-                 RETURNING until"
-            ),
+            write_or_fail: format!("WITH written AS ({write}) SELECT 1 / count(*) FROM written"),
+            write,
             remove: format!(
                 "WITH removed AS (
                      DELETE FROM relent_idempotency_1 WHERE key IN (
@@ -79,6 +83,9 @@ impl Sql {
         }
     }
 }
+
+/// How a division by the number of records fails if that is zero.
+pub(crate) const NONE_WRITTEN: &str = "22012";
 
 /// The record is as it was read, and is put in place by another.
 const REPLACE: &str = "
@@ -212,25 +219,8 @@ impl Sql {
         change: &Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<PostgresError>> {
-        let (what, step) = match change {
-            Change::Renew => (0, 0),
-            Change::Complete(_) => (1, 0),
-            Change::Release => (2, 0),
-            Change::GiveUp => (3, 0),
-            Change::Checkpoint(step) => (4, i64::from(*step)),
-        };
-        let answer = change.answer();
-        let owner = lease.owner.to_be_bytes();
-        let parameters = [
-            Value::Bytes(Some(&key.0)),
-            Value::Bytes(Some(&owner)),
-            Value::Long(lease.fence.cast_signed()),
-            Value::Short(what),
-            Value::Long(span(config.lease)),
-            Value::Long(span(config.keep)),
-            Value::Long(step),
-            Value::Bytes(answer.as_deref()),
-        ];
+        let (owner, answer) = (lease.owner.to_be_bytes(), change.answer());
+        let parameters = written(key, &owner, lease, change, answer.as_deref(), config);
         let written = session.query(&self.write, &parameters).await?;
         let row = written.ok_or(WriteError::Lost)?;
         let until = row.long(0)?;
@@ -241,6 +231,22 @@ impl Sql {
             },
             _ => *lease,
         })
+    }
+
+    /// The same, and commits the transaction.
+    pub(crate) async fn write_and_commit(
+        &self,
+        transaction: impl Opened,
+        key: &Key,
+        lease: &Lease,
+        change: &Change,
+        config: &ClaimConfig,
+    ) -> Result<(), CommitError> {
+        let (owner, answer) = (lease.owner.to_be_bytes(), change.answer());
+        let parameters = written(key, &owner, lease, change, answer.as_deref(), config);
+        transaction
+            .commit_with(&self.write_or_fail, &parameters)
+            .await
     }
 
     /// At most so many records; how many it has removed.
@@ -254,6 +260,34 @@ impl Sql {
         let removed = removed.map_or(Ok(0), |row| row.long(0))?;
         Ok(usize::try_from(removed).unwrap_or(usize::MAX))
     }
+}
+
+/// What a change is written with.
+fn written<'a>(
+    key: &'a Key,
+    owner: &'a [u8; 16],
+    lease: &Lease,
+    change: &Change,
+    answer: Option<&'a [u8]>,
+    config: &ClaimConfig,
+) -> [Value<'a>; 8] {
+    let (what, step) = match change {
+        Change::Renew => (0, 0),
+        Change::Complete(_) => (1, 0),
+        Change::Release => (2, 0),
+        Change::GiveUp => (3, 0),
+        Change::Checkpoint(step) => (4, i64::from(*step)),
+    };
+    [
+        Value::Bytes(Some(&key.0)),
+        Value::Bytes(Some(owner)),
+        Value::Long(lease.fence.cast_signed()),
+        Value::Short(what),
+        Value::Long(span(config.lease)),
+        Value::Long(span(config.keep)),
+        Value::Long(step),
+        Value::Bytes(answer),
+    ]
 }
 
 /// Whether the record was still as it was read.
