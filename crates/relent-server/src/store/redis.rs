@@ -36,6 +36,10 @@ use crate::idempotency::{Answer, InvalidAnswer};
 /// takes over has another `master_replid`, and the old one as `master_replid2`. Who watches that, can hold back
 /// repetitions of what is older than the failover.
 ///
+/// An execution that ends without an effect while it claims its key again gives the key up, but that claim may still be
+/// on its way. Then the key is held until the lease runs out: its duplicates hear 409, and after that that the outcome is
+/// unknown, or run where the route takes executions over. Nothing happens twice by that.
+///
 /// A step back of the server's clock makes leases and records last so much longer, and a step
 /// forward ends them so much earlier.
 ///

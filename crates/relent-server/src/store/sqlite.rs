@@ -25,6 +25,8 @@ use crate::sqlite::{Writer, WriterError};
 /// # Ok::<(), relent_server::sqlite::WriterError>(())
 /// ```
 ///
+/// Of every 64 claims one removes expired records, at most 128 of them.
+///
 /// Its clock is that of the machine, and never goes back for this store: a step back stands still.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
@@ -40,7 +42,7 @@ pub(crate) struct Seen {
     claims: AtomicU64,
 }
 
-/// Of so many claims one removes so many expired records: a look at each claim would cost a third of it.
+/// Of so many claims one removes so many expired records: to look with each costs as much as to write its record.
 const CLAIMS_A_BATCH: u64 = 64;
 const BATCH: usize = 128;
 
