@@ -12,11 +12,12 @@ mod deliver_support;
 mod servers;
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
-use deliver_support::{INSIDE, Receiver, Server};
+use deliver_support::{INSIDE, Receiver, Server, until};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use support::{finish, relent};
@@ -138,4 +139,87 @@ fn a_database_that_asks_for_tls_is_reached_when_it_proves_its_name() {
     assert_eq!(status, 202, "{answer}");
     server.message_is(answer["id"].as_str().unwrap(), "delivered");
     assert_eq!(server.stop(Signal::SIGTERM), Some(0));
+}
+
+/// Three processes of one database, one of which is killed again and again, while messages come in through another.
+#[test]
+fn processes_are_killed_while_messages_come_in_and_none_is_lost() {
+    const KILLS: usize = 6;
+    const ENDPOINTS: usize = 6;
+    const AT_ONCE: usize = 2;
+    let Some(postgres) = servers::postgres(&[]) else {
+        return;
+    };
+    let receiver = Receiver::start();
+    let at = format!("postgres:{}", postgres.config());
+    let args = [&INSIDE[..], &["--lease", "1s", "--store", &at]].concat();
+    // They share the token and the key.
+    let folder = tempfile::tempdir().unwrap();
+    let start = || Some(Server::start_with(folder.path(), &args));
+    let mut processes = [start(), start(), start()];
+    for name in 0..ENDPOINTS {
+        let path = if name % 2 == 0 { "/ok" } else { "/slow" };
+        // An attempt that is lost with its process counts as one that failed, and has to wait for the next.
+        let policy =
+            "max_retries = 20\njitter = \"none\"\nbackoff.constant = { delay = \"200ms\" }\n";
+        let endpoint =
+            json!({ "url": receiver.url(path), "concurrency": AT_ONCE, "policy": policy });
+        let endpoint = endpoint.to_string();
+        let through = processes[name % 3].as_ref().unwrap();
+        let put = format!("/v1/endpoints/e{name}");
+        assert_eq!(through.ask("PUT", &put, &endpoint).0, 201);
+    }
+    let mut sent = BTreeMap::new();
+    for round in 0..KILLS {
+        let victim = round % 3;
+        let before = receiver.seen().len();
+        for number in 0..48 {
+            if number == 24 {
+                until("attempts run", || {
+                    (receiver.seen().len() > before).then_some(())
+                });
+                let killed = processes[victim].take().unwrap();
+                assert_eq!(killed.stop(Signal::SIGKILL), None);
+            }
+            let through = processes[(victim + 1 + number % 2) % 3].as_ref().unwrap();
+            let event = format!("{round}-{number}");
+            let endpoint = format!("e{}", number % ENDPOINTS);
+            let message = json!({ "endpoint": endpoint, "event": event, "payload": event });
+            let (status, answer) = through.ask("POST", "/v1/messages", &message.to_string());
+            assert_eq!(status, 202, "{answer}");
+            sent.insert(answer["id"].as_str().unwrap().to_owned(), event);
+        }
+        processes[victim] = start();
+    }
+    for id in sent.keys() {
+        processes[0].as_ref().unwrap().message_is(id, "delivered");
+    }
+    let seen = receiver.seen();
+    let mut arrived = BTreeMap::<&str, usize>::new();
+    for request in &seen {
+        let id = request.header("webhook-id").unwrap();
+        *arrived.entry(id).or_default() += 1;
+        assert_eq!(request.body, json!(sent[id]).to_string(), "{id}");
+    }
+    assert_eq!(
+        arrived.len(),
+        sent.len(),
+        "each has arrived, and nothing else"
+    );
+    // One repeat for each kill and attempt that may have run then.
+    let most = KILLS * ENDPOINTS * AT_ONCE;
+    assert!(
+        seen.len() - sent.len() <= most,
+        "{} of {}",
+        seen.len(),
+        sent.len()
+    );
+    let (_, summary) = processes[1].as_ref().unwrap().ask("GET", "/v1/summary", "");
+    assert_eq!(
+        (&summary["pending"], &summary["dead"]),
+        (&json!(0), &json!(0))
+    );
+    for process in processes.into_iter().flatten() {
+        assert_eq!(process.stop(Signal::SIGTERM), Some(0));
+    }
 }

@@ -171,7 +171,8 @@ const FOREVER: i64 = 1 << 60;
 /// The channel of hints.
 const CHANNEL: &str = "relent_outbox";
 /// The tables are small now and large later, and a plan may be kept: none may read a table from end to end.
-const BEGIN: &str = "SET LOCAL enable_seqscan = off";
+/// One that has to looks so expensive then that PostgreSQL would compile it (JIT), which takes longer than a lease may.
+const BEGIN: &str = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 /// How long whoever listens waits before it connects again.
 const AGAIN: Duration = Duration::from_secs(1);
 
