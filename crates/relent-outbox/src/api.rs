@@ -13,6 +13,7 @@
 //!
 //! It speaks HTTP without TLS: bind it to the loopback, or to a private network behind something that does TLS.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use tokio::net::TcpListener;
 use crate::guard::AddressGuard;
 use crate::secrets::Secrets;
 use crate::store::Store;
-use crate::worker::Hint;
+use crate::worker::{Held, Hint, Watch};
 
 mod access;
 mod answer;
@@ -52,10 +53,9 @@ pub const MAX_BODY: usize = 16 << 20;
 pub const MAX_BATCH: usize = 1000;
 /// The same of a form of the page.
 const MAX_FORM: usize = 64 << 10;
-/// How long a request may take, with the reading of its body.
+/// How long the header of a request may take, or a connection be kept without one; and then the rest, with the reading of
+/// its body.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the header of a request may take, and how long a connection is kept without one.
-const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The API over a store: see the [module](self).
 ///
@@ -72,6 +72,7 @@ pub struct Api<S> {
     guard: AddressGuard,
     http_allowed: bool,
     hint: Option<Hint>,
+    watch: Option<Watch>,
     render: Option<Box<dyn Fn() -> String + Send + Sync>>,
 }
 
@@ -97,6 +98,7 @@ impl<S: Store> Api<S> {
             guard: AddressGuard::new(),
             http_allowed: false,
             hint: None,
+            watch: None,
             render: None,
         }
     }
@@ -119,6 +121,13 @@ impl<S: Store> Api<S> {
     #[must_use]
     pub fn hint(mut self, hint: Hint) -> Self {
         self.hint = Some(hint);
+        self
+    }
+
+    /// Shows what a worker of this process holds back, and why.
+    #[must_use]
+    pub fn watch(mut self, watch: Watch) -> Self {
+        self.watch = Some(watch);
         self
     }
 
@@ -150,13 +159,12 @@ impl<S: Store> Api<S> {
             .with_state(shared)
     }
 
-    /// Serves it until `shutdown`, and then until what was asked is answered. The header of a request may take 10 s, all
-    /// of it 30 s, so that nobody who sends slowly keeps a connection.
+    /// Serves it until `shutdown`, and then until what was asked is answered. The header of a request may take 30 s, and so
+    /// may the rest, so that nobody who sends slowly keeps a connection.
     pub async fn serve(self, mut listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
         let router = self.into_router();
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(HEADER_PATIENCE);
+        http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
         let connections = GracefulShutdown::new();
         let mut shutdown = pin!(shutdown);
         loop {
@@ -172,6 +180,16 @@ impl<S: Store> Api<S> {
         }
         drop(listener);
         connections.shutdown().await;
+    }
+
+    /// What the worker of this process holds back, by tenant and name.
+    async fn held(&self) -> HashMap<(String, String), Held> {
+        let held = match &self.watch {
+            Some(watch) => watch.held().await,
+            None => Vec::new(),
+        };
+        let names = |held: &Held| (held.tenant.clone(), held.name.clone());
+        held.into_iter().map(|held| (names(&held), held)).collect()
     }
 
     /// There is something to do.
@@ -255,13 +273,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(api.serve(listener, std::future::pending()));
         let cases = [
-            ("", HEADER_PATIENCE, ""),
-            ("GET /health HTTP/1.1\r\nhost:", HEADER_PATIENCE, ""),
+            ("", ""),
+            ("GET /health HTTP/1.1\r\nhost:", ""),
             // After an answer, too.
-            (ask, HEADER_PATIENCE, "200 OK"),
-            (&put, PATIENCE, "503 Service Unavailable"),
+            (ask, "200 OK"),
+            (&put, "503 Service Unavailable"),
         ];
-        for (sent, patience, answer) in cases {
+        for (sent, answer) in cases {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let began = Instant::now();
             stream.write_all(sent.as_bytes()).await.unwrap();
@@ -270,7 +288,7 @@ mod tests {
             assert!(heard.contains(answer), "{sent:?}: {heard}");
             let took = began.elapsed();
             assert!(
-                took >= patience && took < patience + HEADER_PATIENCE + Duration::from_secs(1),
+                took >= PATIENCE && took < 2 * PATIENCE + Duration::from_secs(1),
                 "{sent:?}: {took:?}"
             );
         }

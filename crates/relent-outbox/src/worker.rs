@@ -12,6 +12,7 @@
 pub(crate) mod attempt;
 pub(crate) mod beat;
 mod calls;
+mod held;
 mod lane;
 mod scheduler;
 mod slots;
@@ -29,6 +30,8 @@ use crate::secrets::Secrets;
 use crate::sender::Sender;
 use crate::store::Store;
 use scheduler::Scheduler;
+
+pub use held::{Because, Held, Watch};
 
 /// How a worker works.
 ///
@@ -85,6 +88,8 @@ pub struct Worker<S> {
     hint: Arc<Notify>,
     #[cfg(feature = "nats")]
     relay: Option<crate::nats::Queue>,
+    watch: Watch,
+    asked: held::Asked,
 }
 
 /// Tells a worker in the same process that something was enqueued, so that it looks at once. Nothing depends on it.
@@ -112,12 +117,15 @@ impl<S: Store> Worker<S> {
     /// A worker for the messages in this store.
     #[must_use]
     pub fn new(store: S, sender: Sender, secrets: Secrets, config: WorkerConfig) -> Self {
+        let (watch, asked) = Watch::new(config.name.clone());
         Self {
             store,
             sender,
             secrets,
             config,
             hint: Arc::new(Notify::new()),
+            watch,
+            asked,
             #[cfg(feature = "nats")]
             relay: None,
         }
@@ -130,6 +138,12 @@ impl<S: Store> Worker<S> {
     pub fn relay(mut self, queue: crate::nats::Queue) -> Self {
         self.relay = Some(queue);
         self
+    }
+
+    /// A handle to see by what it holds back, and why.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 
     /// A handle to wake it by.
@@ -155,16 +169,19 @@ impl<S: Store> Worker<S> {
             hint,
             #[cfg(feature = "nats")]
             relay,
+            watch: _,
+            asked,
         } = self;
         #[cfg(feature = "nats")]
         if let Some(queue) = relay {
             let relay = crate::nats::Relay::begin(queue, sender.attempt_timeout());
             let (transport, open) = (relay.transport(), relay.open());
             let worker = Scheduler::new(store, sender, secrets, config, transport, hint);
-            return worker.while_open(open).run(shutdown).await;
+            return worker.while_open(open).asked(asked).run(shutdown).await;
         }
         let transport = attempt::over(sender.clone());
         Scheduler::new(store, sender, secrets, config, transport, hint)
+            .asked(asked)
             .run(shutdown)
             .await
     }

@@ -9,7 +9,7 @@ use relent_outbox::endpoint::Acknowledgement;
 use serde_json::{Map, Value};
 
 use super::list::{columns, full_name};
-use super::server::{Connection, Server, encoded, json, text};
+use super::server::{Connection, Server, distance, encoded, json, text};
 use crate::console::{print, say};
 use crate::quit::Quit;
 
@@ -211,14 +211,22 @@ async fn list(server: &Server, as_json: bool) -> Result<(), Quit> {
         ]
     }));
     let notes = endpoints.iter().map(|status| {
-        match (
-            text(status, "reason").as_str(),
-            text(status, "last_error").as_str(),
-        ) {
+        let (reason, error) = (text(status, "reason"), text(status, "last_error"));
+        let mut note = match (reason.as_str(), error.as_str()) {
             ("", "") => String::new(),
             ("", error) => format!("    last attempt: {error}\n"),
             (reason, _) => format!("    {reason}\n"),
+        };
+        let held = &status["held"];
+        if held.is_object() {
+            let until = held["until_ms"].as_i64();
+            let until = until.map_or_else(|| "when an attempt ends".to_owned(), distance);
+            let because = text(held, "because");
+            note.push_str(&format!(
+                "    held back: {because}; the next attempt {until}\n"
+            ));
         }
+        note
     });
     let printed = columns(&rows, [String::new()].into_iter().chain(notes));
     print(&printed).map_err(Quit::failed)

@@ -249,6 +249,7 @@ async fn serve<S: Store>(
         .guard(guard)
         .allow_http(args.allow_http)
         .hint(worker.hint())
+        .watch(worker.watch())
         .metrics(move || render.render());
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         Quit::failed(format!(

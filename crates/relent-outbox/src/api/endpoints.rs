@@ -1,6 +1,6 @@
 //! Endpoints: registered, listed, enabled, disabled and deleted.
 
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -23,6 +23,7 @@ use crate::message::MAX_NAME;
 use crate::schedule;
 use crate::store::{Deletion, EndpointStatus, Store};
 use crate::target::Target;
+use crate::worker::{Because, Held};
 
 /// The most endpoints on a page, and how many there are unless asked otherwise.
 const MOST: usize = 1000;
@@ -60,16 +61,30 @@ struct View {
     failing_since_ms: Option<u64>,
     /// What the last attempt met; empty if it succeeded.
     last_error: String,
+    /// Why its messages wait that are due, if they do and the worker of this process has it.
+    held: Option<Waiting>,
+}
+
+#[derive(Serialize)]
+struct Waiting {
+    because: Because,
+    /// When it is looked at again, in milliseconds since 1970; `null` if that is when an attempt ends.
+    until_ms: Option<u64>,
 }
 
 impl View {
-    fn of(status: EndpointStatus) -> Self {
+    fn of(status: EndpointStatus, held: Option<&Held>) -> Self {
         let health = Health::read(&status.health);
-        let since = health
-            .failing_since()
-            .and_then(|since| since.duration_since(UNIX_EPOCH).ok());
+        let millis = |at: SystemTime| {
+            let since = at.duration_since(UNIX_EPOCH).ok()?;
+            u64::try_from(since.as_millis()).ok()
+        };
         Self {
-            failing_since_ms: since.and_then(|since| u64::try_from(since.as_millis()).ok()),
+            failing_since_ms: health.failing_since().and_then(millis),
+            held: held.map(|held| Waiting {
+                because: held.because,
+                until_ms: held.until.and_then(millis),
+            }),
             last_error: health.last_error().to_owned(),
             status: redact(status),
         }
@@ -82,9 +97,17 @@ fn tag(status: &EndpointStatus) -> EntityTag {
 }
 
 /// One endpoint, with its version.
-fn answer(code: StatusCode, status: EndpointStatus) -> Response {
+async fn answer<S: Store>(api: &Api<S>, code: StatusCode, status: EndpointStatus) -> Response {
     let tag = tag(&status).to_value();
-    (code, [(ETAG, tag)], Json(View::of(status))).into_response()
+    let held = api.held().await;
+    let held = held.get(&names(&status));
+    (code, [(ETAG, tag)], Json(View::of(status, held))).into_response()
+}
+
+/// Whose it is, and its name.
+pub(super) fn names(status: &EndpointStatus) -> (String, String) {
+    let Endpoint { tenant, name, .. } = &status.endpoint;
+    (tenant.clone(), name.clone())
 }
 
 #[derive(Serialize)]
@@ -136,8 +159,13 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> An
         }
         next
     });
+    let held = api.held().await;
+    let view = |status| {
+        let held = held.get(&names(&status));
+        View::of(status, held)
+    };
     ok(&Listed {
-        endpoints: found.into_iter().map(View::of).collect(),
+        endpoints: found.into_iter().map(view).collect(),
         next,
     })
 }
@@ -167,7 +195,7 @@ pub(super) fn unknown(tenant: &str, name: &str) -> Refused {
 pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
     let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
     match stored!(api.store.endpoint(&tenant, &name)) {
-        Some(status) => Ok(answer(StatusCode::OK, status)),
+        Some(status) => Ok(answer(&api, StatusCode::OK, status).await),
         None => Err(unknown(&tenant, &name)),
     }
 }
@@ -208,7 +236,7 @@ pub(super) async fn register<S: Store>(
             Some(_) => StatusCode::OK,
         };
         return match stored!(api.store.endpoint(&tenant, &name)) {
-            Some(status) => Ok(answer(code, status)),
+            Some(status) => Ok(answer(&api, code, status).await),
             None => Err(unknown(&tenant, &name)),
         };
     }
@@ -344,7 +372,7 @@ async fn set<S: Store>(
     stored!(api.store.set_activity(tenant, name, activity, reason));
     api.wake();
     match stored!(api.store.endpoint(tenant, name)) {
-        Some(status) => Ok(answer(StatusCode::OK, status)),
+        Some(status) => Ok(answer(api, StatusCode::OK, status).await),
         None => Err(unknown(tenant, name)),
     }
 }

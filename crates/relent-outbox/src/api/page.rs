@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::access::SESSION;
 use super::answer::{name, query};
-use super::endpoints::redact;
+use super::endpoints::{names, redact};
 use super::messages::only;
 use super::{Route, Shared};
 use crate::endpoint::Activity;
@@ -92,7 +92,8 @@ async fn overview<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response 
     waiting.retain(|message| !message.last_error.is_empty());
     waiting.truncate(LATEST);
     let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
-    let content = view::overview(&summary, endpoints, &dead, &waiting, MOST_ENDPOINTS);
+    let held = api.held().await;
+    let content = view::overview(&summary, endpoints, &held, &dead, &waiting, MOST_ENDPOINTS);
     ok("Overview", &html! { (done(&uri)) (content) })
 }
 
@@ -114,7 +115,19 @@ async fn endpoint<S: Store>(
         ..Filter::default()
     };
     let messages = stored!(api.store.messages(filter, MOST_MESSAGES));
-    let content = view::endpoint(&redact(status), &messages, api.form_token.as_str());
+    let held = api.held().await;
+    let held = held.get(&names(&status));
+    let here = api
+        .watch
+        .as_ref()
+        .is_some_and(|watch| watch.name() == status.worker);
+    let content = view::endpoint(
+        &redact(status),
+        held,
+        here,
+        &messages,
+        api.form_token.as_str(),
+    );
     ok(&name, &html! { (done(&uri)) (content) })
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::{
-    Answer, Asking, Backoff, Cooldown, Ended, Failure, Instant, Outbound, Permit, Policy,
+    Answer, Asking, Backoff, Cooldown, Ended, Failure, Gate, Instant, Outbound, Permit, Policy,
 };
 
+use super::held::Because;
 use super::slots::Pool;
 use crate::endpoint::Endpoint;
 use crate::health::Health;
@@ -201,6 +202,22 @@ impl Lane {
                 self.asking = None;
                 Err(now.saturating_add(Duration::from_secs(1)))
             }
+        }
+    }
+
+    /// Why its messages wait that are due; `None` if none is, or they need not wait.
+    pub(super) fn held(&self) -> Option<Because> {
+        if !self.due || self.leaving {
+            return None;
+        }
+        let asking = self.asking.as_ref();
+        let holding = asking.and_then(|asking| self.outbound.holding(asking.id));
+        let gate = self.outbound.gate();
+        match holding {
+            Some(holding) => Some(Because::of(holding, gate.is_some_and(Gate::is_closed))),
+            // It has not asked: one attempt at a time, while it is not known how it answers.
+            None if !self.has_room() && self.running > 0 => Some(Because::Concurrency),
+            None => None,
         }
     }
 

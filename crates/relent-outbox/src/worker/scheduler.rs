@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use relent::random::SessionRandom;
 use relent_core::{Permit, Session};
@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::attempt::{Transport, Unmade};
 use super::beat::{Pulse, beat};
 use super::calls::{Calls, Kind};
+use super::held::{Asked, Because, Held};
 use super::lane::{Lane, Ticket};
 use super::slots::{Pool, Slots};
 use super::{Drained, WorkerConfig};
@@ -36,6 +37,8 @@ const LOOK: usize = 2048;
 const ALONE: Duration = Duration::from_secs(10);
 /// No time of a configuration is longer: a hundred years.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// After so long an endpoint that waits is looked at, were it to wait for ever.
+const NEVER: Duration = Duration::from_secs(3600);
 /// No timer is shorter.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -48,6 +51,7 @@ pub(super) struct Scheduler<S> {
     /// Whether the transport takes attempts.
     open: watch::Receiver<bool>,
     hint: Arc<Notify>,
+    asked: Option<Asked>,
     /// What the instants of gates and rates count from.
     origin: Instant,
     random: SessionRandom,
@@ -154,6 +158,7 @@ impl<S: Store> Scheduler<S> {
             transport,
             open: watch::channel(true).1,
             hint,
+            asked: None,
             origin: now,
             random: SessionRandom::new(),
             lanes: HashMap::new(),
@@ -202,6 +207,12 @@ impl<S: Store> Scheduler<S> {
         self
     }
 
+    /// Tells what it holds back to whoever asks here.
+    pub(super) fn asked(mut self, asked: Asked) -> Self {
+        self.asked = Some(asked);
+        self
+    }
+
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) -> Drained {
         let (sender, pulse) = watch::channel(Pulse::NONE);
         self.pulse = pulse;
@@ -213,6 +224,7 @@ impl<S: Store> Scheduler<S> {
         let (mut pulse, mut open) = (self.pulse.clone(), self.open.clone());
         let (hint, mut hints) = (Arc::clone(&self.hint), self.store.hints());
         let (mut cut_at, mut give_up_at) = (None, None);
+        let mut asked = self.asked.take();
         loop {
             let now = Instant::now();
             self.turn(now);
@@ -245,6 +257,10 @@ impl<S: Store> Scheduler<S> {
                 Ok(()) = open.changed() => {}
                 () = hint.notified(), if !self.stopping => self.look_soon(),
                 () = hints.next(), if !self.stopping => self.look_soon(),
+                Some(answer) = async { asked.as_mut()?.recv().await } => {
+                    // Whoever has asked may be gone.
+                    drop(answer.send(self.held()));
+                }
                 (kind, result) = self.calls.next() => self.on_call(kind, result),
                 Some(ended) = self.attempts.join_next_with_id() => {
                     self.on_attempt(ended);
@@ -266,6 +282,35 @@ impl<S: Store> Scheduler<S> {
             let _ = beats.await;
         }
         drained
+    }
+
+    /// What waits although it is due.
+    fn held(&self) -> Vec<Held> {
+        let (now, wall) = (Instant::now(), SystemTime::now());
+        let starved: HashSet<i64> = self.starved.iter().flatten().copied().collect();
+        let held = self.lanes.iter().filter_map(|(id, lane)| {
+            let because = match lane.held() {
+                None if starved.contains(id) => Because::Slots,
+                because => because?,
+            };
+            // Nobody is woken by the clock where the end of an attempt does.
+            let waits = matches!(
+                because,
+                Because::Down | Because::Recovering | Because::Cooldown | Because::RequestRate
+            );
+            let wakes = lane
+                .wakes
+                .filter(|at| waits && at.saturating_duration_since(now) < NEVER);
+            let endpoint = &lane.rules.endpoint;
+            Some(Held {
+                tenant: endpoint.tenant.clone(),
+                name: endpoint.name.clone(),
+                because,
+                until: wakes.map(|at| wall + at.saturating_duration_since(now)),
+                running: lane.running,
+            })
+        });
+        held.collect()
     }
 
     /// There is work, perhaps.
@@ -420,7 +465,7 @@ impl<S: Store> Scheduler<S> {
                 self.slots.give_back(pool);
                 let wait = until.saturating_since(core_now).max(TICK);
                 // Nothing is forgotten, were the wait for ever.
-                let wait = wait.min(Duration::from_secs(3600));
+                let wait = wait.min(NEVER);
                 self.wake_at(id, now + wait);
             }
         }

@@ -1,5 +1,6 @@
 //! A worker in virtual time, over a store in memory and receivers that are functions.
 
+mod held;
 mod memory;
 
 use std::collections::HashMap;

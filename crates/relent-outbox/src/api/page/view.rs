@@ -1,14 +1,16 @@
 //! What the pages show.
 
+use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use maud::{DOCTYPE, Markup, html};
 
-use super::page_of;
 use super::time::{exact, long, time};
+use super::{names, page_of};
 use crate::endpoint::{Acknowledgement, Activity, AfterDead};
 use crate::health::Health;
 use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, State, Summary};
+use crate::worker::Held;
 
 pub(super) fn page(title: &str, signed_in: bool, content: &Markup) -> Markup {
     html! {
@@ -85,6 +87,7 @@ fn verdict(summary: &Summary) -> Markup {
 pub(super) fn overview(
     summary: &Summary,
     mut endpoints: Vec<EndpointStatus>,
+    held: &HashMap<(String, String), Held>,
     dead: &[MessageStatus],
     waiting: &[MessageStatus],
     most: usize,
@@ -114,7 +117,7 @@ pub(super) fn overview(
             @if endpoints.is_empty() {
                 p { "There is none yet. Register one: " code { "relent deliver endpoints add NAME URL" } }
             } @else {
-                (endpoint_table(&endpoints))
+                (endpoint_table(&endpoints, held))
             }
             @if cut { p.note { "The first " (most) " by name are shown. The API lists all." } }
         }
@@ -138,13 +141,23 @@ fn full_name(tenant: &str, name: &str) -> Markup {
     html! { a href=(page_of(tenant, name)) { @if !tenant.is_empty() { (tenant) " / " } (name) } }
 }
 
-/// Whether messages go there, and if not why.
-fn fare(status: &EndpointStatus) -> Markup {
+/// Whether messages go there, and if not why and until when.
+fn fare(status: &EndpointStatus, held: Option<&Held>) -> Markup {
     html! {
         div {
             @match status.activity {
                 Activity::Disabled => { span.tag.bad { "disabled" } " " (status.reason) }
                 Activity::Active => { (failing(status)) }
+            }
+        }
+        @if let Some(held) = held {
+            div.note {
+                "What is due waits "
+                @match held.until.map(millis) {
+                    Some(until) => { "(the next attempt " (time(until)) "): " }
+                    None => { "until an attempt ends: " }
+                }
+                (held.because) "."
             }
         }
     }
@@ -167,7 +180,7 @@ fn millis(at: SystemTime) -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-fn endpoint_table(endpoints: &[EndpointStatus]) -> Markup {
+fn endpoint_table(endpoints: &[EndpointStatus], held: &HashMap<(String, String), Held>) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-labelledby="endpoints" {
             table.cards {
@@ -182,7 +195,7 @@ fn endpoint_table(endpoints: &[EndpointStatus]) -> Markup {
                                 (full_name(&status.endpoint.tenant, &status.endpoint.name))
                                 div.note { (status.endpoint.url) }
                             }
-                            td data-label="State" { (fare(status)) }
+                            td data-label="State" { (fare(status, held.get(&names(status)))) }
                             td.n data-label="Overdue" { (status.lag_ms.map_or_else(|| "–".to_owned(), long)) }
                             td.n data-label="Waiting" { (status.pending) }
                             td.n data-label="Dead" { (status.dead) }
@@ -249,6 +262,8 @@ fn hidden(fields: &[(&str, &str)]) -> Markup {
 
 pub(super) fn endpoint(
     status: &EndpointStatus,
+    held: Option<&Held>,
+    here: bool,
     messages: &[MessageStatus],
     form_token: &str,
 ) -> Markup {
@@ -269,13 +284,18 @@ pub(super) fn endpoint(
     html! {
         p.over { "Endpoint" @if !spec.tenant.is_empty() { " of " (spec.tenant) } }
         h1 { (spec.name) }
-        div.lead { (fare(status)) }
+        div.lead { (fare(status, held)) }
         dl.facts {
             dt { "URL" } dd { (spec.url) }
             dt { "Waiting" } dd { (status.pending) }
             dt { "Dead letters" } dd { (status.dead) }
             dt { "Overdue" } dd { (status.lag_ms.map_or_else(|| "nothing is".to_owned(), long)) }
-            dt { "Worker" } dd { @if status.worker.is_empty() { "none" } @else { (status.worker) } }
+            dt { "Worker" } dd {
+                @if status.worker.is_empty() { "none has it now" } @else {
+                    (status.worker)
+                    @if !here { div.note { "of another process, whose own page shows what it waits for" } }
+                }
+            }
             dt { "Acknowledged by" } dd { (acknowledged) }
             dt { "At once" } dd { (number(spec.concurrency.get().into(), "attempt")) " at most" }
             dt { "While it is down" } dd {
