@@ -31,7 +31,7 @@ use crate::store::{Claimed, Fence, Settled, Store};
 const BATCH: usize = 512;
 /// Two looks for work are at least so far apart, however many hints there are.
 const LOOK_GAP: Duration = Duration::from_millis(5);
-/// So many endpoints with work are looked for beside those that cannot be served now.
+/// So many endpoints with work are looked for beside those that the worker has.
 const LOOK: usize = 2048;
 /// Messages that go alone are begun for so long, once nothing else runs; then the others have their turn.
 const ALONE: Duration = Duration::from_secs(10);

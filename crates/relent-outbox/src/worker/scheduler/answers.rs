@@ -99,7 +99,7 @@ impl<S: Store> Scheduler<S> {
             revision,
         } in found
         {
-            if let Some(lane) = self.lanes.get(&endpoint) {
+            if let Some(lane) = self.lanes.get_mut(&endpoint) {
                 // What was taken since is not known to that look.
                 let is_lost = owned != Some(lane.fence) && lane.taken < self.looked_at;
                 if is_lost || lane.revision != revision {
@@ -107,8 +107,13 @@ impl<S: Store> Scheduler<S> {
                     // with the new ones.
                     self.leave(endpoint);
                 } else if due.is_zero() {
-                    is_new |= !lane.due;
-                    self.mark_due(endpoint);
+                    if lane.due && lane.wakes.is_some() {
+                        // It is known, and has no leave before that: a gate is closed. There may be many such.
+                        lane.due_again |= !lane.claiming.is_empty();
+                    } else {
+                        is_new |= !lane.due;
+                        self.mark_due(endpoint);
+                    }
                 } else {
                     self.wake_at(endpoint, now + due);
                 }

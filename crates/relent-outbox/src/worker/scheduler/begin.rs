@@ -13,9 +13,8 @@ impl<S: Store> Scheduler<S> {
     pub(super) fn begin_find(&mut self, now: Instant) {
         observe::holding(self.lanes.len(), self.running.len());
         self.poll_at = now + self.config.poll;
-        let busy = self.lanes.values().filter(|lane| lane.due).count();
         let (store, name) = (self.store.clone(), self.config.name.clone());
-        let (within, most) = (self.config.poll, LOOK + busy);
+        let (within, most) = (self.config.poll, LOOK + self.lanes.len());
         (self.looked_at, self.looked_for) = (now, most);
         self.begin(Kind::Find, async move {
             store.find_work(&name, within, most).await.map(Done::Found)
