@@ -7,6 +7,8 @@
 use std::fmt;
 
 pub mod loopback;
+#[cfg(feature = "outbox")]
+pub mod receivers;
 pub mod subjects;
 pub mod work;
 

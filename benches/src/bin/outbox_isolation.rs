@@ -1,0 +1,158 @@
+//! Prints how long messages to endpoints that are well take from when they are enqueued until their acknowledgement is
+//! written, with and without endpoints that are not: over sockets, with SQLite and a worker as it is by default.
+//!
+//! `outbox_isolation ENDPOINTS RATE`: 10000 and 500 unless said otherwise. Of the endpoints a tenth refuse connections or
+//! answer 500, and a tenth take 10 s. Each has a host name of its own, and so connections of its own. Each in turn gets a
+//! message, so many a second over all; in the runs without them the others get theirs at the same times. A run is 35 s,
+//! of which the first 15 s, when each endpoint is met for the first time, do not count. Runs with and without are paired,
+//! and the median of five ratios counts.
+
+use std::time::{Duration, Instant};
+
+use relent_benches::receivers::{
+    Failed, Receivers, SERVE, memory, processor_seconds, sender, serve,
+};
+use relent_outbox::endpoint::Endpoint;
+use relent_outbox::message::NewMessage;
+use relent_outbox::secrets::Secrets;
+use relent_outbox::store::{Sqlite, Store};
+use relent_outbox::worker::{Worker, WorkerConfig};
+use tokio::sync::oneshot;
+use tokio::time::sleep_until;
+
+const PAIRS: usize = 5;
+const WARM: Duration = Duration::from_secs(15);
+const RUN: Duration = Duration::from_secs(35);
+/// So often messages are enqueued.
+const STEP: Duration = Duration::from_millis(20);
+/// Fails as often as it likes within a run.
+const POLICY: &str = "max_retries = 100\njitter = \"none\"\nretry_on = [\"5xx\", \"network\", \"timeout\"]\n\
+                      attempt_timeout = \"20s\"\nbackoff.constant = { delay = \"5s\" }";
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failed> {
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|argument| argument == SERVE) {
+        return serve().await;
+    }
+    let mut number = |default| arguments.next().map_or(Ok(default), |text| text.parse());
+    let (endpoints, rate) = (number(10_000_usize)?, number(500_usize)?);
+    println!("# outbox_isolation: {endpoints} endpoints, {rate} messages per second");
+    println!(
+        "| pair | | messages | p50, ms | p99, ms | p99.9, ms | not acknowledged | processor, % | MiB |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let mut ratios = Vec::new();
+    for pair in 0..PAIRS {
+        let (with, without) = if pair % 2 == 0 {
+            let without = run(pair, endpoints, rate, false).await?;
+            (run(pair, endpoints, rate, true).await?, without)
+        } else {
+            let with = run(pair, endpoints, rate, true).await?;
+            (with, run(pair, endpoints, rate, false).await?)
+        };
+        ratios.push(with / without);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let (lowest, highest) = (ratios[0], ratios[PAIRS - 1]);
+    println!(
+        "p99 with the others / without: {:.2} ({lowest:.2} to {highest:.2})",
+        ratios[PAIRS / 2]
+    );
+    Ok(())
+}
+
+const fn is_well(endpoint: usize) -> bool {
+    endpoint % 10 > 1
+}
+
+fn url(endpoint: usize, receivers: &Receivers) -> String {
+    let (port, path) = match (endpoint % 10, endpoint % 20) {
+        (1, _) => (receivers.port, "slow"),
+        (_, 0) => (receivers.port, "fails"),
+        (0, _) => (receivers.closed, "refuses"),
+        _ => (receivers.port, "well"),
+    };
+    format!("http://e{endpoint}.test:{port}/{path}")
+}
+
+/// The 99th percentile.
+async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f64, Failed> {
+    let receivers = Receivers::start()?;
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("outbox.db");
+    let store = Sqlite::open(&path)?;
+    for endpoint in 0..endpoints {
+        let url = url(endpoint, &receivers);
+        store
+            .put_endpoint(Endpoint::new(endpoint.to_string(), url).policy(POLICY))
+            .await?;
+    }
+    let worker = Worker::new(
+        store.clone(),
+        sender()?,
+        Secrets::default(),
+        WorkerConfig::default(),
+    );
+    let (stop, stopped) = oneshot::channel::<()>();
+    let working = tokio::spawn(worker.run(async move { drop(stopped.await) }));
+    let (began, used) = (Instant::now(), processor_seconds()?);
+    let mut next = 0;
+    while began.elapsed() < RUN {
+        let until = (began.elapsed().as_secs_f64() * rate as f64) as usize;
+        // As many steps as there are endpoints reach each of them once, in no order.
+        let due = (next..until).map(|event| (event, event.wrapping_mul(7919) % endpoints));
+        let due: Vec<_> = due
+            .filter(|(_, endpoint)| with || is_well(*endpoint))
+            .map(|(event, endpoint)| {
+                NewMessage::new(endpoint.to_string(), event.to_string(), &b"{}"[..])
+            })
+            .collect();
+        next = until.max(next);
+        store.enqueue(due).await?;
+        sleep_until((Instant::now() + STEP).into()).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let used = (processor_seconds()? - used) / began.elapsed().as_secs_f64() * 100.0;
+    let (now, _) = memory()?;
+    drop(stop);
+    // What is slow is of no interest any more.
+    working.abort();
+    drop(working.await);
+    let (mut lags, missing) = lags(&path)?;
+    lags.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        lags.get((lags.len() as f64 * share) as usize)
+            .copied()
+            .unwrap_or(f64::NAN)
+    };
+    let what = if with { "with" } else { "without" };
+    println!(
+        "| {pair} | {what} | {} | {:.1} | {:.1} | {:.1} | {missing} | {used:.0} | {now:.0} |",
+        lags.len(),
+        at(0.5),
+        at(0.99),
+        at(0.999),
+    );
+    Ok(at(0.99))
+}
+
+/// From when each message was enqueued until its acknowledgement was written, in milliseconds, and how many are not
+/// acknowledged, of those to endpoints that are well after the first seconds.
+fn lags(path: &std::path::Path) -> Result<(Vec<f64>, usize), Failed> {
+    let database = rusqlite::Connection::open(path)?;
+    let mut select = database.prepare(
+        "SELECT CASE WHEN d.state = 2 THEN d.ended - m.created END
+         FROM relent_message_1 AS m JOIN relent_delivery_1 AS d USING (row) JOIN relent_endpoint_1 AS e ON e.id = m.endpoint
+         WHERE CAST(e.name AS INTEGER) % 10 > 1 AND m.created >= ?1 + (SELECT min(created) FROM relent_message_1)",
+    )?;
+    let warm = i64::try_from(WARM.as_micros())?;
+    let (mut lags, mut missing) = (Vec::new(), 0);
+    for lag in select.query_map([warm], |row| row.get::<_, Option<i64>>(0))? {
+        match lag? {
+            Some(micros) => lags.push(micros as f64 / 1000.0),
+            None => missing += 1,
+        }
+    }
+    Ok((lags, missing))
+}

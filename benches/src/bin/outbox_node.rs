@@ -1,0 +1,115 @@
+//! Prints how many messages one process delivers in a second from end to end, and the processor time for each: enqueued in
+//! batches of 100 by one caller, sent over the loopback to 100 endpoints of a process of its own, acknowledged, written;
+//! with SQLite and with PostgreSQL, and a worker as it is by default.
+//!
+//! `outbox_node MESSAGES RUNS`: 20000 and 5 unless said otherwise. The median of the runs counts. The processor time is that
+//! of enqueuing and working in this process; that of the receivers and of PostgreSQL's server is not in it.
+
+#[path = "../../../crates/relent-server/tests/support/servers.rs"]
+mod servers;
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use relent_benches::receivers::{Failed, Receivers, SERVE, processor_seconds, sender, serve};
+use relent_outbox::endpoint::Endpoint;
+use relent_outbox::message::NewMessage;
+use relent_outbox::secrets::Secrets;
+use relent_outbox::store::{Postgres, Sqlite, Store};
+use relent_outbox::worker::{Worker, WorkerConfig};
+use relent_server::postgres::pool;
+use tokio::sync::oneshot;
+
+const ENDPOINTS: usize = 100;
+const BATCH: usize = 100;
+
+#[tokio::main]
+async fn main() -> Result<(), Failed> {
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|argument| argument == SERVE) {
+        return serve().await;
+    }
+    let mut number = |default| arguments.next().map_or(Ok(default), |text| text.parse());
+    let (messages, runs) = (number(20_000_usize)?, number(5_usize)?);
+    let receivers = Receivers::start()?;
+    println!("| store | messages per second | lowest, highest | processor time per message, µs |");
+    println!("|---|---|---|---|");
+    let directory = tempfile::tempdir()?;
+    let store = Sqlite::open(directory.path().join("outbox.db"))?;
+    measure("SQLite", store, &receivers, messages, runs).await?;
+    if let Some(server) = servers::postgres(&[]) {
+        let store = Postgres::new(pool(&server.config(), 8)?);
+        store.create_tables().await?;
+        measure("PostgreSQL", store, &receivers, messages, runs).await?;
+    }
+    Ok(())
+}
+
+async fn measure<S: Store>(
+    what: &str,
+    store: S,
+    receivers: &Receivers,
+    messages: usize,
+    runs: usize,
+) -> Result<(), Failed> {
+    let eight = NonZeroU32::new(8).ok_or("eight")?;
+    for endpoint in 0..ENDPOINTS {
+        let url = format!("http://e{endpoint}.test:{}/well", receivers.port);
+        let endpoint = Endpoint::new(endpoint.to_string(), url).concurrency(eight);
+        store.put_endpoint(endpoint).await?;
+    }
+    let worker = Worker::new(
+        store.clone(),
+        sender()?,
+        Secrets::default(),
+        WorkerConfig::default(),
+    );
+    let (stop, stopped) = oneshot::channel::<()>();
+    let working = tokio::spawn(worker.run(async move { drop(stopped.await) }));
+    // Connections are made, and statements prepared.
+    deliver(&store, "warm", 2000).await?;
+    let mut rates = Vec::new();
+    let mut times = Vec::new();
+    for run in 0..runs {
+        let (began, used) = (Instant::now(), processor_seconds()?);
+        deliver(&store, &run.to_string(), messages).await?;
+        rates.push(messages as f64 / began.elapsed().as_secs_f64());
+        times.push((processor_seconds()? - used) / messages as f64 * 1e6);
+    }
+    drop(stop);
+    let _ = working.await?;
+    rates.sort_by(f64::total_cmp);
+    times.sort_by(f64::total_cmp);
+    println!(
+        "| {what} | {:.0} | {:.0}, {:.0} | {:.0} |",
+        rates[runs / 2],
+        rates[0],
+        rates[runs - 1],
+        times[runs / 2]
+    );
+    Ok(())
+}
+
+/// Enqueues so many, and waits until all are acknowledged.
+async fn deliver<S: Store>(store: &S, run: &str, messages: usize) -> Result<(), Failed> {
+    for first in (0..messages).step_by(BATCH) {
+        let message = |number: usize| {
+            let to = (number % ENDPOINTS).to_string();
+            NewMessage::new(to, format!("{run}-{number}"), &[b'x'; 500][..])
+        };
+        store
+            .enqueue((first..first + BATCH).map(message).collect())
+            .await?;
+    }
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        let summary = store.summary().await?;
+        if summary.dead > 0 || Instant::now() > until {
+            return Err(format!("not all are delivered: {summary:?}").into());
+        }
+        if summary.pending + summary.running == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
