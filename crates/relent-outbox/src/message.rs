@@ -22,7 +22,9 @@ impl MessageId {
     /// A new one, later in order than those of before.
     #[must_use]
     pub fn new() -> Self {
-        Self(format!("msg_{}", uuid::Uuid::now_v7().simple()))
+        let mut hex = [0; 32];
+        let hex = uuid::Uuid::now_v7().simple().encode_lower(&mut hex);
+        Self(["msg_", hex].concat())
     }
 
     /// One that is stored, to be shown, whether it is one or not. What is sent is checked.

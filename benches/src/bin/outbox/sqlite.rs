@@ -1,17 +1,20 @@
 //! What SQLite needs for it: the same rows in the same tables by the same writer, and so with the same three durable
 //! commits a round, by the fewest and simplest statements that keep what an outbox owes.
 //!
-//! An event is there once (the index of the table sees to it), those that are due first are claimed first, what is
-//! written of an attempt is written with the fence that it was claimed with, and each attempt is kept. What the floor
-//! leaves out: it looks up no endpoint, makes no identifiers, knows neither duplicates from errors nor order keys, asks
-//! for no lease, wakes no worker, and forgets what it has read.
+//! An event is there once (the index of the table sees to it), those that are due first are claimed first and handed to
+//! whoever sends them, what is written of an attempt is written with the fence that it was claimed with, and each attempt
+//! is kept. What the floor leaves out: it looks up no endpoint, makes no identifiers, knows neither duplicates from errors
+//! nor order keys, asks for no lease, and wakes no worker.
 
 use relent_server::sqlite::{Writer, WriterError};
 
 use crate::{ENDPOINTS, Failed, Floor, MESSAGES, PAYLOAD};
 
+/// The row of a message, its identifier, content type and payload.
+type Claimed = (i64, String, String, Vec<u8>);
+
 impl Floor for Writer {
-    type Rows = Vec<i64>;
+    type Rows = Vec<Claimed>;
 
     async fn enqueue(&self, round: u64) -> Result<(), Failed> {
         let enqueued = self.run(move |connection| {
@@ -34,7 +37,7 @@ impl Floor for Writer {
         Ok(enqueued.await?)
     }
 
-    async fn claim(&self) -> Result<Vec<i64>, Failed> {
+    async fn claim(&self) -> Result<Vec<Claimed>, Failed> {
         let claimed = self.run(|connection| {
             let mut due = connection.prepare_cached(
                 "SELECT row FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 AND due <= 2 ORDER BY due",
@@ -50,8 +53,9 @@ impl Floor for Writer {
                 let due = due.query_map([endpoint], |row| row.get(0))?;
                 for row in due.collect::<Result<Vec<i64>, _>>()? {
                     claim.execute([row])?;
-                    read.query_row([row], |row| row.get::<_, Vec<u8>>(2))?;
-                    claimed.push(row);
+                    claimed.push(read.query_row([row], |read| {
+                        Ok((row, read.get(0)?, read.get(1)?, read.get(2)?))
+                    })?);
                 }
             }
             Ok::<_, WriterError>(claimed)
@@ -59,7 +63,8 @@ impl Floor for Writer {
         Ok(claimed.await?)
     }
 
-    async fn settle(&self, rows: Vec<i64>) -> Result<usize, Failed> {
+    async fn settle(&self, rows: &Vec<Claimed>) -> Result<usize, Failed> {
+        let rows: Vec<_> = rows.iter().map(|claimed| claimed.0).collect();
         let settled = self.run(move |connection| {
             let mut settle = connection.prepare_cached(
                 "UPDATE relent_delivery_1 SET state = 2, session = ?2, ended = 1, written = 1
