@@ -341,10 +341,11 @@ impl Store for Sqlite {
     }
 
     async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, SqliteError> {
-        self.correct_times().await?;
         let worker = worker.to_owned();
-        self.write(move |connection, now| work::beat(connection, now, &worker, lease))
-            .await
+        let beat = self.write(move |connection, now| work::beat(connection, now, &worker, lease));
+        let beat = beat.await?;
+        self.correct_times().await?;
+        Ok(beat)
     }
 
     async fn find_work(

@@ -51,11 +51,11 @@ pub(super) fn claim(
         let Some(woken) = woken.optional()? else {
             continue;
         };
-        let before = found.claimed.len();
+        let (before, all) = (found.claimed.len(), found.len());
         let one = |lost| One { wanted, now, lost };
         let rows = lost.query((endpoint, fence.0))?;
         let lost_left = found.add(rows, &one(true), wanted.most)?;
-        let most = wanted.most - (found.claimed.len() - before);
+        let most = wanted.most - (found.len() - all);
         let due_left = found.add(due.query((endpoint, now))?, &one(false), most)?;
         for claimed in &found.claimed[before..] {
             take.execute((claimed.row, fence.0, claimed.attempt))?;
@@ -78,6 +78,10 @@ struct Found {
 }
 
 impl Found {
+    fn len(&self) -> usize {
+        self.claimed.len() + self.unreadable.len()
+    }
+
     /// Adds `most` of these; when the first is due that is left.
     fn add(
         &mut self,
@@ -85,10 +89,10 @@ impl Found {
         one: &One<'_>,
         most: usize,
     ) -> rusqlite::Result<Option<i64>> {
-        let full = self.claimed.len() + most;
+        let full = self.len() + most;
         while let Some(row) = rows.next()? {
             let due = row.get(1).unwrap_or(i64::MAX);
-            if due > one.now || self.claimed.len() == full {
+            if due > one.now || self.len() == full {
                 return Ok(Some(due));
             }
             match one.claimed(row) {

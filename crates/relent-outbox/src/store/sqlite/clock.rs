@@ -18,6 +18,8 @@ use crate::store::{BATCH, micros};
 
 /// The time of the store stands still for so long at most, in microseconds.
 pub(super) const TOLERANCE: i64 = 5_000_000;
+/// So many are corrected with one beat, so that the next does not come too late.
+const WITH_A_BEAT: usize = 50_000;
 
 /// Tells the time, in microseconds since 1970.
 pub(super) struct Clock {
@@ -83,15 +85,15 @@ impl Sqlite {
             return Ok(());
         }
         self.write(correct_leases).await?;
-        loop {
-            let ahead = self.read(ahead).await?;
-            if ahead.is_empty() {
-                break;
-            }
-            self.write(move |connection, now| correct(connection, now, &ahead))
+        let ahead = self.read(ahead).await?;
+        for batch in ahead.chunks(BATCH) {
+            let batch = batch.to_vec();
+            self.write(move |connection, now| correct(connection, now, &batch))
                 .await?;
         }
-        self.clock.corrected.fetch_max(steps, Ordering::Relaxed);
+        if ahead.len() < WITH_A_BEAT {
+            self.clock.corrected.fetch_max(steps, Ordering::Relaxed);
+        }
         Ok(())
     }
 }
@@ -112,7 +114,7 @@ fn ahead(connection: &Connection, now: i64) -> Result<Vec<i64>, SqliteError> {
          UNION ALL SELECT row FROM relent_delivery_1 WHERE state = 5 AND written > ?1",
     )?;
     let rows = select.query_map([now.saturating_add(TOLERANCE)], |row| row.get(0))?;
-    Ok(rows.take(BATCH).collect::<Result<_, _>>()?)
+    Ok(rows.take(WITH_A_BEAT).collect::<Result<_, _>>()?)
 }
 
 fn correct(connection: &Connection, now: i64, rows: &[i64]) -> Result<(), SqliteError> {
