@@ -41,6 +41,10 @@ impl Server {
         self.directory.take().unwrap()
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: &str) {
         signal_to(&self.child, signal);
     }
