@@ -504,9 +504,8 @@ impl<S: Store> Scheduler<S> {
         self.running.is_empty()
             && self.tickets == 0
             && self.unsettled.is_empty()
-            && ![Kind::Claim, Kind::Settle]
-                .map(|kind| self.calls.is_busy(kind))
-                .contains(&true)
+            && !self.calls.is_busy(Kind::Claim)
+            && !self.calls.is_busy(Kind::Settle)
     }
 
     /// Claims nothing more.

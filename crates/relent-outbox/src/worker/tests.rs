@@ -460,7 +460,7 @@ async fn what_kills_its_worker_takes_nothing_with_it() {
                     sleep(Duration::from_millis([0, 1100, 100, 150][number - 2])).await;
                     poison.push(store.add(2, "poison"));
                 }
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             tokio::select! {
                 () = more => {}
