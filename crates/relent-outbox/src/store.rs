@@ -102,6 +102,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// no earlier one is pending, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it. So of
     /// each key one attempt runs at a time, also after a [resend](Self::resend), and if the transaction of an earlier one
     /// commits late.
+    ///
+    /// A message that cannot be read, such as one that another version has written, is dead from then on, with the reason,
+    /// and the others are claimed.
     fn claim(
         &self,
         worker: &str,

@@ -67,8 +67,8 @@ mod postgres {
     use relent_outbox::endpoint::Endpoint;
     use relent_outbox::message::NewMessage;
     use relent_outbox::store::{
-        Claimed, Deletion, EnqueueError, Filter, Next, Owned, Postgres, Refusal, Settled, Store,
-        Wanted, conformance,
+        Claimed, Deletion, EnqueueError, Filter, Next, Owned, Postgres, Refusal, Settled, State,
+        Store, Wanted, conformance,
     };
     use relent_server::postgres::pool;
     use tokio_postgres::{Config, NoTls};
@@ -417,6 +417,45 @@ mod postgres {
         claim.batch_execute(put_behind).await.unwrap();
         claim.commit().await.unwrap();
         assert_eq!(purge.await.unwrap(), 0);
+    }
+
+    /// As another version, or somebody by hand, has written it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_that_cannot_be_read_is_dead_and_the_others_are_claimed() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "unreadable").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        let events = ["none", "other", "gone"].map(message);
+        let enqueued = store.enqueue(events.to_vec()).await.unwrap();
+        let client = store.pool().get().await.unwrap();
+        let spoil = "UPDATE relent_message_1 SET id = 'no identifier' WHERE event = 'none';
+            DELETE FROM relent_message_1 WHERE event = 'gone'";
+        client.batch_execute(spoil).await.unwrap();
+        let owned = take(&store).await;
+        let wanted = Wanted {
+            endpoint: owned.id,
+            fence: owned.fence,
+            most: 10,
+        };
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
+        assert_eq!(ids, [&enqueued[1].id]);
+        assert_eq!(store.claim("worker", vec![wanted]).await.unwrap(), []);
+        assert_eq!(store.summary().await.unwrap().dead, 2);
+        let dead = Filter {
+            state: Some(State::Dead),
+            ..Filter::default()
+        };
+        let dead = store.messages(dead, 10).await.unwrap();
+        assert_eq!((dead.len(), &dead[0].event[..]), (1, "none"));
+        assert!(
+            dead[0].reason.contains("cannot be read"),
+            "{}",
+            dead[0].reason
+        );
     }
 
     /// What another store, in another process, enqueues.

@@ -3,10 +3,9 @@
 /// Does this in a transaction, in time.
 macro_rules! transact {
     ($store:expr, $transaction:ident => $work:expr) => {{
-        let mut client = connect(&$store.pool, $store.patience).await?;
+        let client = connect(&$store.pool, $store.patience).await?;
         let done = timeout($store.patience, async {
-            let begun = client.transaction().await?;
-            begun.batch_execute(BEGIN).await?;
+            let begun = Transaction::new(&client);
             let $transaction = &begun;
             let done = $work.await?;
             begun.commit().await?;
@@ -31,6 +30,7 @@ mod driver;
 mod enqueue;
 mod operate;
 mod read;
+mod transaction;
 mod work;
 
 use std::error::Error;
@@ -38,12 +38,13 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use relent_server::postgres::{Client, ConnectionError, Pool, Transaction};
+use relent_server::postgres::{Client, ConnectionError, Pool, Transaction as OfCaller};
 use tokio::sync::watch;
 use tokio::time::{error::Elapsed, sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Config, Socket};
 
+use self::transaction::Transaction;
 use super::{
     AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
     Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
@@ -170,9 +171,6 @@ const TIME: &str = "time AS MATERIALIZED (SELECT (extract(epoch FROM clock_times
 const FOREVER: i64 = 1 << 60;
 /// The channel of hints.
 const CHANNEL: &str = "relent_outbox";
-/// The tables are small now and large later, and a plan may be kept: none may read a table from end to end.
-/// One that has to looks so expensive then that PostgreSQL would compile it (JIT), which takes longer than a lease may.
-const BEGIN: &str = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 /// How long whoever listens waits before it connects again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -323,7 +321,7 @@ impl Postgres {
     /// # Errors
     /// See [`Store::enqueue`].
     pub async fn enqueue_in(
-        transaction: &Transaction<'_>,
+        transaction: &OfCaller<'_>,
         messages: &[NewMessage],
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
         enqueue::enqueue_in(&mut &*transaction, messages).await
@@ -454,11 +452,12 @@ impl Store for Postgres {
         &self,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
-        let enqueued: Result<_, EnqueueError<PostgresError>> =
-            transact!(self, transaction => enqueue::enqueue(&mut &*transaction, &messages));
-        let enqueued = enqueued?;
-        self.hint().await;
-        Ok(enqueued)
+        let enqueued: Result<Vec<Enqueued>, EnqueueError<PostgresError>> = transact!(self, transaction => async {
+            transaction.tell();
+            enqueue::enqueue(&mut &*transaction, &messages).await
+        });
+        self.hints.send_replace(());
+        enqueued
     }
 
     fn hints(&self) -> Hints {

@@ -3,11 +3,12 @@
 
 use std::future::Future;
 
-use relent_server::postgres::Transaction;
+use relent_server::postgres::Transaction as OfCaller;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::PostgresError;
+use super::transaction::Transaction;
 
 /// A transaction that statements are run in.
 pub(super) trait Session: Send {
@@ -20,7 +21,10 @@ pub(super) trait Session: Send {
         statement: &str,
         parameters: &[Array<'_>],
     ) -> impl Future<Output = Result<Vec<Self::Row>, PostgresError>> + Send;
+}
 
+/// One that goes on after what was undone.
+pub(super) trait Savepoints: Session {
     /// Runs statements without parameters.
     fn script(
         &mut self,
@@ -46,6 +50,9 @@ pub(super) trait Columns {
     /// `bigint`, not null
     fn long(&self, column: usize) -> Result<i64, PostgresError>;
 
+    /// `bigint`
+    fn maybe_long(&self, column: usize) -> Result<Option<i64>, PostgresError>;
+
     /// `text`
     fn text(&self, column: usize) -> Result<Option<&str>, PostgresError>;
 
@@ -65,7 +72,7 @@ fn bound<'a>(parameters: &'a [Array<'_>]) -> Vec<&'a (dyn ToSql + Sync)> {
     parameters.iter().map(bound).collect()
 }
 
-impl Session for &Transaction<'_> {
+impl Session for &OfCaller<'_> {
     type Row = Row;
 
     async fn query(
@@ -77,14 +84,33 @@ impl Session for &Transaction<'_> {
         let parameters = bound(parameters);
         Ok(tokio_postgres::Transaction::query(self, &statement, &parameters).await?)
     }
+}
 
+impl Savepoints for &OfCaller<'_> {
     async fn script(&mut self, statements: &'static str) -> Result<(), PostgresError> {
         Ok(self.batch_execute(statements).await?)
     }
 }
 
+impl Session for &Transaction<'_> {
+    type Row = Row;
+
+    async fn query(
+        &mut self,
+        statement: &str,
+        parameters: &[Array<'_>],
+    ) -> Result<Vec<Row>, PostgresError> {
+        let statement = self.prepare_cached(statement).await?;
+        Ok(Transaction::query(self, &statement, &bound(parameters)).await?)
+    }
+}
+
 impl Columns for Row {
     fn long(&self, column: usize) -> Result<i64, PostgresError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn maybe_long(&self, column: usize) -> Result<Option<i64>, PostgresError> {
         Ok(self.try_get(column)?)
     }
 
@@ -104,7 +130,7 @@ mod of_sqlx {
     use sqlx::postgres::{PgConnection, PgRow};
     use sqlx::{Executor, Row};
 
-    use super::{Array, Columns, PostgresError, Session};
+    use super::{Array, Columns, PostgresError, Savepoints, Session};
 
     impl Session for PgConnection {
         type Row = PgRow;
@@ -125,7 +151,9 @@ mod of_sqlx {
                     });
             Ok(query.fetch_all(self).await?)
         }
+    }
 
+    impl Savepoints for PgConnection {
         fn script(
             &mut self,
             statements: &'static str,
@@ -141,6 +169,10 @@ mod of_sqlx {
 
     impl Columns for PgRow {
         fn long(&self, column: usize) -> Result<i64, PostgresError> {
+            Ok(self.try_get(column)?)
+        }
+
+        fn maybe_long(&self, column: usize) -> Result<Option<i64>, PostgresError> {
             Ok(self.try_get(column)?)
         }
 

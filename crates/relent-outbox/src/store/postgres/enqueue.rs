@@ -1,14 +1,14 @@
 //! Messages come in.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::driver::{Array, Columns, Session};
+use super::driver::{Array, Columns, Savepoints, Session};
 use super::{FOREVER, PostgresError, TIME, span};
 use crate::message::{MessageId, NewMessage};
 use crate::store::{EnqueueError, Enqueued, Refusal};
 
 /// In a transaction of the caller, which goes on without them if this fails.
-pub(super) async fn enqueue_in<T: Session>(
+pub(super) async fn enqueue_in<T: Savepoints>(
     transaction: &mut T,
     messages: &[NewMessage],
 ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
@@ -39,46 +39,45 @@ pub(super) async fn enqueue<T: Session>(
         return Ok(Vec::new());
     }
     let column = |of: fn(&NewMessage) -> &str| messages.iter().map(of).collect::<Vec<_>>();
-    let (tenants, names) = (column(|one| &one.tenant), column(|one| &one.endpoint));
-    // Nobody deletes an endpoint while a message to it is on its way into the table.
-    let find =
-        "SELECT n, e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i (tenant, name, n)
-         JOIN relent_endpoint_1 AS e ON e.tenant = i.tenant AND e.name = i.name FOR KEY SHARE OF e";
-    let found = transaction
-        .query(find, &[Array::Text(&tenants), Array::Text(&names)])
-        .await?;
-    let mut endpoints = vec![None; messages.len()];
-    for row in &found {
-        let endpoint = row.long(1)?;
-        if let Some(found) = endpoints.get_mut(place(row)?) {
-            *found = Some(endpoint);
-        }
+    // Each endpoint is looked up once.
+    let mut named = BTreeMap::new();
+    for message in messages {
+        named.insert((&message.tenant[..], &message.endpoint[..]), 0);
     }
-    let Some(endpoints) = endpoints.iter().copied().collect::<Option<Vec<i64>>>() else {
-        let index = endpoints.iter().take_while(|found| found.is_some()).count();
-        return refused(index, Refusal::UnknownEndpoint);
-    };
+    for (number, place) in (1..).zip(named.values_mut()) {
+        *place = number;
+    }
+    let (tenants, names): (Vec<_>, Vec<_>) = named.keys().copied().unzip();
+    let place = |one: &NewMessage| named.get(&(&one.tenant[..], &one.endpoint[..])).copied();
+    let places: Vec<i64> = messages.iter().filter_map(place).collect();
 
-    // Rows rise in the order of the messages; they are inserted in that of the events, so that two who enqueue the
-    // same ones do not wait for each other.
+    // Nobody deletes an endpoint while a message to it is on its way into the table. Rows rise in the order of the
+    // messages; they are inserted in that of the events, so that two who enqueue the same ones do not wait for each
+    // other. The sequence is looked up once. What has no endpoint stays among the input: the planner takes the other join
+    // for one of a single row, and goes through all for each.
     let insert = format!(
         "WITH {TIME},
+         place AS MATERIALIZED (
+             SELECT p.n, e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS p (tenant, name, n)
+             JOIN relent_endpoint_1 AS e ON e.tenant = p.tenant AND e.name = p.name
+             ORDER BY e.id FOR KEY SHARE OF e),
          input AS MATERIALIZED (
-             SELECT nextval(pg_get_serial_sequence('relent_message_1', 'row')) AS row, i.*
-             FROM (SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
-                     $7::bigint[], $8::text[])
-                 WITH ORDINALITY AS i (endpoint, id, event, topic, content_type, payload, delay, order_key, n)
-                 ORDER BY n) AS i),
+             SELECT nextval((SELECT pg_get_serial_sequence('relent_message_1', 'row')::regclass)) AS row, i.*
+             FROM (SELECT place.id AS endpoint, i.*
+                 FROM unnest($3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::bigint[],
+                     $10::text[])
+                 WITH ORDINALITY AS i (place, id, event, topic, content_type, payload, delay, order_key, n)
+                 LEFT JOIN place ON place.n = i.place ORDER BY i.n) AS i),
          new AS (
              INSERT INTO relent_message_1 (row, id, endpoint, event, topic, content_type, payload, created)
              SELECT row, id, endpoint, event, topic, content_type, payload, now FROM input, time
-             ORDER BY endpoint, event, n
+             WHERE endpoint IS NOT NULL ORDER BY endpoint, event, n
              ON CONFLICT (endpoint, event) DO NOTHING RETURNING row),
          delivery AS (
              INSERT INTO relent_delivery_1 (row, endpoint, due, began, order_key)
              SELECT row, endpoint, least(now + delay, {FOREVER}), now, order_key
              FROM new JOIN input USING (row), time)
-         SELECT n FROM new JOIN input USING (row)"
+         SELECT n, endpoint, new.row FROM input LEFT JOIN new USING (row)"
     );
     let ids: Vec<_> = messages.iter().map(|_| MessageId::new()).collect();
     let id_texts: Vec<_> = ids.iter().map(MessageId::as_str).collect();
@@ -88,7 +87,9 @@ pub(super) async fn enqueue<T: Session>(
     let events = column(|one| &one.event);
     let (topics, types) = (column(|one| &one.topic), column(|one| &one.content_type));
     let parameters = [
-        Array::Long(&endpoints),
+        Array::Text(&tenants),
+        Array::Text(&names),
+        Array::Long(&places),
         Array::Text(&id_texts),
         Array::Text(&events),
         Array::Text(&topics),
@@ -97,7 +98,8 @@ pub(super) async fn enqueue<T: Session>(
         Array::Long(&delays),
         Array::Maybe(&orders),
     ];
-    let new = transaction.query(&insert, &parameters).await?;
+    let inserted = transaction.query(&insert, &parameters).await?;
+    let mut endpoints = vec![None; messages.len()];
     let mut enqueued: Vec<_> = ids
         .into_iter()
         .map(|id| Enqueued {
@@ -105,20 +107,21 @@ pub(super) async fn enqueue<T: Session>(
             duplicate: true,
         })
         .collect();
-    for row in &new {
-        if let Some(new) = enqueued.get_mut(place(row)?) {
-            new.duplicate = false;
+    for row in &inserted {
+        let n = usize::try_from(row.long(0)? - 1).unwrap_or(usize::MAX);
+        if let (Some(endpoint), Some(one)) = (endpoints.get_mut(n), enqueued.get_mut(n)) {
+            *endpoint = row.maybe_long(1)?;
+            one.duplicate = row.maybe_long(2)?.is_none();
         }
     }
+    let Some(endpoints) = endpoints.iter().copied().collect::<Option<Vec<i64>>>() else {
+        let index = endpoints.iter().take_while(|found| found.is_some()).count();
+        return refused(index, Refusal::UnknownEndpoint);
+    };
     if enqueued.iter().any(|one| one.duplicate) {
         duplicates(transaction, messages, &endpoints, &mut enqueued).await?;
     }
     Ok(enqueued)
-}
-
-/// The place of a message among the others, from 0; its number, from 1, is in the first column.
-fn place(row: &impl Columns) -> Result<usize, PostgresError> {
-    Ok(usize::try_from(row.long(0)? - 1).unwrap_or(usize::MAX))
 }
 
 /// Some are there: whether as they are now.

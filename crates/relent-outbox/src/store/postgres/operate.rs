@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use relent_server::postgres::Transaction;
 use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 
+use super::transaction::Transaction;
 use super::work::{advance, lock};
-use super::{BEGIN, Postgres, PostgresError, TIME, connect, in_time, number, read, span};
+use super::{Postgres, PostgresError, TIME, connect, in_time, number, read, span};
 use crate::endpoint::{Activity, AfterDead, Endpoint};
 use crate::store::{BATCH, Deletion, Filter, text};
 

@@ -184,7 +184,7 @@ fn message(row: &Row) -> Result<MessageStatus> {
     let due: i64 = row.try_get(11)?;
     let ended: Option<i64> = row.try_get(12)?;
     Ok(MessageStatus {
-        id: message_id(row.try_get(0)?)?,
+        id: MessageId::stored(row.try_get(0)?),
         tenant: row.try_get(1)?,
         endpoint: row.try_get(2)?,
         event: row.try_get(3)?,

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-use relent_server::postgres::Transaction;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::read::{count, message_id, spec};
+use super::transaction::Transaction;
 use super::{FOREVER, PostgresError, TIME, number, span};
 use crate::message::{InvalidMessage, MAX_NAME};
 use crate::store::{
-    Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, micros, system_time, text,
+    AttemptRecord, Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, forgotten, micros,
+    system_time, text, unreadable_message,
 };
 
 type Result<T> = std::result::Result<T, PostgresError>;
@@ -163,45 +165,30 @@ pub(super) async fn release(
     Ok(())
 }
 
-/// Which of these endpoints the worker may claim at. They change no more in this transaction, and none of their messages
-/// does but that others come in.
-async fn lock_owned(
-    transaction: &Transaction<'_>,
-    worker: &str,
-    wanted: &[Wanted],
-) -> Result<Vec<i64>> {
-    let lock = transaction.prepare_cached(&format!(
-        "WITH {TIME}
-         SELECT e.id FROM relent_endpoint_1 AS e
-         JOIN unnest($2::bigint[], $3::bigint[]) AS w (id, fence) ON w.id = e.id AND w.fence = e.fence
-         WHERE e.owner = $1 AND e.activity = 0
-             AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)
-         ORDER BY e.id FOR NO KEY UPDATE OF e"
-    )).await?;
-    let ids: Vec<_> = wanted.iter().map(|wanted| wanted.endpoint).collect();
-    let fences: Vec<_> = wanted.iter().map(|wanted| wanted.fence.0).collect();
-    let rows = transaction.query(&lock, &[&worker, &ids, &fences]).await?;
-    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
-}
+/// Endpoints that are locked change no more in this transaction, and none of their messages does but that others come in.
+/// What depends on them is a statement of its own, after this one: one that has begun before does not see what others did
+/// until it had the lock.
+const LOCK: &str =
+    "SELECT FROM relent_endpoint_1 WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE";
 
 /// Keeps the states of the messages of these endpoints.
 pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64>) -> Result<()> {
-    let lock = transaction.prepare_cached(
-        "SELECT FROM relent_endpoint_1 WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE",
-    ).await?;
     let endpoints: Vec<_> = endpoints.iter().copied().collect();
-    transaction.query(&lock, &[&endpoints]).await?;
+    let lock = transaction.prepare_cached(LOCK).await?;
+    transaction.execute(&lock, &[&endpoints]).await?;
     Ok(())
 }
 
-/// Those that are due first are looked at, as many as are wanted, or `$3` if that is more. Of an order key only the first
+/// Those that are due first are looked at, as many as are wanted, or `$5` if that is more. Of an order key only the first
 /// is claimed, and none while one runs: another is put behind, where no claim looks again, so that a long line is gone
 /// through once. Whoever ends what it waits for has to [`advance`] the line.
 pub(super) const CLAIM: &str = "
     own AS MATERIALIZED (
         SELECT e.id, e.fence, w.most,
             CASE e.after_dead WHEN 0 THEN '{0,3,5}'::smallint[] ELSE '{0,5}' END AS before
-        FROM unnest($1::bigint[], $2::bigint[]) AS w (id, most) JOIN relent_endpoint_1 AS e ON e.id = w.id),
+        FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS w (id, fence, most)
+        JOIN relent_endpoint_1 AS e ON e.id = w.id AND e.fence = w.fence
+        WHERE e.owner = $1 AND e.activity = 0 AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)),
     lost AS MATERIALIZED (
         SELECT own.id, own.fence, l.row FROM own, LATERAL (
             SELECT row FROM relent_delivery_1
@@ -212,7 +199,7 @@ pub(super) const CLAIM: &str = "
             SELECT own.most - count(*) AS room FROM lost WHERE lost.id = own.id) AS r, LATERAL (
             SELECT row, order_key, due FROM relent_delivery_1
             WHERE endpoint = own.id AND state = 0 AND due <= now
-            ORDER BY due, row LIMIT greatest(r.room, $3::bigint)) AS d),
+            ORDER BY due, row LIMIT greatest(r.room, $5::bigint)) AS d),
     first AS MATERIALIZED (
         SELECT k.id, k.order_key, CASE WHEN NOT EXISTS (
             SELECT FROM relent_delivery_1 WHERE endpoint = k.id AND order_key = k.order_key AND state = 1) THEN (
@@ -238,7 +225,7 @@ pub(super) const CLAIM: &str = "
     SELECT now, (SELECT count(*) FROM put_behind), c.* FROM time LEFT JOIN (
         SELECT claimed.row, claimed.endpoint, fence, attempt, session, began, ordered, lost, id, content_type,
             CASE WHEN lost THEN '' ELSE payload END AS payload, due
-        FROM claimed JOIN relent_message_1 AS m ON m.row = claimed.row) AS c ON true
+        FROM claimed LEFT JOIN relent_message_1 AS m ON m.row = claimed.row) AS c ON true
     ORDER BY c.endpoint, c.lost DESC, c.due, c.row";
 
 /// So many are looked at once some had to be put behind others, and so often in one transaction: what is left of a longer
@@ -251,46 +238,77 @@ pub(super) async fn claim(
     worker: &str,
     wanted: &[Wanted],
 ) -> Result<Vec<Claimed>> {
-    let owned: HashSet<_> = lock_owned(transaction, worker, wanted)
-        .await?
-        .into_iter()
-        .collect();
-    let mut left: BTreeMap<i64, i64> = BTreeMap::new();
-    for wanted in wanted
-        .iter()
-        .filter(|wanted| owned.contains(&wanted.endpoint))
-    {
-        left.insert(wanted.endpoint, number(wanted.most));
-    }
+    // Of one that is named twice, the last.
+    let wanted: BTreeMap<_, _> = wanted.iter().map(|one| (one.endpoint, one)).collect();
+    let ids: Vec<_> = wanted.keys().copied().collect();
+    let fences: Vec<_> = wanted.values().map(|one| one.fence.0).collect();
+    let mut most: Vec<_> = wanted.values().map(|one| number(one.most)).collect();
+    let lock = transaction.prepare_cached(LOCK).await?;
     let claim = transaction
         .prepare_cached(&format!("WITH {TIME}, {CLAIM}"))
         .await?;
 
-    let mut claimed = Vec::new();
+    let (mut claimed, mut unreadable) = (Vec::new(), Vec::new());
     for look in std::iter::once(0).chain([LOOK; LOOKS]) {
-        left.retain(|_, most| *most > 0);
-        if left.is_empty() {
-            break;
-        }
-        let (ids, most): (Vec<_>, Vec<_>) = left.iter().map(|(id, most)| (*id, *most)).unzip();
-        let rows = transaction.query(&claim, &[&ids, &most, &look]).await?;
+        let parameters: [&(dyn ToSql + Sync); 5] = [&worker, &ids, &fences, &most, &look];
+        let rows = if look == 0 {
+            let locked: [&(dyn ToSql + Sync); 1] = [&ids];
+            let (locked, rows) = tokio::join!(
+                biased;
+                transaction.execute(&lock, &locked),
+                transaction.query(&claim, &parameters),
+            );
+            locked?;
+            rows?
+        } else {
+            transaction.query(&claim, &parameters).await?
+        };
         let mut put_behind = 0_i64;
         for row in &rows {
             put_behind = row.try_get(1)?;
-            if row.try_get::<_, Option<i64>>(2)?.is_some() {
-                let one = read_claimed(row)?;
-                if let Some(left) = left.get_mut(&one.endpoint) {
-                    *left -= 1;
+            let Some(number) = row.try_get::<_, Option<i64>>(2)? else {
+                continue;
+            };
+            if let Ok(place) = ids.binary_search(&row.try_get(3)?) {
+                most[place] -= 1;
+            }
+            match read_claimed(row) {
+                Ok(one) => claimed.push(one),
+                Err(error) => {
+                    unreadable.push((number, unreadable_message(&error.to_string())));
                 }
-                claimed.push(one);
             }
         }
         // They have taken the places of others.
-        if put_behind == 0 {
+        if put_behind == 0 || most.iter().all(|most| *most == 0) {
             break;
         }
     }
+    bury(transaction, unreadable).await?;
     Ok(claimed)
+}
+
+/// Those that cannot be read are dead, and neither in the way of the others nor claimed again and again.
+async fn bury(transaction: &Transaction<'_>, unreadable: Vec<(i64, String)>) -> Result<()> {
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    let bury = transaction
+        .prepare_cached(&format!(
+            "WITH {TIME}
+             UPDATE relent_delivery_1 AS d SET state = 3, ended = now, reason = i.reason
+             FROM time, unnest($1::bigint[], $2::text[]) AS i (row, reason)
+             WHERE d.row = i.row RETURNING endpoint, order_key"
+        ))
+        .await?;
+    let (rows, reasons): (Vec<_>, Vec<_>) = unreadable.into_iter().unzip();
+    let mut orders = BTreeSet::new();
+    for row in transaction.query(&bury, &[&rows, &reasons]).await? {
+        if let Some(order) = row.try_get(1)? {
+            orders.insert((row.try_get(0)?, order));
+        }
+    }
+    advance(transaction, orders).await
 }
 
 fn read_claimed(row: &Row) -> Result<Claimed> {
@@ -315,33 +333,38 @@ fn read_claimed(row: &Row) -> Result<Claimed> {
 }
 
 /// Nothing is written of an endpoint that has another fence.
+///
+/// That it runs is said by a column, so that each row is looked up by its number: the index of those that run is full of
+/// those that ran.
 const SETTLE: &str = "
+    i AS MATERIALIZED (
+        SELECT *, 1::smallint AS running
+        FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bigint[],
+                $9::text[], $10::bytea[], $11::boolean[], $12::bigint[], $13::bigint[], $14::bigint[], $15::integer[],
+                $16::text[], $17::text[], $18::text[]) WITH ORDINALITY
+            AS i (row, endpoint, fence, number, schedule, state, wait, reason, session, unsent, attempt, began, took,
+                status, error, excerpt, address, n)),
+    own AS MATERIALIZED (SELECT id, fence FROM relent_endpoint_1 WHERE id = ANY($1::bigint[])),
     written AS (
         UPDATE relent_delivery_1 AS d SET state = i.state, due = least(coalesce(now + i.wait, d.due), {FOREVER}),
             ended = CASE WHEN i.state IN (2, 3) THEN now END, reason = i.reason, session = i.session,
             attempt = d.attempt - i.unsent::integer, began = d.began + i.unsent::integer
-        FROM time, unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::bigint[], $7::text[],
-                $8::bytea[], $9::boolean[], $18::bigint[]) WITH ORDINALITY
-            AS i (row, endpoint, fence, number, state, wait, reason, session, unsent, began, n)
-        JOIN relent_endpoint_1 AS e ON e.id = i.endpoint AND e.fence = i.fence
-        WHERE d.row = i.row AND d.endpoint = i.endpoint AND d.state = 1 AND d.fence = i.fence AND d.attempt = i.number
-            AND d.began = i.began
-        RETURNING i.n, d.row, d.endpoint, d.order_key),
+        FROM time, i JOIN own ON own.id = i.endpoint AND own.fence = i.fence
+        WHERE d.row = i.row AND d.endpoint = i.endpoint AND d.state = i.running AND d.fence = i.fence
+            AND d.attempt = i.number AND d.began = i.schedule
+        RETURNING d.order_key, i.*),
     attempts AS (
         INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
-        SELECT written.row, a.number, began, took, status, error, excerpt, address
-        FROM written JOIN unnest($10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::integer[], $15::text[],
-                $16::text[], $17::text[])
-            AS a (n, number, began, took, status, error, excerpt, address) ON a.n = written.n
-        ORDER BY written.n)
+        SELECT row, attempt, began, took, status, error, excerpt, address FROM written
+        WHERE attempt IS NOT NULL ORDER BY n)
     SELECT n, endpoint, order_key FROM written";
 
 pub(super) async fn settle(
     transaction: &Transaction<'_>,
     settled: &[Settled],
 ) -> Result<Vec<bool>> {
-    let endpoints = settled.iter().map(|one| one.endpoint).collect();
-    lock(transaction, &endpoints).await?;
+    let endpoints: BTreeSet<_> = settled.iter().map(|one| one.endpoint).collect();
+    let endpoints: Vec<_> = endpoints.into_iter().collect();
     // Of two that are about the same attempt the first is written.
     let mut seen = HashSet::new();
     let first: Vec<_> = settled
@@ -349,7 +372,6 @@ pub(super) async fn settle(
         .enumerate()
         .filter(|(_, one)| seen.insert((one.row, one.endpoint, one.fence, one.number, one.began)))
         .collect();
-    let column = |of: fn(&Settled) -> i64| first.iter().map(|(_, one)| of(one)).collect::<Vec<_>>();
     let next = |one: &Settled| match &one.next {
         Next::Delivered => (2_i16, None, String::new()),
         Next::Again(wait) => (0, Some(span(*wait)), String::new()),
@@ -357,64 +379,74 @@ pub(super) async fn settle(
         Next::Dead(reason) => (3, None, text(reason)),
     };
     let nexts: Vec<_> = first.iter().map(|(_, one)| next(one)).collect();
+    let reasons: Vec<_> = nexts.iter().map(|next| &next.2[..]).collect();
+    let of = |column: fn(&Settled) -> i64| first.iter().map(|(_, one)| column(one)).collect();
+    let [rows, of_endpoints, fences, numbers, schedules]: [Vec<_>; 5] = [
+        of(|one| one.row),
+        of(|one| one.endpoint),
+        of(|one| one.fence.0),
+        of(|one| i64::from(one.number)),
+        of(|one| micros(one.began)),
+    ];
     let states: Vec<_> = nexts.iter().map(|next| next.0).collect();
     let waits: Vec<_> = nexts.iter().map(|next| next.1).collect();
-    let reasons: Vec<_> = nexts.iter().map(|next| &next.2[..]).collect();
     let sessions: Vec<_> = first.iter().map(|(_, one)| &one.session[..]).collect();
     let unsent: Vec<_> = first
         .iter()
         .map(|(_, one)| one.next == Next::Unsent)
         .collect();
-    let attempts: Vec<_> = (1_i64..)
-        .zip(&first)
-        .filter_map(|(n, (_, one))| Some((n, one.attempt.as_ref()?)))
-        .collect();
-    let numbers: Vec<_> = attempts.iter().map(|(n, _)| *n).collect();
-    let attempt_numbers: Vec<_> = attempts
-        .iter()
-        .map(|(_, one)| i64::from(one.number))
-        .collect();
-    let began: Vec<_> = attempts.iter().map(|(_, one)| one.began_ms).collect();
-    let took: Vec<_> = attempts
-        .iter()
-        .map(|(_, one)| i64::from(one.took_ms))
-        .collect();
-    let statuses: Vec<_> = attempts
-        .iter()
-        .map(|(_, one)| one.status.map(i32::from))
-        .collect();
-    let errors: Vec<_> = attempts.iter().map(|(_, one)| text(&one.error)).collect();
-    let excerpts: Vec<_> = attempts.iter().map(|(_, one)| text(&one.excerpt)).collect();
-    let addresses: Vec<_> = attempts.iter().map(|(_, one)| text(&one.address)).collect();
+    let attempts = || first.iter().map(|(_, one)| one.attempt.as_ref());
+    let long = |column: fn(&AttemptRecord) -> i64| attempts().map(|one| one.map(column)).collect();
+    let [attempt_numbers, began, took]: [Vec<_>; 3] = [
+        long(|one| i64::from(one.number)),
+        long(|one| one.began_ms),
+        long(|one| i64::from(one.took_ms)),
+    ];
+    let status = |one: &AttemptRecord| one.status.map(i32::from);
+    let statuses: Vec<_> = attempts().map(|one| one.and_then(status)).collect();
+    let words = |column: fn(&AttemptRecord) -> &str| {
+        attempts()
+            .map(|one| one.map(|one| text(column(one))))
+            .collect()
+    };
+    let [errors, excerpts, addresses]: [Vec<_>; 3] = [
+        words(|one| &one.error),
+        words(|one| &one.excerpt),
+        words(|one| &one.address),
+    ];
     let settle = SETTLE.replace("{FOREVER}", &FOREVER.to_string());
     let settle = transaction
         .prepare_cached(&format!("WITH {TIME}, {settle}"))
         .await?;
-    let rows = transaction
-        .query(
-            &settle,
-            &[
-                &column(|one| one.row),
-                &column(|one| one.endpoint),
-                &column(|one| one.fence.0),
-                &column(|one| i64::from(one.number)),
-                &states,
-                &waits,
-                &reasons,
-                &sessions,
-                &unsent,
-                &numbers,
-                &attempt_numbers,
-                &began,
-                &took,
-                &statuses,
-                &errors,
-                &excerpts,
-                &addresses,
-                &column(|one| micros(one.began)),
-            ],
-        )
-        .await?;
+    let lock = transaction.prepare_cached(LOCK).await?;
+    let parameters: [&(dyn ToSql + Sync); 18] = [
+        &endpoints,
+        &rows,
+        &of_endpoints,
+        &fences,
+        &numbers,
+        &schedules,
+        &states,
+        &waits,
+        &reasons,
+        &sessions,
+        &unsent,
+        &attempt_numbers,
+        &began,
+        &took,
+        &statuses,
+        &errors,
+        &excerpts,
+        &addresses,
+    ];
+    let locked: [&(dyn ToSql + Sync); 1] = [&endpoints];
+    let (locked, rows) = tokio::join!(
+        biased;
+        transaction.execute(&lock, &locked),
+        transaction.query(&settle, &parameters),
+    );
+    locked?;
+    let rows = rows?;
     let (mut written, mut orders) = (vec![false; settled.len()], BTreeSet::new());
     for row in rows {
         let n = usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or_default();
@@ -426,12 +458,42 @@ pub(super) async fn settle(
         }
     }
     advance(transaction, orders).await?;
+    forget(transaction, settled, &written).await?;
     let of_written = settled
         .iter()
         .zip(&written)
         .filter(|(_, written)| **written);
     write_endpoints(transaction, of_written.map(|(one, _)| one)).await?;
     Ok(written)
+}
+
+/// Attempts of a schedule without end.
+async fn forget(
+    transaction: &Transaction<'_>,
+    settled: &[Settled],
+    written: &[bool],
+) -> Result<()> {
+    let (mut rows, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
+    for (one, written) in settled.iter().zip(written) {
+        let kept = one.attempt.as_ref().filter(|_| *written);
+        if let Some(forgotten) = kept.and_then(|kept| forgotten(kept.number)) {
+            rows.push(one.row);
+            from.push(i64::from(*forgotten.start()));
+            to.push(i64::from(*forgotten.end()));
+        }
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let forget = transaction
+        .prepare_cached(
+            "DELETE FROM relent_attempt_1 AS a
+             USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS i (row, from_number, to_number)
+             WHERE a.row = i.row AND a.number BETWEEN i.from_number AND i.to_number",
+        )
+        .await?;
+    transaction.execute(&forget, &[&rows, &from, &to]).await?;
+    Ok(())
 }
 
 /// What attempts say of their endpoints.
