@@ -1,11 +1,13 @@
 //! Prints how many messages an outbox enqueues, claims and settles in a second, beside the same rows written by nothing
-//! but their statements: in SQLite through the same writer, in PostgreSQL by a loop with `SKIP LOCKED`. With `sqlite` or
+//! but their statements: in SQLite through the same writer, in PostgreSQL by loops with `SKIP LOCKED`. With `sqlite` or
 //! `postgresql` as its argument, of this store only.
 //!
 //! A batch of Relent and one of the floor follow each other, in turns who is first, and the ratio of the two is what
 //! counts: other work on the machine slows both. The medians of the batches are printed, and the lowest and highest
 //! ratio. What the caller hands over is made beforehand, and what it gets is dropped afterwards.
 
+#[path = "outbox/postgres.rs"]
+mod postgres;
 #[path = "../../../crates/relent-server/tests/support/servers.rs"]
 mod servers;
 #[path = "outbox/sqlite.rs"]
@@ -19,7 +21,7 @@ use relent_outbox::message::NewMessage;
 use relent_outbox::store::{
     AttemptRecord, Claimed, Next, Postgres, Settled, Sqlite, Store, Wanted,
 };
-use relent_server::postgres::{Client, pool};
+use relent_server::postgres::pool;
 use relent_server::sqlite::Writer;
 use rusqlite::config::DbConfig;
 
@@ -65,13 +67,23 @@ async fn main() -> Result<(), Failed> {
     if wanted("postgresql")
         && let Some(server) = servers::postgres(&[])
     {
-        let store = Postgres::new(pool(&server.config(), 4)?);
-        store.create_tables().await?;
-        let bare = format!("{} options='-c search_path=bare'", server.config());
-        let bare = pool(&bare, 4)?.get().await?;
-        bare.batch_execute("CREATE SCHEMA bare").await?;
-        bare.batch_execute(Postgres::TABLES).await?;
-        compare("PostgreSQL", &store, SkipLocked(bare)).await?;
+        // In a schema each.
+        let schema = async |name: &str| {
+            let config = format!("{} options='-c search_path={name}'", server.config());
+            let store = Postgres::new(pool(&config, 4)?);
+            let client = store.pool().get().await?;
+            client
+                .batch_execute(&format!("CREATE SCHEMA {name}"))
+                .await?;
+            store.create_tables().await?;
+            Ok::<_, Failed>((store, client))
+        };
+        let (store, _) = schema("relent").await?;
+        let floor = postgres::Fenced::new(schema("floor").await?.1).await?;
+        compare("PostgreSQL", &store, floor).await?;
+        let (store, _) = schema("again").await?;
+        let floor = postgres::Unfenced(schema("unfenced").await?.1);
+        compare("PostgreSQL, unfenced floor", &store, floor).await?;
     }
     Ok(())
 }
@@ -198,61 +210,5 @@ fn delivered(claimed: &Claimed) -> Settled {
         }),
         health: None,
         disable: None,
-    }
-}
-
-/// Inserts, takes what is due, past what others have, and ends it.
-struct SkipLocked(Client);
-
-impl Floor for SkipLocked {
-    type Rows = Vec<i64>;
-
-    async fn enqueue(&self, round: u64) -> Result<(), Failed> {
-        let events: Vec<_> = (0..MESSAGES)
-            .map(|number| format!("{round}-{number}"))
-            .collect();
-        let insert = self
-            .0
-            .prepare_cached(
-                "WITH new AS (
-                     INSERT INTO relent_message_1 (id, endpoint, event, topic, content_type, payload, created)
-                     SELECT 'msg_' || event || '_000000000000000000000', 1 + n % 10, event, '', 'application/json', $2, 1
-                     FROM unnest($1::text[]) WITH ORDINALITY AS i (event, n) RETURNING row, endpoint)
-                 INSERT INTO relent_delivery_1 (row, endpoint, due, began) SELECT row, endpoint, 1, 1 FROM new",
-            )
-            .await?;
-        self.0.execute(&insert, &[&events, &&PAYLOAD[..]]).await?;
-        Ok(())
-    }
-
-    async fn claim(&self) -> Result<Vec<i64>, Failed> {
-        let claim = self
-            .0
-            .prepare_cached(
-                "WITH due AS MATERIALIZED (
-                     SELECT row FROM relent_delivery_1 WHERE state = 0 AND due <= 2 LIMIT 100 FOR UPDATE SKIP LOCKED),
-                 claimed AS (
-                     UPDATE relent_delivery_1 SET state = 1, fence = 1, attempt = attempt + 1
-                     WHERE row IN (SELECT row FROM due) RETURNING row)
-                 SELECT row, id, content_type, payload FROM claimed JOIN relent_message_1 USING (row)",
-            )
-            .await?;
-        let claimed = self.0.query(&claim, &[]).await?;
-        Ok(claimed.iter().map(|row| row.get(0)).collect())
-    }
-
-    async fn settle(&self, rows: &Vec<i64>) -> Result<usize, Failed> {
-        let settle = self
-            .0
-            .prepare_cached(
-                "WITH settled AS (
-                     UPDATE relent_delivery_1 SET state = 2, session = $2, ended = 1
-                     WHERE row = ANY($1::bigint[]) AND state = 1 AND fence = 1 RETURNING row)
-                 INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
-                 SELECT row, 1, 1, 1, 200, '', 'ok', '192.0.2.1:443' FROM settled",
-            )
-            .await?;
-        let settled = self.0.execute(&settle, &[rows, &&[1_u8; 50][..]]).await?;
-        Ok(usize::try_from(settled)?)
     }
 }
