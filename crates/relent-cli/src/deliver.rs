@@ -3,11 +3,14 @@
 mod again;
 mod endpoints;
 mod list;
+mod nats;
+mod reach;
 mod send;
 mod serve;
 mod server;
 mod store;
 mod verify;
+mod work;
 
 use clap::Subcommand;
 
@@ -43,6 +46,9 @@ pub(crate) enum DeliverCommand {
     /// Take messages by HTTP, and send each until it is acknowledged
     #[command(after_long_help = serve::AFTER_HELP)]
     Serve(serve::ServeArgs),
+    /// Make attempts for `serve` on other machines, which it hands out by NATS
+    #[command(after_long_help = work::AFTER_HELP)]
+    Work(work::WorkArgs),
     /// Send one message, to a URL or by a server
     #[command(after_long_help = send::AFTER_HELP)]
     Send(Box<send::SendArgs>),
@@ -75,6 +81,7 @@ pub(crate) enum DeliverCommand {
 pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
     match command {
         DeliverCommand::Serve(args) => serve::run(&args),
+        DeliverCommand::Work(args) => work::run(&args),
         DeliverCommand::Verify(args) => verify::run(&args),
         DeliverCommand::Send(args) => block_on(send::run(*args)).map_err(Quit::failed)?,
         DeliverCommand::List(args) => ask(list::list(args)),

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use relent_http::webhook::{Verifier, VerifyingKey};
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::message::NewMessage;
@@ -337,4 +338,71 @@ async fn a_message_of_any_size_that_is_taken_is_delivered_or_says_why_not() {
     }
     let _ = relay.end().await;
     deliverer.end().await;
+}
+
+/// NATS may deliver an attempt twice, and an answer may be lost: leave to begin is one deliverer's, and ends with the attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_is_given_to_one_deliverer_and_once() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let endpoint = Endpoint::new("a", "http://127.0.0.1:9999/").policy(QUICK);
+    bench.store.put_endpoint(endpoint).await.unwrap();
+    bench.enqueue("a", 1).await;
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let mut published = client.subscribe("relent-outbox.attempts").await.unwrap();
+    let relay = bench.worker(Some(queue(&nats).await));
+    let attempt = within(published.next()).await.unwrap().payload;
+    let head = attempt.split(|byte| *byte == b'\n').next().unwrap();
+    let head: serde_json::Value = serde_json::from_slice(head).unwrap();
+    let subject = head["relay"].as_str().unwrap();
+    let ask = async |word: &str, text: &str| {
+        let asked = client.request(format!("{subject}.{word}"), text.to_owned().into());
+        String::from_utf8(asked.await.unwrap().payload.to_vec()).unwrap()
+    };
+    let begin = async |name: &str| ask("begin", name).await.parse::<u64>().unwrap();
+    let leave = begin("one").await;
+    // The lease of the relay is 2 s.
+    assert!((1..=2000).contains(&leave), "{leave}");
+    assert_eq!(begin("two").await, 0);
+    assert!(begin("one").await > 0, "its first answer was lost");
+    let answer = r#"{"outcome":{"Answered":{"status":200,"headers":[],"end":"Whole"}},"address":"","took":{"secs":0,"nanos":0}}"#;
+    for _ in 0..2 {
+        assert_eq!(ask("end", &format!("{answer}\n")).await, "heard");
+        assert_eq!(begin("one").await, 0, "it is over");
+    }
+    let statuses = bench.until_ended().await;
+    assert_eq!(
+        (statuses[0].state, statuses[0].attempts),
+        (State::Delivered, 1)
+    );
+    let _ = relay.end().await;
+}
+
+/// An endpoint is one relay's at a time, and any deliverer serves them all.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_relays_share_the_endpoints_and_the_deliverers() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    for name in 0..20 {
+        let name = name.to_string();
+        let endpoint = Endpoint::new(&name, receiver.url(&name)).policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        bench.enqueue(&name, 20).await;
+    }
+    let relays = [
+        bench.worker(Some(queue(&nats).await)),
+        bench.worker(Some(queue(&nats).await)),
+    ];
+    let deliverers = [deliverer(&nats).await, deliverer(&nats).await];
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert_eq!(receiver.hits().len(), 400);
+    for relay in relays {
+        let _ = relay.end().await;
+    }
+    for deliverer in deliverers {
+        deliverer.end().await;
+    }
 }

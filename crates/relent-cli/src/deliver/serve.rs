@@ -12,10 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use relent_outbox::api::{Api, Token};
-use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::observe::{ACKNOWLEDGED_AFTER, ATTEMPT_TIME};
 use relent_outbox::secrets::{KEY_VARIABLE, Secrets};
-use relent_outbox::sender::{Sender, SenderConfig};
 use relent_outbox::store::Store;
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
 use tempfile::NamedTempFile;
@@ -23,6 +21,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
 
+use super::nats::NatsArgs;
+use super::reach::Reach;
 use super::server::{ADDRESS, TOKEN_FILE};
 use super::store::{STORE, StoreAt, connect, open, read};
 use crate::console::say;
@@ -41,6 +41,10 @@ Examples:
 
   For workers on several machines:
       relent deliver serve --store postgres://relent@db.internal/outbox
+
+  For more attempts than this machine can make: others make them (relent
+  deliver work), and this one decides as before:
+      relent deliver serve --nats nats://nats.internal:4222
 
   For other machines, behind something that does TLS:
       relent deliver serve --listen 10.0.0.5:8480 --token-file /etc/relent/token
@@ -102,16 +106,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", default_value = "relent-deliver.key")]
     key_file: PathBuf,
 
-    /// Call receivers at these addresses, too: those of your own network
-    ///
-    /// Others are refused unless they are public, so that nobody who registers an endpoint reaches
-    /// what only this machine can reach. May be given several times.
-    #[arg(long, value_name = "CIDR")]
-    allow_network: Vec<Network>,
-
-    /// Call receivers without TLS, too: anybody on the way can read and change messages
-    #[arg(long)]
-    allow_http: bool,
+    #[command(flatten)]
+    reach: Reach,
 
     /// After so long without a sign of life its endpoints are taken over, by the next one or another
     ///
@@ -126,6 +122,9 @@ pub(crate) struct ServeArgs {
     /// Forget messages so long after they were delivered, died or were cancelled
     #[arg(long, value_name = "D", default_value = "720h", value_parser = duration)]
     keep: Duration,
+
+    #[command(flatten)]
+    nats: NatsArgs,
 }
 
 /// Serves until a signal asks for the end.
@@ -233,21 +232,20 @@ async fn serve<S: Store>(
 ) -> Result<i32, Quit> {
     let mut signals = Signals::listen()
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
-    let guard = args.allow_network.iter().copied();
-    let guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
-    let mut sender = SenderConfig::default();
-    sender.guard = guard.clone();
-    sender.http = args.allow_http;
-    let sender = Sender::new(sender).map_err(|error| Quit::failed(error.to_string()))?;
+    let sender = args.reach.sender()?;
     let mut config = WorkerConfig::default();
     config.drain = args.drain;
     config.lease = args.lease;
     let worker = Worker::new(store.clone(), sender, secrets.clone(), config);
+    let worker = match args.nats.queue().await? {
+        Some(queue) => worker.relay(queue),
+        None => worker,
+    };
     let metrics = metrics()?;
     let render = metrics.clone();
     let api = Api::new(store.clone(), secrets, token)
-        .guard(guard)
-        .allow_http(args.allow_http)
+        .guard(args.reach.guard())
+        .allow_http(args.reach.allow_http)
         .hint(worker.hint())
         .watch(worker.watch())
         .metrics(move || render.render());

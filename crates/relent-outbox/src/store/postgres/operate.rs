@@ -150,12 +150,13 @@ async fn delete_some(
     if !discard && pending + dead > 0 {
         return Ok((Deletion::Refused { pending, dead }, true));
     }
-    // Deliveries first: whoever purges has them locked before it deletes.
+    // Deliveries first: whoever purges has them locked before it deletes. The last ones first: if this ends half-way, none
+    // waits for one that is gone.
     let some = transaction
         .prepare_cached(
             "WITH old AS MATERIALIZED (
              SELECT d.row FROM relent_message_1 AS m JOIN relent_delivery_1 AS d ON d.row = m.row
-             WHERE m.endpoint = $1 LIMIT $2::bigint FOR UPDATE OF d),
+             WHERE m.endpoint = $1 ORDER BY m.row DESC LIMIT $2::bigint FOR UPDATE OF d),
          deliveries AS (DELETE FROM relent_delivery_1 WHERE row IN (SELECT row FROM old)),
          attempts AS (DELETE FROM relent_attempt_1 WHERE row IN (SELECT row FROM old))
          DELETE FROM relent_message_1 WHERE row IN (SELECT row FROM old)",

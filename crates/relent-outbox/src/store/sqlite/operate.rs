@@ -80,8 +80,9 @@ pub(super) fn delete_some(
     let mut find = connection
         .prepare_cached("SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
     let id: i64 = find.query_row((tenant, name), |row| row.get(0))?;
-    let mut some =
-        connection.prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1")?;
+    // The last ones first: if this ends half-way, none waits for one that is gone.
+    let mut some = connection
+        .prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1 ORDER BY row DESC")?;
     let rows = some.query_map([id], |row| row.get(0))?;
     let rows: Vec<i64> = rows.take(BATCH).collect::<Result<_, _>>()?;
     for table in ["relent_delivery_1", "relent_attempt_1", "relent_message_1"] {

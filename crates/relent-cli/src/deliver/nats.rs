@@ -1,0 +1,113 @@
+//! The connection to NATS.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clap::Args;
+use relent::random::{Random, SessionRandom};
+use relent_outbox::nats::async_nats::{ConnectOptions, Event, ServerAddr};
+use relent_outbox::nats::{Queue, QueueName};
+
+use crate::console::say;
+use crate::quit::Quit;
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "NATS")]
+pub(super) struct NatsArgs {
+    /// The servers of NATS, by which other processes (`relent deliver work`) make the attempts
+    ///
+    /// nats://HOST:PORT, or tls://HOST:PORT for TLS alone; several with commas between them. It needs JetStream.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "RELENT_NATS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    nats: Vec<ServerAddr>,
+
+    /// The file with the credentials of a user of NATS (.creds)
+    #[arg(long, value_name = "FILE", requires = "nats")]
+    nats_creds: Option<PathBuf>,
+
+    /// Believe the certificates that are signed by those in this file (PEM), too
+    #[arg(long, value_name = "FILE", requires = "nats")]
+    nats_ca: Option<PathBuf>,
+
+    /// The certificate that this process shows to NATS (PEM)
+    #[arg(long, value_name = "FILE", requires = "nats_key")]
+    nats_cert: Option<PathBuf>,
+
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "nats_cert")]
+    nats_key: Option<PathBuf>,
+
+    /// The name of the stream: one for each fleet; it is made if it is not there
+    #[arg(long, value_name = "NAME", default_value_t)]
+    nats_queue: QueueName,
+
+    /// How many servers of a cluster keep the stream, if it is made
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    nats_replicas: u8,
+}
+
+impl NatsArgs {
+    /// The queue, if there is to be one. It connects in the background, and again whenever the connection ends.
+    pub(super) async fn queue(&self) -> Result<Option<Queue>, Quit> {
+        if self.nats.is_empty() {
+            return Ok(None);
+        }
+        let said = Mutex::new(String::new());
+        let mut options = ConnectOptions::new()
+            .name("relent")
+            .retry_on_initial_connect()
+            .reconnect_delay_callback(delay)
+            .event_callback(move |event| {
+                tell(&said, &event);
+                async {}
+            });
+        if let Some(path) = &self.nats_creds {
+            let file = path.display();
+            options = options
+                .credentials_file(path)
+                .await
+                .map_err(|error| Quit::usage(format!("--nats-creds {file}: {error}")))?;
+        }
+        if let Some(path) = &self.nats_ca {
+            options = options.add_root_certificates(path.clone());
+        }
+        if let (Some(cert), Some(key)) = (&self.nats_cert, &self.nats_key) {
+            options = options.add_client_certificate(cert.clone(), key.clone());
+        }
+        let client = options
+            .connect(&self.nats[..])
+            .await
+            .map_err(|error| Quit::usage(format!("--nats: {error}")))?;
+        let queue = Queue::new(client, self.nats_queue.clone());
+        Ok(Some(queue.replicas(self.nats_replicas.into())))
+    }
+}
+
+/// Between two tries to connect: up to 5 s, and so that a fleet does not come at once.
+fn delay(tries: usize) -> Duration {
+    let exponent = u32::try_from(tries.min(6)).unwrap_or(6);
+    let most = (Duration::from_millis(100) * 2_u32.pow(exponent)).min(Duration::from_secs(5));
+    let random = SessionRandom::new().next_u64() as f64 / u64::MAX as f64;
+    most / 2 + (most / 2).mul_f64(random)
+}
+
+/// Says what happens to the connection, once.
+fn tell(said: &Mutex<String>, event: &Event) {
+    let text = match event {
+        Event::Connected => "connected to NATS".to_owned(),
+        Event::Disconnected => "NATS is away: attempts wait until it is back".to_owned(),
+        event => format!("NATS: {event}"),
+    };
+    if let Ok(mut said) = said.lock()
+        && *said != text
+    {
+        say(&text);
+        *said = text;
+    }
+}

@@ -1,0 +1,115 @@
+//! `relent deliver serve --nats` and `relent deliver work`. Passes over what it needs a nats-server for where there is none.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    dead_code,
+    reason = "tests may, and the helpers are those of others too"
+)]
+
+mod deliver_support;
+#[path = "../../relent-server/tests/support/servers.rs"]
+mod servers;
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Child;
+use std::thread;
+
+use deliver_support::{INSIDE, Receiver, Server};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+use support::{finish, relent};
+
+fn work(url: &str, more: &[&str]) -> Child {
+    let args = [&["deliver", "work", "--nats", url], &INSIDE[..], more].concat();
+    let mut process = relent(&args).spawn().unwrap();
+    let mut said = BufReader::new(process.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "relent: connected to NATS\n");
+    thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+    process
+}
+
+#[test]
+fn one_process_decides_and_others_deliver() {
+    let Some(nats) = servers::nats() else { return };
+    let receiver = Receiver::start();
+    let folder = tempfile::tempdir().unwrap();
+    let url = nats.url();
+    let args = [&INSIDE[..], &["--nats", &url]].concat();
+    let server = Server::start_with(folder.path(), &args);
+    let endpoint = json!({ "url": receiver.url("/") }).to_string();
+    assert_eq!(server.ask("PUT", "/v1/endpoints/shop", &endpoint).0, 201);
+    let send = |event: u32| {
+        let message = json!({ "endpoint": "shop", "event": format!("e{event}"), "payload": { "order": event } });
+        let (status, answer) = server.ask("POST", "/v1/messages", &message.to_string());
+        assert_eq!(status, 202, "{answer}");
+        answer["id"].as_str().unwrap().to_owned()
+    };
+    let first = send(0);
+    // Free just now, and so far taken by nobody else.
+    let metrics = {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().to_string()
+    };
+    let one = work(&url, &["--metrics", &metrics]);
+    server.message_is(&first, "delivered");
+    let mut other = work(&url, &[]);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let ids: Vec<String> = (1..20).map(send).collect();
+    for id in &ids {
+        server.message_is(id, "delivered");
+    }
+    assert_eq!(receiver.seen().len(), 20);
+    let mut scrape = TcpStream::connect(&metrics).unwrap();
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {metrics}\r\nconnection: close\r\n\r\n");
+    scrape.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    scrape.read_to_string(&mut text).unwrap();
+    let counted = "relent_outbox_exchanges_total{result=\"answered\"} 20";
+    assert!(text.contains(counted), "{text}");
+    kill(Pid::from_raw(one.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(finish(one).status, 0);
+    assert_eq!(server.stop(Signal::SIGTERM), Some(0));
+}
+
+#[test]
+fn what_is_wrong_with_the_options_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    for (args, wrong) in [
+        (&[][..], "say by --nats where"),
+        (
+            &["--nats", "nats://127.0.0.1:4222", "--nats-queue", "a.b"],
+            "letters, digits",
+        ),
+        (
+            &[
+                "--nats",
+                "nats://127.0.0.1:4222",
+                "--nats-creds",
+                "no-such-file",
+            ],
+            "--nats-creds no-such-file",
+        ),
+    ] {
+        let child = relent(&[&["deliver", "work"], args].concat())
+            .current_dir(folder.path())
+            .spawn();
+        let ran = finish(child.unwrap());
+        assert_eq!(ran.status, 2, "{}", ran.stderr);
+        assert!(ran.stderr.contains(wrong), "{}", ran.stderr);
+    }
+    // Nobody is there: it waits, says so, and ends when it is asked to.
+    let child = relent(&["deliver", "work", "--nats", "nats://127.0.0.1:9"])
+        .spawn()
+        .unwrap();
+    thread::sleep(std::time::Duration::from_millis(500));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    let ran = finish(child);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+}
