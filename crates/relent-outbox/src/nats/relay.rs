@@ -168,7 +168,8 @@ impl Shared {
             match &attempt.begun {
                 Some((other, _)) if *other != by => None,
                 Some((_, since)) => Some(held.min((*since + LEAVE).saturating_duration_since(now))),
-                None if held.is_zero() => None,
+                // Less than that is told as none.
+                None if held < Duration::from_millis(1) => None,
                 None => {
                     attempt.begun = Some((by, now));
                     // Whoever does not wait any more is gone from the map.
