@@ -406,3 +406,55 @@ async fn two_relays_share_the_endpoints_and_the_deliverers() {
         deliverer.end().await;
     }
 }
+
+/// NATS stands still just when leave to begin was given: the attempt goes within its leave or not at all, not when NATS goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_is_begun_within_its_leave_or_never() {
+    let Some(nats) = servers::nats() else { return };
+    let receiver = Receiver::new(|_| ok()).await;
+    let options = async_nats::ConnectOptions::new().client_capacity(1);
+    let client = options.connect(nats.url()).await.unwrap();
+    let mut config = DelivererConfig::default();
+    config.drain = Duration::from_secs(5);
+    let queue = Queue::new(client.clone(), QueueName::default());
+    let (stop, stopped) = oneshot::channel();
+    let run = Deliverer::new(queue, local_sender(), config).run(async {
+        let _ = stopped.await;
+    });
+    let task = tokio::spawn(run);
+    let relay = async_nats::connect(nats.url()).await.unwrap();
+    let mut asked = relay.subscribe("relent-outbox.relay.x.0.begin").await.unwrap();
+    let head = serde_json::json!({
+        "version": 1, "relay": "relent-outbox.relay.x.0", "url": receiver.url("a"), "headers": [],
+        "limit": {"secs": 10, "nanos": 0}, "keep": 0,
+    });
+    let stream = async_nats::jetstream::new(relay.clone());
+    until(|| async { stream.get_stream("relent-outbox").await.ok() }).await;
+    let published = stream.publish("relent-outbox.attempts", format!("{head}\n{{}}").into());
+    published.await.unwrap().await.unwrap();
+    let asked = within(asked.next()).await.unwrap();
+    // Whatever the deliverer says from now on has a long line before it.
+    let crowd: Vec<_> = (0..300)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let _ = client.publish("crowd", vec![b'x'; 1 << 19].into()).await;
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    relay.publish(asked.reply.unwrap(), "5000".into()).await.unwrap();
+    relay.flush().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    nats.server.signal("STOP");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let in_time = receiver.hits().len();
+    nats.server.signal("CONT");
+    for one in crowd {
+        within(one).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((in_time, receiver.hits().len()), (1, 1));
+    let _ = stop.send(());
+    within(task).await.unwrap();
+}

@@ -11,6 +11,7 @@ use async_nats::jetstream::consumer::pull::Batch;
 use async_nats::jetstream::{AckKind, Message};
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::join;
 use relent_core::{Failure, Network};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -192,7 +193,7 @@ impl One {
         match self.may_begin(&attempt.relay).await {
             Some(true) => {}
             Some(false) => {
-                let _ = message.ack().await;
+                tell_nats(message, AckKind::Ack).await;
                 observe::exchange("withdrawn");
                 return;
             }
@@ -202,9 +203,9 @@ impl One {
             }
         }
         // From here on it is the relay that has it repeated. If this is not heard, it is asked for the attempt again,
-        // and says no.
-        let _ = message.ack().await;
-        let exchange = self.exchange(&attempt, payload).await;
+        // and says no. The exchange does not wait for it: while NATS is away that may be longer than there is leave.
+        let heard = tell_nats(message, AckKind::Ack);
+        let ((), exchange) = join(heard, self.exchange(&attempt, payload)).await;
         let result = match exchange.result {
             Ok(_) => "answered",
             Err(_) => "failed",
@@ -294,6 +295,11 @@ impl One {
 
 /// Gives an attempt back, to be had again after a short time.
 async fn not_now(message: &Message, after: Option<Duration>) {
-    // If it is not heard, NATS waits for longer.
-    let _ = message.ack_with(AckKind::Nak(after)).await;
+    tell_nats(message, AckKind::Nak(after)).await;
+}
+
+/// Says what becomes of an attempt. If it is not heard, NATS gives it to another deliverer later.
+async fn tell_nats(message: &Message, what: AckKind) {
+    // While NATS is away there may be no room for it.
+    let _ = timeout(ANSWER_WITHIN, message.ack_with(what)).await;
 }
