@@ -57,6 +57,21 @@ fn filled(server: &Server, receiver: &Receiver) -> Vec<String> {
             (shown["message"]["last_error"] != "").then_some(())
         });
     }
+    // One that is down, with more messages than a list shows, all later than the others.
+    let policy =
+        "max_retries = 1000\nretry_on = [\"5xx\"]\nbackoff.constant = { delay = \"100ms\" }\n";
+    let down = json!({ "url": receiver.url("/bad"), "policy": policy }).to_string();
+    server.ask("PUT", "/v1/endpoints/depot", &down);
+    let many: Vec<_> = (0..150)
+        .map(
+            |event| json!({ "endpoint": "depot", "event": format!("stock-{event}"), "payload": 1 }),
+        )
+        .collect();
+    server.ask("POST", "/v1/messages", &json!(many).to_string());
+    until("the depot is parked", || {
+        let (_, shown) = server.ask("GET", "/v1/endpoints/depot", "");
+        (shown["held"]["because"] == "down").then_some(())
+    });
     ids
 }
 
@@ -154,10 +169,16 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
             "410",
             "status 500",
             "acme / old-shop",
+            "the endpoint is down, and is probed now and then",
+            "order-20-paid",
             "<script>alert(1)</script>",
         ] {
             assert!(seen.contains(part), "{part} in {seen}");
         }
+        assert!(
+            seen.matches("stock-").count() <= 1,
+            "one of each endpoint: {seen}"
+        );
         looked_at(&mut browser, &server, &format!("overview-{look}"));
         browser.load(&page("/messages"), width, dark);
         looked_at(&mut browser, &server, &format!("messages-{look}"));
@@ -168,6 +189,11 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
             "{seen}"
         );
         looked_at(&mut browser, &server, &format!("message-{look}"));
+        browser.load(&page("/endpoints/depot"), width, dark);
+        let seen = text(&mut browser);
+        assert!(seen.contains("is probed now and then"), "{seen}");
+        assert!(!seen.contains("another process"), "{seen}");
+        looked_at(&mut browser, &server, &format!("depot-{look}"));
         browser.load(&page("/endpoints/old%2Dshop?tenant=acme"), width, dark);
         looked_at(&mut browser, &server, &format!("endpoint-{look}"));
     }
@@ -197,6 +223,29 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     press(&mut browser, "disable");
     assert!(text(&mut browser).contains("moves until noon"));
     assert_eq!(browser.complaints(), Vec::<&Value>::new());
+
+    // The messages of one endpoint.
+    browser.load(&page("/endpoints/old%2Dshop?tenant=acme"), 1200, false);
+    browser.go("document.querySelector('.facts a').click()");
+    let seen = text(&mut browser);
+    assert!(
+        seen.contains("Messages to acme / old-shop") && seen.contains("order-19-paid"),
+        "{seen}"
+    );
+    assert!(!seen.contains("stock-"), "{seen}");
+
+    // Of many endpoints those come first that need somebody.
+    for spare in 0..20 {
+        let spec = json!({ "url": receiver.url("/ok") }).to_string();
+        server.ask("PUT", &format!("/v1/endpoints/spare-{spare}"), &spec);
+    }
+    browser.load(&page("/"), 360, true);
+    let seen = text(&mut browser);
+    let place = |what: &str| seen.find(what).expect(what);
+    assert!(place("moves until noon") < place("is probed now and then"));
+    assert!(place("is probed now and then") < place("spare-"));
+    assert!(seen.contains("\n5 more\n"), "{seen}");
+    looked_at(&mut browser, &server, "many");
 
     // What is not there.
     browser.load(&page("/messages/msg_no"), 1200, false);

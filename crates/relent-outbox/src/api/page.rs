@@ -17,8 +17,9 @@ use super::endpoints::{names, redact};
 use super::messages::only;
 use super::{Route, Shared};
 use crate::endpoint::Activity;
+use crate::health::Health;
 use crate::message::MAX_NAME;
-use crate::store::{Filter, State as MessageState, Store};
+use crate::store::{EndpointStatus, Filter, MessageStatus, State as MessageState, Store};
 
 mod time;
 mod view;
@@ -29,6 +30,8 @@ const MOST_ENDPOINTS: usize = 1000;
 const MOST_MESSAGES: usize = 100;
 /// How many of the latest are shown of what is stuck.
 const LATEST: usize = 20;
+/// How many endpoints are asked for a message that failed, beside the latest: each takes a store a while that has many.
+const MOST_HIDDEN: usize = 5;
 
 pub(super) fn routes<S: Store>() -> Vec<Route<S>> {
     vec![
@@ -85,16 +88,67 @@ async fn overview<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response 
         ..Filter::default()
     };
     let dead = stored!(api.store.messages(in_state(MessageState::Dead), LATEST));
-    let mut waiting = stored!(
+    let latest = stored!(
         api.store
             .messages(in_state(MessageState::Pending), MOST_MESSAGES)
     );
-    waiting.retain(|message| !message.last_error.is_empty());
+    let mut waiting = first_failed(latest);
+    // Those that a busy endpoint hides.
+    let mut hidden = failing(&endpoints);
+    hidden.retain(|(tenant, name, _)| {
+        let is_of =
+            |message: &MessageStatus| message.tenant == *tenant && message.endpoint == *name;
+        !waiting.iter().any(is_of)
+    });
+    for (tenant, name, until) in hidden.into_iter().take(MOST_HIDDEN) {
+        let filter = Filter {
+            tenant: Some(tenant),
+            endpoint: Some(name),
+            until_ms: Some(until),
+            ..in_state(MessageState::Pending)
+        };
+        let failed = stored!(api.store.messages(filter, MOST_MESSAGES));
+        waiting.extend(first_failed(failed));
+    }
+    waiting.sort_by_key(|message| message.created_ms);
     waiting.truncate(LATEST);
     let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
     let held = api.held().await;
     let content = view::overview(&summary, endpoints, &held, &dead, &waiting, MOST_ENDPOINTS);
     ok("Overview", &html! { (done(&uri)) (content) })
+}
+
+/// Of the messages that have failed, the one of each endpoint that was enqueued first, from messages of which the latest
+/// come first.
+fn first_failed(latest: Vec<MessageStatus>) -> Vec<MessageStatus> {
+    let mut first: Vec<MessageStatus> = Vec::new();
+    let failed = latest.into_iter().rev();
+    for message in failed.filter(|message| !message.last_error.is_empty()) {
+        let is_same = |other: &MessageStatus| {
+            (&other.tenant, &other.endpoint) == (&message.tenant, &message.endpoint)
+        };
+        if !first.iter().any(is_same) {
+            first.push(message);
+        }
+    }
+    first
+}
+
+/// The endpoints where nothing has arrived for the longest time although messages wait, those that fail longest first, and
+/// until when the message was enqueued that failed first, in milliseconds since 1970.
+fn failing(endpoints: &[EndpointStatus]) -> Vec<(String, String, i64)> {
+    let mut failing: Vec<_> = endpoints
+        .iter()
+        .filter(|status| status.pending > 0)
+        .filter_map(|status| {
+            let since = Health::read(&status.health).failing_since()?;
+            let (tenant, name) = names(status);
+            // It is known to the second.
+            Some((tenant, name, view::millis(since).saturating_add(1000)))
+        })
+        .collect();
+    failing.sort_by_key(|(_, _, until)| *until);
+    failing
 }
 
 async fn endpoint<S: Store>(
@@ -134,22 +188,30 @@ async fn endpoint<S: Store>(
 /// Which messages a list shows.
 #[derive(Deserialize)]
 struct Listed {
+    #[serde(default)]
+    tenant: String,
+    endpoint: Option<String>,
     state: Option<MessageState>,
     before: Option<crate::message::MessageId>,
 }
 
 async fn messages<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response {
-    let Ok(Listed { state, before }) = query(&uri) else {
+    let Ok(listed) = query::<Listed>(&uri) else {
         return failed(StatusCode::NOT_FOUND, "There is no such page.");
     };
+    let Listed { state, before, .. } = listed;
+    let whose = listed.endpoint.map(|endpoint| (listed.tenant, endpoint));
+    let (tenant, endpoint) = whose.clone().unzip();
     let filter = Filter {
+        tenant,
+        endpoint,
         state,
         before,
         ..Filter::default()
     };
     let messages = stored!(api.store.messages(filter, MOST_MESSAGES));
     let more = messages.len() == MOST_MESSAGES;
-    ok("Messages", &view::messages(state, &messages, more))
+    ok("Messages", &view::messages(&whose, state, &messages, more))
 }
 
 async fn message<S: Store>(
@@ -232,9 +294,13 @@ struct Filled {
     act: Act,
 }
 
+/// A part of a path or a query.
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
 /// The page of an endpoint.
 fn page_of(tenant: &str, name: &str) -> String {
-    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     format!("/endpoints/{}?tenant={}", encoded(name), encoded(tenant))
 }
 

@@ -7,26 +7,50 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use maud::{Markup, html};
 
+/// In milliseconds since 1970.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| {
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    })
+}
+
+/// Whether it has been: [`time`] says how long ago.
+pub(super) fn is_past(ms: i64) -> bool {
+    ms <= now()
+}
+
 /// A time in UTC, and how long ago it was or in how long it will be.
 pub(super) fn time(ms: i64) -> Markup {
     let Ok(at) = Timestamp::from_millisecond(ms) else {
         return html! { (ms) };
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| {
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    });
-    let distance = now.saturating_sub(ms);
+    let distance = now().saturating_sub(ms);
     let long = long(distance.unsigned_abs());
+    element(
+        at,
+        &match distance {
+            0.. => format!("{long} ago"),
+            _ => format!("in {long}"),
+        },
+    )
+}
+
+/// A text about a time, which says itself when that is.
+fn element(at: Timestamp, text: &str) -> Markup {
     let zulu = at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
-    html! {
-        time datetime=(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()) title=(zulu) {
-            @match distance {
-                0.. => { (long) " ago" }
-                _ => { "in " (long) }
-            }
-        }
-    }
+    html! { time datetime=(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()) title=(zulu) { (text) } }
+}
+
+/// For how long something has been so since then.
+pub(super) fn lasting(ms: i64) -> Markup {
+    let Ok(at) = Timestamp::from_millisecond(ms) else {
+        return html! { (ms) };
+    };
+    element(
+        at,
+        &long(u64::try_from(now().saturating_sub(ms)).unwrap_or_default()),
+    )
 }
 
 /// A time in UTC as it is, to be found in a log, and how long ago it was.

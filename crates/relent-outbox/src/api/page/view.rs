@@ -1,12 +1,13 @@
 //! What the pages show.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use maud::{DOCTYPE, Markup, html};
 
-use super::time::{exact, long, time};
-use super::{names, page_of};
+use super::time::{exact, is_past, lasting, long, time};
+use super::{LATEST, encoded, names, page_of};
 use crate::endpoint::{Acknowledgement, Activity, AfterDead};
 use crate::health::Health;
 use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, State, Summary};
@@ -63,25 +64,39 @@ fn number(count: u64, what: &str) -> String {
     }
 }
 
-/// What needs somebody, in a sentence.
-fn verdict(summary: &Summary) -> Markup {
+/// What needs somebody, in a sentence, and what goes on without.
+fn verdict(summary: &Summary, failing: u64) -> Markup {
     let parts = [
-        (summary.dead, "dead letter"),
-        (summary.disabled, "disabled endpoint"),
+        (summary.dead, "dead letter", "#dead"),
+        (summary.disabled, "disabled endpoint", "#endpoints"),
     ];
-    let parts: Vec<_> = parts
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| number(*count, what))
-        .collect();
+    let parts: Vec<_> = parts.iter().filter(|(count, ..)| *count > 0).collect();
     let alone = summary.dead + summary.disabled == 1;
     html! {
         @if parts.is_empty() {
             p.lead.good { "Nothing needs you: no dead letters, and no endpoint is disabled." }
         } @else {
-            p.lead.bad { (parts.join(" and ")) (if alone { " needs" } else { " need" }) " somebody." }
+            p.lead.bad {
+                @for (place, (count, what, href)) in parts.into_iter().enumerate() {
+                    @if place > 0 { " and " }
+                    a href=(href) { (number(*count, what)) }
+                }
+                (if alone { " needs" } else { " need" }) " somebody."
+            }
+        }
+        @if failing > 0 {
+            p {
+                (number(failing, "endpoint"))
+                (if failing == 1 { " fails. What waits for it" } else { " fail. What waits for them" })
+                " is tried again by its schedule."
+            }
         }
     }
+}
+
+/// Whether attempts go there, and the last one failed.
+fn fails(status: &EndpointStatus) -> bool {
+    status.activity == Activity::Active && Health::read(&status.health).failing_since().is_some()
 }
 
 pub(super) fn overview(
@@ -94,17 +109,24 @@ pub(super) fn overview(
 ) -> Markup {
     let cut = endpoints.len() > most;
     endpoints.truncate(most);
-    // What is worst comes first.
-    endpoints.sort_by_key(|status| {
+    // What is worst comes first: what needs somebody, then what goes on without.
+    endpoints.sort_by_cached_key(|status| {
         let disabled = status.activity == Activity::Disabled;
-        std::cmp::Reverse((disabled, status.lag_ms, status.dead, status.pending))
+        let (dead, lag) = (status.dead, status.lag_ms);
+        Reverse((disabled, dead > 0, fails(status), lag, dead, status.pending))
     });
+    let failing = endpoints.iter().filter(|status| fails(status)).count() as u64;
+    let (worst, others) = endpoints.split_at(endpoints.len().min(LATEST));
+    let is_needy = |status: &&EndpointStatus| {
+        fails(status) || status.activity == Activity::Disabled || status.dead > 0
+    };
+    let needy = others.iter().filter(is_needy).count();
     let tile = |name: &str, value: String, bad: bool| {
         html! { div.tile.bad[bad] { dt { (name) } dd { (value) } } }
     };
     html! {
         h1 { "What is stuck, and why" }
-        (verdict(summary))
+        (verdict(summary, failing))
         dl.tiles {
             (tile("Waiting", summary.pending.to_string(), false))
             (tile("Running", summary.running.to_string(), false))
@@ -117,7 +139,16 @@ pub(super) fn overview(
             @if endpoints.is_empty() {
                 p { "There is none yet. Register one: " code { "relent deliver endpoints add NAME URL" } }
             } @else {
-                (endpoint_table(&endpoints, held))
+                (endpoint_table(worst, held))
+                @if !others.is_empty() {
+                    details {
+                        summary {
+                            (others.len()) " more"
+                            @if needy > 0 { ", of which " (needy) " fail, are disabled or have dead letters" }
+                        }
+                        (endpoint_table(others, held))
+                    }
+                }
             }
             @if cut { p.note { "The first " (most) " by name are shown. The API lists all." } }
         }
@@ -130,7 +161,8 @@ pub(super) fn overview(
         }
         section aria-labelledby="waiting" {
             h2 #waiting { "Waiting after a failure" }
-            @if waiting.is_empty() { p { "None of the latest messages." } } @else {
+            @if waiting.is_empty() { p { "None among the latest messages." } } @else {
+                p.note { "One of each endpoint, among its latest messages. All that fail are under Endpoints." }
                 (message_table(waiting, true))
             }
         }
@@ -152,12 +184,12 @@ fn fare(status: &EndpointStatus, held: Option<&Held>) -> Markup {
         }
         @if let Some(held) = held {
             div.note {
-                "What is due waits "
+                "Held back: " (held.because) ". The next attempt "
                 @match held.until.map(millis) {
-                    Some(until) => { "(the next attempt " (time(until)) "): " }
-                    None => { "until an attempt ends: " }
+                    Some(until) if is_past(until) => { "now." }
+                    Some(until) => { (time(until)) "." }
+                    None => { "when one ends." }
                 }
-                (held.because) "."
             }
         }
     }
@@ -170,12 +202,12 @@ fn failing(status: &EndpointStatus) -> Markup {
     html! {
         @match since {
             None => { span.tag.good { "active" } }
-            Some(since) => { span.tag.bad { "failing" } " since " (time(since)) ": " (health.last_error()) }
+            Some(since) => { span.tag.bad { "failing" } " for " (lasting(since)) ": " (health.last_error()) }
         }
     }
 }
 
-fn millis(at: SystemTime) -> i64 {
+pub(super) fn millis(at: SystemTime) -> i64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
@@ -219,7 +251,9 @@ fn why(message: &MessageStatus) -> Markup {
         @if !message.last_error.is_empty() && !message.reason.contains(&message.last_error) {
             div.note { "last attempt: " (message.last_error) }
         }
-        @if let Some(due) = message.due_ms { div.note { "next attempt " (time(due)) } }
+        @if let Some(due) = message.due_ms {
+            div.note { (if is_past(due) { "due " } else { "next attempt " }) (time(due)) }
+        }
     }
 }
 
@@ -276,6 +310,7 @@ pub(super) fn endpoint(
             ("name", &spec.name),
         ])
     };
+    let about_it = Some((spec.tenant.clone(), spec.name.clone()));
     let acknowledged = match spec.acknowledgement {
         Acknowledgement::Success => "an answer with a status from 200 to 299",
         Acknowledgement::BodySuccess => "a status from 200 to 299 with the body success",
@@ -288,7 +323,9 @@ pub(super) fn endpoint(
         dl.facts {
             dt { "URL" } dd { (spec.url) }
             dt { "Waiting" } dd { (status.pending) }
-            dt { "Dead letters" } dd { (status.dead) }
+            dt { "Dead letters" } dd {
+                @if status.dead == 0 { "none" } @else { a href=(list_of(&about_it, Some(State::Dead))) { (status.dead) } }
+            }
             dt { "Overdue" } dd { (status.lag_ms.map_or_else(|| "nothing is".to_owned(), long)) }
             dt { "Worker" } dd {
                 @if status.worker.is_empty() { "none has it now" } @else {
@@ -353,7 +390,27 @@ pub(super) fn endpoint(
     }
 }
 
-pub(super) fn messages(state: Option<State>, messages: &[MessageStatus], more: bool) -> Markup {
+/// Of which endpoint messages are listed, if not of all.
+pub(super) type Whose = Option<(String, String)>;
+
+/// The list of the messages in this state.
+fn list_of(whose: &Whose, state: Option<State>) -> String {
+    let mut list = "/messages?".to_owned();
+    if let Some((tenant, name)) = whose {
+        list += &format!("tenant={}&endpoint={}&", encoded(tenant), encoded(name));
+    }
+    if let Some(state) = state {
+        list += &format!("state={state}&");
+    }
+    list
+}
+
+pub(super) fn messages(
+    whose: &Whose,
+    state: Option<State>,
+    messages: &[MessageStatus],
+    more: bool,
+) -> Markup {
     let all = [
         State::Pending,
         State::Running,
@@ -361,18 +418,17 @@ pub(super) fn messages(state: Option<State>, messages: &[MessageStatus], more: b
         State::Dead,
         State::Cancelled,
     ];
-    let query = state.map_or_else(String::new, |state| format!("state={state}&"));
     html! {
-        h1 { "Messages" }
+        h1 { "Messages" @if let Some((tenant, name)) = whose { " to " (full_name(tenant, name)) } }
         nav.filter aria-label="States" {
-            a href="/messages" aria-current=[state.is_none().then_some("page")] { "all" }
+            a href=(list_of(whose, None)) aria-current=[state.is_none().then_some("page")] { "all" }
             @for one in all {
-                a href={ "/messages?state=" (one) } aria-current=[(state == Some(one)).then_some("page")] { (one) }
+                a href=(list_of(whose, Some(one))) aria-current=[(state == Some(one)).then_some("page")] { (one) }
             }
         }
-        @if messages.is_empty() { p { "None." } } @else { (message_table(messages, true)) }
+        @if messages.is_empty() { p { "None." } } @else { (message_table(messages, whose.is_none())) }
         @if let Some(last) = messages.last().filter(|_| more) {
-            p { a href={ "/messages?" (query) "before=" (last.id) } { "Earlier ones" } }
+            p { a href={ (list_of(whose, state)) "before=" (last.id) } { "Earlier ones" } }
         }
     }
 }
@@ -399,7 +455,7 @@ pub(super) fn message(
             @if !message.topic.is_empty() { dt { "Topic" } dd { (message.topic) } }
             @if let Some(order) = &message.order { dt { "Order key" } dd { (order) } }
             dt { "Enqueued" } dd { (exact(message.created_ms)) }
-            @if let Some(due) = message.due_ms { dt { "Next attempt" } dd { (exact(due)) } }
+            @if let Some(due) = message.due_ms { dt { (if is_past(due) { "Due" } else { "Next attempt" }) } dd { (exact(due)) } }
             @if let Some(ended) = message.ended_ms { dt { "Ended" } dd { (exact(ended)) } }
         }
         div.buttons {
