@@ -438,6 +438,25 @@ fn the_api_is_what_its_description_says() {
     }
     assert_eq!(put(&mut at, "if-match: 7").0, 400);
     assert_eq!(put(&mut at, "if-match: *").0, 200);
+    for (field, wanted) in [
+        (format!("if-match: {first}"), 412),
+        ("if-match: 7".to_owned(), 400),
+    ] {
+        let fields = format!("{token}{field}\r\n");
+        let (status, _) = at.ask_as(&fields, "DELETE", "/v1/endpoints/shop?discard=true", "");
+        assert_eq!(status, wanted, "{field}");
+    }
+    assert_eq!(
+        at.ask("GET", "/v1/endpoints/shop", "").0,
+        200,
+        "it is there"
+    );
+    let (_, head, _) = at
+        .server
+        .raw("PUT", "/v1/endpoints/moved", &token, &endpoint(&ok));
+    let fields = format!("{token}if-match: {}\r\n", tag(&head));
+    let (status, deleted) = at.ask_as(&fields, "DELETE", "/v1/endpoints/moved", "");
+    assert_eq!((status, &deleted["messages"]), (200, &json!(0)));
 
     // An endpoint with messages that were not delivered stays, unless they are discarded.
     let (_, held) = at.ask("POST", "/v1/messages", &message("bad", "e5"));

@@ -58,6 +58,34 @@ fn two_processes_share_a_database_and_one_may_be_killed() {
     assert_eq!(second.stop(Signal::SIGTERM), Some(0));
 }
 
+/// Without its database the process says so, counts it where an alert sees it, and ends when it is told to.
+#[test]
+fn what_a_process_counts_is_told_while_its_database_is_away() {
+    let Some(postgres) = servers::postgres(&[]) else {
+        return;
+    };
+    let at = format!("postgres:{}", postgres.config());
+    let folder = tempfile::tempdir().unwrap();
+    let args = [&INSIDE[..], &["--lease", "1s", "--store", &at]].concat();
+    let server = Server::start_with(folder.path(), &args);
+    let token = format!("authorization: Bearer {}\r\n", server.token);
+    let metrics = || server.raw("GET", "/metrics", &token, "");
+    assert!(metrics().2.contains("relent_outbox_endpoints_disabled 0"));
+    let _directory = postgres.server.end();
+    until("the failure is counted", || {
+        let (status, _, told) = metrics();
+        assert_eq!(status, 200, "{told}");
+        let counted =
+            told.contains("\nrelent_outbox_store_errors_total{operation=\"summary\"} 2\n");
+        (counted && told.contains("\nrelent_outbox_endpoints_disabled NaN")).then_some(())
+    });
+    let (status, problem) = server.ask("GET", "/v1/summary", "");
+    assert_eq!(status, 503);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("the store does not answer"), "{detail}");
+    assert_eq!(server.stop(Signal::SIGTERM), Some(0));
+}
+
 /// A PostgreSQL that lets nobody in without TLS, and the certificate that vouches for it as `localhost`.
 fn with_tls() -> Option<(servers::Postgres, u16, PathBuf)> {
     let directory = servers::postgres(&[])?.server.end();

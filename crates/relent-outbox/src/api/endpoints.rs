@@ -265,8 +265,16 @@ pub(super) async fn delete<S: Store>(
     State(api): State<Shared<S>>,
     path: Named,
     uri: Uri,
+    headers: HeaderMap,
 ) -> Answer {
     let (name, Deleting { tenant, discard }) = (name(path)?, query(&uri)?);
+    // It is deleted in batches, so this holds for when that begins.
+    let before = stored!(api.store.endpoint(&tenant, &name));
+    let checked = Preconditions::of(&headers)
+        .and_then(|preconditions| preconditions.check(before.as_ref().map(tag).as_ref()));
+    if let Err(error) = checked {
+        return Ok(error.response().map(Body::from));
+    }
     match stored!(api.store.delete_endpoint(&tenant, &name, discard)) {
         Deletion::Done { messages } => ok(&Deleted { messages }),
         Deletion::Unknown => Err(unknown(&tenant, &name)),

@@ -7,8 +7,9 @@ use axum::response::IntoResponse;
 use metrics::gauge;
 
 use super::Shared;
-use super::answer::{Answer, refuse, stored};
-use crate::store::Store;
+use super::answer::{Answer, refuse};
+use crate::observe;
+use crate::store::{Store, Summary};
 
 /// Gauge: messages by `state`: `pending`, `running` and `dead`.
 pub(super) const MESSAGES: &str = "relent_outbox_messages";
@@ -24,16 +25,15 @@ pub(super) async fn render<S: Store>(State(api): State<Shared<S>>) -> Answer {
             "this server keeps no metrics",
         ));
     };
-    let summary = stored!(api.store.summary());
-    for (state, count) in [
-        ("pending", summary.pending),
-        ("running", summary.running),
-        ("dead", summary.dead),
-    ] {
-        gauge!(MESSAGES, "state" => state).set(count as f64);
-    }
-    gauge!(LAG).set(summary.lag_ms.unwrap_or(0) as f64 / 1e3);
-    gauge!(DISABLED).set(summary.disabled as f64);
+    // What the process counts is wanted most when the store does not answer; what that holds is then no number.
+    let summary = api.store.summary().await;
+    let summary = summary.map_err(|error| observe::store_error("summary", &error.to_string()));
+    let value = |of: fn(&Summary) -> u64| summary.as_ref().map_or(f64::NAN, |all| of(all) as f64);
+    gauge!(MESSAGES, "state" => "pending").set(value(|all| all.pending));
+    gauge!(MESSAGES, "state" => "running").set(value(|all| all.running));
+    gauge!(MESSAGES, "state" => "dead").set(value(|all| all.dead));
+    gauge!(LAG).set(value(|all| all.lag_ms.unwrap_or(0)) / 1e3);
+    gauge!(DISABLED).set(value(|all| all.disabled));
     let text = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
     Ok(([text], render()).into_response())
 }
