@@ -27,7 +27,6 @@ mod streams;
 mod trace_out;
 mod writing;
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -190,21 +189,22 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
             _ => Ok(error.exit_code()),
         };
     }
-    let subcommand = std::env::args_os().nth(1);
-    let known = Cli::command();
-    let known = subcommand
-        .as_deref()
-        .and_then(OsStr::to_str)
-        .and_then(|name| known.find_subcommand(name))
-        .map(|command| format!(" {}", command.get_name()));
+    let mut known = &Cli::command();
+    let mut path = String::new();
+    for argument in std::env::args_os().skip(1) {
+        let name = argument.to_str();
+        let Some(command) = name.and_then(|name| known.find_subcommand(name)) else {
+            break;
+        };
+        path = format!("{path} {}", command.get_name());
+        known = command;
+    }
     let message = format!(
-        "{}; see `relent{} --help`",
-        foreign(error, known.as_deref() == Some(" fetch"))
-            .unwrap_or_else(|| one_line(&error.to_string())),
-        known.as_deref().unwrap_or_default()
+        "{}; see `relent{path} --help`",
+        foreign(error, path == " fetch").unwrap_or_else(|| one_line(&error.to_string())),
     );
-    Err(match known.as_deref() {
-        Some(" run") => Quit::own_error(message),
+    Err(match path.as_str() {
+        " run" => Quit::own_error(message),
         _ => Quit::usage(message),
     })
 }

@@ -135,8 +135,19 @@ fn from_a_dead_letter_to_its_acknowledgement() {
         [id.as_str(); 3],
         "each attempt has the same identifier"
     );
-    ok(&run(&["resend", &id]));
+    let json_of = |ran: &Ran| -> Value { serde_json::from_str(&ran.stdout).unwrap() };
+    let resent = run(&["resend", &id, "msg_no", "--json"]);
+    assert_eq!(
+        (resent.status, &json_of(&resent)[0]),
+        (1, &json!({ "id": id, "done": true }))
+    );
+    let missing = &json_of(&resent)[1];
+    assert_eq!(missing["done"], false);
+    assert!(missing["detail"].as_str().unwrap().contains("msg_no"));
     server.message_is(&id, "delivered");
+    let none = run(&["replay", "--endpoint", "shop", "--json"]);
+    ok(&none);
+    assert_eq!(json_of(&none), json!({ "resent": 0 }));
     let refused = run(&["cancel", &id]);
     assert_eq!(refused.status, 1);
     assert!(
@@ -148,6 +159,9 @@ fn from_a_dead_letter_to_its_acknowledgement() {
     // The same event is there once, and another payload for it is refused.
     let again = run(&send);
     assert_eq!(again.status, 1, "without its topic: {again:?}");
+    let again = run(&[&send[..], &["--topic", "payment.settled", "--json"]].concat());
+    ok(&again);
+    assert_eq!(json_of(&again), json!({ "id": id, "duplicate": true }));
     let again = run(&[&send[..], &["--topic", "payment.settled", "--wait"]].concat());
     assert_eq!(ok(&again), id);
     assert!(
@@ -329,11 +343,24 @@ fn what_is_kept_is_for_its_owner_alone_and_others_need_a_token() {
         ),
         (&["--token-file", "/dev/null"], "a token is 16 to 1024"),
         (&["--key-file", "/dev/null"], "base64"),
+        (
+            &["--token-file", "/no/such/folder/token"],
+            "--token-file /no/such/folder/token: is not there, and cannot be made in the folder /no/such/folder: ",
+        ),
+        (
+            &["--key-file", "/no/such/folder/key"],
+            "cannot be made in the folder /no/such/folder: ",
+        ),
+        (
+            &["--store", "postgres://relent@127.0.0.1:9/outbox"],
+            "database outbox at 127.0.0.1:9: ",
+        ),
         (&["--allow-network", "10"], "10.0.0.0/24"),
     ] {
         let ran = deliver(folder.path(), &[&["serve"], args].concat(), b"");
         assert!(ran.status == 2 || ran.status == 1, "{args:?}: {ran:?}");
         assert!(ran.stderr.contains(says), "{args:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains(".tmp"), "{}", ran.stderr);
     }
     let taken = deliver(folder.path(), &["serve", "--listen", &server.address], b"");
     assert_eq!(taken.status, 1);
@@ -358,11 +385,26 @@ fn clients_say_what_is_wrong() {
             1,
             "does not answer",
         ),
-        (&["show", "msg_no"], 1, "there is no message"),
+        (&["list", "--no"], 2, "see `relent deliver list --help`"),
+        (
+            &["endpoints", "list", "--no"],
+            2,
+            "see `relent deliver endpoints list --help`",
+        ),
+        (&["show", "msg_no"], 1, "`relent deliver list` lists those"),
         (&["show", "a/b"], 1, "there is no message"),
         (&["resend", "msg_no"], 1, "there is no message"),
         (&["replay", "--state", "pending"], 2, "sent anyway"),
-        (&["endpoints", "enable", "no"], 1, "no endpoint"),
+        (
+            &["endpoints", "enable", "no"],
+            1,
+            "`relent deliver endpoints list` lists those",
+        ),
+        (
+            &["endpoints", "add", "..", "https://shop.example/"],
+            2,
+            "cannot stand in a URL",
+        ),
         (
             &[
                 "endpoints",
@@ -414,7 +456,7 @@ fn clients_say_what_is_wrong() {
         (
             &["send", "http://127.0.0.1:9/", "-d", "{}"],
             2,
-            "has to be https",
+            "by --allow-http",
         ),
         (
             &["send", "https://127.0.0.1:9999/", "-d", "{}"],

@@ -1,11 +1,11 @@
 //! `relent deliver resend`, `cancel` and `replay`.
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::list::{State, Which};
 use super::server::{Connection, encoded, json};
-use crate::console::say;
+use crate::console::{print, say};
 use crate::quit::Quit;
 
 /// The end of `relent deliver replay --help`.
@@ -29,6 +29,10 @@ pub(crate) struct IdArgs {
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
 
+    /// Print JSON: an array with `id`, `done` and, if it is not done, `detail` of each
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     connection: Connection,
 }
@@ -41,6 +45,10 @@ pub(crate) struct ReplayArgs {
 
     #[command(flatten)]
     which: Which,
+
+    /// Print JSON: an object with `resent`, how many
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     connection: Connection,
@@ -58,20 +66,28 @@ pub(super) async fn cancel(args: IdArgs) -> Result<(), Quit> {
 async fn each(args: IdArgs, act: &str, done: &str) -> Result<(), Quit> {
     let server = args.connection.open()?;
     let mut result = Ok(());
+    let mut became = Vec::new();
     for id in args.ids {
         match server
             .post(&format!("/v1/messages/{}/{act}", encoded(&id)), None)
             .await
         {
-            Ok(_) => say(&format!("{id} {done}")),
+            Ok(_) => {
+                say(&format!("{id} {done}"));
+                became.push(json!({ "id": id, "done": true }));
+            }
             Err(quit) => {
                 say(&format!("{id}: {}", quit.message));
+                became.push(json!({ "id": id, "done": false, "detail": quit.message }));
                 result = Err(Quit {
                     message: String::new(),
                     ..quit
                 });
             }
         }
+    }
+    if args.json {
+        print(&(json(&became)? + "\n")).map_err(Quit::failed)?;
     }
     result
 }
@@ -99,6 +115,9 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
         }
     }
     let answer = server.post("/v1/replay", Some(json(&filter)?)).await?;
+    if args.json {
+        return print(&(json(&answer)? + "\n")).map_err(Quit::failed);
+    }
     say(&match answer["resent"].as_u64() {
         Some(1) => "1 message will be sent again".to_owned(),
         count => format!("{} messages will be sent again", count.unwrap_or_default()),

@@ -34,7 +34,7 @@ are wrong.";
 #[derive(Args, Debug)]
 pub(crate) struct Named {
     /// The name of the endpoint
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = name)]
     name: String,
 
     /// Whose it is, where there are several owners
@@ -52,6 +52,14 @@ impl Named {
             encoded(&self.name),
             encoded(&self.tenant)
         )
+    }
+}
+
+/// A name that can stand in a URL.
+fn name(text: &str) -> Result<String, String> {
+    match text {
+        "" | "." | ".." => Err("it cannot stand in a URL: choose another".to_owned()),
+        name => Ok(name.to_owned()),
     }
 }
 
@@ -172,11 +180,7 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
         EndpointsCommand::Delete { named, discard } => {
             let server = named.connection.open()?;
             let path = format!("{}&discard={discard}", named.path(""));
-            let deleted = server.delete(&path).await.map_err(|quit| Quit {
-                // The same on a command line.
-                message: quit.message.replace("by ?discard=true", "by --discard"),
-                ..quit
-            })?;
+            let deleted = server.delete(&path).await?;
             let count = &deleted["messages"];
             say(&format!(
                 "{} is deleted; messages deleted with it: {count}",

@@ -238,7 +238,7 @@ fn described(shown: &Value) -> String {
         ("state", text(message, "state")),
         ("why", text(message, "reason")),
         ("enqueued", time("created_ms")),
-        ("next attempt", time("due_ms")),
+        ("due", time("due_ms")),
         ("ended", time("ended_ms")),
     ] {
         if !value.is_empty() {

@@ -17,7 +17,7 @@ use relent_outbox::schedule::Schedule;
 use relent_outbox::secrets::Secrets;
 use relent_outbox::sender::{Outgoing, Sender, SenderConfig, Sent};
 use relent_outbox::store::Next;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::endpoints::Acknowledged;
@@ -119,6 +119,10 @@ pub(crate) struct SendArgs {
     /// Say nothing about failed attempts and waits
     #[arg(short, long)]
     quiet: bool,
+
+    /// Print JSON instead of the identifier: an object with `id` and, by a server, `duplicate`
+    #[arg(long)]
+    json: bool,
 
     /// The endpoint of a server to enqueue it for
     #[arg(
@@ -250,9 +254,11 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
     config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
     config.http = args.allow_http;
     let sender = Sender::new(config).map_err(|error| Quit::failed(error.to_string()))?;
-    let target = sender
-        .target(url)
-        .map_err(|error| Quit::usage(format!("{url}: {error}")))?;
+    let target = sender.target(url).map_err(|error| {
+        let http = url.starts_with("http://") && !args.allow_http;
+        let advice = if http { " by --allow-http" } else { "" };
+        Quit::usage(format!("{url}: {error}{advice}"))
+    })?;
     let mut endpoint = Endpoint::new("send", url);
     let signing = signing(args, &mut endpoint)?
         .signing(&endpoint)
@@ -286,7 +292,11 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
                 if !args.quiet {
                     say(&attempt(number, &sent, "acknowledged"));
                 }
-                return print(&format!("{id}\n")).map(|()| 0).map_err(Quit::failed);
+                let printed = match args.json {
+                    true => json(&json!({ "id": id }))?,
+                    false => id.to_string(),
+                };
+                return print(&(printed + "\n")).map(|()| 0).map_err(Quit::failed);
             }
             Err(refused) => refused,
         };
@@ -345,7 +355,11 @@ async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
     if enqueued["duplicate"] == Value::Bool(true) && !args.quiet {
         say("it was enqueued before");
     }
-    print(&format!("{id}\n")).map_err(Quit::failed)?;
+    let printed = match args.json {
+        true => json(&enqueued)?,
+        false => id.clone(),
+    };
+    print(&(printed + "\n")).map_err(Quit::failed)?;
     match args.wait {
         true => wait(&server, &id, args.quiet).await,
         false => Ok(0),

@@ -24,7 +24,7 @@ use tokio::time::{interval, timeout};
 use super::nats::NatsArgs;
 use super::reach::Reach;
 use super::server::{ADDRESS, TOKEN_FILE};
-use super::store::{STORE, StoreAt, connect, open, read};
+use super::store::{STORE, StoreAt, connect, folder_of, open, read};
 use crate::console::say;
 use crate::options::duration;
 use crate::quit::Quit;
@@ -179,12 +179,15 @@ fn read_or_make(
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let text = make().map_err(failed)?;
-            let folder = path
-                .parent()
-                .filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder_of(path);
             // Whole or not there, whatever happens meanwhile.
-            let mut new =
-                NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+            let mut new = NamedTempFile::new_in(folder).map_err(|error| {
+                // The whole error names the temporary file, of which nobody knows.
+                let (folder, why) = (folder.display(), error.kind());
+                Quit::usage(format!(
+                    "{option} {file}: is not there, and cannot be made in the folder {folder}: {why}"
+                ))
+            })?;
             writeln!(new, "{text}").map_err(failed)?;
             new.as_file().sync_all().map_err(failed)?;
             new.persist_noclobber(path)
@@ -220,8 +223,11 @@ fn secrets(path: &Path) -> Result<Secrets, Quit> {
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(STANDARD.encode(bytes))
     })?;
-    Secrets::with_key(&key)
-        .map_err(|error| Quit::usage(format!("--key-file {}: {error}", path.display())))
+    Secrets::with_key(&key).map_err(|error| {
+        // It is not of the environment here.
+        let error = error.to_string().replace(KEY_VARIABLE, "the key");
+        Quit::usage(format!("--key-file {}: {error}", path.display()))
+    })
 }
 
 async fn serve<S: Store>(

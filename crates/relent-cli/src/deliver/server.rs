@@ -130,7 +130,14 @@ impl Server {
         match value {
             Some(value) if status.is_success() => Ok(value),
             Some(problem) if problem["detail"].is_string() => {
-                let detail = plain(problem["detail"].as_str().unwrap_or_default());
+                // The same on a command line.
+                let detail = plain(problem["detail"].as_str().unwrap_or_default())
+                    .replace("GET /v1/messages lists", "`relent deliver list` lists")
+                    .replace(
+                        "GET /v1/endpoints lists",
+                        "`relent deliver endpoints list` lists",
+                    )
+                    .replace("by ?discard=true", "by --discard");
                 Err(Quit::failed(detail))
             }
             _ => Err(Quit::failed(format!(

@@ -37,7 +37,17 @@ impl fmt::Display for StoreAt {
             // Whatever else it was described by may hold a password.
             Self::Postgres(config) => {
                 let database = config.get_dbname().unwrap_or("of the user");
-                write!(f, "postgres, database {database}")
+                write!(f, "postgres, database {database}")?;
+                for (at, host) in config.get_hosts().iter().enumerate() {
+                    // One port is that of all hosts.
+                    let ports = config.get_ports();
+                    let port = ports.get(at).or(ports.first()).unwrap_or(&5432);
+                    match host {
+                        Host::Tcp(name) => write!(f, " at {name}:{port}")?,
+                        Host::Unix(folder) => write!(f, " in {}", folder.display())?,
+                    }
+                }
+                Ok(())
             }
         }
     }
@@ -91,8 +101,19 @@ pub(super) fn open(path: &Path) -> Result<Sqlite, String> {
         .append(true)
         .mode(0o600)
         .open(path)
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| {
+            let folder = folder_of(path).display();
+            format!("cannot be opened, or made in the folder {folder}: {error}")
+        })?;
     Sqlite::open(path).map_err(|error| error.to_string())
+}
+
+/// The folder that a file is in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Connects to the database, and makes the tables.
