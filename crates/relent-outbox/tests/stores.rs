@@ -402,8 +402,15 @@ mod postgres {
         let claim = client.transaction().await.unwrap();
         let lock = "SELECT FROM relent_endpoint_1 FOR NO KEY UPDATE";
         claim.batch_execute(lock).await.unwrap();
+        // Also where transactions see what was there when they began, unless they say otherwise.
+        let isolated = "default_transaction_isolation=repeatable\\\\ read";
+        let options = format!("options='-c search_path=purge -c {isolated}'");
+        let isolated = pool(&format!("{} {options}", server.config()), 1).unwrap();
         let purge = {
-            let (store, soon) = (store.clone(), SystemTime::now() + Duration::from_secs(600));
+            let (store, soon) = (
+                Postgres::new(isolated),
+                SystemTime::now() + Duration::from_secs(600),
+            );
             tokio::spawn(async move { store.purge(soon, 10).await.unwrap() })
         };
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";

@@ -13,7 +13,8 @@ use super::Postgres;
 
 /// The tables are small now and large later, and a plan may be kept: none may read a table from end to end.
 /// One that has to looks so expensive then that PostgreSQL would compile it (JIT), which takes longer than a lease may.
-const BEGIN: &str = "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
+const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 
 /// Its beginning goes to the database together with the first statement, and statements that are polled together go
 /// together, in that order: nobody waits for an answer that says nothing. Statements are prepared before. Undone when it
