@@ -376,6 +376,57 @@ mod postgres {
         assert_eq!((next.len(), &next[0].id), (1, &early[0].id));
     }
 
+    /// While a producer's transaction is open, the endpoint of a worker that has died is freed by one and locked by another,
+    /// and both have waited for a third.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_frees_endpoints_and_who_settles_there_do_not_wait_for_each_other() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "freed").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        store.enqueue(vec![message("paid")]).await.unwrap();
+        let owned = take(&store).await;
+        let wanted = Wanted {
+            endpoint: owned.id,
+            fence: owned.fence,
+            most: 1,
+        };
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let other = store.pool().get().await.unwrap();
+        let expired = "UPDATE relent_worker_1 SET until = 0";
+        other.batch_execute(expired).await.unwrap();
+
+        let mut producer = store.pool().get().await.unwrap();
+        let producer = producer.transaction().await.unwrap();
+        Postgres::enqueue_in(&producer, &[message("refunded")])
+            .await
+            .unwrap();
+        let mut third = store.pool().get().await.unwrap();
+        let third = third.transaction().await.unwrap();
+        let change = "UPDATE relent_endpoint_1 SET reason = 'third'";
+        third.batch_execute(change).await.unwrap();
+        let waiting = async |wanted: i64| {
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            while other.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) < wanted {}
+        };
+        let beat = {
+            let store = store.clone();
+            tokio::spawn(async move { store.beat("other", Duration::from_secs(600)).await })
+        };
+        waiting(1).await;
+        let settle = {
+            let (store, settled) = (store.clone(), settled(&claimed[0], Next::Delivered));
+            tokio::spawn(async move { store.settle(vec![settled]).await })
+        };
+        waiting(2).await;
+        third.commit().await.unwrap();
+        assert!(!beat.await.unwrap().unwrap().kept);
+        assert_eq!(settle.await.unwrap().unwrap(), [true]);
+        producer.commit().await.unwrap();
+    }
+
     /// A claim puts a message behind a dead one that a purge has found to hold nobody.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_a_claim_waits_for_in_this_moment_is_not_purged() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{FromSql, ToSql};
 
 use super::read::{count, message_id, spec};
 use super::transaction::Transaction;
@@ -52,20 +52,32 @@ pub(super) async fn beat(
     })
 }
 
-/// The endpoints of workers whose lease has expired are nobody's.
+/// The endpoints of workers whose lease has expired are nobody's. They are locked and changed by two statements: one that
+/// does both looks at earlier versions of what it has locked, where others may wait for it.
 async fn forget_expired(transaction: &Transaction<'_>) -> Result<()> {
     let forget = transaction.prepare_cached(&format!(
-        "WITH {TIME},
-         expired AS (
-             DELETE FROM relent_worker_1 WHERE id IN (
-                 SELECT id FROM relent_worker_1, time WHERE until <= now FOR UPDATE OF relent_worker_1 SKIP LOCKED)
-             RETURNING id),
-         theirs AS MATERIALIZED (
-             SELECT id FROM relent_endpoint_1 WHERE owner IN (SELECT id FROM expired) ORDER BY id FOR NO KEY UPDATE)
-         UPDATE relent_endpoint_1 SET owner = '' WHERE id IN (SELECT id FROM theirs)"
+        "WITH {TIME} DELETE FROM relent_worker_1 WHERE id IN (
+             SELECT id FROM relent_worker_1, time WHERE until <= now FOR UPDATE OF relent_worker_1 SKIP LOCKED)
+         RETURNING id"
     )).await?;
-    transaction.execute(&forget, &[]).await?;
+    let expired = transaction.query(&forget, &[]).await?;
+    if expired.is_empty() {
+        return Ok(());
+    }
+    let expired: Vec<String> = first_column(&expired)?;
+    let theirs = transaction.prepare_cached(
+        "SELECT id FROM relent_endpoint_1 WHERE owner = ANY($1::text[]) ORDER BY id FOR NO KEY UPDATE",
+    ).await?;
+    let theirs: Vec<i64> = first_column(&transaction.query(&theirs, &[&expired]).await?)?;
+    let free = transaction
+        .prepare_cached("UPDATE relent_endpoint_1 SET owner = '' WHERE id = ANY($1::bigint[])")
+        .await?;
+    transaction.execute(&free, &[&theirs]).await?;
     Ok(())
+}
+
+fn first_column<'r, T: FromSql<'r>>(rows: &'r [Row]) -> Result<Vec<T>> {
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
 /// One look into each of two indices for each endpoint that is nobody's or the worker's. Nothing about what is due is
@@ -108,17 +120,20 @@ pub(super) async fn acquire(
     endpoints: &[i64],
 ) -> Result<Vec<Owned>> {
     forget_expired(transaction).await?;
-    let acquire = transaction.prepare_cached(&format!(
-        "WITH {TIME},
-         free AS MATERIALIZED (
-             SELECT id FROM relent_endpoint_1
-             WHERE id = ANY($2::bigint[]) AND activity = 0 AND owner IN ('', $1)
-                 AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)
-             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-         UPDATE relent_endpoint_1 SET owner = $1, fence = fence + 1 WHERE id IN (SELECT id FROM free)
-         RETURNING id, fence, tenant, name, spec, revision, health"
+    let free = transaction.prepare_cached(&format!(
+        "WITH {TIME}
+         SELECT id FROM relent_endpoint_1
+         WHERE id = ANY($2::bigint[]) AND activity = 0 AND owner IN ('', $1) AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)
+         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
     )).await?;
-    let rows = transaction.query(&acquire, &[&worker, &endpoints]).await?;
+    let free: Vec<i64> = first_column(&transaction.query(&free, &[&worker, &endpoints]).await?)?;
+    let acquire = transaction
+        .prepare_cached(
+            "UPDATE relent_endpoint_1 SET owner = $1, fence = fence + 1 WHERE id = ANY($2::bigint[])
+             RETURNING id, fence, tenant, name, spec, revision, health",
+        )
+        .await?;
+    let rows = transaction.query(&acquire, &[&worker, &free]).await?;
     let (mut owned, mut unreadable, mut error) = (Vec::new(), Vec::new(), None);
     for row in rows {
         let (id, fence) = (row.try_get(0)?, Fence(row.try_get(1)?));
@@ -149,16 +164,18 @@ pub(super) async fn release(
     worker: &str,
     endpoints: &[(i64, Fence)],
 ) -> Result<()> {
+    if endpoints.is_empty() {
+        return Ok(());
+    }
     let (ids, fences): (Vec<_>, Vec<_>) =
         endpoints.iter().map(|(id, fence)| (*id, fence.0)).unzip();
-    let release = transaction.prepare_cached(
-        "WITH theirs AS MATERIALIZED (
-             SELECT e.id FROM relent_endpoint_1 AS e
-             JOIN unnest($2::bigint[], $3::bigint[]) AS r (id, fence) ON r.id = e.id AND r.fence = e.fence
-             WHERE e.owner = $1 ORDER BY e.id FOR NO KEY UPDATE OF e)
-         UPDATE relent_endpoint_1 SET owner = '' WHERE id IN (SELECT id FROM theirs)",
-    ).await?;
-
+    lock(transaction, &ids.iter().copied().collect()).await?;
+    let release = transaction
+        .prepare_cached(
+            "UPDATE relent_endpoint_1 AS e SET owner = '' FROM unnest($2::bigint[], $3::bigint[]) AS r (id, fence)
+             WHERE r.id = e.id AND r.fence = e.fence AND e.owner = $1",
+        )
+        .await?;
     transaction
         .execute(&release, &[&worker, &ids, &fences])
         .await?;
