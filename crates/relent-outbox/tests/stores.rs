@@ -427,6 +427,38 @@ mod postgres {
         producer.commit().await.unwrap();
     }
 
+    /// An endpoint of a worker that is forgotten would be nobody's to free.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_worker_that_is_forgotten_in_this_moment_gets_no_endpoint() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, _) = store(&server, "forgotten").await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        store.enqueue(vec![message("paid")]).await.unwrap();
+        let owned = take(&store).await;
+        let given = vec![(owned.id, owned.fence)];
+        store.release("worker", given).await.unwrap();
+
+        // As another does by whose time the lease has expired.
+        let mut client = store.pool().get().await.unwrap();
+        let forget = client.transaction().await.unwrap();
+        let worker = "DELETE FROM relent_worker_1";
+        forget.batch_execute(worker).await.unwrap();
+        let acquire = {
+            let store = store.clone();
+            tokio::spawn(async move { store.acquire("worker", vec![owned.id]).await.unwrap() })
+        };
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let other = store.pool().get().await.unwrap();
+        while !acquire.is_finished()
+            && other.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 0
+        {}
+        forget.commit().await.unwrap();
+        assert_eq!(acquire.await.unwrap(), []);
+    }
+
     /// A claim puts a message behind a dead one that a purge has found to hold nobody.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_a_claim_waits_for_in_this_moment_is_not_purged() {

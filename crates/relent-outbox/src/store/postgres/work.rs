@@ -120,10 +120,13 @@ pub(super) async fn acquire(
     endpoints: &[i64],
 ) -> Result<Vec<Owned>> {
     forget_expired(transaction).await?;
+    // Nobody forgets the worker before its endpoints are written down as its own: they would be so for ever.
     let free = transaction.prepare_cached(&format!(
-        "WITH {TIME}
+        "WITH {TIME},
+         live AS MATERIALIZED (
+             SELECT id FROM relent_worker_1, time WHERE id = $1 AND until > now FOR KEY SHARE OF relent_worker_1)
          SELECT id FROM relent_endpoint_1
-         WHERE id = ANY($2::bigint[]) AND activity = 0 AND owner IN ('', $1) AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)
+         WHERE id = ANY($2::bigint[]) AND activity = 0 AND owner IN ('', $1) AND EXISTS (SELECT FROM live)
          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
     )).await?;
     let free: Vec<i64> = first_column(&transaction.query(&free, &[&worker, &endpoints]).await?)?;
