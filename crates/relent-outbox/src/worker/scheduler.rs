@@ -335,6 +335,9 @@ impl<S: Store> Scheduler<S> {
             && self.pulse.borrow().is_held(now);
         if may_claim {
             self.ask(now);
+        } else {
+            // The others do not wait for those that go alone, but as they do.
+            self.alone_since = None;
         }
         self.begin_settle(now);
         self.begin_release();

@@ -156,8 +156,12 @@ impl Running {
 }
 
 async fn until_ended(store: &Memory) {
+    until(|| store.unended() == 0).await;
+}
+
+async fn until(is_so: impl Fn() -> bool) {
     timeout(Duration::from_secs(3600), async {
-        while store.unended() > 0 {
+        while !is_so() {
             sleep(Duration::from_millis(100)).await;
         }
     })
@@ -484,6 +488,32 @@ async fn what_kills_its_worker_takes_nothing_with_it() {
     }
     let hits = receivers.hits.lock().unwrap().clone();
     assert!(hits.values().all(|hits| *hits <= 3), "{hits:?}");
+}
+
+/// While the store is away nobody waits for those that go alone, so nobody is owed a turn for that time.
+#[tokio::test(start_paused = true)]
+async fn what_goes_alone_does_not_wait_for_as_long_as_the_store_was_away() {
+    let two = TEN.replace("max_retries = 9", "max_retries = 1");
+    let store = Memory::new((0..2).map(|number| endpoint(number).policy(&two)));
+    let suspects = [store.add(1, "x"), store.add(2, "x")];
+    let receivers = Receivers::new(|_| (SECOND, None));
+    let running = start(&store, &receivers, config("lost"));
+    sleep(SECOND / 2).await;
+    running.worker.abort();
+    let running = start(&store, &receivers, config("one"));
+    // Both have one attempt left. What came of the first cannot be written for long.
+    until(|| receivers.hits() == 3).await;
+    store.fail("settle", &[Fault::Before; 400]);
+    let began = Instant::now();
+    until(|| store.unended() == 1).await;
+    assert!(began.elapsed() > 600 * SECOND);
+    let began = Instant::now();
+    until_ended(&store).await;
+    assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
+    for row in suspects {
+        store.row(row, |row| assert_eq!(row.ended, Some(Ok(()))));
+    }
+    let _ = running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
