@@ -423,7 +423,10 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
     });
     let task = tokio::spawn(run);
     let relay = async_nats::connect(nats.url()).await.unwrap();
-    let mut asked = relay.subscribe("relent-outbox.relay.x.0.begin").await.unwrap();
+    let mut asked = relay
+        .subscribe("relent-outbox.relay.x.0.begin")
+        .await
+        .unwrap();
     let head = serde_json::json!({
         "version": 1, "relay": "relent-outbox.relay.x.0", "url": receiver.url("a"), "headers": [],
         "limit": {"secs": 10, "nanos": 0}, "keep": 0,
@@ -443,7 +446,10 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(20)).await;
-    relay.publish(asked.reply.unwrap(), "5000".into()).await.unwrap();
+    relay
+        .publish(asked.reply.unwrap(), "5000".into())
+        .await
+        .unwrap();
     relay.flush().await.unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
     nats.server.signal("STOP");
@@ -457,4 +463,44 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
     assert_eq!((in_time, receiver.hits().len()), (1, 1));
     let _ = stop.send(());
     within(task).await.unwrap();
+}
+
+/// Whoever asks for an attempt while the relay has no lease throws it away: the relay need not wait until nobody has begun it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_refused_while_the_store_was_away_goes_when_it_is_back() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+    bench.store.put_endpoint(endpoint).await.unwrap();
+    bench.enqueue("a", 1).await;
+    let relay = bench.worker(Some(queue(&nats).await));
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let mut published = client.subscribe("relent-outbox.attempts").await.unwrap();
+    let mut asked = client
+        .subscribe("relent-outbox.relay.*.*.begin")
+        .await
+        .unwrap();
+    within(published.next()).await.unwrap();
+    // Nobody else writes, so that the lease of 2 s ends.
+    let file = bench._directory.path().join("outbox.db");
+    let away = rusqlite::Connection::open(file).unwrap();
+    away.execute_batch("BEGIN IMMEDIATE").unwrap();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let deliverer = deliverer(&nats).await;
+    within(asked.next()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(receiver.hits().len(), 0);
+    drop(away);
+    let began = std::time::Instant::now();
+    for status in bench.until_ended().await {
+        assert_eq!((status.state, status.attempts), (State::Delivered, 1));
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        began.elapsed()
+    );
+    let _ = relay.end().await;
+    deliverer.end().await;
 }

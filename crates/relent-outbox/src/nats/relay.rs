@@ -54,6 +54,8 @@ struct Waiting {
 
 enum News {
     Begun,
+    /// Nobody gets leave any more, and whoever asked has thrown it away.
+    Refused,
     Ended(Exchange),
 }
 
@@ -169,7 +171,10 @@ impl Shared {
                 Some((other, _)) if *other != by => None,
                 Some((_, since)) => Some(held.min((*since + LEAVE).saturating_duration_since(now))),
                 // Less than that is told as none.
-                None if held < Duration::from_millis(1) => None,
+                None if held < Duration::from_millis(1) => {
+                    let _ = attempt.news.send(News::Refused);
+                    None
+                }
                 None => {
                     attempt.begun = Some((by, now));
                     // Whoever does not wait any more is gone from the map.
@@ -229,7 +234,7 @@ impl Shared {
         let begun = tokio::select! {
             biased;
             // Before the server has said that it has it, perhaps.
-            Some(News::Begun) = heard.recv() => true,
+            news = heard.recv() => matches!(news, Some(News::Begun)),
             () = leave.stopped() => false,
             published = self.publish(&subject, bytes, until) => match published {
                 Ok(()) => tokio::select! {
@@ -249,7 +254,7 @@ impl Shared {
         let ended = async {
             loop {
                 match heard.recv().await {
-                    Some(News::Begun) => {}
+                    Some(News::Begun | News::Refused) => {}
                     Some(News::Ended(exchange)) => return Some(exchange),
                     None => return None,
                 }
