@@ -106,6 +106,11 @@ impl Queue {
         format!("{}.attempts", self.name)
     }
 
+    /// What the subjects of relays begin with.
+    fn relays(&self) -> String {
+        format!("{}.relay.", self.name)
+    }
+
     /// The stream, which is made if it is not there.
     async fn stream(&self) -> Result<Stream, String> {
         let config = Config {

@@ -36,11 +36,11 @@ pub(super) struct NatsArgs {
     nats_ca: Option<PathBuf>,
 
     /// The certificate that this process shows to NATS (PEM)
-    #[arg(long, value_name = "FILE", requires = "nats_key")]
+    #[arg(long, value_name = "FILE", requires_all = ["nats_key", "nats"])]
     nats_cert: Option<PathBuf>,
 
     /// The key of that certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "nats_cert")]
+    #[arg(long, value_name = "FILE", requires_all = ["nats_cert", "nats"])]
     nats_key: Option<PathBuf>,
 
     /// The name of the stream: one for each fleet; it is made if it is not there
@@ -79,6 +79,10 @@ impl NatsArgs {
         }
         if let (Some(cert), Some(key)) = (&self.nats_cert, &self.nats_key) {
             options = options.add_client_certificate(cert.clone(), key.clone());
+        }
+        if self.nats_ca.is_some() || self.nats_cert.is_some() {
+            // Otherwise the server decides, by a line that anybody on the way can change.
+            options = options.require_tls(true);
         }
         let client = options
             .connect(&self.nats[..])

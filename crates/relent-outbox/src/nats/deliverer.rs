@@ -185,7 +185,11 @@ impl One {
     }
 
     async fn attempt(&self, message: &Message) {
-        let Some((attempt, payload)) = wire::read_attempt(&message.payload) else {
+        let attempt = wire::read_attempt(&message.payload);
+        // A relay of this queue is asked, and nobody else.
+        let attempt =
+            attempt.filter(|(attempt, _)| attempt.relay.starts_with(&self.queue.relays()));
+        let Some((attempt, payload)) = attempt else {
             // Of a relay of another version: its relay takes it back if no other deliverer can read it.
             not_now(message, Some(PAUSE)).await;
             return;

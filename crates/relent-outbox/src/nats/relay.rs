@@ -10,7 +10,7 @@ use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use relent_core::{Failure, Network};
+use relent_core::{Failure, Network, Scope};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -75,7 +75,7 @@ impl Relay {
     /// Begins, and takes attempts once there is a stream for them. To be called within a runtime of tokio.
     pub(crate) fn begin(queue: Queue, attempt_timeout: Duration) -> Self {
         let shared = Arc::new(Shared {
-            subject: format!("{}.relay.{}", queue.name, uuid::Uuid::now_v7().simple()),
+            subject: format!("{}{}", queue.relays(), uuid::Uuid::now_v7().simple()),
             queue,
             attempt_timeout,
             next: AtomicU64::new(0),
@@ -328,7 +328,7 @@ fn keep(outgoing: &Outgoing<'_>) -> usize {
 /// It can be put right while the schedule lasts.
 fn too_large() -> Sent {
     Sent::not(
-        Failure::network(Network::Connect),
+        Failure::network(Network::Connect).scope(Scope::Request),
         "the message is too large for NATS: raise max_payload of nats-server to 2MB".to_owned(),
         Duration::ZERO,
     )

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::observe;
 use crate::store::Store;
 
 /// What is known of the worker's lease.
@@ -89,7 +90,15 @@ pub(super) async fn beat<S: Store>(
                 });
                 each
             }
-            _ => each / 10,
+            failed => {
+                let error = match failed {
+                    Ok(Ok(Err(error))) => error.to_string(),
+                    Ok(_) => "the store has panicked".to_owned(),
+                    Err(_) => "the store does not answer".to_owned(),
+                };
+                observe::store_error("beat", &error);
+                each / 10
+            }
         };
         tokio::select! {
             () = pulse.closed() => break,

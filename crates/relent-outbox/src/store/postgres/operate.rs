@@ -137,18 +137,20 @@ async fn delete_some(
         return Ok((Deletion::Unknown, true));
     };
     let id: i64 = found.try_get(0)?;
-    let count = transaction
-        .prepare_cached(
-            "SELECT (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 0)
-             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 1)
-             + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 5),
-         (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 3)",
-        )
-        .await?;
-    let counted = transaction.query_one(&count, &[&id]).await?;
-    let (pending, dead) = (read::count(&counted, 0)?, read::count(&counted, 1)?);
-    if !discard && pending + dead > 0 {
-        return Ok((Deletion::Refused { pending, dead }, true));
+    if !discard {
+        let count = transaction
+            .prepare_cached(
+                "SELECT (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 0)
+                 + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 1)
+                 + (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 5),
+             (SELECT count(*) FROM relent_delivery_1 WHERE endpoint = $1 AND state = 3)",
+            )
+            .await?;
+        let counted = transaction.query_one(&count, &[&id]).await?;
+        let (pending, dead) = (read::count(&counted, 0)?, read::count(&counted, 1)?);
+        if pending + dead > 0 {
+            return Ok((Deletion::Refused { pending, dead }, true));
+        }
     }
     // Deliveries first: whoever purges has them locked before it deletes. The last ones first: if this ends half-way, none
     // waits for one that is gone.

@@ -70,16 +70,20 @@ pub(super) fn delete_some(
     name: &str,
     discard: bool,
 ) -> Result<(Deletion, bool), SqliteError> {
-    let Some(status) = read::endpoint(connection, 0, tenant, name)? else {
-        return Ok((Deletion::Unknown, true));
-    };
-    let EndpointStatus { pending, dead, .. } = status;
-    if !discard && pending + dead > 0 {
-        return Ok((Deletion::Refused { pending, dead }, true));
-    }
     let mut find = connection
         .prepare_cached("SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
-    let id: i64 = find.query_row((tenant, name), |row| row.get(0))?;
+    let found = find.query_row((tenant, name), |row| row.get(0));
+    let Some(id) = found.optional()? else {
+        return Ok((Deletion::Unknown, true));
+    };
+    let id: i64 = id;
+    if !discard
+        && let Some(EndpointStatus { pending, dead, .. }) =
+            read::endpoint(connection, 0, tenant, name)?
+        && pending + dead > 0
+    {
+        return Ok((Deletion::Refused { pending, dead }, true));
+    }
     // The last ones first: if this ends half-way, none waits for one that is gone.
     let mut some = connection
         .prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1 ORDER BY row DESC")?;
