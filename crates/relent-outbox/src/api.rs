@@ -117,7 +117,8 @@ impl<S: Store> Api<S> {
         self
     }
 
-    /// Tells a worker of this process when there is something to do.
+    /// Tells a worker of this process when somebody has changed something, so that it looks at once. What was enqueued the
+    /// [store](Store::hints) tells it.
     #[must_use]
     pub fn hint(mut self, hint: Hint) -> Self {
         self.hint = Some(hint);

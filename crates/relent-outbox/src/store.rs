@@ -11,7 +11,7 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-pub use hints::Hints;
+pub use hints::{Hinted, Hints};
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, PostgresError};
 #[cfg(feature = "sqlite")]
@@ -53,8 +53,8 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     // Workers.
 
-    /// Tells when something may have been enqueued, so that a worker need not look all the time. What it does not tell
-    /// of is there all the same: a worker looks now and then. By default it tells nothing.
+    /// Tells when something may have been enqueued, and where, so that a worker need not look all the time. What it does
+    /// not tell of is there all the same: a worker looks now and then. By default it tells nothing.
     fn hints(&self) -> Hints {
         Hints::none()
     }

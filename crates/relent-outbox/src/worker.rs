@@ -6,6 +6,9 @@
 //!     └──────────────── every second, at a hint, when a delay is over ◄─────────────┘
 //! ```
 //!
+//! A look for work costs as much as there are endpoints with work. So where a hint names the endpoints that have got
+//! messages, there is none: it claims at once what is its own, and acquires the others.
+//!
 //! A message is claimed only when its endpoint may go, and its attempt is counted then. One task decides; attempts and
 //! calls of the store are tasks of their own, so that none of them waits for another.
 

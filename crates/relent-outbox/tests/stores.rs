@@ -67,8 +67,8 @@ mod postgres {
     use relent_outbox::endpoint::Endpoint;
     use relent_outbox::message::NewMessage;
     use relent_outbox::store::{
-        Claimed, Deletion, EnqueueError, Filter, Next, Owned, Postgres, Refusal, Settled, State,
-        Store, Wanted, conformance,
+        Claimed, Deletion, EnqueueError, Filter, Hinted, Next, Owned, Postgres, Refusal, Settled,
+        State, Store, Wanted, conformance,
     };
     use relent_server::postgres::pool;
     use tokio_postgres::{Config, NoTls};
@@ -560,16 +560,32 @@ mod postgres {
         let listening = Postgres::new(other.pool().clone()).listen(config, NoTls);
         let mut hints = listening.hints();
         // It listens.
-        hints.next().await;
+        assert_eq!(hints.next().await, Hinted::Anything);
         other.enqueue(vec![message("paid")]).await.unwrap();
-        hints.next().await;
-        // The connection is lost, and made again.
+        let work = other.find_work("worker", Duration::ZERO, 1).await.unwrap();
+        let named = Hinted::Endpoints([work[0].endpoint].into());
+        assert_eq!(hints.next().await, named);
+        // What was there already nobody is told of; what is due later is to be looked for.
+        other.enqueue(vec![message("paid")]).await.unwrap();
+        let later = message("later").delay(Duration::from_secs(1));
+        other.enqueue(vec![message("now"), later]).await.unwrap();
+        assert_eq!(hints.next().await, Hinted::Anything);
+        other.enqueue(vec![message("then")]).await.unwrap();
+        assert_eq!(hints.next().await, named);
+        // Whoever enqueues in a transaction of its own, and another version.
+        other.hint().await;
+        assert_eq!(hints.next().await, Hinted::Anything);
         let client = other.pool().get().await.unwrap();
+        for hint in [Postgres::HINT, "SELECT pg_notify('relent_outbox', 'v2')"] {
+            client.execute(hint, &[]).await.unwrap();
+            assert_eq!(hints.next().await, Hinted::Anything);
+        }
+        // The connection is lost, and made again.
         let lose =
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
         assert_eq!(client.query(lose, &[]).await.unwrap().len(), 1);
-        hints.next().await;
+        assert_eq!(hints.next().await, Hinted::Anything);
         other.enqueue(vec![message("refunded")]).await.unwrap();
-        hints.next().await;
+        assert_eq!(hints.next().await, named);
     }
 }

@@ -135,7 +135,6 @@ pub(super) async fn enqueue<S: Store>(
             return Err(refused(status, index, &refusal.to_string()));
         }
     };
-    api.wake();
     let status = match enqueued.iter().all(|enqueued| enqueued.duplicate) {
         true => StatusCode::OK,
         false => StatusCode::ACCEPTED,

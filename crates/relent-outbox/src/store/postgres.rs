@@ -39,15 +39,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use relent_server::postgres::{Client, ConnectionError, Pool, Transaction as OfCaller};
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 use tokio::time::{error::Elapsed, sleep, timeout};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Config, Socket};
 
 use self::transaction::Transaction;
+use super::hints;
 use super::{
     AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
-    Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewMessage};
@@ -85,7 +86,7 @@ use crate::message::{InvalidMessage, MessageId, NewMessage};
 pub struct Postgres {
     pool: Pool,
     patience: Duration,
-    hints: Arc<watch::Sender<()>>,
+    hints: Arc<broadcast::Sender<Hinted>>,
 }
 
 /// Why it fails.
@@ -262,7 +263,7 @@ impl Postgres {
         Self {
             pool,
             patience: Duration::from_secs(5),
-            hints: Arc::new(watch::Sender::new(())),
+            hints: Arc::new(hints::channel()),
         }
     }
 
@@ -361,7 +362,7 @@ impl Postgres {
     /// [`enqueue_in`](Self::enqueue_in). Without it, or if the database is not reached, they find it when they look the
     /// next time.
     pub async fn hint(&self) {
-        self.hints.send_replace(());
+        tell(&self.hints, Hinted::Anything);
         let tell = async {
             let client = connect(&self.pool, self.patience).await?;
             // In a transaction of its own, which writes nothing.
@@ -371,13 +372,32 @@ impl Postgres {
         };
         drop(timeout(self.patience, tell).await);
     }
+
+    /// Tells other processes. With what to tell the workers of this one.
+    async fn enqueue_and_tell(
+        &self,
+        messages: &[NewMessage],
+    ) -> Result<(Vec<Enqueued>, Option<Hinted>), EnqueueError<PostgresError>> {
+        transact!(self, transaction => async {
+            let (enqueued, hinted) = enqueue::enqueue(&mut &*transaction, messages).await?;
+            if let Some(hinted) = &hinted {
+                transaction.tell(hinted);
+            }
+            Ok::<_, EnqueueError<PostgresError>>((enqueued, hinted))
+        })
+    }
+}
+
+/// It fails if there is no worker.
+fn tell(hints: &broadcast::Sender<Hinted>, hinted: Hinted) {
+    drop(hints.send(hinted));
 }
 
 /// Hands on what is notified, until the connection or the store is gone.
 async fn listen<T>(
     config: &Config,
     tls: T,
-    hints: &Weak<watch::Sender<()>>,
+    hints: &Weak<broadcast::Sender<Hinted>>,
 ) -> Result<(), tokio_postgres::Error>
 where
     T: MakeTlsConnect<Socket>,
@@ -388,15 +408,15 @@ where
         client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
         // Something may have been told before.
         if let Some(hints) = hints.upgrade() {
-            hints.send_replace(());
+            tell(&hints, Hinted::Anything);
         }
         std::future::pending::<Result<(), tokio_postgres::Error>>().await
     };
     let hand_on = async {
         while let Some(message) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
-            if let AsyncMessage::Notification(_) = message? {
+            if let AsyncMessage::Notification(notified) = message? {
                 let Some(hints) = hints.upgrade() else { break };
-                hints.send_replace(());
+                tell(&hints, Hinted::read(notified.payload()));
             }
         }
         Ok(())
@@ -452,12 +472,17 @@ impl Store for Postgres {
         &self,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
-        let enqueued: Result<Vec<Enqueued>, EnqueueError<PostgresError>> = transact!(self, transaction => async {
-            transaction.tell();
-            enqueue::enqueue(&mut &*transaction, &messages).await
-        });
-        self.hints.send_replace(());
-        enqueued
+        let enqueued = self.enqueue_and_tell(&messages).await;
+        let hinted = match &enqueued {
+            Ok((_, hinted)) => hinted.clone(),
+            Err(EnqueueError::Refused { .. }) => None,
+            // It may be written all the same.
+            Err(EnqueueError::Store(_)) => Some(Hinted::Anything),
+        };
+        if let Some(hinted) = hinted {
+            tell(&self.hints, hinted);
+        }
+        Ok(enqueued?.0)
     }
 
     fn hints(&self) -> Hints {

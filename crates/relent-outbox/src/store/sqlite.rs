@@ -19,13 +19,14 @@ use std::time::{Duration, SystemTime};
 use relent_server::sqlite::{Writer, WriterError};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, broadcast};
 use tokio::task::spawn_blocking;
 
 use self::clock::Clock;
+use super::hints;
 use super::{
     AttemptRecord, BATCH, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
-    Filter, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work, micros,
+    Filter, Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work, micros,
     system_time,
 };
 use crate::endpoint::{Activity, Endpoint};
@@ -73,7 +74,7 @@ pub struct Sqlite {
     writer: Writer,
     readers: Arc<Readers>,
     clock: Arc<Clock>,
-    hints: watch::Sender<()>,
+    hints: broadcast::Sender<Hinted>,
 }
 
 /// Why it fails.
@@ -187,7 +188,7 @@ impl Sqlite {
             writer,
             readers: Arc::new(Readers::new(file.ok_or(SqliteError::NotAFile)?)),
             clock: Arc::new(clock),
-            hints: watch::Sender::new(()),
+            hints: hints::channel(),
         })
     }
 
@@ -221,13 +222,18 @@ impl Sqlite {
         connection
             .prepare_cached("RELEASE relent_enqueue")?
             .execute([])?;
-        enqueued
+        Ok(enqueued?.0)
     }
 
     /// Tells the workers of this store that something was enqueued by [`enqueue_in`](Self::enqueue_in). Without it
     /// they find it when they look the next time.
     pub fn hint(&self) {
-        self.hints.send_replace(());
+        self.tell(Hinted::Anything);
+    }
+
+    fn tell(&self, hinted: Hinted) {
+        // It fails if there is no worker.
+        drop(self.hints.send(hinted));
     }
 
     /// Who writes into the database.
@@ -331,8 +337,10 @@ impl Store for Sqlite {
     ) -> Result<Vec<Enqueued>, EnqueueError<SqliteError>> {
         let enqueue =
             self.write(move |connection, now| enqueue::enqueue(connection, now, &messages));
-        let enqueued = enqueue.await?;
-        self.hint();
+        let (enqueued, hinted) = enqueue.await?;
+        if let Some(hinted) = hinted {
+            self.tell(hinted);
+        }
         Ok(enqueued)
     }
 

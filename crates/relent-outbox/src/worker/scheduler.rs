@@ -2,6 +2,7 @@
 
 mod answers;
 mod begin;
+mod hint;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -15,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
+use self::hint::Named;
 use super::attempt::{Transport, Unmade};
 use super::beat::{Pulse, beat};
 use super::calls::{Calls, Kind};
@@ -83,8 +85,11 @@ pub(super) struct Scheduler<S> {
     unsettled: VecDeque<Pending>,
     settling: Vec<Pending>,
     to_acquire: VecDeque<i64>,
+    named: Named,
     acquiring: HashSet<i64>,
     to_release: Vec<(i64, Fence)>,
+    /// Some of them have messages that are due, as far as is known.
+    release_due: bool,
     calls: Calls,
     pulse: watch::Receiver<Pulse>,
     /// Asks for a beat at once.
@@ -178,8 +183,10 @@ impl<S: Store> Scheduler<S> {
             unsettled: VecDeque::new(),
             settling: Vec::new(),
             to_acquire: VecDeque::new(),
+            named: Named::default(),
             acquiring: HashSet::new(),
             to_release: Vec::new(),
+            release_due: false,
             calls: Calls::default(),
             pulse,
             nudge: Arc::new(Notify::new()),
@@ -256,7 +263,12 @@ impl<S: Store> Scheduler<S> {
                 }
                 Ok(()) = open.changed() => {}
                 () = hint.notified(), if !self.stopping => self.look_soon(),
-                () = hints.next(), if !self.stopping => self.look_soon(),
+                hinted = hints.next(), if !self.stopping => {
+                    self.on_hint(hinted);
+                    while let Some(hinted) = hints.try_next() {
+                        self.on_hint(hinted);
+                    }
+                }
                 Some(answer) = async { asked.as_mut()?.recv().await } => {
                     // Whoever has asked may be gone.
                     drop(answer.send(self.held()));
@@ -517,6 +529,7 @@ impl<S: Store> Scheduler<S> {
         self.stop.send_replace(true);
         self.ask_at = now;
         self.to_acquire.clear();
+        self.named = Named::default();
         let all: Vec<i64> = self.lanes.keys().copied().collect();
         for id in all {
             self.leave(id);
@@ -546,6 +559,7 @@ impl<S: Store> Scheduler<S> {
             .filter(|lane| lane.leaving && lane.is_over())
         {
             self.to_release.push((id, lane.fence));
+            self.release_due |= lane.due;
             if let Some(at) = lane.wakes {
                 self.wakes.remove(&(at, id));
             }

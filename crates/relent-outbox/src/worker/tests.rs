@@ -1,6 +1,7 @@
 //! A worker in virtual time, over a store in memory and receivers that are functions.
 
 mod held;
+mod hints;
 mod memory;
 
 use std::collections::HashMap;

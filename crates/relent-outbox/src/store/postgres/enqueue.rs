@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::driver::{Array, Columns, Savepoints, Session};
 use super::{FOREVER, PostgresError, TIME, span};
 use crate::message::{MessageId, NewMessage};
-use crate::store::{EnqueueError, Enqueued, Refusal};
+use crate::store::hints::Got;
+use crate::store::{EnqueueError, Enqueued, Hinted, Refusal};
 
 /// In a transaction of the caller, which goes on without them if this fails.
 pub(super) async fn enqueue_in<T: Savepoints>(
@@ -19,16 +20,16 @@ pub(super) async fn enqueue_in<T: Savepoints>(
         Err(_) => "ROLLBACK TO relent_enqueue; RELEASE relent_enqueue",
     };
     let ended = transaction.script(end).await;
-    let enqueued = enqueued?;
+    let (enqueued, _) = enqueued?;
     ended?;
     Ok(enqueued)
 }
 
-/// In a transaction that is undone if this fails.
+/// In a transaction that is undone if this fails. With what to tell workers once it is committed.
 pub(super) async fn enqueue<T: Session>(
     transaction: &mut T,
     messages: &[NewMessage],
-) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
+) -> Result<(Vec<Enqueued>, Option<Hinted>), EnqueueError<PostgresError>> {
     let refused = |index, refusal| Err(EnqueueError::Refused { index, refusal });
     for (index, message) in messages.iter().enumerate() {
         if let Err(invalid) = message.check() {
@@ -36,7 +37,7 @@ pub(super) async fn enqueue<T: Session>(
         }
     }
     if messages.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
     let column = |of: fn(&NewMessage) -> &str| messages.iter().map(of).collect::<Vec<_>>();
     // Each endpoint is looked up once.
@@ -121,7 +122,12 @@ pub(super) async fn enqueue<T: Session>(
     if enqueued.iter().any(|one| one.duplicate) {
         duplicates(transaction, messages, &endpoints, &mut enqueued).await?;
     }
-    Ok(enqueued)
+    let mut got = Got::default();
+    let new = endpoints.iter().zip(messages).zip(&enqueued);
+    for ((endpoint, message), _) in new.filter(|(_, one)| !one.duplicate) {
+        got.add(*endpoint, message.delay);
+    }
+    Ok((enqueued, got.hinted()))
 }
 
 /// Some are there: whether as they are now.

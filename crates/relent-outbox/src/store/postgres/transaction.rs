@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Waker};
 
@@ -9,12 +10,15 @@ use relent_server::postgres::Client;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row, Statement};
 
-use super::Postgres;
+use crate::store::Hinted;
 
 /// The tables are small now and large later, and a plan may be kept: none may read a table from end to end.
 /// One that has to looks so expensive then that PostgreSQL would compile it (JIT), which takes longer than a lease may.
 const BEGIN: &str =
     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
+
+/// [`HINT`](super::Postgres::HINT) with a payload.
+const TELL: &str = "SELECT pg_notify('relent_outbox', $1)";
 
 /// Its beginning goes to the database together with the first statement, and statements that are polled together go
 /// together, in that order: nobody waits for an answer that says nothing. Statements are prepared before. Undone when it
@@ -22,7 +26,7 @@ const BEGIN: &str =
 pub(super) struct Transaction<'a> {
     client: &'a Client,
     begun: AtomicBool,
-    tells: AtomicBool,
+    tells: OnceLock<String>,
 }
 
 impl<'a> Transaction<'a> {
@@ -30,13 +34,13 @@ impl<'a> Transaction<'a> {
         Self {
             client,
             begun: AtomicBool::new(false),
-            tells: AtomicBool::new(false),
+            tells: OnceLock::new(),
         }
     }
 
-    /// Once it is committed workers are told that there may be work.
-    pub(super) fn tell(&self) {
-        self.tells.store(true, Relaxed);
+    /// Once it is committed workers are told this.
+    pub(super) fn tell(&self, hinted: &Hinted) {
+        self.tells.get_or_init(|| hinted.write());
     }
 
     pub(super) async fn prepare_cached(&self, statement: &str) -> Result<Statement, Error> {
@@ -91,11 +95,13 @@ impl<'a> Transaction<'a> {
             return Ok(());
         }
         let commit = self.client.batch_execute("COMMIT");
-        if self.tells.load(Relaxed) {
+        if let Some(payload) = self.tells.get() {
             // In a transaction of its own, which writes nothing: one that does both would hold up all that commit.
-            let hint = self.client.prepare_cached(Postgres::HINT).await?;
+            let hint = self.client.prepare_cached(TELL).await?;
             // That it fails is of no use to anybody: workers look all the same.
-            let (committed, _) = tokio::join!(biased; commit, self.client.execute(&hint, &[]));
+            let parameters: [&(dyn ToSql + Sync); 1] = [payload];
+            let hint = self.client.execute(&hint, &parameters);
+            let (committed, _) = tokio::join!(biased; commit, hint);
             committed?;
         } else {
             commit.await?;

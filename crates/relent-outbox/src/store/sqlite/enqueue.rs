@@ -7,7 +7,8 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use super::queue::Touched;
 use super::{SqliteError, later};
 use crate::message::{MessageId, NewMessage};
-use crate::store::{EnqueueError, Enqueued, Refusal};
+use crate::store::hints::Got;
+use crate::store::{EnqueueError, Enqueued, Hinted, Refusal};
 
 pub(super) const ENDPOINT: &str =
     "SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2";
@@ -18,12 +19,12 @@ pub(super) const DELIVERY: &str = "
     INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, order_key, written)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5)";
 
-/// In a transaction that is undone if this fails.
+/// In a transaction that is undone if this fails. With what to tell workers once it is committed.
 pub(super) fn enqueue(
     connection: &Connection,
     now: i64,
     messages: &[NewMessage],
-) -> Result<Vec<Enqueued>, EnqueueError<SqliteError>> {
+) -> Result<(Vec<Enqueued>, Option<Hinted>), EnqueueError<SqliteError>> {
     let mut batch = Batch {
         connection,
         now,
@@ -32,6 +33,7 @@ pub(super) fn enqueue(
         delivery: connection.prepare_cached(DELIVERY)?,
         found: BTreeMap::new(),
         touched: Touched::default(),
+        got: Got::default(),
     };
     let mut enqueued = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
@@ -41,7 +43,7 @@ pub(super) fn enqueue(
         }
     }
     batch.touched.follow(connection)?;
-    Ok(enqueued)
+    Ok((enqueued, batch.got.hinted()))
 }
 
 /// Messages that come in at once, and the statements for them.
@@ -54,6 +56,7 @@ struct Batch<'c, 'm> {
     /// The endpoints that were looked up, by tenant and name.
     found: BTreeMap<(&'m str, &'m str), i64>,
     touched: Touched,
+    got: Got,
 }
 
 impl<'m> Batch<'_, 'm> {
@@ -95,6 +98,7 @@ impl<'m> Batch<'_, 'm> {
         if inserted == 0 {
             return duplicate(self.connection, endpoint, message);
         }
+        self.got.add(endpoint, message.delay);
         let due = later(self.now, message.delay);
         // It is the last of its order key: whether it is the first, too, is found out with the others.
         let state = if let Some(order) = &message.order {

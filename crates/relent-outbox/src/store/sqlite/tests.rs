@@ -180,9 +180,15 @@ async fn whoever_waits_hears_that_something_was_enqueued_also_while_it_was_not_l
     let nothing = tokio::time::timeout(Duration::ZERO, hints.next()).await;
     assert!(nothing.is_err());
     store.enqueue(vec![message("paid")]).await.unwrap();
-    hints.next().await;
+    let shop = store.find_work("worker", Duration::ZERO, 1).await.unwrap()[0].endpoint;
+    assert_eq!(hints.next().await, Hinted::Endpoints([shop].into()));
+    // It was there already.
+    store.enqueue(vec![message("paid")]).await.unwrap();
     store.hint();
-    hints.next().await;
+    assert_eq!(hints.next().await, Hinted::Anything);
+    let later = message("later").delay(Duration::from_secs(1));
+    store.enqueue(vec![message("now"), later]).await.unwrap();
+    assert_eq!(hints.next().await, Hinted::Anything);
     let nothing = tokio::time::timeout(Duration::ZERO, hints.next()).await;
     assert!(nothing.is_err());
     // The store is gone: nobody tells, and nothing goes round.

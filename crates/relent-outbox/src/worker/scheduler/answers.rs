@@ -8,7 +8,7 @@ use relent_core::{Backoff, Decision, Failure, Policy, Session};
 use tokio::task::{Id, JoinError};
 use tokio::time::Instant;
 
-use super::{BATCH, LOOK_GAP, Pending, Running, Scheduler, TICK};
+use super::{BATCH, LOOK_GAP, Named, Pending, Running, Scheduler, TICK};
 use crate::acknowledgement::{MAX_EXCERPT, printable};
 use crate::observe;
 use crate::schedule::Schedule;
@@ -34,7 +34,9 @@ impl<S: Store> Scheduler<S> {
                 match done {
                     Done::Found(work) => self.on_found(now, work),
                     Done::Acquired(owned) => {
-                        self.acquiring.clear();
+                        let wanted = std::mem::take(&mut self.acquiring);
+                        let has = owned.iter().map(|owned| owned.id).collect();
+                        self.named.acquired(&wanted, &has);
                         if self.is_cut && !owned.is_empty() {
                             self.look_soon();
                         }
@@ -50,7 +52,11 @@ impl<S: Store> Scheduler<S> {
                     }
                     Done::Claimed(claimed) => self.on_claimed(now, claimed),
                     Done::Settled(written) => self.on_settled(now, &written),
-                    Done::Released => {}
+                    Done::Released => {
+                        if std::mem::take(&mut self.release_due) && !self.stopping {
+                            self.look_soon();
+                        }
+                    }
                 }
             }
             Err(error) => {
@@ -90,6 +96,12 @@ impl<S: Store> Scheduler<S> {
 
     fn on_found(&mut self, now: Instant, found: Vec<Work>) {
         self.is_cut = found.len() >= self.looked_for;
+        if self.is_cut {
+            self.named.nothing_known();
+        } else {
+            self.named
+                .found(&found.iter().map(|work| work.endpoint).collect());
+        }
         let mut is_new = false;
         self.to_acquire.clear();
         for Work {
@@ -107,13 +119,8 @@ impl<S: Store> Scheduler<S> {
                     // with the new ones.
                     self.leave(endpoint);
                 } else if due.is_zero() {
-                    if lane.due && lane.wakes.is_some() {
-                        // It is known, and has no leave before that: a gate is closed. There may be many such.
-                        lane.due_again |= !lane.claiming.is_empty();
-                    } else {
-                        is_new |= !lane.due;
-                        self.mark_due(endpoint);
-                    }
+                    is_new |= !lane.due;
+                    self.hear_due(endpoint);
                 } else {
                     self.wake_at(endpoint, now + due);
                 }
@@ -444,6 +451,8 @@ impl<S: Store> Scheduler<S> {
         if pulse.lost != self.lost {
             self.lost = pulse.lost;
             observe::lease_lost();
+            // None could be acquired meanwhile.
+            self.named = Named::default();
             let all: Vec<i64> = self.lanes.keys().copied().collect();
             for id in all {
                 self.leave(id);

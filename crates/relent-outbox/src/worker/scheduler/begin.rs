@@ -16,17 +16,18 @@ impl<S: Store> Scheduler<S> {
         let (store, name) = (self.store.clone(), self.config.name.clone());
         let (within, most) = (self.config.poll, LOOK + self.lanes.len());
         (self.looked_at, self.looked_for) = (now, most);
+        self.named.look_begins();
         self.begin(Kind::Find, async move {
             store.find_work(&name, within, most).await.map(Done::Found)
         });
     }
 
     pub(super) fn begin_acquire(&mut self) {
-        if self.to_acquire.is_empty() || self.calls.is_busy(Kind::Acquire) {
+        let wanted = (self.named.fresh.len() + self.to_acquire.len()).min(BATCH);
+        if wanted == 0 || self.calls.is_busy(Kind::Acquire) {
             return;
         }
         let share = self.pulse.borrow().share;
-        let wanted = self.to_acquire.len().min(BATCH);
         if share < self.lanes.len() + wanted {
             // Those that have nothing to do make room.
             let excess = self.lanes.len() + wanted - share;
@@ -40,10 +41,10 @@ impl<S: Store> Scheduler<S> {
             }
         }
         let most = share.saturating_sub(self.lanes.len()).min(wanted);
-        let endpoints: Vec<i64> = self.to_acquire.drain(..most).collect();
-        if endpoints.is_empty() {
+        if most == 0 {
             // There may be more endpoints by now, or fewer workers, than at the last beat.
             self.to_acquire.clear();
+            self.named.fresh.clear();
             self.is_short = true;
             let now = Instant::now();
             if self.nudge_at <= now {
@@ -52,7 +53,18 @@ impl<S: Store> Scheduler<S> {
             }
             return;
         }
-        self.acquiring = endpoints.iter().copied().collect();
+        while self.acquiring.len() < most
+            && let Some(id) = (self.named.fresh.pop_first()).or_else(|| self.to_acquire.pop_front())
+        {
+            // A hint may have named what a look has found, and it is a lane by now.
+            if !self.lanes.contains_key(&id) {
+                self.acquiring.insert(id);
+            }
+        }
+        if self.acquiring.is_empty() {
+            return;
+        }
+        let endpoints = self.acquiring.iter().copied().collect();
         let (store, name) = (self.store.clone(), self.config.name.clone());
         self.begin(Kind::Acquire, async move {
             store.acquire(&name, endpoints).await.map(Done::Acquired)

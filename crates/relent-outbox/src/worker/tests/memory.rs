@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
 use crate::endpoint::{Activity, Endpoint};
@@ -13,7 +14,7 @@ use crate::health::Health;
 use crate::message::{MessageId, NewMessage};
 use crate::store::{
     AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
-    MessageStatus, Next, Owned, Settled, Store, Summary, Wanted, Work,
+    Hinted, Hints, MessageStatus, Next, Owned, Settled, Store, Summary, Wanted, Work,
 };
 
 #[derive(Clone)]
@@ -40,6 +41,8 @@ struct Tables {
     rows: BTreeMap<i64, Row>,
     faults: HashMap<&'static str, Vec<Fault>>,
     latency: Duration,
+    calls: HashMap<&'static str, usize>,
+    hints: broadcast::Sender<Hinted>,
 }
 
 struct EndpointRow {
@@ -92,6 +95,8 @@ impl Memory {
             rows: BTreeMap::new(),
             faults: HashMap::new(),
             latency: Duration::from_millis(2),
+            calls: HashMap::new(),
+            hints: broadcast::Sender::new(16),
         })))
     }
 
@@ -106,7 +111,25 @@ impl Memory {
             .insert(call, faults.iter().rev().copied().collect());
     }
 
+    /// How many calls of this name there were.
+    pub(super) fn calls(&self, name: &str) -> usize {
+        self.lock().calls.get(name).copied().unwrap_or_default()
+    }
+
+    pub(super) fn hint(&self, hinted: Hinted) {
+        let _ = self.lock().hints.send(hinted);
+    }
+
     pub(super) fn add(&self, endpoint: i64, payload: impl Into<Bytes>) -> i64 {
+        self.add_later(endpoint, payload, Duration::ZERO)
+    }
+
+    pub(super) fn add_later(
+        &self,
+        endpoint: i64,
+        payload: impl Into<Bytes>,
+        delay: Duration,
+    ) -> i64 {
         let mut tables = self.lock();
         let row = i64::try_from(tables.rows.len()).unwrap() + 1;
         let now = Instant::now();
@@ -128,7 +151,7 @@ impl Memory {
             .get_mut(&endpoint)
             .unwrap()
             .due
-            .insert((now, row));
+            .insert((now + delay, row));
         row
     }
 
@@ -185,12 +208,13 @@ impl Memory {
     ) -> Result<T, Broken> {
         let (latency, fault) = {
             let mut tables = self.lock();
+            *tables.calls.entry(name).or_default() += 1;
             (
                 tables.latency,
                 tables.faults.get_mut(name).and_then(Vec::pop),
             )
         };
-        sleep(latency).await;
+        sleep(latency / 2).await;
         match fault {
             Some(Fault::Before) => return Err(Broken),
             Some(Fault::Hang) => std::future::pending().await,
@@ -198,6 +222,8 @@ impl Memory {
             Some(Fault::After | Fault::Late) | None => {}
         }
         let done = call(&mut self.lock());
+        // What comes in meanwhile the answer does not know.
+        sleep(latency / 2).await;
         match fault {
             Some(Fault::Late) => {
                 sleep(Duration::from_secs(20)).await;
@@ -240,6 +266,10 @@ impl Store for Memory {
 
     async fn enqueue(&self, _: Vec<NewMessage>) -> Result<Vec<Enqueued>, EnqueueError<Broken>> {
         Err(Broken.into())
+    }
+
+    fn hints(&self) -> Hints {
+        Hints::of(self.lock().hints.subscribe())
     }
 
     async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, Broken> {
@@ -306,7 +336,9 @@ impl Store for Memory {
                 return owned;
             }
             for id in endpoints {
-                let row = tables.endpoints.get_mut(&id).unwrap();
+                let Some(row) = tables.endpoints.get_mut(&id) else {
+                    continue;
+                };
                 if row.disabled.is_none() && (row.owner.is_empty() || row.owner == worker) {
                     row.owner = worker.to_owned();
                     row.fence += 1;

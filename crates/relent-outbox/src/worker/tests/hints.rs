@@ -1,0 +1,196 @@
+//! What hints name is delivered at once, and needs no look for work.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use relent::random::SessionRandom;
+use relent_core::Random;
+use tokio::time::{Instant, sleep};
+
+use super::memory::Memory;
+use super::{Receivers, SECOND, config, endpoint, quick, refused, start, until_ended};
+use crate::store::Hinted;
+use crate::worker::WorkerConfig;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_millis(100);
+
+/// It looks when it starts, and then only when it is told to.
+fn rarely(name: &str) -> WorkerConfig {
+    WorkerConfig {
+        poll: HOUR,
+        ..config(name)
+    }
+}
+
+fn names(endpoints: impl IntoIterator<Item = i64>) -> Hinted {
+    Hinted::Endpoints(endpoints.into_iter().collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_hint_names_is_delivered_at_once_without_a_look() {
+    let store = Memory::new((0..3).map(endpoint));
+    let receivers = quick();
+    let running = start(&store, &receivers, rarely("one"));
+    sleep(SECOND).await;
+    let looks = store.calls("find");
+    // One that it does not have yet, then as one that it has.
+    for _ in 0..3 {
+        store.add(2, "x");
+        store.hint(names([2]));
+        sleep(SOON).await;
+        assert_eq!(store.unended(), 0);
+    }
+    assert_eq!(store.calls("find"), looks);
+    // What names nothing is worth a look, which finds more.
+    store.add(1, "x");
+    store.add(3, "x");
+    store.hint(Hinted::Anything);
+    sleep(SOON).await;
+    assert_eq!((store.unended(), store.calls("find")), (0, looks + 1));
+    let _ = running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_is_parked_is_not_asked_about_however_often_it_is_named() {
+    let store = Memory::new([endpoint(0)]);
+    let receivers = Receivers::new(|_| (Duration::from_millis(20), Some(refused())));
+    let running = start(&store, &receivers, rarely("one"));
+    sleep(SECOND).await;
+    for _ in 0..20 {
+        store.add(1, "x");
+        store.hint(names([1]));
+        sleep(SECOND).await;
+    }
+    let (looks, claims) = (store.calls("find"), store.calls("claim"));
+    for _ in 0..2000 {
+        store.hint(names([1]));
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(store.calls("find"), looks);
+    // Its probes.
+    let claims = store.calls("claim") - claims;
+    assert!(claims <= 10, "{claims} claims in two seconds");
+    let _ = running.stop().await;
+}
+
+/// Each worker hears of the endpoints of both.
+#[tokio::test(start_paused = true)]
+async fn what_another_worker_has_is_not_looked_for_each_time() {
+    let store = Memory::new((0..40).map(endpoint));
+    let receivers = quick();
+    let one = start(&store, &receivers, rarely("one"));
+    let two = start(&store, &receivers, rarely("two"));
+    sleep(SECOND).await;
+    let all = async || {
+        for endpoint in 1..=40 {
+            store.add(endpoint, "x");
+            store.hint(names([endpoint]));
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(SOON).await;
+        assert_eq!(store.unended(), 0);
+    };
+    all().await;
+    let owners = store.owners();
+    assert!(owners.iter().any(|owner| owner == "one"), "{owners:?}");
+    assert!(owners.iter().any(|owner| owner == "two"), "{owners:?}");
+    all().await;
+    let looks = store.calls("find");
+    for _ in 0..20 {
+        all().await;
+    }
+    assert_eq!(store.calls("find"), looks);
+    assert_eq!(receivers.hits(), 40 * 22);
+    // One ends: what it had is given back, and the other has to look for it.
+    let _ = one.stop().await;
+    store.hint(Hinted::Anything);
+    sleep(15 * SECOND).await;
+    for endpoint in 1..=40 {
+        store.add(endpoint, "x");
+    }
+    store.hint(Hinted::Anything);
+    sleep(SECOND).await;
+    assert_eq!(store.unended(), 0);
+    assert!(store.owners().iter().all(|owner| owner == "two"));
+    all().await;
+    let _ = two.stop().await;
+}
+
+/// How late the attempts begin, at most.
+fn lateness(takes: Duration) -> (Receivers, Arc<Mutex<Duration>>) {
+    let latest = Arc::new(Mutex::new(Duration::ZERO));
+    let (noted, origin) = (Arc::clone(&latest), Instant::now());
+    let receivers = Receivers::new(move |job| {
+        let due: u64 = std::str::from_utf8(&job.payload).unwrap().parse().unwrap();
+        let late = (origin.elapsed()).saturating_sub(Duration::from_micros(due));
+        let mut latest = noted.lock().unwrap();
+        *latest = late.max(*latest);
+        (takes, None)
+    });
+    (receivers, latest)
+}
+
+/// Whatever a worker does when a hint comes, such as waiting for the answer to a claim.
+#[tokio::test(start_paused = true)]
+async fn no_hint_is_forgotten() {
+    for seed in 0..40 {
+        let mut random = SessionRandom::with_seed(seed);
+        let mut below = |bound: u64| random.next_u64() % bound;
+        let store = Memory::new((0..5).map(endpoint));
+        let (receivers, latest) = lateness(Duration::from_millis(3));
+        let origin = Instant::now();
+        let running = start(&store, &receivers, rarely("one"));
+        sleep(SOON).await;
+        let mut told_later = BTreeSet::new();
+        for _ in 0..300 {
+            let endpoint = i64::try_from(1 + below(5)).unwrap();
+            store.add(endpoint, origin.elapsed().as_micros().to_string());
+            told_later.insert(endpoint);
+            // Several at once, now and then with one that has got nothing.
+            if below(3) > 0 {
+                if below(4) == 0 {
+                    told_later.insert(i64::try_from(1 + below(7)).unwrap());
+                }
+                store.hint(names(std::mem::take(&mut told_later)));
+                sleep(Duration::from_micros(below(12_000))).await;
+            }
+        }
+        store.hint(names(told_later));
+        sleep(SECOND).await;
+        assert_eq!(store.unended(), 0, "seed {seed}");
+        let latest = *latest.lock().unwrap();
+        assert!(latest < SOON, "seed {seed}: {latest:?}");
+        let _ = running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_hint_tells_of_is_found_within_a_poll() {
+    for seed in 0..40 {
+        let mut random = SessionRandom::with_seed(seed);
+        let mut below = |bound: u64| random.next_u64() % bound;
+        let store = Memory::new((0..5).map(endpoint));
+        let (receivers, latest) = lateness(Duration::from_millis(3));
+        let origin = Instant::now();
+        let running = start(&store, &receivers, config("one"));
+        for _ in 0..300 {
+            let endpoint = i64::try_from(1 + below(5)).unwrap();
+            let delay = Duration::from_millis(below(4).saturating_sub(1) * below(1500));
+            let due = origin.elapsed() + delay;
+            store.add_later(endpoint, due.as_micros().to_string(), delay);
+            match below(4) {
+                0 if delay.is_zero() => store.hint(names([endpoint])),
+                0 => store.hint(Hinted::Anything),
+                1 => store.hint(names([i64::try_from(1 + below(5)).unwrap()])),
+                _ => {}
+            }
+            sleep(Duration::from_micros(below(40_000))).await;
+        }
+        until_ended(&store).await;
+        let latest = *latest.lock().unwrap();
+        assert!(latest < SECOND + SOON, "seed {seed}: {latest:?}");
+        let _ = running.stop().await;
+    }
+}
