@@ -63,6 +63,7 @@ mod intake;
 mod jitter;
 mod latencies;
 mod limiter;
+mod ordered_map;
 mod outbound;
 mod pattern;
 mod policy;

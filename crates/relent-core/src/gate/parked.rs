@@ -1,12 +1,11 @@
 //! Requests that are held back, in the order in which they were made.
 
-use alloc::collections::BTreeSet;
-
 use super::Caller;
+use crate::ordered_map::OrderedMap;
 use crate::time::Instant;
 
 #[derive(Default, Debug)]
-pub(super) struct Parked(BTreeSet<Caller>);
+pub(super) struct Parked(OrderedMap<Caller, ()>);
 
 impl Parked {
     pub(super) fn len(&self) -> usize {
@@ -14,7 +13,7 @@ impl Parked {
     }
 
     pub(super) fn add(&mut self, caller: Caller) {
-        self.0.insert(caller);
+        self.0.insert(caller, ());
     }
 
     pub(super) fn remove(&mut self, caller: &Caller) {
@@ -23,7 +22,9 @@ impl Parked {
 
     /// Whether there is anybody who can still be answered at `answered`.
     pub(super) fn has_any(&self, answered: Instant) -> bool {
-        self.0.last().is_some_and(|last| last.until >= answered)
+        self.0
+            .last()
+            .is_some_and(|(last, ())| last.until >= answered)
     }
 
     /// Takes the first who can still be answered at `answered`.
@@ -34,16 +35,18 @@ impl Parked {
             id: 0,
             fresh: false,
         };
-        let caller = *self.0.range(least..).next()?;
+        let (caller, ()) = *self.0.first_from(&least)?;
         self.0.remove(&caller);
         Some(caller)
     }
 
     pub(super) fn first(&self) -> Option<u64> {
-        self.0.first().map(|caller| caller.id)
+        self.0.first().map(|(caller, ())| caller.id)
     }
 
     pub(super) fn take_last(&mut self) -> Option<Caller> {
-        self.0.pop_last()
+        let (caller, ()) = *self.0.last()?;
+        self.0.remove(&caller);
+        Some(caller)
     }
 }

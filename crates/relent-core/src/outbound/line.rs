@@ -1,21 +1,20 @@
 //! Those who wait to make an attempt.
 
-use alloc::collections::btree_map::Entry;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::mem;
 use core::time::Duration;
 
 use super::{Asking, Holding, Permit};
+use crate::ordered_map::OrderedMap;
 use crate::time::{Instant, nanos};
 
 #[derive(Default, Debug)]
 pub(super) struct Line {
-    waiters: BTreeMap<u64, Waiter>,
+    waiters: OrderedMap<u64, Waiter>,
     /// Until when the cooldown holds them.
-    held: BTreeSet<(Instant, u64)>,
+    held: OrderedMap<(Instant, u64), ()>,
     /// By the order in which they came to the request rate.
-    queue: BTreeMap<u64, u64>,
+    queue: OrderedMap<u64, u64>,
     /// The next place in the queue.
     next_place: u64,
     /// Until when those may go who have an offer, and by what permit.
@@ -38,10 +37,12 @@ struct Waiter {
     fresh: bool,
     paced_only: bool,
     place: Place,
+    /// When the hold or the offer ends, or the place in the queue: see [`Place`].
+    at: u64,
 }
 
 impl Waiter {
-    fn new(asking: &Asking, place: Place) -> Self {
+    fn new(asking: &Asking, place: Place, at: u64) -> Self {
         Self {
             since: asking.since,
             last_start: asking.last_start,
@@ -51,7 +52,12 @@ impl Waiter {
             fresh: asking.fresh,
             paced_only: asking.paced_only,
             place,
+            at,
         }
+    }
+
+    fn until(&self) -> Instant {
+        Instant::from_nanos(self.at)
     }
 
     fn asking(&self, id: u64) -> Asking {
@@ -68,16 +74,17 @@ impl Waiter {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What somebody waits for. The number that belongs to it stands beside it, which takes less memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// By the cooldown, until then.
-    Held(Instant),
-    /// For the request rate.
-    Queued(u64),
-    /// By the gate, which keeps the order of those whom it has parked.
+    /// The cooldown, until then.
+    Held,
+    /// The request rate, at this place.
+    Queued,
+    /// The gate, which keeps the order of those whom it has parked.
     Parked,
     /// It may go, until then.
-    Offered(Instant),
+    Offered,
     /// It did not take its offer, or was too late for its turn. It is out of the order until it asks.
     Absent,
 }
@@ -104,10 +111,10 @@ impl Line {
 
     pub(super) fn holding(&self, id: u64) -> Option<Holding> {
         match self.waiters.get(&id)?.place {
-            Place::Held(_) => Some(Holding::Cooldown),
-            Place::Queued(_) => Some(Holding::RequestRate),
+            Place::Held => Some(Holding::Cooldown),
+            Place::Queued => Some(Holding::RequestRate),
             Place::Parked => Some(Holding::Gate),
-            Place::Offered(_) | Place::Absent => None,
+            Place::Offered | Place::Absent => None,
         }
     }
 
@@ -118,45 +125,45 @@ impl Line {
 
     /// Until when the cooldown holds it.
     pub(super) fn held_until(&self, id: u64) -> Option<Instant> {
-        match self.waiters.get(&id)?.place {
-            Place::Held(until) => Some(until),
-            _ => None,
-        }
+        let waiter = self.waiters.get(&id)?;
+        (waiter.place == Place::Held).then(|| waiter.until())
     }
 
     /// At most how many are before it in the queue. Those who have left the middle are counted; who is
     /// first is told exactly.
     pub(super) fn ahead(&self, id: u64) -> u64 {
-        let Some(Place::Queued(place)) = self.waiters.get(&id).map(|waiter| &waiter.place) else {
-            return 0;
-        };
-        let first = self.queue.keys().next();
-        first.map_or(0, |first| place.saturating_sub(*first))
+        let waiter = self.waiters.get(&id);
+        match (waiter, self.queue.first()) {
+            (Some(waiter), Some((first, _))) if waiter.place == Place::Queued => {
+                waiter.at.saturating_sub(*first)
+            }
+            _ => 0,
+        }
     }
 
     /// The cooldown holds it until then. It has a timer of its own, and keeps none for others.
     pub(super) fn hold(&mut self, asking: &Asking, until: Instant) {
         self.relieve(asking.id);
-        self.put(asking, Place::Held(until));
-        self.held.insert((until, asking.id));
+        self.put(asking, Place::Held, until.as_nanos());
+        self.held.insert((until, asking.id), ());
     }
 
     /// It waits for the request rate, behind all who do already.
     pub(super) fn queue(&mut self, asking: &Asking) {
         let place = self.next_place;
         self.next_place += 1;
-        self.put(asking, Place::Queued(place));
+        self.put(asking, Place::Queued, place);
         self.queue.insert(place, asking.id);
     }
 
     /// The gate has parked it.
     pub(super) fn park(&mut self, asking: &Asking) {
-        self.put(asking, Place::Parked);
+        self.put(asking, Place::Parked, 0);
     }
 
     /// It cannot make use of its turn, which goes to the next.
     pub(super) fn pass_over(&mut self, asking: &Asking) {
-        self.put(asking, Place::Absent);
+        self.put(asking, Place::Absent, 0);
         self.relieve(asking.id);
         self.woken.push(asking.id);
     }
@@ -166,8 +173,9 @@ impl Line {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return Err(permit);
         };
-        let before = mem::replace(&mut waiter.place, Place::Offered(until));
-        self.take_out(id, before);
+        let (place, at) = (waiter.place, waiter.at);
+        (waiter.place, waiter.at) = (Place::Offered, until.as_nanos());
+        self.take_out(id, place, at);
         self.offers.insert((until, id), permit);
         self.relieve(id);
         self.woken.push(id);
@@ -176,13 +184,9 @@ impl Line {
 
     /// Takes the permit that it was offered, with which it leaves the line.
     pub(super) fn take_offer(&mut self, id: u64) -> Option<Permit> {
-        let Entry::Occupied(entry) = self.waiters.entry(id) else {
-            return None;
-        };
-        let Place::Offered(until) = entry.get().place else {
-            return None;
-        };
-        entry.remove();
+        let offered = |waiter: &&Waiter| waiter.place == Place::Offered;
+        let until = self.waiters.get(&id).filter(offered)?.until();
+        self.waiters.remove(&id);
         let permit = self.offers.remove(&(until, id));
         self.relieve(id);
         // It may have come by itself.
@@ -205,24 +209,26 @@ impl Line {
     }
 
     pub(super) fn first_held(&self) -> Option<(Instant, u64)> {
-        self.held.first().copied()
+        self.held.first().map(|(held, ())| *held)
     }
 
     /// Until when the first is held whom the cooldown holds for longer than this.
     pub(super) fn first_held_after(&self, after: Instant) -> Option<Instant> {
-        let mut later = self.held.range((after, u64::MAX)..);
-        later
-            .find(|(until, _)| *until > after)
-            .map(|(until, _)| *until)
+        let later = Instant::from_nanos(after.as_nanos().saturating_add(1));
+        let first = self.held.first_from(&(later, 0));
+        first
+            .map(|((until, _), ())| *until)
+            .filter(|until| *until > after)
     }
 
     pub(super) fn all_queued(&self) -> Vec<u64> {
-        self.queue.values().copied().collect()
+        self.queue.iter().map(|(_, id)| *id).collect()
     }
 
     /// Those whom the cooldown holds are held until then.
     pub(super) fn hold_again(&mut self, mut until: impl FnMut(&Asking, Instant) -> Instant) {
-        for (before, id) in self.held.clone() {
+        let held: Vec<_> = self.held.iter().map(|(held, ())| *held).collect();
+        for (before, id) in held {
             if let Some(asking) = self.asking(id) {
                 self.hold(&asking, until(&asking, before));
             }
@@ -231,18 +237,18 @@ impl Line {
 
     /// All who wait look again.
     pub(super) fn wake_all(&mut self) {
-        self.woken.extend(self.waiters.keys());
+        self.woken.extend(self.waiters.iter().map(|(id, _)| *id));
     }
 
     pub(super) fn first_queued(&self) -> Option<u64> {
-        self.queue.values().next().copied()
+        self.queue.first().map(|(_, id)| *id)
     }
 
     /// Out of the line. If the gate has parked it, the gate is to forget it, by what it said when it
     /// joined.
     pub(super) fn remove(&mut self, id: u64) -> Option<Asking> {
         let waiter = self.waiters.remove(&id)?;
-        self.take_out(id, waiter.place);
+        self.take_out(id, waiter.place, waiter.at);
         self.relieve(id);
         matches!(waiter.place, Place::Parked).then(|| waiter.asking(id))
     }
@@ -262,22 +268,23 @@ impl Line {
         }
     }
 
-    fn put(&mut self, asking: &Asking, place: Place) {
-        if let Some(before) = self.waiters.insert(asking.id, Waiter::new(asking, place)) {
-            self.take_out(asking.id, before.place);
+    fn put(&mut self, asking: &Asking, place: Place, at: u64) {
+        let waiter = Waiter::new(asking, place, at);
+        if let Some(before) = self.waiters.insert(asking.id, waiter) {
+            self.take_out(asking.id, before.place, before.at);
         }
     }
 
-    fn take_out(&mut self, id: u64, place: Place) {
+    fn take_out(&mut self, id: u64, place: Place, at: u64) {
         match place {
-            Place::Held(until) => {
-                self.held.remove(&(until, id));
+            Place::Held => {
+                self.held.remove(&(Instant::from_nanos(at), id));
             }
-            Place::Queued(place) => {
-                self.queue.remove(&place);
+            Place::Queued => {
+                self.queue.remove(&at);
             }
-            Place::Offered(until) => {
-                self.offers.remove(&(until, id));
+            Place::Offered => {
+                self.offers.remove(&(Instant::from_nanos(at), id));
             }
             Place::Parked | Place::Absent => {}
         }
@@ -287,19 +294,19 @@ impl Line {
     #[cfg(test)]
     pub(super) fn is_in_order(&self) -> bool {
         let (mut held, mut queue, mut offers) = (Vec::new(), Vec::new(), Vec::new());
-        for (&id, waiter) in &self.waiters {
+        for (id, waiter) in self.waiters.iter() {
             match waiter.place {
-                Place::Held(until) => held.push((until, id)),
-                Place::Queued(place) => queue.push((place, id)),
-                Place::Offered(until) => offers.push((until, id)),
+                Place::Held => held.push(((waiter.until(), *id), ())),
+                Place::Queued => queue.push((waiter.at, *id)),
+                Place::Offered => offers.push((waiter.until(), *id)),
                 Place::Parked | Place::Absent => {}
             }
         }
         held.sort_unstable();
         queue.sort_unstable();
         offers.sort_unstable();
-        held.iter().eq(&self.held)
-            && queue.iter().map(|(place, id)| (place, id)).eq(&self.queue)
+        held.iter().eq(self.held.iter())
+            && queue.iter().eq(self.queue.iter())
             && offers.iter().eq(self.offers.keys())
     }
 }
@@ -309,8 +316,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn somebody_who_waits_takes_at_most_72_bytes_in_the_line() {
+    fn somebody_who_waits_takes_at_most_64_bytes_in_the_line() {
         let bytes = size_of::<(u64, Waiter)>();
-        assert!(bytes <= 72, "{bytes}");
+        assert!(bytes <= 64, "{bytes}");
     }
 }
