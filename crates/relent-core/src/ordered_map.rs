@@ -56,13 +56,13 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         let (_, block) = self.blocks.range(..=key).next_back()?;
-        let at = block.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
+        let at = find(block, key).ok()?;
         Some(&block[at].1)
     }
 
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let (_, block) = self.blocks.range_mut(..=key).next_back()?;
-        let at = block.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
+        let at = find(block, key).ok()?;
         Some(&mut block[at].1)
     }
 
@@ -72,7 +72,7 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
             self.insert_before_all(key, value);
             return None;
         };
-        match block.binary_search_by(|(k, _)| k.cmp(&key)) {
+        match find(block, &key) {
             Ok(at) => return Some(mem::replace(&mut block[at].1, value)),
             Err(at) if block.len() < MOST => block.insert(at, (key, value)),
             Err(at) => {
@@ -100,8 +100,16 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        self.remove_if(key, |_| true)
+    }
+
+    /// Removes it if it is such a one.
+    pub(crate) fn remove_if(&mut self, key: &K, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
         let (&first, block) = self.blocks.range_mut(..=key).next_back()?;
-        let at = block.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
+        let at = find(block, key).ok()?;
+        if !wanted(&block[at].1) {
+            return None;
+        }
         let (_, value) = block.remove(at)?;
         if block.is_empty() {
             self.blocks.remove(&first);
@@ -111,6 +119,16 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
         }
         self.len -= 1;
         Some(value)
+    }
+}
+
+/// Where the key is in its block, or would be: most often it is the first, or comes after all.
+#[inline]
+fn find<K: Ord, V>(block: &VecDeque<(K, V)>, key: &K) -> Result<usize, usize> {
+    match (block.front(), block.back()) {
+        (Some((first, _)), _) if first == key => Ok(0),
+        (_, Some((last, _))) if last < key => Err(block.len()),
+        _ => block.binary_search_by(|(k, _)| k.cmp(key)),
     }
 }
 
@@ -164,12 +182,13 @@ mod tests {
     proptest! {
         /// More keys than three blocks have.
         #[test]
-        fn it_is_what_a_b_tree_is(steps in prop::collection::vec((0_u16..400, 0_u8..5), 1..2000)) {
+        fn it_is_what_a_b_tree_is(steps in prop::collection::vec((0_u16..400, 0_u8..6), 1..2000)) {
             let mut model = BTreeMap::new();
             let mut map = OrderedMap::default();
             for (number, (key, step)) in steps.into_iter().enumerate() {
                 match step {
                     0 => prop_assert_eq!(map.remove(&key), model.remove(&key)),
+                    2 => prop_assert_eq!(map.remove_if(&key, |_| false), None),
                     1 => prop_assert_eq!(map.get_mut(&key), model.get_mut(&key)),
                     _ => prop_assert_eq!(map.insert(key, number), model.insert(key, number)),
                 }

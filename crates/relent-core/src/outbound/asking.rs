@@ -83,15 +83,14 @@ impl Outbound {
     ) -> Answer {
         self.settle(now, cooldown, random);
         let answer = match self.arrive(now, asking, cooldown, random) {
-            Some(answer) => answer,
-            None => {
+            Ok(answer) => answer,
+            Err(holding) => {
                 self.due = self.next(now, cooldown);
                 if self.due.is_some_and(|due| due <= now) {
                     // It joins the line, and need not wait there.
                     return self.ask_again(now, asking, cooldown, random);
                 }
-                let holding = self.line.holding(asking.id);
-                self.wait(now, asking, holding.unwrap_or(Holding::RequestRate))
+                self.wait(now, asking, holding)
             }
         };
         if !self.line.is_empty() {
@@ -151,7 +150,7 @@ impl Outbound {
         answer
     }
 
-    /// Somebody comes who is not in the line; `None`: now it is.
+    /// Somebody comes who is not in the line. An error says what holds it there now.
     #[inline]
     fn arrive(
         &mut self,
@@ -159,28 +158,28 @@ impl Outbound {
         asking: &Asking,
         cooldown: &Cooldown,
         random: &mut impl Random,
-    ) -> Option<Answer> {
+    ) -> Result<Answer, Holding> {
         if now > asking.last_start {
-            return Some(Answer::TooLate);
+            return Ok(Answer::TooLate);
         }
         if !asking.paced_only && cooldown.is_running(now) {
             let left = cooldown.left(now);
             let room = asking.last_start.saturating_since(now);
             let wait = cooldown.wait(now, room, asking.spread, random);
             if wait > room {
-                return Some(later(now.saturating_add(left)));
+                return Ok(later(now.saturating_add(left)));
             }
             self.line.hold(asking, now.saturating_add(wait));
-            return None;
+            return Err(Holding::Cooldown);
         }
         if let Some(rate) = &mut self.rate {
             let ahead = self.line.queued() as u64;
             if ahead > 0 || rate.next_slot(now) > now {
                 if let Some(slot) = self.too_late(now, ahead, asking) {
-                    return Some(later(slot));
+                    return Ok(later(slot));
                 }
                 self.line.queue(asking);
-                return None;
+                return Err(Holding::RequestRate);
             }
         }
         let mut pass = None;
@@ -194,10 +193,10 @@ impl Outbound {
             }
             if pass.is_none() {
                 self.line.park(asking);
-                return None;
+                return Err(Holding::Gate);
             }
         }
-        Some(Answer::Start(self.permit(now, pass)))
+        Ok(Answer::Start(self.permit(now, pass)))
     }
 
     /// When a caller that lets so many others go first would have its slot, if that is too late for it.

@@ -184,9 +184,8 @@ impl Line {
 
     /// Takes the permit that it was offered, with which it leaves the line.
     pub(super) fn take_offer(&mut self, id: u64) -> Option<Permit> {
-        let offered = |waiter: &&Waiter| waiter.place == Place::Offered;
-        let until = self.waiters.get(&id).filter(offered)?.until();
-        self.waiters.remove(&id);
+        let offered = |waiter: &Waiter| waiter.place == Place::Offered;
+        let until = self.waiters.remove_if(&id, offered)?.until();
         let permit = self.offers.remove(&(until, id));
         self.relieve(id);
         // It may have come by itself.
