@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use relent_core::{Audience, Hint, HintSource, ServerTime};
 
+use crate::client::Packed;
 use crate::limiter::Hinted;
 use crate::scenario::{SECOND, WaitFormat};
 
@@ -16,13 +17,13 @@ const EPOCH: u64 = 1 << 31;
 pub(crate) enum WaitHeader {
     Nothing,
     Delay {
-        nanos: u64,
+        nanos: Packed,
         source: HintSource,
         audience: Audience,
     },
     /// A date of the server's clock, in seconds since 1970, in an answer without a `Date`.
     Date {
-        seconds: u64,
+        seconds: Packed,
         audience: Audience,
     },
 }
@@ -40,7 +41,7 @@ impl WaitHeader {
             false => Audience::Shared,
         };
         let delay = |nanos| Self::Delay {
-            nanos,
+            nanos: Packed(nanos),
             source: HintSource::RetryAfter,
             audience,
         };
@@ -48,7 +49,7 @@ impl WaitHeader {
         let date = EPOCH + now.saturating_add(nanos).div_ceil(SECOND);
         match format {
             WaitFormat::Milliseconds if ticket => Self::Delay {
-                nanos,
+                nanos: Packed(nanos),
                 source: HintSource::RetryAfterMs,
                 audience: Audience::TicketMillis,
             },
@@ -60,7 +61,7 @@ impl WaitHeader {
                 delay(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
             }
             WaitFormat::LoneDate => Self::Date {
-                seconds: date,
+                seconds: Packed(date),
                 audience,
             },
         }
@@ -74,7 +75,7 @@ impl WaitHeader {
                 nanos,
                 source,
                 audience,
-            } => Hint::after(Duration::from_nanos(nanos))
+            } => Hint::after(Duration::from_nanos(nanos.0))
                 .from_source(source)
                 .for_audience(audience),
             Self::Date { seconds, audience } => {
@@ -85,7 +86,7 @@ impl WaitHeader {
                     true => clock.saturating_sub(skew),
                     false => clock + skew,
                 };
-                Hint::after(ServerTime::local(local).until(Duration::from_secs(seconds)))
+                Hint::after(ServerTime::local(local).until(Duration::from_secs(seconds.0)))
                     .from_source(HintSource::RetryAfter)
                     .for_audience(audience)
             }

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use relent_core::{Advice, Policy};
 
 use crate::arrivals;
-use crate::client::{Attempt, Client, Event, Reply};
+use crate::client::{Attempt, Client, Event, Packed, Reply};
 use crate::cluster::{Cluster, Target};
 use crate::destinations::Destinations;
 use crate::network::Network;
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
             Event::Ask(client) if self.clients.has(client) => self.on_time(now, client.index),
             Event::Hedge(client) if self.clients.has(client) => self.on_hedge(now, client.index),
             Event::Reach(attempt, target) => self.reach(now, attempt, target),
-            Event::Write(attempt, version) => self.write(now, attempt, version),
+            Event::Write(attempt, version) => self.write(now, attempt, version.0),
             Event::Served(attempt, target) => self.on_served(now, attempt, target),
             Event::Answer(attempt, reply) if self.attempts.has(attempt) => {
                 self.on_answer(now, attempt, reply);
@@ -308,7 +308,7 @@ impl<'a> World<'a> {
             // it, and what it writes goes there again.
             if !self.loses() && !self.loses() {
                 let way = self.network.way() + self.network.way();
-                let write = Event::Write(attempt, self.cluster.node(node).version);
+                let write = Event::Write(attempt, Packed(self.cluster.node(node).version));
                 self.queue.push(now.saturating_add(way), write);
             }
             return;
@@ -355,7 +355,9 @@ impl<'a> World<'a> {
     /// What a service says that is down, or whose queue is full.
     fn refusal(&self) -> Reply {
         let retry_after = self.scenario.service.retry_after;
-        retry_after.map_or(Reply::Failure, |after| Reply::Refused { after })
+        retry_after.map_or(Reply::Failure, |after| Reply::Refused {
+            after: Packed(after),
+        })
     }
 
     fn wait_format(&self) -> WaitFormat {

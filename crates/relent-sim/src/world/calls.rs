@@ -315,7 +315,7 @@ impl World<'_> {
                     408 | 503 => Failure::not_processed(),
                     _ => Failure::ambiguous(),
                 };
-                let hint = Hint::after(Duration::from_nanos(after));
+                let hint = Hint::after(Duration::from_nanos(after.0));
                 let hint = hint.from_source(HintSource::RetryAfter);
                 refused.cause(status).hint(hint)
             }
