@@ -95,7 +95,7 @@ pub(super) struct Lane {
     pub(super) alone: bool,
     /// It is given back when nothing of it runs.
     pub(super) leaving: bool,
-    /// When it is looked at again, if it is.
+    /// When it asks again, if it waits for leave.
     pub(super) wakes: Option<tokio::time::Instant>,
     /// Whether it stands in the queue of those that are looked at.
     pub(super) queued: bool,

@@ -70,8 +70,10 @@ pub(super) struct Scheduler<S> {
     /// Since when the others wait for those, and not before when they do again.
     alone_since: Option<Instant>,
     alone_at: Instant,
-    /// Lanes that wait for a time.
+    /// Lanes that wait for leave, and when they ask again.
     wakes: BTreeSet<(Instant, i64)>,
+    /// When messages are due, each of them, as far as that is known.
+    dues: BTreeSet<(Instant, i64)>,
     /// Lanes with tickets for the next claim, and how many there are in all.
     ticketed: Vec<i64>,
     tickets: usize,
@@ -174,6 +176,7 @@ impl<S: Store> Scheduler<S> {
             alone_since: None,
             alone_at: now,
             wakes: BTreeSet::new(),
+            dues: BTreeSet::new(),
             ticketed: Vec::new(),
             tickets: 0,
             claiming: Vec::new(),
@@ -340,6 +343,11 @@ impl<S: Store> Scheduler<S> {
                 self.mark_due(id);
             }
         }
+        while self.dues.first().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, id)) = self.dues.pop_first() {
+                self.hear_due(id);
+            }
+        }
         let may_claim = !self.stopping
             && !self.settle_failed
             && self.ask_at <= now
@@ -375,9 +383,8 @@ impl<S: Store> Scheduler<S> {
         // A lease that comes back tells by itself.
         let is_held = self.pulse.borrow().is_held(Instant::now());
         let find = (looks && is_held).then_some(self.poll_at);
-        let wake = (!self.stopping)
-            .then(|| self.wakes.first().map(|(at, _)| *at))
-            .flatten();
+        let timed = [&self.wakes, &self.dues].map(|of| of.first().map(|(at, _)| *at));
+        let wake = timed.into_iter().flatten().min().filter(|_| !self.stopping);
         let next = [aging, settle, find, wake].into_iter().flatten().min();
         next.map(|at| at.max(Instant::now() + TICK))
     }
@@ -416,6 +423,7 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
+    /// It asks for leave again then.
     fn wake_at(&mut self, id: i64, at: Instant) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;

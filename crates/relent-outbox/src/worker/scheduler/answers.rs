@@ -122,7 +122,7 @@ impl<S: Store> Scheduler<S> {
                     is_new |= !lane.due;
                     self.hear_due(endpoint);
                 } else {
-                    self.wake_at(endpoint, now + due);
+                    self.dues.insert((now + due, endpoint));
                 }
             } else if !self.stopping && !self.acquiring.contains(&endpoint) {
                 // If it is this worker's, the answer that said so was lost.
@@ -434,7 +434,7 @@ impl<S: Store> Scheduler<S> {
             }
             match pending.settled.next {
                 Next::Again(after) if after <= self.config.poll => {
-                    self.wake_at(id, (pending.ended + after).max(now));
+                    self.dues.insert((pending.ended + after, id));
                 }
                 Next::Unsent => self.mark_due(id),
                 Next::Delivered | Next::Dead(_) if pending.ordered => self.mark_due(id),
@@ -458,6 +458,9 @@ impl<S: Store> Scheduler<S> {
                 self.leave(id);
             }
             return;
+        }
+        if self.lanes.len() < pulse.share {
+            self.named.ask_again();
         }
         // A tenth more is no reason to move endpoints about.
         let most = pulse.share + pulse.share / 10 + 1;

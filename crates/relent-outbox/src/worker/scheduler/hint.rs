@@ -17,7 +17,8 @@ pub(super) struct Named {
     sought: HashSet<i64>,
     /// The look that is on its way is for them.
     looked_for: HashSet<i64>,
-    /// They could not be acquired, or were not found: another's, or disabled. When that ends, a look finds them.
+    /// They could not be acquired, or were not found: another's, or disabled. When that ends, a look finds them, if they
+    /// have work at that time, or a hint after the next beat.
     elsewhere: HashSet<i64>,
 }
 
@@ -43,6 +44,11 @@ impl Named {
             self.elsewhere.remove(id);
         }
         self.add_elsewhere(wanted.difference(has).copied());
+    }
+
+    /// This worker has room: what was another's may have been given back, by one that has no room for it.
+    pub(super) fn ask_again(&mut self) {
+        self.elsewhere.clear();
     }
 
     fn add_elsewhere(&mut self, endpoints: impl Iterator<Item = i64>) {

@@ -1,15 +1,15 @@
 //! What hints name is delivered at once, and needs no look for work.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use relent::random::SessionRandom;
-use relent_core::Random;
+use relent_core::{Random, Scope};
 use tokio::time::{Instant, sleep};
 
 use super::memory::Memory;
-use super::{Receivers, SECOND, config, endpoint, quick, refused, start, until_ended};
+use super::{Receivers, SECOND, TEN, config, endpoint, quick, refused, start, until_ended};
 use crate::store::Hinted;
 use crate::worker::WorkerConfig;
 
@@ -82,7 +82,6 @@ async fn what_another_worker_has_is_not_looked_for_each_time() {
     let receivers = quick();
     let one = start(&store, &receivers, rarely("one"));
     let two = start(&store, &receivers, rarely("two"));
-    sleep(SECOND).await;
     let all = async || {
         for endpoint in 1..=40 {
             store.add(endpoint, "x");
@@ -92,17 +91,20 @@ async fn what_another_worker_has_is_not_looked_for_each_time() {
         sleep(SOON).await;
         assert_eq!(store.unended(), 0);
     };
-    all().await;
+    // Each knows of the other at its next beat, and what one of them has no room for is the other's some beats later.
+    for _ in 0..6 {
+        sleep(15 * SECOND).await;
+        all().await;
+    }
     let owners = store.owners();
     assert!(owners.iter().any(|owner| owner == "one"), "{owners:?}");
     assert!(owners.iter().any(|owner| owner == "two"), "{owners:?}");
-    all().await;
     let looks = store.calls("find");
     for _ in 0..20 {
         all().await;
     }
     assert_eq!(store.calls("find"), looks);
-    assert_eq!(receivers.hits(), 40 * 22);
+    assert_eq!(receivers.hits(), 40 * 26);
     // One ends: what it had is given back, and the other has to look for it.
     let _ = one.stop().await;
     store.hint(Hinted::Anything);
@@ -164,6 +166,36 @@ async fn no_hint_is_forgotten() {
         assert!(latest < SOON, "seed {seed}: {latest:?}");
         let _ = running.stop().await;
     }
+}
+
+/// Several of one endpoint wait at the same time, and only the first was ever looked for.
+#[tokio::test(start_paused = true)]
+async fn each_repeat_of_an_endpoint_begins_when_it_is_due() {
+    let store = Memory::new([endpoint(0).policy(TEN.replace("1s", "300ms"))]);
+    let began: Arc<Mutex<HashMap<String, Vec<Instant>>>> = Arc::default();
+    let noted = Arc::clone(&began);
+    let receivers = Receivers::new(move |job| {
+        let mut began = noted.lock().unwrap();
+        let times = began.entry(job.id.to_string()).or_default();
+        times.push(Instant::now());
+        // Each is refused once, and that is no reason to close the gate.
+        let failure = refused().scope(Scope::Request);
+        (Duration::ZERO, (times.len() == 1).then_some(failure))
+    });
+    let running = start(&store, &receivers, rarely("one"));
+    sleep(SECOND).await;
+    for _ in 0..8 {
+        store.add(1, "x");
+        store.hint(names([1]));
+        sleep(Duration::from_millis(50)).await;
+    }
+    sleep(SECOND).await;
+    assert_eq!(store.unended(), 0);
+    for times in began.lock().unwrap().values() {
+        let waited = times[1] - times[0];
+        assert!(waited < Duration::from_millis(350), "{waited:?}");
+    }
+    let _ = running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
