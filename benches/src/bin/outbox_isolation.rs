@@ -3,9 +3,9 @@
 //!
 //! `outbox_isolation ENDPOINTS RATE`: 10000 and 500 unless said otherwise. Of the endpoints a tenth refuse connections or
 //! answer 500, and a tenth take 10 s. Each has a host name of its own, and so connections of its own. Each in turn gets a
-//! message, so many a second over all; in the runs without them the others get theirs at the same times. A run is 35 s,
-//! of which the first 15 s, when each endpoint is met for the first time, do not count. Runs with and without are paired,
-//! and the median of five ratios counts.
+//! message, so many a second over all; in the runs without them the others get theirs at the same times. The time in
+//! which each endpoint is met for the first time, and 5 s more, do not count; the 20 s behind that do. Runs with and without
+//! are paired, and the median of five ratios counts.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 
 const PAIRS: usize = 5;
-const WARM: Duration = Duration::from_secs(15);
-const RUN: Duration = Duration::from_secs(35);
+const COUNTED: Duration = Duration::from_secs(20);
 /// So often messages are enqueued.
 const STEP: Duration = Duration::from_millis(20);
 /// Fails as often as it likes within a run.
@@ -97,8 +96,9 @@ async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f
     let (stop, stopped) = oneshot::channel::<()>();
     let working = tokio::spawn(worker.run(async move { drop(stopped.await) }));
     let (began, used) = (Instant::now(), processor_seconds()?);
+    let warm = Duration::from_secs((endpoints / rate + 5) as u64);
     let mut next = 0;
-    while began.elapsed() < RUN {
+    while began.elapsed() < warm + COUNTED {
         let until = (began.elapsed().as_secs_f64() * rate as f64) as usize;
         // As many steps as there are endpoints reach each of them once, in no order.
         let due = (next..until).map(|event| (event, event.wrapping_mul(7919) % endpoints));
@@ -119,7 +119,7 @@ async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f
     // What is slow is of no interest any more.
     working.abort();
     drop(working.await);
-    let (mut lags, missing) = lags(&path)?;
+    let (mut lags, missing) = lags(&path, warm)?;
     lags.sort_by(f64::total_cmp);
     let at = |share: f64| {
         lags.get((lags.len() as f64 * share) as usize)
@@ -139,14 +139,14 @@ async fn run(pair: usize, endpoints: usize, rate: usize, with: bool) -> Result<f
 
 /// From when each message was enqueued until its acknowledgement was written, in milliseconds, and how many are not
 /// acknowledged, of those to endpoints that are well after the first seconds.
-fn lags(path: &std::path::Path) -> Result<(Vec<f64>, usize), Failed> {
+fn lags(path: &std::path::Path, warm: Duration) -> Result<(Vec<f64>, usize), Failed> {
     let database = rusqlite::Connection::open(path)?;
     let mut select = database.prepare(
         "SELECT CASE WHEN d.state = 2 THEN d.ended - m.created END
          FROM relent_message_1 AS m JOIN relent_delivery_1 AS d USING (row) JOIN relent_endpoint_1 AS e ON e.id = m.endpoint
          WHERE CAST(e.name AS INTEGER) % 10 > 1 AND m.created >= ?1 + (SELECT min(created) FROM relent_message_1)",
     )?;
-    let warm = i64::try_from(WARM.as_micros())?;
+    let warm = i64::try_from(warm.as_micros())?;
     let (mut lags, mut missing) = (Vec::new(), 0);
     for lag in select.query_map([warm], |row| row.get::<_, Option<i64>>(0))? {
         match lag? {
