@@ -86,6 +86,7 @@ pub(super) struct Scheduler<S> {
     /// What is to be written, and what is being written.
     unsettled: VecDeque<Pending>,
     settling: Vec<Pending>,
+    settle_began: Instant,
     to_acquire: VecDeque<i64>,
     named: Named,
     acquiring: HashSet<i64>,
@@ -185,6 +186,7 @@ impl<S: Store> Scheduler<S> {
             aging: VecDeque::new(),
             unsettled: VecDeque::new(),
             settling: Vec::new(),
+            settle_began: now,
             to_acquire: VecDeque::new(),
             named: Named::default(),
             acquiring: HashSet::new(),

@@ -434,7 +434,9 @@ impl<S: Store> Scheduler<S> {
             }
             match pending.settled.next {
                 Next::Again(after) if after <= self.config.poll => {
-                    self.dues.insert((pending.ended + after, id));
+                    // The store counts from some time between the call and its answer. Who asks too early gets nothing.
+                    let before = self.settle_began.saturating_duration_since(pending.ended);
+                    self.dues.insert((now + after.saturating_sub(before), id));
                 }
                 Next::Unsent => self.mark_due(id),
                 Next::Delivered | Next::Dead(_) if pending.ordered => self.mark_due(id),

@@ -109,6 +109,7 @@ impl<S: Store> Scheduler<S> {
         }
         let batch = self.unsettled.len().min(self.settle_batch);
         self.settling = self.unsettled.drain(..batch).collect();
+        self.settle_began = now;
         let lanes = &self.lanes;
         let settled = self.settling.iter().map(|pending| {
             let mut settled = pending.settled.clone();

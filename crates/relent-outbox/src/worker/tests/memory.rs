@@ -40,7 +40,6 @@ struct Tables {
     endpoints: BTreeMap<i64, EndpointRow>,
     rows: BTreeMap<i64, Row>,
     faults: HashMap<&'static str, Vec<Fault>>,
-    latency: Duration,
     calls: HashMap<&'static str, usize>,
     hints: broadcast::Sender<Hinted>,
 }
@@ -94,7 +93,6 @@ impl Memory {
             endpoints: (1..).zip(endpoints.into_iter().map(row)).collect(),
             rows: BTreeMap::new(),
             faults: HashMap::new(),
-            latency: Duration::from_millis(2),
             calls: HashMap::new(),
             hints: broadcast::Sender::new(16),
         })))
@@ -206,13 +204,12 @@ impl Memory {
         name: &'static str,
         call: impl FnOnce(&mut Tables) -> T,
     ) -> Result<T, Broken> {
-        let (latency, fault) = {
+        // What is written takes longer than what is read.
+        let latency = Duration::from_millis(if name == "settle" { 6 } else { 2 });
+        let fault = {
             let mut tables = self.lock();
             *tables.calls.entry(name).or_default() += 1;
-            (
-                tables.latency,
-                tables.faults.get_mut(name).and_then(Vec::pop),
-            )
+            tables.faults.get_mut(name).and_then(Vec::pop)
         };
         sleep(latency / 2).await;
         match fault {
