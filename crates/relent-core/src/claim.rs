@@ -1,11 +1,14 @@
 //! Whether a request with an idempotency key runs, waits, or gets the answer of the one before.
 
+mod resolve;
 #[cfg(test)]
 mod tests;
 
 use core::error::Error;
 use core::fmt;
 use core::time::Duration;
+
+pub use resolve::{NotResolved, Resolution};
 
 use crate::time::Instant;
 
@@ -51,8 +54,8 @@ impl Default for ClaimConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Takeover {
-    /// It is refused: the outcome is unknown, and an operator finds it out. The default, since it never
-    /// does anything twice.
+    /// It is refused: the outcome is unknown, and an operator finds it out and [resolves](Record::resolve) it. The
+    /// default, since it never does anything twice.
     #[default]
     Refuse,
     /// It runs again, because the handler declares that it may: its effects and the record are written in one
@@ -94,7 +97,7 @@ pub enum Stage {
     Completed,
     /// It has had no effect, and may run as if it had never been made.
     Released,
-    /// It has ended, or was lost, and may have had an effect.
+    /// It has ended, or was lost, and may have had an effect. Until somebody [resolves](Record::resolve) it.
     Unknown,
 }
 
@@ -130,9 +133,9 @@ pub enum Stage {
 pub struct Record {
     /// Of the request that the key stands for.
     pub fingerprint: Fingerprint,
-    /// Of the last execution.
+    /// Of the last execution, or of who has [resolved](Record::resolve) what came of it.
     pub owner: u128,
-    /// Of the last execution.
+    /// Of the last execution, or of who has resolved what came of it.
     pub fence: u64,
     /// How far it has come.
     pub stage: Stage,
@@ -257,6 +260,7 @@ impl Record {
             },
         }
     }
+
     /// The execution goes on: its lease lasts from now. Also if it has run out and nobody has taken the key,
     /// or has called it [unknown](Stage::Unknown).
     ///

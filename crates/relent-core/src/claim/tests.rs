@@ -1,5 +1,7 @@
-//! Every interleaving of two executions of one key, with leases that run out, crashes, lost replies and
-//! records that expire.
+//! Every interleaving of two executions of one key, with leases that run out, crashes, lost replies, records that
+//! expire, and somebody who resolves unknown outcomes.
+
+mod resolve;
 
 extern crate std;
 
@@ -58,6 +60,9 @@ struct World {
     effects: [u8; 3],
     answered: [bool; 3],
     highest_fence: u64,
+    /// What somebody has found unknown, and whether it had its effect at that time.
+    asked: Option<(Record, bool)>,
+    asks: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +92,8 @@ const ACTIONS: [Action; 8] = [
 struct Model {
     config: ClaimConfig,
     effects: Effects,
+    /// Whether somebody asks what came of an execution that may still act.
+    asks_early: bool,
 }
 
 impl Model {
@@ -180,6 +187,7 @@ impl Model {
                     Action::GiveUp => record.give_up(now, &lease, &self.config),
                     Action::Renew => match record.renew(now, &lease, &self.config) {
                         Ok((record, lease)) => {
+                            assert_eq!(lease.fence, world.highest_fence, "{before:?}");
                             world.stored = Some(record);
                             world.processes[who] = Process::Runs {
                                 lease,
@@ -197,11 +205,11 @@ impl Model {
                     Ok(record) => {
                         world.stored = Some(record);
                         world.processes[who] = Process::Idle;
+                        assert!(
+                            lease.fence == world.highest_fence && life == world.life,
+                            "{before:?}"
+                        );
                         if matches!(action, Action::Complete | Action::CompleteTwice) {
-                            assert!(
-                                lease.fence == world.highest_fence && life == world.life,
-                                "{before:?}"
-                            );
                             world.answered[usize::from(life)] = true;
                             world.effects[usize::from(life)] += u8::from(transaction);
                         }
@@ -235,6 +243,8 @@ impl Model {
             effects: [0; 3],
             answered: [false; 3],
             highest_fence: 0,
+            asked: None,
+            asks: 0,
         };
         let mut seen = HashSet::new();
         let mut left = Vec::from([first]);
@@ -252,6 +262,8 @@ impl Model {
                     next.extend(self.step(&world, who, action));
                 }
             }
+            next.extend(self.ask(&world));
+            next.extend(self.resolve(&world));
             for world in next {
                 if seen.insert(world.clone()) {
                     left.push(world);
@@ -267,6 +279,7 @@ fn a_refused_takeover_never_lets_two_executions_act() {
     let model = Model {
         config: config(Takeover::Refuse),
         effects: Effects::Separate,
+        asks_early: false,
     };
     let worlds = model.explore(6, |world| world.effects.iter().all(|&effects| effects <= 1));
     assert!(worlds > 1000, "{worlds}");
@@ -278,6 +291,7 @@ fn in_one_transaction_effects_are_answers_however_often_it_is_taken_over() {
         let model = Model {
             config: config(takeover),
             effects: Effects::Transaction,
+            asks_early: true,
         };
         let worlds = model.explore(6, |world| {
             let lives = world.effects.iter().zip(&world.answered);
@@ -294,6 +308,7 @@ fn a_model_that_reruns_without_a_transaction_does_find_two_effects() {
     let model = Model {
         config: config(Takeover::Rerun),
         effects: Effects::Separate,
+        asks_early: false,
     };
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         model.explore(6, |world| world.effects.iter().all(|&effects| effects <= 1))
