@@ -29,6 +29,8 @@
 //! unknown: the handler may have charged the card. So nobody runs it again unless the [`Takeover`] of
 //! the route says that this is harmless.
 //!
+//! Until an operator, or a job that asks the payment provider, finds out what has come of it: [`UnknownOutcomes`].
+//!
 //! # The order of layers
 //! Tracing, authentication, rate limits and overload outside, so that what they refuse is not stored; this layer;
 //! a timeout inside, so that it ends the handler. Compression stays outside: what is stored is not compressed.
@@ -46,6 +48,7 @@ pub(crate) mod request;
 mod running;
 mod service;
 mod source;
+mod unknown;
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,6 +68,7 @@ pub use service::Idempotency;
 #[cfg(feature = "webhook")]
 pub(crate) use service::Server;
 pub(crate) use source::KeySource;
+pub use unknown::UnknownOutcomes;
 
 use crate::store::Store;
 use execution::Running;
@@ -280,6 +284,12 @@ impl<S: Store> IdempotencyLayer<S> {
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// The requests of which nobody knows whether they had their effect: to find them, and to say what has come of them.
+    #[must_use]
+    pub fn unknown_outcomes(&self) -> UnknownOutcomes<S> {
+        UnknownOutcomes::new(Arc::clone(&self.store), self.settings.claim)
     }
 
     /// Waits until no handler of a request with a key runs any more. For the end of a server, when it takes no

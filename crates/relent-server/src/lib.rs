@@ -61,5 +61,10 @@ pub mod store;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 
+/// The examples of the page compile.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../../../docs/idempotency.md")]
+struct Page;
+
 pub use layer::ServerLayer;
 pub use refusal::Body;

@@ -47,6 +47,8 @@ pub const KEYED: &str = "relent_server_keyed_total";
 pub const KEYED_WAITS: &str = "relent_server_keyed_waits_total";
 /// Counter: executions of which nobody knows whether they had an effect.
 pub const UNKNOWN: &str = "relent_server_outcome_unknown_total";
+/// Counter: unknown outcomes that were resolved, by [`RESOLUTION`].
+pub const RESOLVED: &str = "relent_server_outcome_resolved_total";
 /// Counter: executions that found that another had taken their key.
 pub const LEASE_LOST: &str = "relent_server_lease_lost_total";
 /// Counter: calls of the store that failed, each with all its attempts, by [`OPERATION`].
@@ -72,6 +74,8 @@ pub const AWAY: &str = "away";
 /// Label: `run`, `taken_over`, `replayed`, or the code of the problem that it was told, such as
 /// `idempotency-in-flight` or `webhook-in-flight`.
 pub const RESULT: &str = "result";
+/// Label: `applied` or `not_applied`.
+pub const RESOLUTION: &str = "resolution";
 /// Label: `claim`, `write` or `renew`; of a handler that runs exactly once `transaction`.
 pub const OPERATION: &str = "operation";
 
@@ -181,6 +185,15 @@ pub(crate) fn unknown() {
     meters::count((UNKNOWN, "", ""), None);
     #[cfg(feature = "tracing")]
     events::unknown();
+}
+
+/// Somebody has found out what came of an execution, and it is written down.
+pub(crate) fn resolved(resolution: &'static str) {
+    #[cfg(feature = "metrics")]
+    meters::count((RESOLVED, RESOLUTION, resolution), None);
+    #[cfg(feature = "tracing")]
+    events::resolved(resolution);
+    let _ = resolution;
 }
 
 /// Another execution has the key of one that still runs.

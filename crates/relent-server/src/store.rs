@@ -10,6 +10,7 @@ pub(crate) mod postgres;
 mod redis;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+mod unknown;
 
 use std::error::Error;
 use std::fmt;
@@ -19,19 +20,49 @@ use std::time::Duration;
 
 use relent_core::Instant;
 use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, LeaseLost, Record};
+use sha2::{Digest, Sha256};
 
 #[cfg(feature = "postgres")]
 pub use self::postgres::{Postgres, PostgresError};
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisError};
 pub use crate::idempotency::Answer;
+use crate::idempotency::request::add;
 pub use memory::{Full, Memory};
+pub use relent_core::claim::NotResolved;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Sqlite, SqliteError};
+pub use unknown::{Resolution, ResolveError, UnknownOutcome};
 
 /// What a record is found by: a digest of principal, method, operation and idempotency key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(pub [u8; 32]);
+
+impl Key {
+    /// The key of a request with this `Idempotency-Key`, as the [layer](crate::idempotency::IdempotencyLayer) makes it:
+    /// to look for what a customer asks about. `operation` is empty unless the layer was
+    /// [given one](crate::idempotency::IdempotencyLayer::operation).
+    #[must_use]
+    pub fn of(principal: &str, method: &str, operation: &str, idempotency_key: &str) -> Self {
+        let mut digest = Sha256::new();
+        for part in [principal, method, operation, idempotency_key] {
+            add(&mut digest, part.as_bytes());
+        }
+        Self(digest.finalize().into())
+    }
+
+    /// The key of a request to another service, in 64 hexadecimal digits, as its handler
+    /// [has it](crate::idempotency::Execution::derived_key): to ask that service what has come of it.
+    #[must_use]
+    pub fn derived_key(&self, step: &str) -> String {
+        let mut digest = Sha256::new();
+        add(&mut digest, b"relent derived key");
+        add(&mut digest, &self.0);
+        add(&mut digest, step.as_bytes());
+        let bytes = digest.finalize();
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
 
 /// What a request with a key is to do: a [`Claim`], with the answer if there is one.
 #[derive(Clone, PartialEq, Debug)]
@@ -204,6 +235,24 @@ pub trait Store: Send + Sync + 'static {
         change: Change,
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Lease, WriteError<Self::Error>>> + Send;
+
+    /// At most so many outcomes that are [unknown](Record::is_unknown), those with a lease that has run out included: in the
+    /// order of when their records expire and then of their keys, which is that of their
+    /// [age](UnknownOutcome::age) where all records are kept for as long. With `after` those that follow on it.
+    fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> impl Future<Output = Result<Vec<UnknownOutcome>, Self::Error>> + Send;
+
+    /// Somebody has found out what came of this one, after it was found: [`Record::resolve`].
+    fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> impl Future<Output = Result<(), ResolveError<Self::Error>>> + Send;
 
     /// Removes at most so many records that have expired; how many it has removed. A store that removes
     /// them by itself does nothing.

@@ -59,7 +59,8 @@
 //! 30 s, the sender gets the answer all the same: the message has been handled, and another delivery of it would find
 //! the outcome unknown. A sender that goes away ends nothing: the handler runs on, and the next delivery gets its answer.
 //!
-//! What may have had its effect is not run again by default, and needs an operator. That is right for a handler which
+//! What may have had its effect is not run again by default, and needs an operator, who
+//! [resolves it](WebhookLayer::unknown_outcomes). That is right for a handler which
 //! sends money, and wrong for one which sets a row to what the message says: give that [`Takeover::Rerun`]. Best is not to
 //! have the question:
 //!
@@ -145,7 +146,7 @@ use tower_layer::Layer;
 pub use delivery::Delivery;
 pub use service::Webhook;
 
-use crate::idempotency::IdempotencyLayer;
+use crate::idempotency::{IdempotencyLayer, UnknownOutcomes};
 use crate::store::Store;
 
 /// How long a message is remembered after it was acknowledged: 8 days, more than twice the longest published schedule.
@@ -309,6 +310,13 @@ impl<S: Store> WebhookLayer<S> {
     #[must_use]
     pub fn store(&self) -> &S {
         self.engine.store()
+    }
+
+    /// The messages of which nobody knows whether they had their effect: to find them, and to say what has come of them. Of
+    /// one that was applied the [`Answer`](crate::store::Answer) is a 2xx, so that it is acknowledged.
+    #[must_use]
+    pub fn unknown_outcomes(&self) -> UnknownOutcomes<S> {
+        self.engine.unknown_outcomes()
     }
 
     /// Waits until no handler of a message runs any more. For the end of a server, when it takes no requests any more:

@@ -19,7 +19,10 @@ use http::{HeaderMap, StatusCode};
 use relent::random::SessionRandom;
 use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Takeover};
 use relent_core::{Instant, Random};
-use relent_server::store::{Answer, Change, Claimed, Key, Memory, Store, WriteError};
+use relent_server::store::{
+    Answer, Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome,
+    WriteError,
+};
 
 const PRINT: Fingerprint = Fingerprint([0; 32]);
 /// No lease is over before the test is.
@@ -334,6 +337,24 @@ async fn histories_of_memory_are_linearizable() {
             let written = self.0.write(key, lease, change, config).await;
             tokio::task::yield_now().await;
             written
+        }
+
+        async fn find_unknown(
+            &self,
+            after: Option<&UnknownOutcome>,
+            most: usize,
+            config: &ClaimConfig,
+        ) -> Result<Vec<UnknownOutcome>, Self::Error> {
+            self.0.find_unknown(after, most, config).await
+        }
+
+        async fn resolve(
+            &self,
+            found: &UnknownOutcome,
+            resolution: Resolution,
+            config: &ClaimConfig,
+        ) -> Result<(), ResolveError<Self::Error>> {
+            self.0.resolve(found, resolution, config).await
         }
 
         async fn remove_expired(&self, most: usize) -> Result<usize, Self::Error> {

@@ -16,7 +16,9 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Outcome};
-use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError};
+use relent_server::store::{
+    Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome, WriteError,
+};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -481,6 +483,33 @@ impl Store for Flaky {
             WriteError::Gone => WriteError::Gone,
             WriteError::Store(_) => WriteError::Store(IsAway),
         })
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, IsAway> {
+        self.memory
+            .find_unknown(after, most, config)
+            .await
+            .map_err(|_| IsAway)
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<IsAway>> {
+        self.memory
+            .resolve(found, resolution, config)
+            .await
+            .map_err(|error| match error {
+                ResolveError::Refused(why) => ResolveError::Refused(why),
+                ResolveError::Store(_) => ResolveError::Store(IsAway),
+            })
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, IsAway> {

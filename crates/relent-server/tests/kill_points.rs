@@ -24,7 +24,10 @@ use http_body_util::{BodyExt, Full};
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer};
 use relent_server::sqlite::WriterError;
-use relent_server::store::{Change, Claimed, Key, Sqlite, SqliteError, Store, WriteError};
+use relent_server::store::{
+    Change, Claimed, Key, Resolution, ResolveError, Sqlite, SqliteError, Store, UnknownOutcome,
+    WriteError,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 const DIRECTORY: &str = "RELENT_KILL_POINTS";
@@ -83,6 +86,24 @@ impl Store for Dying {
             at(POINTS[5]);
         }
         written
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, SqliteError> {
+        self.0.find_unknown(after, most, config).await
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<SqliteError>> {
+        self.0.resolve(found, resolution, config).await
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, SqliteError> {

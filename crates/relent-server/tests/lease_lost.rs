@@ -11,7 +11,10 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
 use relent_server::idempotency::{Body, Execution, IdempotencyLayer, Outcome, Takeover};
-use relent_server::store::{Change, Claimed, Full as TooMany, Key, Memory, Store, WriteError};
+use relent_server::store::{
+    Change, Claimed, Full as TooMany, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome,
+    WriteError,
+};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
@@ -57,6 +60,24 @@ impl Store for Forgetful {
             return Err(WriteError::Gone);
         }
         store.write(key, lease, change, config).await
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, TooMany> {
+        self.get().find_unknown(after, most, config).await
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<TooMany>> {
+        self.get().resolve(found, resolution, config).await
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, TooMany> {

@@ -20,7 +20,9 @@ use relent_server::ServerLayer;
 use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::{Body, IdempotencyLayer};
 use relent_server::overload::OverloadLayer;
-use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError};
+use relent_server::store::{
+    Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome, WriteError,
+};
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -60,6 +62,33 @@ impl Store for Failing {
             WriteError::Gone => WriteError::Gone,
             WriteError::Store(error) => WriteError::Store(std::io::Error::other(error)),
         })
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, Self::Error> {
+        self.0
+            .find_unknown(after, most, config)
+            .await
+            .map_err(std::io::Error::other)
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<Self::Error>> {
+        self.0
+            .resolve(found, resolution, config)
+            .await
+            .map_err(|error| match error {
+                ResolveError::Refused(why) => ResolveError::Refused(why),
+                ResolveError::Store(error) => ResolveError::Store(std::io::Error::other(error)),
+            })
     }
 
     async fn remove_expired(&self, _: usize) -> Result<usize, Self::Error> {

@@ -21,7 +21,10 @@ use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
 use relent_http::webhook::{Signer, SigningKey, Verifier};
 use relent_server::exactly_once::{ExactlyOnce, WorkError};
 use relent_server::idempotency::Outcome;
-use relent_server::store::{Change, Claimed, Key, Memory, Sqlite, Store, WriteError};
+use relent_server::store::{
+    Change, Claimed, Key, Memory, Resolution, ResolveError, Sqlite, Store, UnknownOutcome,
+    WriteError,
+};
 use relent_server::webhook::{Delivery, KEEP, Sender, WebhookLayer};
 use support::{
     Message, NEW_KEY, OLD_KEY, OTHER_KEY, PAIR, PUBLIC, Reply, exchange, serve, verifier,
@@ -550,6 +553,33 @@ impl Store for Forgets {
         _: &ClaimConfig,
     ) -> Result<Lease, WriteError<std::io::Error>> {
         Err(WriteError::Store(std::io::Error::other("away")))
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, std::io::Error> {
+        self.0
+            .find_unknown(after, most, config)
+            .await
+            .map_err(std::io::Error::other)
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<std::io::Error>> {
+        self.0
+            .resolve(found, resolution, config)
+            .await
+            .map_err(|error| match error {
+                ResolveError::Refused(why) => ResolveError::Refused(why),
+                ResolveError::Store(error) => ResolveError::Store(std::io::Error::other(error)),
+            })
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, std::io::Error> {

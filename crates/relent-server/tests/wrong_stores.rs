@@ -12,7 +12,10 @@ use futures_util::FutureExt;
 use http::HeaderMap;
 use relent_core::Instant;
 use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Stage};
-use relent_server::store::{Answer, Change, Claimed, Key, Store, WriteError, conformance};
+use relent_server::store::{
+    Answer, Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError,
+    conformance,
+};
 use tokio::time::Instant as Now;
 
 /// What is wrong.
@@ -51,9 +54,17 @@ enum Fault {
     ForgetsSteps,
     /// What has expired is still there.
     NeverExpires,
+    /// What runs is found among unknown outcomes.
+    FindsRunning,
+    /// What nobody has called unknown is not found, though its lease has run out.
+    FindsOnlyEnded,
+    /// What was found out is written whatever the record is by then.
+    ResolvesAnything,
+    /// The owner of what was resolved may still write.
+    ResolvesUnfenced,
 }
 
-const FAULTS: [Fault; 16] = [
+const FAULTS: [Fault; 20] = [
     Fault::NoClaim,
     Fault::LooksFirst,
     Fault::NoOwnerCheck,
@@ -70,6 +81,10 @@ const FAULTS: [Fault; 16] = [
     Fault::EndsOnce,
     Fault::ForgetsSteps,
     Fault::NeverExpires,
+    Fault::FindsRunning,
+    Fault::FindsOnlyEnded,
+    Fault::ResolvesAnything,
+    Fault::ResolvesUnfenced,
 ];
 
 type Stored = (Record, Option<Arc<Answer>>);
@@ -181,6 +196,56 @@ impl Store for Wrong {
         };
         records.insert(*key, (record, answer));
         Ok(own)
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, Infallible> {
+        let now = self.now();
+        let place = |outcome: &UnknownOutcome| (outcome.record().expires, *outcome.key());
+        let records = self.records.lock().unwrap();
+        let found = records.iter().filter_map(|(key, (record, _))| {
+            let mut record = *record;
+            match (self.fault, record.stage) {
+                (Fault::FindsRunning, Stage::Running { .. }) => record.stage = Stage::Unknown,
+                (Fault::FindsOnlyEnded, Stage::Running { .. }) => return None,
+                _ => {}
+            }
+            UnknownOutcome::of(*key, record, now, config)
+        });
+        let follows =
+            |found: &UnknownOutcome| after.is_none_or(|after| place(after) < place(found));
+        let mut found: Vec<_> = found.filter(follows).collect();
+        found.sort_by_key(place);
+        found.truncate(most);
+        Ok(found)
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<Infallible>> {
+        let now = self.now();
+        let mut records = self.records.lock().unwrap();
+        let mut stored = records.get(found.key()).map(|(record, _)| *record);
+        if self.fault == Fault::ResolvesAnything && stored.is_some() {
+            stored = Some(*found.record());
+        }
+        let mut record = resolution.make(stored.as_ref(), now, found, config)?;
+        if self.fault == Fault::ResolvesUnfenced {
+            (record.owner, record.fence) = (found.record().owner, found.record().fence);
+        }
+        let answer = match &resolution {
+            Resolution::Applied(answer) => Some(Arc::new(self.kept(answer))),
+            Resolution::NotApplied => None,
+        };
+        records.insert(*found.key(), (record, answer));
+        Ok(())
     }
 
     async fn remove_expired(&self, _: usize) -> Result<usize, Infallible> {

@@ -9,12 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::lease::HeldLease;
-use super::request::add;
 use crate::store::Key;
 
 type Written = Pin<Box<dyn Future<Output = Result<(), CheckpointError>> + Send>>;
@@ -95,12 +93,7 @@ impl Execution {
     /// this request, and another for each `step`.
     #[must_use]
     pub fn derived_key(&self, step: &str) -> String {
-        let mut digest = Sha256::new();
-        add(&mut digest, b"relent derived key");
-        add(&mut digest, &self.held.key.0);
-        add(&mut digest, step.as_bytes());
-        let bytes = digest.finalize();
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        self.held.key.derived_key(step)
     }
 
     /// This step is done for good, whatever happens: an execution that

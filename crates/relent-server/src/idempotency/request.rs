@@ -51,12 +51,8 @@ pub(super) fn record_key(
 ) -> Result<Key, Refused> {
     let principal = (settings.principal)(parts).ok_or(Refused::NoPrincipal)?;
     let operation = (settings.operation)(parts).unwrap_or_default();
-    let mut digest = Sha256::new();
-    add(&mut digest, principal.as_bytes());
-    add(&mut digest, parts.method.as_str().as_bytes());
-    add(&mut digest, operation.as_bytes());
-    add(&mut digest, key.as_str().as_bytes());
-    Ok(Key(digest.finalize().into()))
+    let method = parts.method.as_str();
+    Ok(Key::of(&principal, method, &operation, key.as_str()))
 }
 
 /// What tells the request from another with the same key.

@@ -27,6 +27,14 @@ pub(super) fn unknown() {
     );
 }
 
+pub(super) fn resolved(resolution: &'static str) {
+    tracing::info!(
+        target: TARGET,
+        { relent.resolution = resolution },
+        "the unknown outcome of a request with an idempotency key was resolved"
+    );
+}
+
 pub(super) fn lease_lost() {
     tracing::warn!(
         target: TARGET,

@@ -8,8 +8,8 @@ use relent_core::Criticality;
 
 use super::{
     ADMITTED, ANSWER_BYTES, CRITICALITY, IN_FLIGHT, KEYED, KEYED_WAITS, LEASE_LOST, LIMIT,
-    NOT_VERIFIED, QUOTA, RATE_ADMITTED, RATE_ALONE, RATE_REFUSED, REASON, STORE_ERRORS, TARGET,
-    TURNED_AWAY, UNKNOWN, WAIT, WAITING,
+    NOT_VERIFIED, QUOTA, RATE_ADMITTED, RATE_ALONE, RATE_REFUSED, REASON, RESOLVED, STORE_ERRORS,
+    TARGET, TURNED_AWAY, UNKNOWN, WAIT, WAITING,
 };
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
@@ -52,6 +52,10 @@ pub fn describe() {
             (
                 UNKNOWN,
                 "Executions of which nobody knows whether they had an effect.",
+            ),
+            (
+                RESOLVED,
+                "Unknown outcomes that were resolved, by resolution.",
             ),
             (
                 LEASE_LOST,

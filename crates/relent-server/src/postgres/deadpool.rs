@@ -50,6 +50,15 @@ impl Session for ClientWrapper {
         Ok(self.query_opt(&statement, &parameters(values)).await?)
     }
 
+    async fn query_all(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Row>, ConnectionError> {
+        let statement = self.prepare_cached(statement).await?;
+        Ok(tokio_postgres::Client::query(self, &statement, &parameters(values)).await?)
+    }
+
     async fn script<'a>(&'a mut self, statements: &'a str) -> Result<(), ConnectionError> {
         Ok(self.batch_execute(statements).await?)
     }
@@ -65,6 +74,15 @@ impl Session for Transaction<'_> {
     ) -> Result<Option<Row>, ConnectionError> {
         let statement = self.prepare_cached(statement).await?;
         Ok(self.query_opt(&statement, &parameters(values)).await?)
+    }
+
+    async fn query_all(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Row>, ConnectionError> {
+        let statement = self.prepare_cached(statement).await?;
+        Ok(tokio_postgres::Transaction::query(self, &statement, &parameters(values)).await?)
     }
 
     async fn script<'a>(&'a mut self, statements: &'a str) -> Result<(), ConnectionError> {

@@ -31,6 +31,13 @@ pub trait Session: Send {
         parameters: &[Value<'_>],
     ) -> impl Future<Output = Result<Option<Self::Row>, ConnectionError>> + Send;
 
+    /// All rows.
+    fn query_all(
+        &mut self,
+        statement: &str,
+        parameters: &[Value<'_>],
+    ) -> impl Future<Output = Result<Vec<Self::Row>, ConnectionError>> + Send;
+
     /// Runs statements without parameters.
     fn script<'a>(
         &'a mut self,

@@ -1,7 +1,7 @@
 //! Connections and transactions of sqlx.
 
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{Executor, PgPool, Row};
 
 use super::ConnectionError;
@@ -22,6 +22,18 @@ impl Connections for PgPool {
     }
 }
 
+type Query<'a> = sqlx::query::Query<'a, sqlx::Postgres, PgArguments>;
+
+fn query<'a>(statement: &'a str, values: &[Value<'a>]) -> Query<'a> {
+    let query = sqlx::query(statement);
+    values.iter().fold(query, |query, value| match *value {
+        Value::Bytes(value) => query.bind(value),
+        Value::Long(value) => query.bind(value),
+        Value::Short(value) => query.bind(value),
+        Value::Flag(value) => query.bind(value),
+    })
+}
+
 impl Session for PgConnection {
     type Row = PgRow;
 
@@ -30,15 +42,15 @@ impl Session for PgConnection {
         statement: &str,
         values: &[Value<'_>],
     ) -> Result<Option<PgRow>, ConnectionError> {
-        let query = values
-            .iter()
-            .fold(sqlx::query(statement), |query, value| match *value {
-                Value::Bytes(value) => query.bind(value),
-                Value::Long(value) => query.bind(value),
-                Value::Short(value) => query.bind(value),
-                Value::Flag(value) => query.bind(value),
-            });
-        Ok(query.fetch_optional(self).await?)
+        Ok(query(statement, values).fetch_optional(self).await?)
+    }
+
+    async fn query_all(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<PgRow>, ConnectionError> {
+        Ok(query(statement, values).fetch_all(self).await?)
     }
 
     fn script<'a>(
@@ -63,6 +75,14 @@ impl Session for SqlxTransaction<'_> {
         values: &[Value<'_>],
     ) -> Result<Option<PgRow>, ConnectionError> {
         Session::query(&mut **self, statement, values).await
+    }
+
+    async fn query_all(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<PgRow>, ConnectionError> {
+        Session::query_all(&mut **self, statement, values).await
     }
 
     async fn script<'a>(&'a mut self, statements: &'a str) -> Result<(), ConnectionError> {

@@ -16,7 +16,7 @@ use relent::random::SessionRandom;
 use relent_core::claim::{Claim, ClaimConfig, Fingerprint, Lease, Record, Takeover};
 use relent_core::{Instant, Random};
 
-use super::{Change, Claimed, Key, Store, WriteError};
+use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::idempotency::Answer;
 
 /// A lease or a record that outlives the check, and one that is over at once.
@@ -24,7 +24,8 @@ const LONG: Duration = Duration::from_secs(3600);
 const OVER: Duration = Duration::ZERO;
 
 /// Plays so many random steps on some keys through the store and through the core's [`Record`], and compares
-/// each answer. Then 64 requests claim one key at once. No time passes but what the store takes.
+/// each answer and now and then the list of unknown outcomes: the store has no other records. Then 64 requests claim one
+/// key at once, and 16 resolve one outcome. No time passes but what the store takes.
 ///
 /// # Panics
 /// When the store fails or decides otherwise, with the steps of that key.
@@ -40,15 +41,13 @@ const OVER: Duration = Duration::ZERO;
 pub async fn check<S: Store>(make: impl FnOnce() -> S, steps: usize, seed: u64) {
     let store = Arc::new(make());
     let mut random = SessionRandom::with_seed(seed);
-    let mut keys = HashMap::<_, Model>::new();
+    let mut keys = Models::default();
     for step in 0..steps {
-        let number = below(&mut random, 6) as u8;
-        let key = Key([number; 32]);
-        let model = keys.entry(number).or_default();
         let time = Time::Passes(Instant::from_nanos(step as u64));
-        model.step(&*store, &key, step, time, &mut random).await;
+        keys.step(&*store, step, time, &mut random).await;
     }
     race(&store).await;
+    resolve_at_once(&store).await;
 }
 
 /// Plays so many random steps as [`check`] does, at times that the check sets from `begin` on: for a store
@@ -94,16 +93,12 @@ pub(crate) async fn check_at_times<S: Store>(
     seed: u64,
 ) {
     let mut random = SessionRandom::with_seed(seed);
-    let mut keys = HashMap::<_, Model>::new();
+    let mut keys = Models::default();
     let mut now = begin;
     for step in 0..steps {
         now = next(now, &mut random);
         set_clock(now).await;
-        let number = below(&mut random, 6) as u8;
-        let key = Key([number; 32]);
-        let model = keys.entry(number).or_default();
-        let time = Time::Set(now);
-        model.step(store, &key, step, time, &mut random).await;
+        keys.step(store, step, Time::Set(now), &mut random).await;
     }
 }
 
@@ -138,11 +133,91 @@ fn below(random: &mut SessionRandom, bound: u64) -> u64 {
     random.next_u64() % bound
 }
 
+/// All keys as they should be.
+#[derive(Default)]
+struct Models(HashMap<Key, Model>);
+
+impl Models {
+    async fn step<S: Store>(
+        &mut self,
+        store: &S,
+        step: usize,
+        time: Time,
+        random: &mut SessionRandom,
+    ) {
+        if below(random, 12) == 0 {
+            return self.find_unknown(store, time, random).await;
+        }
+        let key = Key([below(random, 6) as u8; 32]);
+        let model = self.0.entry(key).or_default();
+        model.step(store, &key, step, time, random).await;
+    }
+
+    /// Looks at all unknown outcomes, page by page.
+    async fn find_unknown<S: Store>(&mut self, store: &S, time: Time, random: &mut SessionRandom) {
+        let now = time.now();
+        let config = ClaimConfig {
+            keep: span(random, &[0, 100, 1000]),
+            ..ClaimConfig::DEFAULT
+        };
+        let mut expected: Vec<_> = (self.0.iter())
+            .filter_map(|(key, model)| {
+                let (record, _) = model.stored.as_ref()?;
+                UnknownOutcome::of(*key, *record, now, &config)
+            })
+            .collect();
+        expected.sort_by_key(UnknownOutcome::place);
+        let (most, mut found) = (below(random, 4) as usize + 1, Vec::new());
+        loop {
+            let page = store.find_unknown(found.last(), most, &config).await;
+            let page = page.unwrap_or_else(|error| panic!("{error} of unknown outcomes"));
+            assert!(page.len() <= most, "{page:?} for at most {most}");
+            let is_last = page.is_empty();
+            found.extend(page);
+            if is_last {
+                break;
+            }
+            assert!(found.len() <= 6, "{found:?} of six keys");
+        }
+        assert!(
+            found.is_sorted_by_key(UnknownOutcome::place),
+            "not in order: {found:?}"
+        );
+        if let Time::Passes(_) = time {
+            expected.sort_by_key(|outcome| *outcome.key());
+            found.sort_by_key(|outcome| *outcome.key());
+        }
+        let alike = |ours: &UnknownOutcome, theirs: &UnknownOutcome| match time {
+            Time::Set(_) => ours == theirs,
+            Time::Passes(_) => {
+                let (ours, theirs) = ((ours.key(), ours.record()), (theirs.key(), theirs.record()));
+                let what = |(key, record): (&Key, &Record)| {
+                    let kept = (record.owner, record.fence, record.step, record.repeated);
+                    (*key, record.fingerprint, kept)
+                };
+                what(ours) == what(theirs)
+            }
+        };
+        let all = expected.len() == found.len()
+            && expected
+                .iter()
+                .zip(&found)
+                .all(|(ours, theirs)| alike(ours, theirs));
+        assert!(all, "{found:?} for {expected:?}");
+        for (ours, theirs) in expected.into_iter().zip(found) {
+            let model = self.0.entry(*ours.key()).or_default();
+            model.found.push((ours, theirs));
+        }
+    }
+}
+
 /// One key as it should be.
 #[derive(Default)]
 struct Model {
     stored: Option<(Record, Option<Arc<Answer>>)>,
     leases: Vec<Lease>,
+    /// Unknown outcomes, as the model had them and as the store did.
+    found: Vec<(UnknownOutcome, UnknownOutcome)>,
     history: Vec<String>,
 }
 
@@ -166,7 +241,19 @@ impl Model {
             keep: over(random, 8),
             takeover: takeovers[below(random, 3) as usize],
         };
-        if self.leases.is_empty() || below(random, 2) == 0 {
+        if below(random, 5) == 0
+            && let Some(last) = self.found.len().checked_sub(1)
+        {
+            // Most often the latest: the others were written since.
+            let back = below(random, 8).saturating_sub(5) as usize;
+            let (ours, theirs) = self.found[last.saturating_sub(back)];
+            let resolution = match below(random, 3) {
+                0 => Resolution::NotApplied,
+                number => Resolution::Applied(Arc::new(answer(number as usize))),
+            };
+            self.resolve(store, &ours, &theirs, resolution, &config, time)
+                .await;
+        } else if self.leases.is_empty() || below(random, 2) == 0 {
             // One that comes again has another fence, or what it had.
             let owner = match self.leases.last() {
                 Some(lease) if below(random, 4) == 0 => lease.owner,
@@ -247,6 +334,9 @@ impl Model {
         if !alike {
             self.fail(&format!("{claimed:?} for {expected:?}"));
         }
+        if matches!(expected, Claim::Run { lease, .. } if lease.fence == 1) {
+            self.forget_found(time);
+        }
     }
 
     async fn write<S: Store>(
@@ -272,17 +362,51 @@ impl Model {
                 if (lease.owner, lease.fence) == (got.owner, got.fence)
                     && time.agree(lease.until, got.until) =>
             {
+                let renewed = matches!(change, Change::Renew);
                 let answer = match change {
                     Change::Complete(answer) => Some(answer),
                     _ => None,
                 };
                 self.stored = Some((record, answer));
+                if renewed {
+                    self.forget_found(time);
+                }
             }
             (None | Some(Err(_)), Err(WriteError::Lost)) => {}
             // Whether it has been removed already makes no difference.
             (None, Err(WriteError::Gone)) => {}
             (Some(Err(_)), Err(WriteError::Gone)) if is_over => {}
             (made, written) => self.fail(&format!("{written:?} for {made:?}")),
+        }
+    }
+
+    /// The record is another one only by its times, and those of the store may be the same as before.
+    fn forget_found(&mut self, time: Time) {
+        if let Time::Passes(_) = time {
+            self.found.clear();
+        }
+    }
+
+    async fn resolve<S: Store>(
+        &mut self,
+        store: &S,
+        ours: &UnknownOutcome,
+        theirs: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+        time: Time,
+    ) {
+        self.history
+            .push(format!("{time:?}: {resolution:?} of {ours:?}, {config:?}"));
+        let stored = self.stored.as_ref().map(|(record, _)| record);
+        let expected = resolution.make(stored, time.now(), ours, config);
+        match (
+            expected,
+            store.resolve(theirs, resolution.clone(), config).await,
+        ) {
+            (Ok(record), Ok(())) => self.stored = Some((record, resolution.answer().cloned())),
+            (Err(ours), Err(ResolveError::Refused(theirs))) if ours == theirs => {}
+            (expected, resolved) => self.fail(&format!("{resolved:?} for {expected:?}")),
         }
     }
 
@@ -331,6 +455,48 @@ async fn race<S: Store>(store: &Arc<S>) {
         }
     }
     assert_eq!((runs, waits), (1, 63), "of 64 claims of one key one runs");
+}
+
+/// Of many that resolve one outcome at once, each with an answer of its own, one does.
+async fn resolve_at_once<S: Store>(store: &Arc<S>) {
+    let (key, print) = (Key([254; 32]), Fingerprint([0; 32]));
+    let config = ClaimConfig {
+        lease: OVER,
+        ..ClaimConfig::DEFAULT
+    };
+    let claimed = store.claim(&key, 1, print, &config).await;
+    let Ok(Claimed::Run { .. }) = claimed else {
+        panic!("{claimed:?} for a new key");
+    };
+    let found = match store.find_unknown(None, 1000, &config).await {
+        Ok(found) => found.into_iter().find(|outcome| *outcome.key() == key),
+        Err(error) => panic!("{error} of unknown outcomes"),
+    };
+    let Some(found) = found else {
+        panic!("an outcome that is unknown is not found");
+    };
+    let tasks = (0..16).map(|number| {
+        let store = Arc::clone(store);
+        let resolution = Resolution::Applied(Arc::new(answer(number)));
+        tokio::spawn(async move {
+            let resolved = store
+                .resolve(&found, resolution, &ClaimConfig::DEFAULT)
+                .await;
+            (number, resolved.map_err(|error| error.to_string()))
+        })
+    });
+    let done = join_all(tasks).await;
+    let done = done
+        .into_iter()
+        .flatten()
+        .filter(|(_, resolved)| resolved.is_ok());
+    let done: Vec<_> = done.map(|(number, _)| answer(number)).collect();
+    let kept = store.claim(&key, 2, print, &config).await;
+    let kept = match kept {
+        Ok(Claimed::Replay(kept)) => [kept],
+        other => panic!("{other:?} for an outcome that was resolved"),
+    };
+    assert_eq!(done, kept, "of 16 that resolve one outcome one does");
 }
 
 /// A clock that is set by hand: it goes on by microseconds, and now and then steps forward or back by up to two hours.

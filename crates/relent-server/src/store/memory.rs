@@ -4,12 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::fmt;
 use std::future::ready;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record};
 
-use super::{Change, Claimed, Key, Store, WriteError};
+use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::idempotency::Answer;
 
 /// Records in the memory of this process, for tests and for services of one process whose effects do not
@@ -134,6 +135,36 @@ impl Memory {
         kept.put(*key, record, answer);
         Ok(lease)
     }
+
+    fn find_unknown_now(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Vec<UnknownOutcome> {
+        let kept = self.lock();
+        let now = self.now();
+        let after = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.place()));
+        let keys = kept.by_expiry.range((after, Bound::Unbounded));
+        let found = keys.filter_map(|(_, key)| {
+            let (record, _) = kept.records.get(key)?;
+            UnknownOutcome::of(*key, *record, now, config)
+        });
+        found.take(most).collect()
+    }
+
+    fn resolve_now(
+        &self,
+        found: &UnknownOutcome,
+        resolution: &Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<Full>> {
+        let mut kept = self.lock();
+        let stored = kept.records.get(found.key()).map(|(record, _)| record);
+        let record = resolution.make(stored, self.now(), found, config)?;
+        kept.put(*found.key(), record, resolution.answer().cloned());
+        Ok(())
+    }
 }
 
 impl Kept {
@@ -180,6 +211,24 @@ impl Store for Memory {
         config: &ClaimConfig,
     ) -> impl Future<Output = Result<Lease, WriteError<Full>>> + Send {
         ready(self.write_now(key, lease, change, config))
+    }
+
+    fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> impl Future<Output = Result<Vec<UnknownOutcome>, Full>> + Send {
+        ready(Ok(self.find_unknown_now(after, most, config)))
+    }
+
+    fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> impl Future<Output = Result<(), ResolveError<Full>>> + Send {
+        ready(self.resolve_now(found, &resolution, config))
     }
 
     fn remove_expired(&self, most: usize) -> impl Future<Output = Result<usize, Full>> + Send {

@@ -18,7 +18,6 @@ pub(super) fn instant(micros: i64) -> Instant {
     Instant::from_nanos(micros.saturating_mul(1000))
 }
 
-#[cfg(feature = "postgres")]
 pub(super) fn of(instant: Instant) -> i64 {
     let micros = i64::try_from(instant.as_nanos().div_ceil(1000));
     micros.map_or(FOREVER, |micros| micros.min(FOREVER))

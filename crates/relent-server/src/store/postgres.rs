@@ -3,6 +3,7 @@
 mod statements;
 #[cfg(all(test, unix))]
 mod tests;
+mod unknown;
 
 use std::error::Error;
 use std::fmt;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 use self::statements::{CLOCK, Sql};
 pub(crate) use self::statements::{Found, NONE_WRITTEN};
-use super::{Change, Claimed, Key, Store, WriteError};
+use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::postgres::{
     ConnectionError, Connections, IsolationLevel, Pool, Session, connect, in_time,
 };
@@ -115,6 +116,18 @@ impl From<PostgresError> for WriteError<PostgresError> {
     }
 }
 
+impl From<PostgresError> for ResolveError<PostgresError> {
+    fn from(error: PostgresError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<ConnectionError> for ResolveError<PostgresError> {
+    fn from(error: ConnectionError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
 impl From<ConnectionError> for WriteError<PostgresError> {
     fn from(error: ConnectionError) -> Self {
         Self::Store(error.into())
@@ -148,6 +161,8 @@ impl Postgres {
             answer      bytea
         );
         CREATE INDEX IF NOT EXISTS relent_idempotency_1_expires ON relent_idempotency_1 (expires);
+        CREATE INDEX IF NOT EXISTS relent_idempotency_1_unknown ON relent_idempotency_1 (expires, key)
+            WHERE stage IN (0, 3);
     ";
 }
 
@@ -241,6 +256,32 @@ impl<C: Connections> Store for Postgres<C> {
             .write(&mut *connection, key, lease, &change, config);
         let written = timeout(self.patience, write).await;
         in_time::<C, _, _>(connection, self.patience, written)
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, PostgresError> {
+        let mut connection = connect(&self.pool, self.patience).await?;
+        let find = self.sql.find_unknown(&mut *connection, after, most, config);
+        let found = timeout(self.patience, find).await;
+        in_time::<C, _, _>(connection, self.patience, found)
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<PostgresError>> {
+        let mut connection = connect(&self.pool, self.patience).await?;
+        let resolve = self
+            .sql
+            .resolve(&mut *connection, found, &resolution, config);
+        let resolved = timeout(self.patience, resolve).await;
+        in_time::<C, _, _>(connection, self.patience, resolved)
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, PostgresError> {

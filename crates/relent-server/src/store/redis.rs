@@ -2,6 +2,7 @@
 
 #[cfg(all(test, unix))]
 mod tests;
+mod unknown;
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +14,7 @@ use ::redis::{Client, InfoDict, Script, cmd};
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
 
 use super::micros::{instant, span};
-use super::{Change, Claimed, Key, Store, WriteError};
+use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::idempotency::{Answer, InvalidAnswer};
 
 /// Records in Redis 6.2 or later, or what speaks as it does: one call of a script for each step, by the
@@ -43,6 +44,10 @@ use crate::idempotency::{Answer, InvalidAnswer};
 /// A step back of the server's clock makes leases and records last so much longer, and a step
 /// forward ends them so much earlier.
 ///
+/// # What it costs to find unknown outcomes
+/// There is no index: [`find_unknown`](Store::find_unknown) scans all keys of the server, in calls of about a millisecond for
+/// each thousand of them. So take all that there are in one call, with a large `most`, and not page by page.
+///
 /// When the server is away, each call is an [error](RedisError) within about a second, and the layer refuses (503).
 /// Nothing is asked twice here: whoever calls knows whether to.
 ///
@@ -66,6 +71,8 @@ pub struct Redis {
 struct Scripts {
     claim: Script,
     write: Script,
+    find_unknown: Script,
+    resolve: Script,
 }
 
 /// Where `now` comes from: the time of the server in microseconds since 1970.
@@ -77,6 +84,8 @@ impl Scripts {
         Self {
             claim: script(include_str!("redis/claim.lua")),
             write: script(include_str!("redis/write.lua")),
+            find_unknown: script(include_str!("redis/find_unknown.lua")),
+            resolve: script(include_str!("redis/resolve.lua")),
         }
     }
 }
@@ -293,6 +302,27 @@ impl Store for Redis {
                 ..*lease
             }),
         }
+    }
+
+    /// Scans all keys of the server.
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, RedisError> {
+        self.scan(after, most, config).await
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<RedisError>> {
+        let answer = (self.call_resolve(found, &resolution, config).await)
+            .map_err(|error| ResolveError::Store(RedisError::Redis(error)))?;
+        unknown::refused(&answer).map_or(Ok(()), |why| Err(why.into()))
     }
 
     /// Redis does it by itself.

@@ -1,5 +1,7 @@
 //! Records in an SQLite database.
 
+mod unknown;
+
 use std::error::Error;
 use std::fmt;
 use std::path::Path;
@@ -11,7 +13,9 @@ use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Change, Claimed, Key, Store, WriteError, claimed};
+use super::{
+    Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError, claimed,
+};
 use crate::sqlite::{Writer, WriterError};
 
 /// Records in an SQLite database: durable, with nothing else to be installed. For services whose processes share
@@ -92,6 +96,18 @@ impl From<SqliteError> for WriteError<SqliteError> {
     }
 }
 
+impl From<SqliteError> for ResolveError<SqliteError> {
+    fn from(error: SqliteError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<WriterError> for ResolveError<SqliteError> {
+    fn from(error: WriterError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
 impl From<WriterError> for WriteError<SqliteError> {
     fn from(error: WriterError) -> Self {
         Self::Store(error.into())
@@ -112,6 +128,8 @@ const TABLES: &str = "
         answer      BLOB
     );
     CREATE INDEX IF NOT EXISTS relent_idempotency_1_expires ON relent_idempotency_1 (expires);
+    CREATE INDEX IF NOT EXISTS relent_idempotency_1_unknown ON relent_idempotency_1 (expires, key)
+        WHERE stage IN (0, 3);
 ";
 
 impl Sqlite {
@@ -361,6 +379,34 @@ impl Store for Sqlite {
             write(connection, seen.now(), &key, &lease, &change, &config)
         };
         self.writer.run(write).await
+    }
+
+    async fn find_unknown(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, SqliteError> {
+        let (after, config) = (after.copied(), *config);
+        let seen = Arc::clone(&self.seen);
+        let find = move |connection: &Connection| {
+            unknown::find(connection, seen.now(), after.as_ref(), most, &config)
+        };
+        self.writer.run(find).await
+    }
+
+    async fn resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: Resolution,
+        config: &ClaimConfig,
+    ) -> Result<(), ResolveError<SqliteError>> {
+        let (found, config) = (*found, *config);
+        let seen = Arc::clone(&self.seen);
+        let resolve = move |connection: &Connection| {
+            unknown::resolve(connection, seen.now(), &found, &resolution, &config)
+        };
+        self.writer.run(resolve).await
     }
 
     async fn remove_expired(&self, most: usize) -> Result<usize, SqliteError> {

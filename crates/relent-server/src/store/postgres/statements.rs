@@ -12,7 +12,7 @@ use crate::store::{Change, Claimed, Key, WriteError, claimed};
 /// Spreads the bits of a key over the number of its lock: a key may repeat itself.
 const MIX: i64 = 0x517c_c1b7_2722_0a95;
 /// How often a claim looks again, since others have changed the record between two statements.
-const LOOKS: usize = 10;
+pub(super) const LOOKS: usize = 10;
 /// When to look again at a key that another transaction has.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -27,6 +27,8 @@ pub(crate) struct Sql {
     /// Fails by [`NONE_WRITTEN`] if there is no record that it may write, so that nothing can be committed behind it.
     write_or_fail: String,
     remove: String,
+    pub(super) look: String,
+    pub(super) find_unknown: String,
 }
 
 impl Sql {
@@ -80,6 +82,18 @@ impl Sql {
                      RETURNING 1)
                  SELECT count(*) FROM removed"
             ),
+            look: format!(
+                "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer, now
+                 FROM (SELECT {clock} AS now) AS time
+                     LEFT JOIN relent_idempotency_1 ON relent_idempotency_1.key = $1::bytea"
+            ),
+            find_unknown: format!(
+                "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer, now, key
+                 FROM (SELECT {clock} AS now) AS time, relent_idempotency_1
+                 WHERE stage IN (0, 3) AND (stage = 3 OR until <= now) AND expires > now
+                     AND (expires, key) > ($1::bigint, $2::bytea)
+                 ORDER BY expires, key LIMIT $3::bigint"
+            ),
         }
     }
 }
@@ -91,7 +105,7 @@ pub(crate) const NONE_WRITTEN: &str = "22012";
 const REPLACE: &str = "
     UPDATE relent_idempotency_1 SET
         fingerprint = $8::bytea, owner = $9::bytea, fence = $10::bigint, stage = $11::smallint,
-        until = $12::bigint, step = $13::bigint, repeated = $14::boolean, expires = $15::bigint, answer = NULL
+        until = $12::bigint, step = $13::bigint, repeated = $14::boolean, expires = $15::bigint, answer = $16::bytea
     WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND stage = $4::smallint
         AND until = $5::bigint AND step = $6::bigint AND expires = $7::bigint
     RETURNING true";
@@ -100,7 +114,7 @@ const REPLACE: &str = "
 type Stored = (Record, Option<Vec<u8>>);
 
 /// `None` if there is none.
-fn record(row: &impl Columns) -> Result<Option<Stored>, PostgresError> {
+pub(super) fn record(row: &impl Columns) -> Result<Option<Stored>, PostgresError> {
     let Some(fingerprint) = row.bytes(0)? else {
         return Ok(None);
     };
@@ -199,7 +213,7 @@ impl Sql {
                     });
                 }
                 if let Some(before) = before
-                    && !replace(session, key, before, &after).await?
+                    && !replace(session, key, before, &after, None).await?
                 {
                     continue;
                 }
@@ -291,11 +305,12 @@ fn written<'a>(
 }
 
 /// Whether the record was still as it was read.
-async fn replace<S: Session>(
+pub(super) async fn replace<S: Session>(
     session: &mut S,
     key: &Key,
     before: &Record,
     after: &Record,
+    answer: Option<&[u8]>,
 ) -> Result<bool, PostgresError> {
     let until = |record: &Record| match record.stage {
         Stage::Running { until } => of(until),
@@ -318,6 +333,7 @@ async fn replace<S: Session>(
         Value::Long(i64::from(after.step)),
         Value::Flag(after.repeated),
         Value::Long(of(after.expires)),
+        Value::Bytes(answer),
     ];
     Ok(session.query(REPLACE, &parameters).await?.is_some())
 }

@@ -1,4 +1,4 @@
--- What both scripts begin with, after `now`: the time of the server in microseconds since 1970.
+-- What all scripts begin with, after `now`: the time of the server in microseconds since 1970.
 --
 -- This is relent_core::claim once more, in Lua: a property test compares the two, decision by decision.
 
@@ -13,12 +13,8 @@ local function after(instant, span)
     return math.min(instant + span, FOREVER)
 end
 
--- nil if there is none, or it may be forgotten: whether it has been removed already makes no difference.
-local function read()
-    local bytes = redis.call('GET', KEYS[1])
-    if not bytes then
-        return nil
-    end
+-- nil if it may be forgotten: whether it has been removed already makes no difference.
+local function parse(bytes)
     local version, stage, repeated, step, fence, ends, expires, owner, fingerprint, rest = struct.unpack(FORMAT, bytes)
     if version ~= VERSION then
         error({err = 'RELENTVERSION a later version of relent-server has written this record'})
@@ -30,6 +26,12 @@ local function read()
         stage = stage, repeated = repeated, step = step, fence = fence, ends = ends, expires = expires,
         owner = owner, fingerprint = fingerprint, answer = string.sub(bytes, rest),
     }
+end
+
+-- nil if there is none.
+local function read()
+    local bytes = redis.call('GET', KEYS[1])
+    return bytes and parse(bytes) or nil
 end
 
 -- Redis removes it when it may be forgotten, and not before.

@@ -1,0 +1,17 @@
+-- ARGV: cursor, pattern of the names of records, length of such a name, how many keys to look at.
+-- Returns the next cursor, the time, and of each outcome that is unknown: key, fingerprint, owner, fence, whether it runs,
+-- end of the lease, step, repeated, end of the record.
+local reply = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[4], 'TYPE', 'string')
+local length, size = tonumber(ARGV[3]), struct.size(FORMAT)
+local found = {}
+for _, name in ipairs(reply[2]) do
+    local bytes = #name == length and redis.call('GETRANGE', name, 0, size - 1) or ''
+    local r = #bytes == size and parse(bytes)
+    if r and (r.stage == UNKNOWN or (r.stage == RUNNING and r.ends <= now)) then
+        local runs = r.stage == RUNNING and 1 or 0
+        found[#found + 1] = {
+            string.sub(name, -32), r.fingerprint, r.owner, r.fence, runs, r.ends, r.step, r.repeated, r.expires,
+        }
+    end
+end
+return {reply[1], now, found}

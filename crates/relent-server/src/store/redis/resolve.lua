@@ -1,0 +1,33 @@
+-- KEYS: the record. ARGV: as it was found: owner, fence, whether it runs, end of the lease, step, repeated, end of the
+-- record, fingerprint; and what it becomes: completed or released, owner, keep in microseconds, answer.
+-- Returns 'resolved', or why not.
+local becomes = ({completed = COMPLETED, released = RELEASED})[ARGV[9]]
+local fence = tonumber(ARGV[2]) + 1
+
+local r = read()
+if not r then
+    return 'absent'
+end
+-- The same may be written again.
+if r.stage == becomes and r.owner == ARGV[10] and r.fence == fence then
+    return 'resolved'
+end
+if r.stage == COMPLETED then
+    return 'completed'
+end
+if r.stage == RELEASED then
+    return 'released'
+end
+if r.stage == RUNNING and now < r.ends then
+    return 'running'
+end
+local runs = r.stage == RUNNING
+if r.owner ~= ARGV[1] or r.fence + 1 ~= fence or runs ~= (ARGV[3] == '1') or (runs and r.ends ~= tonumber(ARGV[4]))
+    or r.step ~= tonumber(ARGV[5]) or r.repeated ~= tonumber(ARGV[6]) or r.expires ~= tonumber(ARGV[7])
+    or r.fingerprint ~= ARGV[8] then
+    return 'changed'
+end
+r.stage, r.owner, r.fence = becomes, ARGV[10], fence
+r.expires = after(now, tonumber(ARGV[11]))
+put(r, ARGV[12])
+return 'resolved'

@@ -1,0 +1,134 @@
+//! Unknown outcomes in Redis.
+
+use std::collections::BTreeMap;
+
+use relent_core::claim::{
+    ClaimConfig, Fingerprint, NotResolved, Record, Resolution as Decided, Stage,
+};
+
+use super::super::micros::{instant, of, span};
+use super::{Redis, RedisError};
+use crate::store::{Key, Resolution, UnknownOutcome};
+
+/// So many keys are looked at in one call, which keeps others waiting for about a millisecond.
+const AT_ONCE: usize = 1000;
+
+/// A record as the script tells it: key, fingerprint, owner, fence, whether it runs, the end of its lease, step, repeated,
+/// and when it expires.
+type Found = (Vec<u8>, Vec<u8>, Vec<u8>, u64, u8, i64, u32, u8, i64);
+
+impl Redis {
+    /// The first so many after this one. Redis has no order of keys, so all of them are looked at.
+    pub(super) async fn scan(
+        &self,
+        after: Option<&UnknownOutcome>,
+        most: usize,
+        config: &ClaimConfig,
+    ) -> Result<Vec<UnknownOutcome>, RedisError> {
+        let mut connection = self.connection.clone();
+        let (mut first, mut cursor) = (BTreeMap::new(), "0".to_owned());
+        loop {
+            let mut call = self.scripts.find_unknown.prepare_invoke();
+            call.arg(&cursor)
+                .arg(self.pattern())
+                .arg(self.name(&Key([0; 32])).len())
+                .arg(AT_ONCE);
+            let reply: (String, i64, Vec<Found>) = call.invoke_async(&mut connection).await?;
+            let (next, now, found) = reply;
+            for found in found {
+                let Some((key, record)) = read(found) else {
+                    return Err(RedisError::Record(crate::idempotency::InvalidAnswer));
+                };
+                // It may be told more than once.
+                let found = UnknownOutcome::of(key, record, instant(now), config);
+                let follows = |found: &UnknownOutcome| {
+                    after.is_none_or(|after| after.place() < found.place())
+                };
+                first.extend(found.filter(follows).map(|found| (found.place(), found)));
+                if first.len() > most {
+                    first.pop_last();
+                }
+            }
+            if next == "0" {
+                return Ok(first.into_values().collect());
+            }
+            cursor = next;
+        }
+    }
+
+    /// Of the names of all records.
+    fn pattern(&self) -> Vec<u8> {
+        let mut pattern = Vec::with_capacity(self.namespace.len() + 2);
+        for byte in self.namespace.bytes() {
+            if b"*?[]\\".contains(&byte) {
+                pattern.push(b'\\');
+            }
+            pattern.push(byte);
+        }
+        pattern.extend_from_slice(b":*");
+        pattern
+    }
+
+    pub(super) async fn call_resolve(
+        &self,
+        found: &UnknownOutcome,
+        resolution: &Resolution,
+        config: &ClaimConfig,
+    ) -> Result<String, ::redis::RedisError> {
+        let record = found.record();
+        let (runs, ends) = match record.stage {
+            Stage::Running { until } => (1, of(until)),
+            _ => (0, 0),
+        };
+        let (becomes, digest) = match resolution.decided() {
+            Decided::Applied { digest } => ("completed", digest),
+            Decided::NotApplied => ("released", 0),
+        };
+        let answer = resolution.answer().map(|answer| answer.to_bytes());
+        let mut call = self.scripts.resolve.key(self.name(found.key()));
+        call.arg(&record.owner.to_be_bytes()[..])
+            .arg(record.fence)
+            .arg(runs)
+            .arg(ends)
+            .arg(record.step)
+            .arg(u8::from(record.repeated))
+            .arg(of(record.expires))
+            .arg(&record.fingerprint.0[..])
+            .arg(becomes)
+            .arg(&digest.to_be_bytes()[..])
+            .arg(span(config.keep))
+            .arg(answer.unwrap_or_default());
+        call.invoke_async(&mut self.connection.clone()).await
+    }
+}
+
+fn read(found: Found) -> Option<(Key, Record)> {
+    let (key, fingerprint, owner, fence, runs, ends, step, repeated, expires) = found;
+    let until = instant(ends);
+    let record = Record {
+        fingerprint: Fingerprint(fingerprint.try_into().ok()?),
+        owner: u128::from_be_bytes(owner.try_into().ok()?),
+        fence,
+        stage: if runs == 1 {
+            Stage::Running { until }
+        } else {
+            Stage::Unknown
+        },
+        step,
+        repeated: repeated != 0,
+        expires: instant(expires),
+    };
+    Some((Key(key.try_into().ok()?), record))
+}
+
+/// What the script says, if it has not resolved it.
+pub(super) fn refused(answer: &str) -> Option<NotResolved> {
+    match answer {
+        "resolved" => None,
+        "absent" => Some(NotResolved::Absent),
+        "running" => Some(NotResolved::Running),
+        "completed" => Some(NotResolved::Completed),
+        "released" => Some(NotResolved::Released),
+        _ => Some(NotResolved::Changed),
+    }
+}

@@ -1,0 +1,51 @@
+//! Unknown outcomes in an SQLite database.
+
+use relent_core::Instant;
+use relent_core::claim::ClaimConfig;
+use rusqlite::{Connection, params};
+
+use super::{SqliteError, nanos, put, read};
+use crate::store::{Key, Resolution, ResolveError, UnknownOutcome};
+
+pub(super) fn find(
+    connection: &Connection,
+    now: Instant,
+    after: Option<&UnknownOutcome>,
+    most: usize,
+    config: &ClaimConfig,
+) -> Result<Vec<UnknownOutcome>, SqliteError> {
+    let mut select = connection.prepare_cached(
+        "SELECT key FROM relent_idempotency_1
+         WHERE stage IN (0, 3) AND (stage = 3 OR until <= ?1) AND expires > ?1 AND (expires, key) > (?2, ?3)
+         ORDER BY expires, key LIMIT ?4",
+    )?;
+    let (expires, key) = after.map_or((-1, &[][..]), |after| {
+        (nanos(after.record().expires), &after.key().0[..])
+    });
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let keys = select.query_map(params![nanos(now), expires, key, most], |row| {
+        Ok(Key(row.get(0)?))
+    })?;
+    let keys: Vec<_> = keys.collect::<Result<_, _>>()?;
+    let mut found = Vec::with_capacity(keys.len());
+    for key in keys {
+        if let Some((record, _)) = read(connection, &key)? {
+            found.extend(UnknownOutcome::of(key, record, now, config));
+        }
+    }
+    Ok(found)
+}
+
+pub(super) fn resolve(
+    connection: &Connection,
+    now: Instant,
+    found: &UnknownOutcome,
+    resolution: &Resolution,
+    config: &ClaimConfig,
+) -> Result<(), ResolveError<SqliteError>> {
+    let stored = read(connection, found.key())?.map(|(record, _)| record);
+    let record = resolution.make(stored.as_ref(), now, found, config)?;
+    let answer = resolution.answer().map(|answer| answer.to_bytes());
+    put(connection, found.key(), &record, answer.as_deref()).map_err(SqliteError::from)?;
+    Ok(())
+}
