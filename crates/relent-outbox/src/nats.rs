@@ -30,6 +30,9 @@ mod deliverer;
 mod relay;
 mod wire;
 
+#[cfg(fuzzing)]
+pub use wire::any_bytes;
+
 use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
@@ -63,6 +66,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// As many attempts are in a stream, and as many bytes. Beyond that it takes none.
 const MOST: i64 = 100_000;
 const MOST_BYTES: i64 = 1 << 30;
+/// What a relay says that takes what a deliverer tells it, and what it begins with if it does not.
+const HEARD: &[u8] = b"heard";
+const REFUSED: &str = "refused: ";
 /// The consumer that all deliverers share.
 const CONSUMER: &str = "deliverers";
 

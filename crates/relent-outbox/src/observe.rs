@@ -26,9 +26,15 @@ pub const LEASES_LOST: &str = "relent_outbox_leases_lost_total";
 pub const NOT_BEGUN: &str = "relent_outbox_not_begun_total";
 /// Counter: what has kept a relay or a deliverer from NATS.
 pub const NATS_ERRORS: &str = "relent_outbox_nats_errors_total";
+/// Counter: what a relay or a deliverer was sent by NATS and has not taken, by [`REASON`].
+pub const NATS_REFUSED: &str = "relent_outbox_nats_refused_total";
 /// Counter: what a deliverer has done with what it took, by [`RESULT`].
 pub const EXCHANGES: &str = "relent_outbox_exchanges_total";
 
+/// Label: `unreadable`: not of this version of Relent, cut off, or with a number that cannot be; `unknown`: of an attempt that
+/// the relay has not published; `not_begun`: an answer without leave to begin; `over`: an answer that was told before, which
+/// happens when NATS has lost what was said to it, or that the relay does not wait for any more.
+pub const REASON: &str = "reason";
 /// Label: `acknowledged`, `failed`, or `lost` with the worker that made it. Of exchanges: `answered`; `failed` without an
 /// answer; `withdrawn` by the relay before it began; `untold`, since the relay was gone when it had ended.
 pub const RESULT: &str = "result";
@@ -108,6 +114,15 @@ pub(crate) fn nats_error(error: &str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, error, "NATS fails");
     let _ = error;
+}
+
+#[cfg(feature = "nats")]
+pub(crate) fn refused(reason: &'static str, error: &impl std::fmt::Display) {
+    #[cfg(feature = "metrics")]
+    count(NATS_REFUSED, Some((REASON, reason)));
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: TARGET, reason, %error, "refused what came by NATS");
+    let _ = (reason, error);
 }
 
 #[cfg(feature = "nats")]

@@ -340,42 +340,133 @@ async fn a_message_of_any_size_that_is_taken_is_delivered_or_says_why_not() {
     deliverer.end().await;
 }
 
+/// A relay that has published one attempt, and somebody who talks to it.
+struct Talk {
+    bench: Bench,
+    relay: Running<Drained>,
+    client: async_nats::Client,
+    /// By which the attempt is asked for.
+    subject: String,
+}
+
+impl Talk {
+    async fn new(nats: &servers::Nats) -> Self {
+        let bench = Bench::new();
+        let endpoint = Endpoint::new("a", "http://127.0.0.1:9999/").policy(QUICK);
+        bench.store.put_endpoint(endpoint).await.unwrap();
+        bench.enqueue("a", 1).await;
+        let client = async_nats::connect(nats.url()).await.unwrap();
+        let mut published = client.subscribe("relent-outbox.attempts").await.unwrap();
+        let relay = bench.worker(Some(queue(nats).await));
+        let attempt = within(published.next()).await.unwrap().payload;
+        let head = attempt.split(|byte| *byte == b'\n').next().unwrap();
+        let head: serde_json::Value = serde_json::from_slice(head).unwrap();
+        let subject = head[1]["relay"].as_str().unwrap().to_owned();
+        Self {
+            bench,
+            relay,
+            client,
+            subject,
+        }
+    }
+
+    async fn say(&self, subject: String, text: &str) -> String {
+        let asked = self.client.request(subject, text.to_owned().into());
+        String::from_utf8(asked.await.unwrap().payload.to_vec()).unwrap()
+    }
+
+    /// How many milliseconds there are to begin in.
+    async fn begin(&self, name: &str) -> u64 {
+        let leave = self.say(format!("{}.begin", self.subject), name).await;
+        leave.parse().unwrap()
+    }
+
+    async fn end(&self, text: &str) -> String {
+        self.say(format!("{}.end", self.subject), text).await
+    }
+}
+
+const ONE: &str = "00000000-0000-0000-0000-000000000001";
+const ANOTHER: &str = "00000000-0000-0000-0000-000000000002";
+
+/// An answer that took so many seconds, and as many bytes of a body as it says.
+fn answered(took: u64, says: usize, body: &str) -> String {
+    let head = serde_json::json!({
+        "outcome": { "Answered": { "status": 200, "headers": [], "end": "Whole" } },
+        "address": "", "took": { "secs": took, "nanos": 0 },
+    });
+    format!("[{says},{head}]\n{body}")
+}
+
 /// NATS may deliver an attempt twice, and an answer may be lost: leave to begin is one deliverer's, and ends with the attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_is_given_to_one_deliverer_and_once() {
     let Some(nats) = servers::nats() else { return };
-    let bench = Bench::new();
-    let endpoint = Endpoint::new("a", "http://127.0.0.1:9999/").policy(QUICK);
-    bench.store.put_endpoint(endpoint).await.unwrap();
-    bench.enqueue("a", 1).await;
-    let client = async_nats::connect(nats.url()).await.unwrap();
-    let mut published = client.subscribe("relent-outbox.attempts").await.unwrap();
-    let relay = bench.worker(Some(queue(&nats).await));
-    let attempt = within(published.next()).await.unwrap().payload;
-    let head = attempt.split(|byte| *byte == b'\n').next().unwrap();
-    let head: serde_json::Value = serde_json::from_slice(head).unwrap();
-    let subject = head["relay"].as_str().unwrap();
-    let ask = async |word: &str, text: &str| {
-        let asked = client.request(format!("{subject}.{word}"), text.to_owned().into());
-        String::from_utf8(asked.await.unwrap().payload.to_vec()).unwrap()
-    };
-    let begin = async |name: &str| ask("begin", name).await.parse::<u64>().unwrap();
-    let leave = begin("one").await;
+    let talk = Talk::new(&nats).await;
+    let leave = talk.begin(ONE).await;
     // The lease of the relay is 2 s.
     assert!((1..=2000).contains(&leave), "{leave}");
-    assert_eq!(begin("two").await, 0);
-    assert!(begin("one").await > 0, "its first answer was lost");
-    let answer = r#"{"outcome":{"Answered":{"status":200,"headers":[],"end":"Whole"}},"address":"","took":{"secs":0,"nanos":0}}"#;
+    assert_eq!(talk.begin(ANOTHER).await, 0);
+    assert!(talk.begin(ONE).await > 0, "its first answer was lost");
     for _ in 0..2 {
-        assert_eq!(ask("end", &format!("{answer}\n")).await, "heard");
-        assert_eq!(begin("one").await, 0, "it is over");
+        assert_eq!(talk.end(&answered(0, 0, "")).await, "heard");
+        assert_eq!(talk.begin(ONE).await, 0, "it is over");
     }
-    let statuses = bench.until_ended().await;
+    let statuses = talk.bench.until_ended().await;
     assert_eq!(
         (statuses[0].state, statuses[0].attempts),
         (State::Delivered, 1)
     );
-    let _ = relay.end().await;
+    let _ = talk.relay.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_deliverer_of_this_attempt_can_say_changes_nothing() {
+    let Some(nats) = servers::nats() else { return };
+    let talk = Talk::new(&nats).await;
+    let said = talk.end(&answered(0, 0, "")).await;
+    assert!(said.contains("nobody had leave to begin"), "{said}");
+    for name in ["", "one", &"x".repeat(100_000)] {
+        assert_eq!(talk.begin(name).await, 0, "{name}");
+    }
+    let (relay, _) = talk.subject.rsplit_once('.').unwrap();
+    for number in [1, 17, u64::MAX] {
+        let answer = answered(0, 0, "");
+        let said = talk.say(format!("{relay}.{number}.end"), &answer).await;
+        assert!(said.contains("was published"), "{said}");
+        let leave = talk.say(format!("{relay}.{number}.begin"), ONE).await;
+        assert_eq!(leave, "0");
+    }
+    for subject in ["0.stop", "-1.end", "18446744073709551616.end"] {
+        let said = talk.say(format!("{relay}.{subject}"), "").await;
+        assert!(said.contains("a subject ends with"), "{said}");
+    }
+    assert!(talk.begin(ONE).await > 0);
+    let mut fields = answered(0, 0, "");
+    let many = vec!["[\"a\",\"b\"]"; 40_000].join(",");
+    fields = fields.replace("\"headers\":[]", &format!("\"headers\":[{many}]"));
+    for (text, wrong) in [
+        ("", "empty"),
+        ("\n", "cannot be read"),
+        (&answered(0, 7, "succ"), "cut off"),
+        (&answered(17, 0, ""), "may take 15 s"),
+        (&answered(u64::MAX, 0, ""), "may take 15 s"),
+        (&fields, "128 are the most"),
+    ] {
+        let said = talk.end(text).await;
+        assert!(
+            said.starts_with("refused: ") && said.contains(wrong),
+            "{said}"
+        );
+    }
+    assert_eq!(talk.bench.statuses().await[0].state, State::Running);
+    assert_eq!(talk.end(&answered(0, 0, "")).await, "heard");
+    let statuses = talk.bench.until_ended().await;
+    assert_eq!(
+        (statuses[0].state, statuses[0].attempts),
+        (State::Delivered, 1)
+    );
+    let _ = talk.relay.end().await;
 }
 
 /// An endpoint is one relay's at a time, and any deliverer serves them all.
@@ -433,7 +524,7 @@ async fn an_attempt_is_begun_within_its_leave_or_never() {
     });
     let stream = async_nats::jetstream::new(relay.clone());
     until(|| async { stream.get_stream("relent-outbox").await.ok() }).await;
-    let published = stream.publish("relent-outbox.attempts", format!("{head}\n{{}}").into());
+    let published = stream.publish("relent-outbox.attempts", format!("[2,{head}]\n{{}}").into());
     published.await.unwrap().await.unwrap();
     let asked = within(asked.next()).await.unwrap();
     // Whatever the deliverer says from now on has a long line before it.

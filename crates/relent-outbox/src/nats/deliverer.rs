@@ -18,7 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::wire::{self, Attempt};
-use super::{ANSWER_WITHIN, PAUSE, Queue, TELL_FOR};
+use super::{ANSWER_WITHIN, HEARD, PAUSE, Queue, TELL_FOR};
+use crate::acknowledgement::printable;
 use crate::observe;
 use crate::sender::{Exchange, Sender};
 
@@ -185,14 +186,21 @@ impl One {
     }
 
     async fn attempt(&self, message: &Message) {
-        let attempt = wire::read_attempt(&message.payload);
-        // A relay of this queue is asked, and nobody else.
-        let attempt =
-            attempt.filter(|(attempt, _)| attempt.relay.starts_with(&self.queue.relays()));
-        let Some((attempt, payload)) = attempt else {
-            // Of a relay of another version: its relay takes it back if no other deliverer can read it.
-            not_now(message, Some(PAUSE)).await;
-            return;
+        let attempt = wire::read_attempt(&message.payload).and_then(|(attempt, payload)| {
+            match attempt.relay.starts_with(&self.queue.relays()) {
+                true => Ok((attempt, payload)),
+                // A relay of this queue is asked, and nobody else.
+                false => Err("its relay is not of this queue".to_owned()),
+            }
+        });
+        let (attempt, payload) = match attempt {
+            Ok(attempt) => attempt,
+            Err(wrong) => {
+                // Of a relay of another version: its relay takes it back if no other deliverer can read it.
+                observe::refused("unreadable", &wrong);
+                not_now(message, Some(PAUSE)).await;
+                return;
+            }
         };
         match self.may_begin(&attempt.relay).await {
             Some(true) => {}
@@ -216,7 +224,10 @@ impl One {
         };
         let told = match wire::answer(exchange, attempt.keep) {
             Ok(answer) => self.tell(&attempt.relay, answer).await,
-            Err(_) => false,
+            Err(error) => {
+                observe::nats_error(&error);
+                false
+            }
         };
         observe::exchange(if told { result } else { "untold" });
     }
@@ -229,12 +240,18 @@ impl One {
             let asked = Instant::now();
             match self.request(relay, "begin", name.clone()).await {
                 Ok(answer) => {
-                    let left = str::from_utf8(&answer).ok()?.parse().ok()?;
-                    if left == 0 {
+                    let left = match wire::read_leave(&answer) {
+                        Ok(left) => left,
+                        Err(wrong) => {
+                            observe::refused("unreadable", &wrong);
+                            return None;
+                        }
+                    };
+                    if left.is_zero() {
                         return Some(false);
                     }
                     // An answer that was late in coming may have nothing left.
-                    if asked.elapsed() < Duration::from_millis(left) {
+                    if asked.elapsed() < left {
                         return Some(true);
                     }
                 }
@@ -251,9 +268,9 @@ impl One {
             address: String::new(),
             took: Duration::ZERO,
         };
-        let Some(headers) = wire::header_map(&attempt.headers) else {
-            let error = "the fields of the request cannot be sent".to_owned();
-            return failed(Failure::network(Network::BadRequest), error);
+        let headers = match wire::header_map(&attempt.headers) {
+            Ok(headers) => headers,
+            Err(error) => return failed(Failure::network(Network::BadRequest), error),
         };
         match self.sender.target(&attempt.url) {
             Ok(target) => {
@@ -265,12 +282,16 @@ impl One {
         }
     }
 
-    /// Says what came of it until the relay has heard it. Whether it has.
+    /// Says what came of it until the relay has heard it. Whether it has, and has taken it.
     async fn tell(&self, relay: &str, answer: Bytes) -> bool {
         let until = Instant::now() + TELL_FOR;
         loop {
-            if self.request(relay, "end", answer.clone()).await.is_ok() {
-                return true;
+            if let Ok(said) = self.request(relay, "end", answer.clone()).await {
+                let taken = said == HEARD;
+                if !taken {
+                    observe::nats_error(&printable(&String::from_utf8_lossy(&said), 1024));
+                }
+                return taken;
             }
             if Instant::now() + PAUSE >= until {
                 return false;

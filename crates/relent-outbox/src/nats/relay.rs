@@ -1,6 +1,7 @@
 //! The side of the worker: publishes attempts, gives leave to begin them, and hears what came of them.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,9 +15,10 @@ use relent_core::{Failure, Network, Scope};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use uuid::Uuid;
 
 use super::wire::{self, Attempt};
-use super::{BEGIN_WITHIN, LEAVE, PAUSE, Queue, TELL_FOR};
+use super::{BEGIN_WITHIN, HEARD, LEAVE, PAUSE, Queue, REFUSED, TELL_FOR};
 use crate::acknowledgement::{MAX_BODY, MAX_EXCERPT};
 use crate::endpoint::Acknowledgement;
 use crate::observe;
@@ -48,7 +50,9 @@ struct Shared {
 struct Waiting {
     leave: Leave,
     /// Who makes it, and since when.
-    begun: Option<(Bytes, Instant)>,
+    begun: Option<(Uuid, Instant)>,
+    /// It cannot take longer.
+    over: Duration,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -57,6 +61,42 @@ enum News {
     /// Nobody gets leave any more, and whoever asked has thrown it away.
     Refused,
     Ended(Exchange),
+}
+
+/// Why what a deliverer says is not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Refused {
+    /// It is nothing that a deliverer says, or has a number that cannot be.
+    Unreadable(String),
+    /// No attempt of this number was published.
+    Unknown,
+    /// Nobody had leave to begin it.
+    NotBegun,
+    /// It was told before, or the relay does not wait for it any more.
+    Over,
+}
+
+impl Refused {
+    /// Its [`REASON`](observe::REASON).
+    const fn reason(&self) -> &'static str {
+        match self {
+            Self::Unreadable(_) => "unreadable",
+            Self::Unknown => "unknown",
+            Self::NotBegun => "not_begun",
+            Self::Over => "over",
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreadable(wrong) => wrong,
+            Self::Unknown => "no attempt of this number was published",
+            Self::NotBegun => "nobody had leave to begin the attempt",
+            Self::Over => "the attempt is over",
+        })
+    }
 }
 
 /// Takes an attempt back when it is dropped.
@@ -75,7 +115,7 @@ impl Relay {
     /// Begins, and takes attempts once there is a stream for them. To be called within a runtime of tokio.
     pub(crate) fn begin(queue: Queue, attempt_timeout: Duration) -> Self {
         let shared = Arc::new(Shared {
-            subject: format!("{}{}", queue.relays(), uuid::Uuid::now_v7().simple()),
+            subject: format!("{}{}", queue.relays(), Uuid::now_v7().simple()),
             queue,
             attempt_timeout,
             next: AtomicU64::new(0),
@@ -144,54 +184,99 @@ impl Shared {
             };
             while let Some(message) = asked.next().await {
                 let Some(reply) = message.reply else { continue };
-                let mut words = message.subject.rsplit('.');
-                let (word, number) = (words.next(), words.next());
-                let number = number.and_then(|number| number.parse().ok());
-                let answer = match (number, word) {
-                    (Some(number), Some("begin")) => self.begin(number, message.payload),
-                    (Some(number), Some("end")) => {
-                        self.end(number, &message.payload);
-                        Bytes::from_static(b"heard")
-                    }
-                    _ => continue,
-                };
+                let answer = self.answer(&message.subject, &message.payload);
                 // If it does not arrive they ask again.
                 let _ = self.queue.client.publish(reply, answer).await;
             }
         }
     }
 
-    /// For how many milliseconds this deliverer may begin: 0 for not at all. Asked again it has what is left.
-    fn begin(&self, number: u64, by: Bytes) -> Bytes {
+    /// What a deliverer is told that says this by this subject.
+    fn answer(&self, subject: &str, payload: &Bytes) -> Bytes {
+        let refused = |refused: Refused| {
+            observe::refused(refused.reason(), &refused);
+            refused
+        };
+        let mut words = subject.rsplit('.');
+        let (word, number) = (words.next(), words.next());
+        let number = number.and_then(|number| number.parse().ok());
+        match (number, word) {
+            (Some(number), Some("begin")) => {
+                let leave = self.begin(number, payload).map_err(refused);
+                wire::leave(leave.unwrap_or_default())
+            }
+            (Some(number), Some("end")) => match self.end(number, payload).map_err(refused) {
+                // Told again, since it did not hear that it was heard.
+                Ok(()) | Err(Refused::Over) => Bytes::from_static(HEARD),
+                Err(refused) => format!("{REFUSED}{refused}").into(),
+            },
+            _ => {
+                let wrong = "a subject ends with .NUMBER.begin or .NUMBER.end".to_owned();
+                format!("{REFUSED}{}", refused(Refused::Unreadable(wrong))).into()
+            }
+        }
+    }
+
+    /// For how long this deliverer may begin: not at all if it is zero. Asked again it has what is left.
+    fn begin(&self, number: u64, by: &Bytes) -> Result<Duration, Refused> {
+        let by = Uuid::try_parse_ascii(by)
+            .map_err(|_| Refused::Unreadable("the name of a deliverer is a UUID".to_owned()))?;
         let now = Instant::now();
-        let left = self.waiting(|waiting| {
-            let attempt = waiting.get_mut(&number)?;
+        self.waiting(|waiting| {
+            let Some(attempt) = waiting.get_mut(&number) else {
+                return match self.missing(number) {
+                    Refused::Over => Ok(Duration::ZERO),
+                    unknown => Err(unknown),
+                };
+            };
             let held = attempt.leave.left(now).min(LEAVE);
-            match &attempt.begun {
-                Some((other, _)) if *other != by => None,
-                Some((_, since)) => Some(held.min((*since + LEAVE).saturating_duration_since(now))),
+            Ok(match &attempt.begun {
+                Some((other, _)) if *other != by => Duration::ZERO,
+                Some((_, since)) => held.min((*since + LEAVE).saturating_duration_since(now)),
                 // Less than that is told as none.
                 None if held < Duration::from_millis(1) => {
                     let _ = attempt.news.send(News::Refused);
-                    None
+                    Duration::ZERO
                 }
                 None => {
                     attempt.begun = Some((by, now));
                     // Whoever does not wait any more is gone from the map.
                     let _ = attempt.news.send(News::Begun);
-                    Some(held)
+                    held
                 }
-            }
-        });
-        left.unwrap_or_default().as_millis().to_string().into()
+            })
+        })
     }
 
-    fn end(&self, number: u64, answer: &Bytes) {
-        let Some(exchange) = wire::read_answer(answer) else {
-            return;
-        };
-        if let Some(attempt) = self.waiting(|waiting| waiting.remove(&number)) {
-            let _ = attempt.news.send(News::Ended(exchange));
+    /// A deliverer says what came of an attempt.
+    fn end(&self, number: u64, answer: &Bytes) -> Result<(), Refused> {
+        let exchange = wire::read_answer(answer).map_err(Refused::Unreadable)?;
+        self.waiting(|waiting| {
+            let Some(attempt) = waiting.get(&number) else {
+                return Err(self.missing(number));
+            };
+            if attempt.begun.is_none() {
+                return Err(Refused::NotBegun);
+            }
+            if exchange.took > attempt.over {
+                return Err(Refused::Unreadable(format!(
+                    "it took {} s, and may take {} s",
+                    exchange.took.as_secs(),
+                    attempt.over.as_secs()
+                )));
+            }
+            if let Some(attempt) = waiting.remove(&number) {
+                let _ = attempt.news.send(News::Ended(exchange));
+            }
+            Ok(())
+        })
+    }
+
+    /// Why an attempt of this number does not wait.
+    fn missing(&self, number: u64) -> Refused {
+        match number < self.next.load(Ordering::Relaxed) {
+            true => Refused::Over,
+            false => Refused::Unknown,
         }
     }
 
@@ -207,21 +292,25 @@ impl Shared {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let subject = format!("{}.{number}", self.subject);
         let limit = outgoing.limit.unwrap_or(self.attempt_timeout);
+        let limit = limit.min(wire::LONGEST);
+        let over = limit + LEAVE + TELL_FOR;
         let attempt = Attempt {
             version: wire::VERSION,
             relay: subject.clone(),
             url: job.url().to_owned(),
-            headers: wire::fields(&headers, usize::MAX),
+            headers: wire::fields(&headers).collect(),
             limit,
             keep: keep(&outgoing),
         };
-        let Ok(bytes) = wire::attempt(&attempt, &job.payload) else {
-            return Err(Unmade::NotBegun);
+        let bytes = match wire::attempt(&attempt, &job.payload) {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(unpublishable(error)),
         };
         let (news, mut heard) = mpsc::unbounded_channel();
         let waiting = Waiting {
             leave: job.leave.clone(),
             begun: None,
+            over,
             news,
         };
         self.waiting(|all| all.insert(number, waiting));
@@ -242,7 +331,10 @@ impl Shared {
                     begun = timeout_at(until, heard.recv()) => matches!(begun, Ok(Some(News::Begun))),
                     () = leave.stopped() => false,
                 },
-                Err(PublishErrorKind::MaxPayloadExceeded) => return Ok(too_large()),
+                Err(PublishErrorKind::MaxPayloadExceeded) => {
+                    let error = "the message is too large for NATS: raise max_payload of nats-server to 2MB";
+                    return Ok(unpublishable(error.to_owned()));
+                },
                 Err(_) => false,
             },
         };
@@ -250,7 +342,6 @@ impl Shared {
             observe::not_begun();
             return Err(Unmade::NotBegun);
         }
-        let over = limit.saturating_add(LEAVE + TELL_FOR);
         let ended = async {
             loop {
                 match heard.recv().await {
@@ -326,10 +417,7 @@ fn keep(outgoing: &Outgoing<'_>) -> usize {
 }
 
 /// It can be put right while the schedule lasts.
-fn too_large() -> Sent {
-    Sent::not(
-        Failure::network(Network::Connect).scope(Scope::Request),
-        "the message is too large for NATS: raise max_payload of nats-server to 2MB".to_owned(),
-        Duration::ZERO,
-    )
+fn unpublishable(error: String) -> Sent {
+    let failure = Failure::network(Network::Connect).scope(Scope::Request);
+    Sent::not(failure, error, Duration::ZERO)
 }

@@ -1,5 +1,9 @@
-//! What relays and deliverers say to each other: one line of JSON, and bytes behind it.
+//! What relays and deliverers say to each other: one line of JSON, `[as many bytes follow, what it is]`, and these bytes.
+//!
+//! It comes from outside: whoever may publish to a subject may say anything. What is no such message, is cut off, or has a
+//! number that cannot be, is refused with what is wrong. Reading takes memory in proportion to the message, which NATS bounds.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,16 +11,30 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use relent_core::{Cause, Failure, Kind, Network};
 use serde::{Deserialize, Serialize};
 
-use crate::acknowledgement::BodyEnd;
+use super::LEAVE;
+use crate::acknowledgement::{BodyEnd, MAX_BODY, printable};
 use crate::sender::{Exchange, Received};
+
+#[cfg(any(test, fuzzing))]
+mod tests;
+#[cfg(fuzzing)]
+pub use tests::any_bytes;
 
 /// The version of this format. An attempt of another one is left to the deliverers of its relay's version.
 pub(super) const VERSION: u32 = 1;
-/// A field of an answer that is longer says nothing that is judged.
+/// A field of an answer that is longer, with its name, says nothing that is judged.
 const LONGEST_FIELD: usize = 1024;
+/// And neither do those after as many others.
+const MOST_FIELDS: usize = 128;
+/// The longest first line. As many fields fit, whatever is in them.
+const MOST_HEAD: usize = 512 << 10;
+/// The longest that an attempt may take.
+pub(super) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// As much of an error of JSON is kept, which may quote what it has read.
+const MOST_ERROR: usize = 200;
 
 /// An attempt, as a deliverer needs it. Its payload follows.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(super) struct Attempt {
     pub(super) version: u32,
     /// The subject by which its relay is asked and told.
@@ -96,10 +114,58 @@ pub(super) fn attempt(attempt: &Attempt, payload: &[u8]) -> Result<Bytes, String
     write(attempt, payload)
 }
 
-/// Reads them; `None` if it is none of this version.
-pub(super) fn read_attempt(message: &Bytes) -> Option<(Attempt, Bytes)> {
+/// Reads them, if they are of this version.
+pub(super) fn read_attempt(message: &Bytes) -> Result<(Attempt, Bytes), String> {
     let (attempt, payload): (Attempt, Bytes) = read(message)?;
-    (attempt.version == VERSION).then_some((attempt, payload))
+    let Attempt {
+        version,
+        relay,
+        limit,
+        ..
+    } = &attempt;
+    if *version != VERSION {
+        return Err(format!(
+            "it is of version {version}, and this reads {VERSION}: run the same version of Relent at both ends"
+        ));
+    }
+    if !is_subject(relay) {
+        return Err("its relay is no subject of NATS".to_owned());
+    }
+    if *limit > LONGEST {
+        return Err(format!(
+            "it may take {} s, and {} s are the most",
+            limit.as_secs(),
+            LONGEST.as_secs()
+        ));
+    }
+    Ok((attempt, payload))
+}
+
+/// Whether something can be published to it, and nothing but that.
+fn is_subject(subject: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    let mut words = subject.split('.');
+    words.all(|word| !word.is_empty() && word.bytes().all(valid))
+}
+
+/// For how long an attempt may be begun: not at all if it is zero.
+pub(super) fn leave(left: Duration) -> Bytes {
+    left.as_millis().to_string().into()
+}
+
+/// Reads it.
+pub(super) fn read_leave(message: &[u8]) -> Result<Duration, String> {
+    let left = str::from_utf8(message)
+        .ok()
+        .and_then(|left| left.parse().ok());
+    left.map(Duration::from_millis)
+        .filter(|left| *left <= LEAVE)
+        .ok_or_else(|| {
+            format!(
+                "leave to begin is told in milliseconds, {} at most",
+                LEAVE.as_millis()
+            )
+        })
 }
 
 /// What came of an exchange, with as much of the body.
@@ -110,7 +176,7 @@ pub(super) fn answer(exchange: Exchange, keep: usize) -> Result<Bytes, String> {
             body = received.body.slice(..received.body.len().min(keep));
             Outcome::Answered {
                 status: received.status.as_u16(),
-                headers: fields(&received.headers, LONGEST_FIELD),
+                headers: judged_fields(&received.headers),
                 end: received.end,
             }
         }
@@ -120,7 +186,7 @@ pub(super) fn answer(exchange: Exchange, keep: usize) -> Result<Bytes, String> {
                 Cause::Network(network) => Some(Cut(network)),
                 _ => None,
             },
-            error,
+            error: printable(&error, LONGEST_FIELD),
         },
     };
     let answer = Answer {
@@ -132,15 +198,26 @@ pub(super) fn answer(exchange: Exchange, keep: usize) -> Result<Bytes, String> {
 }
 
 /// Reads it.
-pub(super) fn read_answer(message: &Bytes) -> Option<Exchange> {
+pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
     let (answer, body): (Answer, Bytes) = read(message)?;
+    if body.len() > MAX_BODY {
+        return Err(format!(
+            "its body has {} bytes, and {MAX_BODY} are the most",
+            body.len()
+        ));
+    }
+    // It is kept, and PostgreSQL keeps no NUL.
+    if !answer.address.is_empty() && answer.address.parse::<SocketAddr>().is_err() {
+        return Err("its address is none".to_owned());
+    }
     let result = match answer.outcome {
         Outcome::Answered {
             status,
             headers,
             end,
         } => Ok(Received {
-            status: StatusCode::from_u16(status).ok()?,
+            status: StatusCode::from_u16(status)
+                .map_err(|_| format!("{status} is no status of HTTP"))?,
             headers: header_map(&headers)?,
             body,
             end,
@@ -154,41 +231,82 @@ pub(super) fn read_answer(message: &Bytes) -> Option<Exchange> {
             Err((Failure::new(kind).cause(cause), error))
         }
     };
-    Some(Exchange {
+    Ok(Exchange {
         result,
         address: answer.address,
         took: answer.took,
     })
 }
 
-/// Fields as texts. What is no text, which no field of a request is, or longer, is left out.
-pub(super) fn fields(headers: &HeaderMap, longest: usize) -> Vec<(String, String)> {
-    let fields = headers.iter().filter_map(|(name, value)| {
-        let value = value.to_str().ok()?;
-        (value.len() <= longest).then(|| (name.to_string(), value.to_owned()))
-    });
-    fields.collect()
+/// Fields as texts. What is no text, which no field of a request is, is left out.
+pub(super) fn fields(headers: &HeaderMap) -> impl Iterator<Item = (String, String)> {
+    headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
 }
 
-pub(super) fn header_map(fields: &[(String, String)]) -> Option<HeaderMap> {
-    let mut headers = HeaderMap::with_capacity(fields.len());
-    for (name, value) in fields {
-        let name: HeaderName = name.parse().ok()?;
-        headers.append(name, HeaderValue::from_str(value).ok()?);
+/// Those of an answer, without what is too long or too much.
+fn judged_fields(headers: &HeaderMap) -> Vec<(String, String)> {
+    fields(headers)
+        .filter(|(name, value)| name.len() + value.len() <= LONGEST_FIELD)
+        .take(MOST_FIELDS)
+        .collect()
+}
+
+/// Fields that were read.
+pub(super) fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, String> {
+    // A map panics beyond some number of fields.
+    if fields.len() > MOST_FIELDS {
+        return Err(format!(
+            "it has {} fields, and {MOST_FIELDS} are the most",
+            fields.len()
+        ));
     }
-    Some(headers)
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for (at, (name, value)) in fields.iter().enumerate() {
+        let wrong = |what| format!("the {what} of field {at} cannot stand in a header");
+        let name: HeaderName = name.parse().map_err(|_| wrong("name"))?;
+        let value = HeaderValue::from_str(value).map_err(|_| wrong("value"))?;
+        headers.append(name, value);
+    }
+    Ok(headers)
 }
 
 fn write(head: &impl Serialize, rest: &[u8]) -> Result<Bytes, String> {
     let mut bytes = Vec::with_capacity(1024 + rest.len());
-    serde_json::to_writer(&mut bytes, head).map_err(|error| error.to_string())?;
+    serde_json::to_writer(&mut bytes, &(rest.len(), head)).map_err(|error| error.to_string())?;
+    if bytes.len() > MOST_HEAD {
+        return Err(format!(
+            "what describes it has {} bytes, and {MOST_HEAD} are the most",
+            bytes.len()
+        ));
+    }
     bytes.push(b'\n');
     bytes.extend_from_slice(rest);
     Ok(bytes.into())
 }
 
-fn read<T: for<'de> Deserialize<'de>>(message: &Bytes) -> Option<(T, Bytes)> {
-    let end = message.iter().position(|byte| *byte == b'\n')?;
-    let head = serde_json::from_slice(&message[..end]).ok()?;
-    Some((head, message.slice(end + 1..)))
+fn read<T: for<'de> Deserialize<'de>>(message: &Bytes) -> Result<(T, Bytes), String> {
+    let mut first = message.iter().take(MOST_HEAD + 1);
+    let Some(end) = first.position(|byte| *byte == b'\n') else {
+        return Err(match message.len() {
+            0 => "it is empty".to_owned(),
+            1..=MOST_HEAD => {
+                "its first line has no end: it was cut off, or is none of Relent's".to_owned()
+            }
+            _ => format!("its first line has more than {MOST_HEAD} bytes"),
+        });
+    };
+    let (length, head): (usize, T) = serde_json::from_slice(&message[..end]).map_err(|error| {
+        let error = printable(&error.to_string(), MOST_ERROR);
+        format!("its first line cannot be read ({error}): it is none of this version of Relent")
+    })?;
+    let rest = message.slice(end + 1..);
+    if rest.len() != length {
+        return Err(format!(
+            "{} bytes follow its first line, which says {length}: it was cut off or changed",
+            rest.len()
+        ));
+    }
+    Ok((head, rest))
 }

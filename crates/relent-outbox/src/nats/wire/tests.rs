@@ -1,0 +1,386 @@
+//! Any bytes may come.
+#![cfg_attr(
+    not(fuzzing),
+    allow(unreachable_pub, reason = "a target of fuzzing calls it")
+)]
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use relent_core::{Backoff, Policy};
+
+use super::{answer, attempt, header_map, read_answer, read_attempt, read_leave};
+use crate::acknowledgement::{Answer, MAX_BODY, judge};
+use crate::endpoint::Acknowledgement;
+
+static POLICY: Policy = Policy::builder(Backoff::constant(Duration::ZERO)).build_const();
+
+/// Reads any bytes as all that relays and deliverers are sent. What can be read can be judged and written, and read again
+/// as the same. What cannot says why.
+pub fn any_bytes(message: &[u8]) {
+    let _ = read_leave(message);
+    let message = Bytes::copy_from_slice(message);
+    match read_attempt(&message) {
+        Ok((head, payload)) => {
+            let _ = header_map(&head.headers);
+            let again = attempt(&head, &payload).and_then(|again| read_attempt(&again));
+            assert_eq!(again, Ok((head, payload)));
+        }
+        Err(wrong) => assert!((1..500).contains(&wrong.len()), "{wrong}"),
+    }
+    match read_answer(&message) {
+        Ok(exchange) => {
+            if let Ok(received) = &exchange.result {
+                let got = Answer {
+                    status: received.status,
+                    headers: &received.headers,
+                    body: &received.body,
+                    end: received.end,
+                };
+                let rule = Acknowledgement::CodeSuccess;
+                let _ = judge(got, rule, &POLICY, SystemTime::UNIX_EPOCH);
+            }
+            let written = answer(exchange, MAX_BODY);
+            let again = written.clone().and_then(|written| read_answer(&written));
+            assert_eq!(again.and_then(|again| answer(again, MAX_BODY)), written);
+            assert!(written.is_ok());
+        }
+        Err(wrong) => assert!((1..500).contains(&wrong.len()), "{wrong}"),
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use relent_core::{Cause, Failure, Kind, Network};
+
+    use super::*;
+    use crate::acknowledgement::BodyEnd;
+    use crate::nats::wire::{Attempt, LONGEST, MOST_FIELDS, MOST_HEAD, VERSION, write};
+    use crate::sender::{Exchange, Received};
+
+    fn an_attempt() -> impl Strategy<Value = Attempt> {
+        let relay = "[a-z-]{1,8}\\.relay\\.[0-9a-f]{1,8}\\.[0-9]{1,9}";
+        let headers = vec((any::<String>(), any::<String>()), 0..9);
+        (
+            relay,
+            any::<String>(),
+            headers,
+            0..=LONGEST.as_nanos() as u64,
+            any::<usize>(),
+        )
+            .prop_map(|(relay, url, headers, limit, keep)| Attempt {
+                version: VERSION,
+                relay,
+                url,
+                headers,
+                limit: Duration::from_nanos(limit),
+                keep,
+            })
+    }
+
+    fn an_exchange() -> impl Strategy<Value = Exchange> {
+        let field = ("[a-z][a-z-]{0,9}", "[ -~]{0,20}");
+        let ends = [BodyEnd::Whole, BodyEnd::TooLong, BodyEnd::Cut];
+        let received = (
+            100_u16..1000,
+            vec(field, 0..9),
+            vec(any::<u8>(), 0..200),
+            prop::sample::select(ends.to_vec()),
+        )
+            .prop_map(|(status, fields, body, end)| {
+                let mut headers = HeaderMap::new();
+                for (name, value) in fields {
+                    let name: HeaderName = name.parse().unwrap();
+                    headers.append(name, HeaderValue::from_str(&value).unwrap());
+                }
+                let status = StatusCode::from_u16(status).unwrap();
+                Ok(Received {
+                    status,
+                    headers,
+                    body: body.into(),
+                    end,
+                })
+            });
+        let kinds = [
+            Kind::NotProcessed,
+            Kind::Ambiguous,
+            Kind::Permanent,
+            Kind::Throttled,
+            Kind::Overloaded,
+        ];
+        let networks = [
+            None,
+            Some(Network::Dns),
+            Some(Network::NameNotFound),
+            Some(Network::Connect),
+            Some(Network::Handshake),
+            Some(Network::Certificate),
+            Some(Network::RefusedStream),
+            Some(Network::GoAway),
+            Some(Network::Reset),
+            Some(Network::Truncated),
+            Some(Network::BadRequest),
+            Some(Network::Other),
+        ];
+        let failed = (
+            prop::sample::select(kinds.to_vec()),
+            prop::sample::select(networks.to_vec()),
+            "[ -~é]{0,40}",
+        )
+            .prop_map(|(kind, network, error)| {
+                let cause = network.map_or(Cause::Timeout, Cause::Network);
+                Err((Failure::new(kind).cause(cause), error))
+            });
+        let address = prop::option::of(any::<std::net::SocketAddr>());
+        (prop_oneof![received, failed], address, any::<Duration>()).prop_map(
+            |(result, address, took)| {
+                let address = address.map_or_else(String::new, |address| address.to_string());
+                Exchange {
+                    result,
+                    address,
+                    took,
+                }
+            },
+        )
+    }
+
+    fn assert_same(read: &Exchange, written: &Exchange) {
+        assert_eq!((&read.address, read.took), (&written.address, written.took));
+        match (&read.result, &written.result) {
+            (Ok(read), Ok(written)) => {
+                assert_eq!(read.status, written.status);
+                assert_eq!(
+                    (&read.headers, &read.body),
+                    (&written.headers, &written.body)
+                );
+                assert_eq!(read.end, written.end);
+            }
+            (Err(read), Err(written)) => assert_eq!(read, written),
+            _ => panic!("{read:?} is not {written:?}"),
+        }
+    }
+
+    fn copy(of: &Exchange) -> Exchange {
+        let result = match &of.result {
+            Ok(Received {
+                status,
+                headers,
+                body,
+                end,
+            }) => Ok(Received {
+                status: *status,
+                headers: headers.clone(),
+                body: body.clone(),
+                end: *end,
+            }),
+            Err(failed) => Err(failed.clone()),
+        };
+        Exchange {
+            result,
+            address: of.address.clone(),
+            took: of.took,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(head in an_attempt(), payload in vec(any::<u8>(), 0..200), exchange in an_exchange()) {
+            let written = attempt(&head, &payload).unwrap();
+            prop_assert_eq!(read_attempt(&written), Ok((head, Bytes::from(payload))));
+            let written = answer(copy(&exchange), MAX_BODY).unwrap();
+            assert_same(&read_answer(&written).unwrap(), &exchange);
+        }
+
+        #[test]
+        fn bytes_of_any_kind_are_read_or_refused(bytes in vec(any::<u8>(), 0..300), text in "[\\[\\]{}\",:0-9a-z\n]{0,60}") {
+            any_bytes(&bytes);
+            any_bytes(text.as_bytes());
+        }
+
+        #[test]
+        fn what_is_cut_off_is_refused(
+            head in an_attempt(),
+            payload in vec(any::<u8>(), 0..50),
+            exchange in an_exchange(),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let written = attempt(&head, &payload).unwrap();
+            prop_assert!(read_attempt(&written.slice(..at.index(written.len()))).is_err());
+            let written = answer(exchange, MAX_BODY).unwrap();
+            prop_assert!(read_answer(&written.slice(..at.index(written.len()))).is_err());
+        }
+
+        #[test]
+        fn what_is_changed_is_read_or_refused(
+            head in an_attempt(),
+            exchange in an_exchange(),
+            at in any::<prop::sample::Index>(),
+            byte in any::<u8>(),
+        ) {
+            for written in [attempt(&head, b"{}").unwrap(), answer(exchange, MAX_BODY).unwrap()] {
+                let mut changed = written.to_vec();
+                let at = at.index(changed.len());
+                changed[at] = byte;
+                any_bytes(&changed);
+            }
+        }
+    }
+
+    fn read(head: &serde_json::Value, rest: &[u8]) -> String {
+        let written = write(head, rest).unwrap();
+        any_bytes(&written);
+        let answer = read_answer(&written);
+        answer.err().unwrap_or_default()
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_is_wrong() {
+        let usual = serde_json::json!({
+            "outcome": { "Answered": { "status": 200, "headers": [], "end": "Whole" } },
+            "address": "", "took": { "secs": 0, "nanos": 0 },
+        });
+        assert_eq!(read(&usual, b"success"), "");
+        assert!(read(&usual, &vec![b'x'; MAX_BODY + 1]).contains("65536 are the most"));
+        for (at, value, wrong) in [
+            (
+                "/outcome/Answered/status",
+                serde_json::json!(99),
+                "99 is no status",
+            ),
+            (
+                "/outcome/Answered/status",
+                serde_json::json!(1000),
+                "1000 is no status",
+            ),
+            (
+                "/outcome/Answered/status",
+                serde_json::json!(-1),
+                "cannot be read",
+            ),
+            (
+                "/outcome/Answered/status",
+                serde_json::json!(1e99),
+                "cannot be read",
+            ),
+            (
+                "/outcome/Answered/end",
+                serde_json::json!("Later"),
+                "cannot be read",
+            ),
+            (
+                "/outcome/Answered/headers",
+                serde_json::json!([["a b", ""]]),
+                "the name of field 0",
+            ),
+            (
+                "/outcome/Answered/headers",
+                serde_json::json!([["a", "\r\nb: c"]]),
+                "the value of field 0",
+            ),
+            (
+                "/outcome/Answered/headers",
+                serde_json::json!(vec![["a", "b"]; MOST_FIELDS + 1]),
+                "128 are the most",
+            ),
+            // A map of fields panics at 32,768.
+            (
+                "/outcome/Answered/headers",
+                serde_json::json!(vec![["a", "b"]; 40_000]),
+                "128 are the most",
+            ),
+            (
+                "/address",
+                serde_json::json!("127.0.0.1:1\0"),
+                "its address",
+            ),
+            ("/took/secs", serde_json::json!(1e30), "cannot be read"),
+            ("/took/nanos", serde_json::json!(u64::MAX), "cannot be read"),
+        ] {
+            let mut head = usual.clone();
+            *head.pointer_mut(at).unwrap() = value;
+            let refused = read(&head, b"");
+            assert!(refused.contains(wrong), "{at}: {refused}");
+        }
+
+        let usual = Attempt {
+            version: VERSION,
+            relay: "relent-outbox.relay.x.0".to_owned(),
+            url: "https://shop.example/".to_owned(),
+            headers: Vec::new(),
+            limit: LONGEST,
+            keep: usize::MAX,
+        };
+        let read = |attempt: &Attempt| read_attempt(&write(attempt, b"").unwrap());
+        assert_eq!(read(&usual), Ok((usual.clone(), Bytes::new())));
+        let wrong = |change: &dyn Fn(&mut Attempt)| {
+            let mut changed = usual.clone();
+            change(&mut changed);
+            read(&changed).unwrap_err()
+        };
+        assert!(wrong(&|attempt| attempt.version = 2).contains("is of version 2"));
+        assert!(
+            wrong(&|attempt| attempt.limit += Duration::from_secs(1))
+                .contains("86400 s are the most")
+        );
+        for relay in [
+            "",
+            "relent-outbox.relay.",
+            "relent-outbox.relay.>",
+            "relent-outbox.relay.x\r\nPUB a 1",
+            "a. .b",
+        ] {
+            let wrong = wrong(&|attempt| relay.clone_into(&mut attempt.relay));
+            assert!(wrong.contains("no subject"), "{relay}: {wrong}");
+        }
+        for (leave, read) in [
+            ("0", Some(0)),
+            ("5000", Some(5000)),
+            ("5001", None),
+            ("-1", None),
+            ("", None),
+            ("1e3", None),
+        ] {
+            assert_eq!(
+                read_leave(leave.as_bytes()).ok(),
+                read.map(Duration::from_millis),
+                "{leave}"
+            );
+        }
+        let text = |bytes: &[u8]| read_attempt(&Bytes::copy_from_slice(bytes)).unwrap_err();
+        assert!(text(b"").contains("empty"));
+        assert!(text(b"{}").contains("has no end"));
+        assert!(text(&vec![b' '; MOST_HEAD + 1]).contains("more than"));
+        assert!(text(b"[3,{}]\n").contains("cannot be read"));
+    }
+
+    #[test]
+    fn the_greatest_answer_of_a_receiver_can_be_written() {
+        let mut headers = HeaderMap::new();
+        for at in 0..2 * MOST_FIELDS {
+            let name: HeaderName = format!("field-{at}").parse().unwrap();
+            // The last ones are too long for it.
+            let length = if at % 4 == 0 { 2000 } else { 1000 };
+            headers.append(name, HeaderValue::from_str(&"\"".repeat(length)).unwrap());
+        }
+        let received = Received {
+            status: StatusCode::OK,
+            headers,
+            body: vec![0; MAX_BODY].into(),
+            end: BodyEnd::TooLong,
+        };
+        let exchange = Exchange {
+            result: Ok(received),
+            address: "[::1]:443".to_owned(),
+            took: Duration::MAX,
+        };
+        let read = read_answer(&answer(exchange, MAX_BODY).unwrap()).unwrap();
+        let received = read.result.unwrap();
+        assert_eq!(
+            (received.headers.len(), received.body.len()),
+            (MOST_FIELDS, MAX_BODY)
+        );
+    }
+}
