@@ -3,6 +3,7 @@
 mod again;
 mod endpoints;
 mod list;
+mod log;
 mod nats;
 mod reach;
 mod send;

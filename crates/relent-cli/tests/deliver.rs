@@ -88,6 +88,15 @@ fn from_a_dead_letter_to_its_acknowledgement() {
     );
     let id = sent.stdout.trim().to_owned();
     assert_eq!(receiver.seen().len(), 2);
+    // The log of the server has it, too.
+    let line = until("it is in the log", || {
+        let said = server.said();
+        let line = said.lines().find(|line| line.contains(&id));
+        line.map(str::to_owned)
+    });
+    for part in [" WARN ", "no attempt follows", "status 503"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
 
     let dead = run(&["dead"]);
     assert!(

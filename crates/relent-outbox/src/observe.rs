@@ -72,7 +72,7 @@ pub(crate) fn dead(id: &str, reason: &str) {
     #[cfg(feature = "metrics")]
     count(DEAD, None);
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: TARGET, message = id, reason, "no attempt follows: a dead letter");
+    tracing::warn!(target: TARGET, id, reason, "no attempt follows: a dead letter");
     let _ = (id, reason);
 }
 

@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
 
+use super::log;
 use super::nats::NatsArgs;
 use super::reach::Reach;
 use super::server::{ADDRESS, TOKEN_FILE};
@@ -129,6 +130,7 @@ pub(crate) struct ServeArgs {
 
 /// Serves until a signal asks for the end.
 pub(super) fn run(args: &ServeArgs) -> Result<i32, Quit> {
+    log::to_stderr();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use relent_outbox::nats::{Deliverer, DelivererConfig};
 use tokio::sync::oneshot;
 
+use super::log;
 use super::nats::NatsArgs;
 use super::reach::Reach;
 use crate::console::say;
@@ -62,6 +63,7 @@ pub(crate) struct WorkArgs {
 
 /// Delivers until a signal asks for the end.
 pub(super) fn run(args: &WorkArgs) -> Result<i32, Quit> {
+    log::to_stderr();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -135,6 +135,7 @@ fn read(stream: &TcpStream) -> Option<Request> {
 /// A running server.
 pub(crate) struct Server {
     process: Option<Child>,
+    said: Arc<Mutex<String>>,
     pub(crate) address: String,
     pub(crate) token: String,
 }
@@ -167,11 +168,22 @@ impl Server {
             }
             all.push_str(&line);
         };
-        // It may say more, and nobody has to read it.
-        thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        // It may say more.
+        let says = Arc::new(Mutex::new(all));
+        let kept = Arc::clone(&says);
+        thread::spawn(move || {
+            let mut line = Vec::new();
+            while said.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                kept.lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&line));
+                line.clear();
+            }
+        });
         let token = fs::read_to_string(folder.join("relent-deliver.token")).unwrap();
         Self {
             process: Some(process),
+            said: says,
             address,
             token: token.trim().to_owned(),
         }
@@ -179,6 +191,11 @@ impl Server {
 
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.process.as_ref().unwrap().id() as i32)
+    }
+
+    /// What it has said on standard error.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
     }
 
     /// Sends it a signal and waits for its end.
