@@ -19,9 +19,11 @@ use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
 use relent_server::ServerLayer;
 use relent_server::admission::{AdmissionLayer, Quota};
 use relent_server::idempotency::{Body, IdempotencyLayer};
+use relent_server::observe::RESOLVED;
 use relent_server::overload::OverloadLayer;
 use relent_server::store::{
-    Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome, WriteError,
+    Answer, Change, Claimed, Key, Memory, Resolution, ResolveError, Store, UnknownOutcome,
+    WriteError,
 };
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
@@ -193,6 +195,52 @@ fn every_answer_is_counted_and_what_an_operator_has_to_see_is_said() {
     let replays = lines.iter().filter(|line| line.contains("was replayed"));
     assert!(replays.clone().count() == 2 && replays.clone().all(|line| line.contains(TRACE)));
     assert!(!lines.iter().any(|line| line.contains("secret")));
+}
+
+#[test]
+fn what_was_found_out_is_counted_and_said_when_it_is_written() {
+    let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
+    let snapshotter = recorder.snapshotter();
+    let subscriber = tracing_subscriber::registry().with(lines.clone());
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().build().unwrap();
+    let resolve = async {
+        let (key, print) = (Key([1; 32]), Fingerprint([0; 32]));
+        let lost = ClaimConfig {
+            lease: Duration::ZERO,
+            ..ClaimConfig::DEFAULT
+        };
+        let layer = IdempotencyLayer::anonymous(Memory::new()).claim(lost);
+        layer.store().claim(&key, 1, print, &lost).await.unwrap();
+        let outcomes = layer.unknown_outcomes();
+        let found = outcomes.find(None, 1).await.unwrap()[0];
+        let answer = Answer::from_parts(http::StatusCode::OK, http::HeaderMap::new(), None, None);
+        let applied = Resolution::Applied(Arc::new(answer));
+        outcomes
+            .resolve(&found, Resolution::NotApplied)
+            .await
+            .unwrap();
+        outcomes.resolve(&found, applied).await.unwrap_err();
+    };
+    tracing::subscriber::with_default(subscriber, || {
+        metrics::with_local_recorder(&recorder, || runtime.block_on(resolve));
+    });
+    let mut counts = snapshotter.snapshot().into_vec().into_iter();
+    let (key, _, _, value) = counts.next().unwrap();
+    let labels: Vec<_> = key.key().labels().map(metrics::Label::value).collect();
+    assert_eq!(
+        (key.key().name(), &labels[..], value),
+        (RESOLVED, &["not_applied"][..], DebugValue::Counter(1))
+    );
+    assert!(counts.next().is_none());
+    let lines = lines.0.lock().unwrap();
+    let [line] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(
+        line.starts_with("INFO") && line.contains("relent.resolution=\"not_applied\""),
+        "{line}"
+    );
 }
 
 #[test]

@@ -38,3 +38,30 @@ async fn the_statements_decide_as_the_core_does_at_each_time() {
             .unwrap();
     }
 }
+
+#[tokio::test]
+async fn what_is_unknown_is_found_by_its_index_and_in_order() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let pool = crate::postgres::pool(&server.config(), 1).unwrap();
+    let postgres = Postgres::new(pool.clone());
+    postgres.create_tables().await.unwrap();
+    let client = pool.get().await.unwrap();
+    // Ten requests of 20,000 run, or are unknown.
+    let fill = "INSERT INTO relent_idempotency_1
+        SELECT int8send(n) || '', '', '', 1, CASE WHEN n % 2000 = 0 THEN n / 2000 % 2 * 3 ELSE 1 END, 0, 0, false,
+            9000000000000000 + n
+        FROM generate_series(1, 20000) AS n;
+        ANALYZE relent_idempotency_1";
+    client.batch_execute(fill).await.unwrap();
+    let mut explain = format!("EXPLAIN {}", postgres.sql.find_unknown);
+    for (parameter, value) in [("$1", "-1"), ("$2", "''"), ("$3", "100")] {
+        explain = explain.replace(parameter, value);
+    }
+    let plan = tokio_postgres::Client::query(&client, &explain, &[]).await.unwrap();
+    let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+    let plan = plan.join("\n");
+    let index = "Index Scan using relent_idempotency_1_unknown";
+    assert!(plan.contains(index) && !plan.contains("Sort"), "{plan}");
+}

@@ -7,6 +7,11 @@ use rusqlite::{Connection, params};
 use super::{SqliteError, nanos, put, read};
 use crate::store::{Key, Resolution, ResolveError, UnknownOutcome};
 
+const FIND: &str = "
+    SELECT key FROM relent_idempotency_1
+    WHERE stage IN (0, 3) AND (stage = 3 OR until <= ?1) AND expires > ?1 AND (expires, key) > (?2, ?3)
+    ORDER BY expires, key LIMIT ?4";
+
 pub(super) fn find(
     connection: &Connection,
     now: Instant,
@@ -14,11 +19,7 @@ pub(super) fn find(
     most: usize,
     config: &ClaimConfig,
 ) -> Result<Vec<UnknownOutcome>, SqliteError> {
-    let mut select = connection.prepare_cached(
-        "SELECT key FROM relent_idempotency_1
-         WHERE stage IN (0, 3) AND (stage = 3 OR until <= ?1) AND expires > ?1 AND (expires, key) > (?2, ?3)
-         ORDER BY expires, key LIMIT ?4",
-    )?;
+    let mut select = connection.prepare_cached(FIND)?;
     let (expires, key) = after.map_or((-1, &[][..]), |after| {
         (nanos(after.record().expires), &after.key().0[..])
     });
@@ -48,4 +49,27 @@ pub(super) fn resolve(
     let answer = resolution.answer().map(|answer| answer.to_bytes());
     put(connection, found.key(), &record, answer.as_deref()).map_err(SqliteError::from)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_is_found_by_its_index_and_in_order() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(super::super::TABLES).unwrap();
+        let explain = format!("EXPLAIN QUERY PLAN {FIND}");
+        let mut explain = connection.prepare(&explain).unwrap();
+        let none: [u8; 0] = [];
+        let plan = explain.query_map(params![5, 6, none, 7], |row| row.get::<_, String>(3));
+        let plan: Vec<_> = plan.unwrap().map(Result::unwrap).collect();
+        let [step] = &plan[..] else {
+            panic!("{plan:?}");
+        };
+        assert!(
+            step.contains("SEARCH") && step.contains("relent_idempotency_1_unknown"),
+            "{step}"
+        );
+    }
 }
