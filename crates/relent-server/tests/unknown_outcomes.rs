@@ -104,8 +104,16 @@ async fn keeps_the_lost_owner_out(store: &impl Store) {
     let lost = run(store, &key, 1, &LOST).await;
     let unknown = store.claim(&key, 2, PRINT, &CONFIG).await.unwrap();
     assert_eq!(unknown, Claimed::Unknown);
-    let found = find(store, &key).await;
     let paid = Resolution::Applied(answer("paid"));
+    // The owner is back and lost again: what was found out may be of before that.
+    let stale = find(store, &key).await;
+    for change in [Change::Renew, Change::GiveUp] {
+        store.write(&key, &lost, change, &LOST).await.unwrap();
+    }
+    let refused = store.resolve(&stale, paid.clone(), &CONFIG).await;
+    let changed = NotResolved::Changed;
+    assert!(matches!(refused, Err(ResolveError::Refused(why)) if why == changed));
+    let found = find(store, &key).await;
     for _ in 0..2 {
         store.resolve(&found, paid.clone(), &CONFIG).await.unwrap();
     }
@@ -144,7 +152,7 @@ async fn ask(layer: &IdempotencyLayer<Memory>, body: &'static str) -> Reply {
     };
     let request = Request::post("/payments").header("idempotency-key", format!("\"{body}\""));
     let request = request.body(Full::from(body)).unwrap();
-    let handler = service_fn(move |request| handler(request));
+    let handler = service_fn(handler);
     let response = layer.layer(handler).oneshot(request).await.unwrap();
     let replayed = response.headers().contains_key("idempotent-replayed");
     let (status, body) = (response.status(), response.into_body());

@@ -59,7 +59,9 @@ async fn what_is_unknown_is_found_by_its_index_and_in_order() {
     for (parameter, value) in [("$1", "-1"), ("$2", "''"), ("$3", "100")] {
         explain = explain.replace(parameter, value);
     }
-    let plan = tokio_postgres::Client::query(&client, &explain, &[]).await.unwrap();
+    let plan = tokio_postgres::Client::query(&client, &explain, &[])
+        .await
+        .unwrap();
     let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
     let plan = plan.join("\n");
     let index = "Index Scan using relent_idempotency_1_unknown";
