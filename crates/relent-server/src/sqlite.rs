@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::{mpsc, oneshot};
@@ -101,7 +101,7 @@ impl Writer {
     ) -> Result<Self, WriterError> {
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
+        write_ahead(&connection)?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         set_up(&connection)?;
         let hooks = Arc::new(Hooks::default());
@@ -145,6 +145,22 @@ impl Writer {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => resume_unwind(panic),
             Err(_) => Err(WriterError::Ended.into()),
+        }
+    }
+}
+
+/// Turns the journal into a write-ahead log. SQLite waits for nobody there, and others may do the same.
+fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
+    let patience = Instant::now() + BUSY;
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && Instant::now() < patience =>
+            {
+                thread::sleep(Duration::from_millis(10));
+            }
+            turned => return turned,
         }
     }
 }
