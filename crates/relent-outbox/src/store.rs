@@ -591,6 +591,15 @@ fn unreadable(tenant: &str, name: &str, error: &serde_json::Error) -> String {
     )
 }
 
+/// Why an outbox with these tables of a later version is not opened.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn later_tables(names: &str) -> String {
+    format!(
+        "the outbox in this database is of a later version of Relent, which has put its messages into other tables ({names}): \
+         run that version, or restore a copy from before it"
+    )
+}
+
 /// Why a message is dead that cannot be read.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn unreadable_message(why: &str) -> String {

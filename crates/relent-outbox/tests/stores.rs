@@ -112,6 +112,64 @@ mod postgres {
         });
     }
 
+    #[tokio::test(flavor = "multi_thread")]
+    async fn several_that_make_the_tables_at_once_all_have_them() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        for round in 0..5 {
+            let config = format!("{} options='-c search_path=s{round}'", server.config());
+            let stores = (0..8).map(|_| Postgres::new(pool(&config, 2).unwrap()));
+            let stores: Vec<_> = stores
+                .map(|store| store.patience(Duration::from_secs(60)))
+                .collect();
+            let client = stores[0].pool().get().await.unwrap();
+            let schema = format!("CREATE SCHEMA s{round}");
+            client.batch_execute(&schema).await.unwrap();
+            let make = |store: &Postgres| {
+                let store = store.clone();
+                tokio::spawn(async move { store.create_tables().await })
+            };
+            let made: Vec<_> = stores.iter().map(make).collect();
+            for made in made {
+                made.await.unwrap().unwrap();
+            }
+            let endpoint = Endpoint::new("shop", "https://shop.example/notify");
+            stores[0].put_endpoint(endpoint).await.unwrap();
+            for (number, store) in stores.iter().enumerate() {
+                let enqueued = store.enqueue(vec![message(&number.to_string())]).await;
+                assert!(!enqueued.unwrap()[0].duplicate);
+                store.create_tables().await.unwrap();
+            }
+            assert_eq!(stores[3].summary().await.unwrap().pending, 8);
+        }
+    }
+
+    #[tokio::test]
+    async fn tables_of_a_later_version_are_refused() {
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (one, _) = store(&server, "one").await;
+        let rename = "ALTER TABLE relent_delivery_1 RENAME TO relent_delivery_12";
+        let client = one.pool().get().await.unwrap();
+        client.batch_execute(rename).await.unwrap();
+        drop(client);
+        for _ in 0..2 {
+            let refused = one.create_tables().await.unwrap_err().to_string();
+            assert!(
+                refused.contains("later version of Relent")
+                    && refused.contains("(relent_delivery_12)"),
+                "{refused}"
+            );
+        }
+        // Nothing was made, and the connections of the pool are as before. Another schema is another outbox.
+        let client = one.pool().get().await.unwrap();
+        let found = client.query_one("SELECT to_regclass('relent_delivery_1') IS NULL", &[]);
+        assert!(found.await.unwrap().get::<_, bool>(0));
+        store(&server, "other").await;
+    }
+
     fn message(event: &str) -> NewMessage {
         NewMessage::new("shop", event, "{}")
     }

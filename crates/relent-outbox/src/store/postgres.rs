@@ -176,14 +176,14 @@ const CHANNEL: &str = "relent_outbox";
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Two processes that begin at once do not get in each other's way.
-const CREATE: (&str, &str) = (
-    "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);",
-    "COMMIT;",
-);
+const CREATE: &str = "BEGIN; SELECT pg_advisory_xact_lock(7308604797129747);";
+/// The tables of a later version: the number in their names is the version of what is in them.
+const LATER: &str = "SELECT coalesce(string_agg(tablename, ', '), '') FROM pg_tables
+    WHERE schemaname = ANY(current_schemas(false)) AND substring(tablename FROM '^relent_delivery_([0-9]{1,9})$')::integer > 1";
 
 impl Postgres {
     /// The tables: for migrations of your own, instead of [`create_tables`](Self::create_tables). A version
-    /// with other tables gives them another name, and leaves these as they are.
+    /// with other tables gives them another number, and leaves these as they are.
     ///
     /// What is written once is apart from what changes with each attempt, which is narrow, leaves room in its pages for
     /// the next versions of its rows, and is vacuumed early: dead rows are what makes a queue slow.
@@ -303,13 +303,28 @@ impl Postgres {
         &self.pool
     }
 
-    /// Makes the tables if they are not there.
+    /// Makes the tables if they are not there. Any number of processes may at once.
     ///
     /// # Errors
-    /// The database refuses, or is not reached.
+    /// The database refuses, or is not reached; or it has the tables of a later version, where the messages are.
     pub async fn create_tables(&self) -> Result<(), PostgresError> {
-        let script = [CREATE.0, Self::TABLES, CREATE.1].concat();
-        read!(self, client => async { Ok::<_, PostgresError>(client.batch_execute(&script).await?) })
+        read!(self, client => async {
+            let made = async {
+                client.batch_execute(CREATE).await?;
+                let later: String = client.query_one(LATER, &[]).await?.try_get(0)?;
+                if !later.is_empty() {
+                    return Err(PostgresError::Stored(super::later_tables(&later)));
+                }
+                client.batch_execute(Self::TABLES).await?;
+                Ok(client.batch_execute("COMMIT").await?)
+            };
+            let made = made.await;
+            if made.is_err() {
+                // The connection goes back to the pool.
+                drop(client.batch_execute("ROLLBACK").await);
+            }
+            made
+        })
     }
 
     /// Enqueues these in a transaction of the caller, so that they are there if and only if what they tell of is. All or

@@ -193,10 +193,12 @@ impl Sqlite {
     }
 
     /// Makes the tables if they are not there, and brings those of an earlier version up to date, all or nothing: for a
-    /// connection of your own, before [`enqueue_in`](Self::enqueue_in). [`open`](Self::open) does it by itself.
+    /// connection of your own, before [`enqueue_in`](Self::enqueue_in). [`open`](Self::open) does it by itself. Any number of
+    /// processes may at once.
     ///
     /// # Errors
-    /// The database refuses.
+    /// The database refuses. Or it has the tables of a later version, where the messages are, or views, triggers or foreign
+    /// keys that depend on a table of an earlier version which has to be made anew: nothing is changed then.
     pub fn create_tables(connection: &Connection) -> rusqlite::Result<()> {
         schema::create(connection)
     }

@@ -1,6 +1,9 @@
 //! The tables, and how those of an earlier version become those of this one.
+//!
+//! The number in their names is the version of what is in them. A version whose tables this one would misread gives them
+//! another number; what it only adds are columns with a default, and indices.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
 use super::queue::Touched;
 
@@ -75,6 +78,7 @@ pub(super) const TABLES: &str = "
 
 /// Makes the tables, or makes those of an earlier version as they are now: all of it or nothing.
 pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
+    refuse_later(connection)?;
     if is_current(connection)? {
         return Ok(());
     }
@@ -96,6 +100,47 @@ pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
     created
 }
 
+/// A later version has the messages in other tables: what is put into these, nobody would deliver.
+fn refuse_later(connection: &Connection) -> rusqlite::Result<()> {
+    let later = names(
+        connection,
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'relent_delivery_[0-9]*'
+             AND CAST(substr(name, 17) AS INTEGER) > 1",
+    )?;
+    match later.is_empty() {
+        true => Ok(()),
+        false => Err(refused(crate::store::later_tables(&later))),
+    }
+}
+
+/// SQLite would have these name the table that is taken away, so that they fail, or are gone with it.
+fn refuse_dependents(connection: &Connection) -> rusqlite::Result<()> {
+    let dependents = names(
+        connection,
+        "SELECT type || ' ' || name FROM sqlite_master
+         WHERE type IN ('view', 'trigger') AND (tbl_name = 'relent_endpoint_1' OR sql LIKE '%relent_endpoint_1%')
+         UNION SELECT 'table ' || m.name FROM sqlite_master AS m, pragma_foreign_key_list(m.name) AS f
+         WHERE m.type = 'table' AND f.\"table\" = 'relent_endpoint_1'",
+    )?;
+    match dependents.is_empty() {
+        true => Ok(()),
+        false => Err(refused(format!(
+            "the table relent_endpoint_1 of an earlier version of Relent has to be made anew, and what depends on it is in the way: \
+             {dependents}. Drop that, open the outbox once, and make it again"
+        ))),
+    }
+}
+
+fn names(connection: &Connection, select: &str) -> rusqlite::Result<String> {
+    let mut select = connection.prepare(select)?;
+    let names = select.query_map([], |row| row.get(0))?;
+    Ok(names.collect::<rusqlite::Result<Vec<String>>>()?.join(", "))
+}
+
+fn refused(why: String) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(why))
+}
+
 /// The last thing that was added is there.
 fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
     has_column(connection, "relent_delivery_1", "written")
@@ -109,6 +154,7 @@ fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::R
 
 fn make(connection: &Connection) -> rusqlite::Result<()> {
     // Another process may have been first.
+    refuse_later(connection)?;
     if is_current(connection)? {
         return Ok(());
     }
@@ -116,6 +162,7 @@ fn make(connection: &Connection) -> rusqlite::Result<()> {
         "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'relent_endpoint_1' AND sql NOT LIKE '%AUTOINCREMENT%'",
     )?;
     if tables.exists([])? {
+        refuse_dependents(connection)?;
         // An identifier must not be given to another endpoint when the one that had it is deleted.
         connection.execute_batch("ALTER TABLE relent_endpoint_1 RENAME TO relent_endpoint_0")?;
         connection.execute_batch(TABLES)?;

@@ -210,3 +210,106 @@ fn a_file_that_cannot_be_brought_up_to_date_stays_as_it_is() {
         "{orders:?}"
     );
 }
+
+/// Several processes that begin at once, each with a connection of its own.
+fn open_at_once(file: &std::path::Path) -> Vec<Sqlite> {
+    let together = std::sync::Barrier::new(8);
+    std::thread::scope(|threads| {
+        let open = || {
+            together.wait();
+            Sqlite::open(file).unwrap()
+        };
+        let opened: Vec<_> = (0..8).map(|_| threads.spawn(open)).collect();
+        opened.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+#[tokio::test]
+async fn several_that_open_an_earlier_file_at_once_all_have_it() {
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let before = write_before(&directory);
+        // An upgrade that ran twice would make the table anew from one that is empty, or fail.
+        let stores = open_at_once(&directory.path().join("outbox.db"));
+        let fresh = Connection::open_in_memory().unwrap();
+        Sqlite::create_tables(&fresh).unwrap();
+        assert_eq!(schema(&before), schema(&fresh));
+        for store in &stores {
+            assert_eq!(store.endpoints(None, 9).await.unwrap().len(), 2);
+            assert_eq!(store.messages(Filter::default(), 9).await.unwrap().len(), 6);
+            let attempts = store.attempts(&"msg_5".parse().unwrap()).await.unwrap();
+            assert_eq!(attempts.len(), 1);
+        }
+        let enqueued = stores[7].enqueue(vec![message("7")]).await.unwrap();
+        assert!(!enqueued[0].duplicate);
+    }
+}
+
+#[tokio::test]
+async fn several_that_make_a_file_at_once_all_have_it() {
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let stores = open_at_once(&directory.path().join("outbox.db"));
+        shop(&stores[0]).await;
+        for (number, store) in stores.iter().enumerate() {
+            let enqueued = store.enqueue(vec![message(&number.to_string())]).await;
+            assert!(!enqueued.unwrap()[0].duplicate);
+        }
+        assert_eq!(stores[3].summary().await.unwrap().pending, 8);
+    }
+}
+
+#[test]
+fn a_file_of_a_later_version_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let connection = write_before(&directory);
+    connection
+        .execute_batch("ALTER TABLE relent_delivery_1 RENAME TO relent_delivery_12")
+        .unwrap();
+    let before = schema(&connection);
+    let refused = Sqlite::open(directory.path().join("outbox.db")).unwrap_err();
+    assert!(
+        refused.to_string().contains("later version of Relent")
+            && refused.to_string().contains("(relent_delivery_12)"),
+        "{refused}"
+    );
+    assert_eq!(schema(&connection), before);
+}
+
+#[test]
+fn what_depends_on_a_table_that_is_made_anew_is_named() {
+    for (dependent, name) in [
+        (
+            "CREATE VIEW shops AS SELECT name FROM relent_endpoint_1",
+            "view shops",
+        ),
+        (
+            "CREATE TRIGGER told AFTER UPDATE ON relent_endpoint_1 BEGIN SELECT 1; END",
+            "trigger told",
+        ),
+        (
+            "CREATE TRIGGER asks AFTER INSERT ON relent_message_1 BEGIN SELECT count(*) FROM relent_endpoint_1; END",
+            "trigger asks",
+        ),
+        (
+            "CREATE TABLE prices (shop REFERENCES relent_endpoint_1 (id) ON DELETE CASCADE)",
+            "table prices",
+        ),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = write_before(&directory);
+        connection.execute_batch(dependent).unwrap();
+        let before = schema(&connection);
+        let refused = Sqlite::open(directory.path().join("outbox.db")).unwrap_err();
+        assert!(refused.to_string().contains(name), "{refused}");
+        assert_eq!(schema(&connection), before);
+        let (kind, name) = name.split_once(' ').unwrap();
+        connection
+            .execute_batch(&format!("DROP {kind} {name}"))
+            .unwrap();
+        drop(Sqlite::open(directory.path().join("outbox.db")).unwrap());
+        connection.execute_batch(dependent).unwrap();
+        // In a file that is up to date it is nobody's business.
+        drop(Sqlite::open(directory.path().join("outbox.db")).unwrap());
+    }
+}
