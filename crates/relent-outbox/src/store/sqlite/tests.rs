@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 mod clock;
+mod costs;
 mod unreadable;
 mod upgrade;
 
