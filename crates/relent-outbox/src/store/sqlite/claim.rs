@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use bytes::Bytes;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Rows};
 
 use super::queue::{Touched, set_wake};
@@ -27,6 +28,8 @@ pub(super) const DUE: &str = "
         CASE WHEN d.due <= ?2 THEN m.payload END
     FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
     WHERE d.endpoint = ?1 AND d.state = 0 ORDER BY d.due";
+/// What waits until something that is no time, and is behind all that has one.
+pub(super) const NO_TIME: &str = "SELECT row, typeof(due) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 AND due >= ''";
 pub(super) const TAKE: &str =
     "UPDATE relent_delivery_1 SET state = 1, fence = ?2, attempt = ?3 WHERE row = ?1";
 
@@ -42,6 +45,7 @@ pub(super) fn claim(
     let mut owned = connection.prepare_cached(OWNED)?;
     let mut lost = connection.prepare_cached(LOST)?;
     let mut due = connection.prepare_cached(DUE)?;
+    let mut no_time = connection.prepare_cached(NO_TIME)?;
     let mut take = connection.prepare_cached(TAKE)?;
     let mut found = Found::default();
     let mut touched = Touched::default();
@@ -53,6 +57,17 @@ pub(super) fn claim(
         };
         let (before, all) = (found.claimed.len(), found.len());
         let one = |lost| One { wanted, now, lost };
+        let mut rows = no_time.query([endpoint])?;
+        while let Some(row) = rows.next()? {
+            let why = format!(
+                "its due time is no number but of the type {}",
+                row.get::<_, String>(1)?
+            );
+            found.unreadable.push((row.get(0)?, why));
+        }
+        for (row, why) in found.unreadable.drain(..) {
+            bury(connection, now, row, &why, &mut touched)?;
+        }
         let rows = lost.query((endpoint, fence.0))?;
         let lost_left = found.add(rows, &one(true), wanted.most)?;
         let most = wanted.most - (found.len() - all);
@@ -91,7 +106,11 @@ impl Found {
     ) -> rusqlite::Result<Option<i64>> {
         let full = self.len() + most;
         while let Some(row) = rows.next()? {
-            let due = row.get(1).unwrap_or(i64::MAX);
+            // A fraction is no time either, and stands among the others.
+            let due = match row.get_ref(1)? {
+                ValueRef::Real(due) => due as i64,
+                due => due.as_i64()?,
+            };
             if due > one.now || self.len() == full {
                 return Ok(Some(due));
             }
@@ -114,6 +133,7 @@ struct One<'w> {
 impl One<'_> {
     fn claimed(&self, row: &Row<'_>) -> Result<Claimed, Box<dyn Error>> {
         let before: u32 = row.get(2)?;
+        let _due: i64 = row.get(1)?;
         Ok(Claimed {
             row: row.get(0)?,
             endpoint: self.wanted.endpoint,

@@ -102,7 +102,9 @@ pub(super) fn wake(connection: &Connection, endpoint: i64) -> rusqlite::Result<(
         Some(0)
     } else {
         let mut next = connection.prepare_cached(NEXT)?;
-        next.query_row([endpoint], |row| row.get(0)).optional()?
+        // A claim makes one dead that waits until something that is no time.
+        let due = next.query_row([endpoint], |row| Ok(row.get(0).unwrap_or_default()));
+        due.optional()?
     };
     set_wake(connection, endpoint, was, is)
 }

@@ -59,7 +59,7 @@ fn status(row: &Row<'_>, now: i64) -> rusqlite::Result<Status> {
         health: row.get(4)?,
         pending: count(row, 7)?,
         dead: count(row, 8)?,
-        lag_ms: lag(row.get(9)?, now),
+        lag_ms: lag(row.get(9).unwrap_or_default(), now),
     };
     Ok((row.get(5)?, row.get(6)?, row.get(0)?, status))
 }
@@ -192,7 +192,8 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
             )));
         }
     };
-    let due: i64 = row.get(11)?;
+    // Also of one that waits until something that is no time.
+    let due: i64 = row.get(11).unwrap_or_default();
     let ended: Option<i64> = row.get(12)?;
     let text = |column| readable(row, column);
     let ordered = row.get_ref(5)? != ValueRef::Null;
@@ -288,7 +289,7 @@ pub(super) fn summary(connection: &Connection, now: i64) -> Result<Summary, Sqli
             pending: count(row, 0)?,
             running: count(row, 1)?,
             dead: count(row, 2)?,
-            lag_ms: lag(row.get(3)?, now),
+            lag_ms: lag(row.get(3).unwrap_or_default(), now),
             disabled: count(row, 4)?,
         })
     })?;

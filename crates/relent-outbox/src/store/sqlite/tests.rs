@@ -300,6 +300,7 @@ async fn work_is_found_without_looking_at_each_endpoint() {
             work::FIND,
             claim::DUE,
             claim::LOST,
+            claim::NO_TIME,
             queue::LEFT,
             queue::NEXT,
         ] {

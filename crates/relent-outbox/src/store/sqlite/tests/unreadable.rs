@@ -112,3 +112,53 @@ async fn one_that_was_lost_and_cannot_be_read_is_a_dead_letter() {
         is.map(|(event, state)| (event.to_owned(), state))
     );
 }
+
+/// Whatever somebody has written there: such a message does not wait for ever, and nothing else does for it.
+#[tokio::test]
+async fn one_that_waits_until_what_is_no_time_is_a_dead_letter() {
+    for (due, busy) in [
+        ("'2026-11-22 12:00:00'", false),
+        ("'2026-11-22 12:00:00'", true),
+        ("x'00'", true),
+        ("1.5", false),
+        ("1.5", true),
+    ] {
+        let (store, _directory) = open();
+        shop(&store).await;
+        store.enqueue(vec![message("1")]).await.unwrap();
+        if busy {
+            let later = NewMessage {
+                delay: Duration::from_secs(3600),
+                ..message("2")
+            };
+            store.enqueue(vec![later, message("3")]).await.unwrap();
+        }
+        let spoil = format!("UPDATE relent_delivery_1 SET due = {due} WHERE row = 1");
+        let spoil = store.writer().run(move |connection| {
+            connection.execute_batch(&spoil)?;
+            Ok::<_, WriterError>(())
+        });
+        spoil.await.unwrap();
+        assert_eq!(states(&store).await[0], ("1".to_owned(), State::Pending));
+        store.summary().await.unwrap();
+        store.endpoint("", "shop").await.unwrap();
+        let owned = take(&store, "worker").await;
+        let claimed = claim(&store, "worker", &owned[0]).await;
+        let found: Vec<_> = claimed.iter().map(|one| one.row).collect();
+        assert_eq!(found, if busy { vec![3] } else { vec![] });
+        let dead = Filter {
+            state: Some(State::Dead),
+            ..Filter::default()
+        };
+        let dead = store.messages(dead, 9).await.unwrap();
+        assert_eq!((dead.len(), &dead[0].event[..]), (1, "1"));
+        assert!(
+            dead[0].reason.contains("cannot be read"),
+            "{}",
+            dead[0].reason
+        );
+        let resent = store.resend(Filter::default()).await.unwrap();
+        assert_eq!(resent, 1);
+        assert_eq!(claim(&store, "worker", &owned[0]).await[0].row, 1);
+    }
+}
