@@ -1,102 +1,166 @@
 //! A map in the order of its keys that takes little memory beside what it holds.
 
-use alloc::collections::btree_map::OccupiedEntry;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use core::mem;
 
 /// The most entries of a block.
 const MOST: usize = 64;
+/// Room for so many is kept when they leave: they come again.
+const FEW: usize = 4;
 
-/// A map in the order of its keys, in blocks of up to [`MOST`] entries which a B-tree finds. A B-tree of the entries
-/// themselves is half empty if they come in order, as callers do; these blocks are full then, and a map of a few
-/// entries is small.
+/// A map in the order of its keys, in blocks of up to [`MOST`] entries. A B-tree of the entries themselves is half
+/// empty if they come in order, as callers do; these blocks are full then. A map of a few entries is one small
+/// block, and an empty one has 16 bytes.
 #[derive(Debug)]
 pub(crate) struct OrderedMap<K, V> {
-    /// Each by a key that is at most its first and above all of the block before. None is empty.
-    blocks: BTreeMap<K, VecDeque<(K, V)>>,
     len: usize,
+    /// Made for the first entry.
+    blocks: Option<Box<Blocks<K, V>>>,
+}
+
+type Block<K, V> = VecDeque<(K, V)>;
+
+#[derive(Debug)]
+struct Blocks<K, V> {
+    /// The entries before all others. Empty only if there are none.
+    first: Block<K, V>,
+    /// Each by a key that is at most its first and above all of the block before. None is empty.
+    rest: BTreeMap<K, Block<K, V>>,
+}
+
+impl<K: Ord + Copy, V> Blocks<K, V> {
+    fn new() -> Self {
+        Self {
+            first: Block::with_capacity(1),
+            rest: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a key is in the first block, or would be, as far as one can tell without a look at the others.
+    #[inline]
+    fn is_in_first(&self, key: &K) -> bool {
+        self.rest.is_empty() || self.first.back().is_some_and(|(last, _)| key <= last)
+    }
+
+    /// The block that has the key, or would have it.
+    #[inline]
+    fn of(&self, key: &K) -> &Block<K, V> {
+        if self.is_in_first(key) {
+            return &self.first;
+        }
+        let own = self.rest.range(..=key).next_back();
+        own.map_or(&self.first, |(_, block)| block)
+    }
+
+    /// The same, and by what key it is among the rest.
+    #[inline]
+    fn of_mut(&mut self, key: &K) -> (Option<K>, &mut Block<K, V>) {
+        if self.is_in_first(key) {
+            return (None, &mut self.first);
+        }
+        match self.rest.range_mut(..=key).next_back() {
+            Some((first, block)) => (Some(*first), block),
+            None => (None, &mut self.first),
+        }
+    }
+
+    fn last(&self) -> &Block<K, V> {
+        let last = self.rest.last_key_value();
+        last.map_or(&self.first, |(_, block)| block)
+    }
+
+    /// A block of this name has become empty.
+    fn drop_empty(&mut self, own: Option<K>) {
+        match own {
+            Some(own) => drop(self.rest.remove(&own)),
+            None => {
+                if let Some((_, next)) = self.rest.pop_first() {
+                    self.first = next;
+                }
+            }
+        }
+    }
 }
 
 impl<K, V> Default for OrderedMap<K, V> {
     fn default() -> Self {
         Self {
-            blocks: BTreeMap::new(),
             len: 0,
+            blocks: None,
         }
     }
 }
 
 impl<K: Ord + Copy, V> OrderedMap<K, V> {
+    #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
+    #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
-        self.blocks.values().flatten()
+        let blocks = self.blocks.iter();
+        blocks.flat_map(|blocks| blocks.first.iter().chain(blocks.rest.values().flatten()))
     }
 
+    #[inline]
     pub(crate) fn first(&self) -> Option<&(K, V)> {
-        self.blocks.first_key_value()?.1.front()
+        self.blocks.as_ref()?.first.front()
     }
 
     pub(crate) fn last(&self) -> Option<&(K, V)> {
-        self.blocks.last_key_value()?.1.back()
+        self.blocks.as_ref()?.last().back()
     }
 
     /// The first whose key is not below this one.
     pub(crate) fn first_from(&self, key: &K) -> Option<&(K, V)> {
-        let own = self.blocks.range(..=key).next_back();
-        let in_own = own.and_then(|(_, block)| block.get(block.partition_point(|(k, _)| k < key)));
-        in_own.or_else(|| self.blocks.range(key..).next()?.1.front())
+        let blocks = self.blocks.as_ref()?;
+        let own = blocks.of(key);
+        let in_own = own.get(own.partition_point(|(k, _)| k < key));
+        in_own.or_else(|| blocks.rest.range(key..).next()?.1.front())
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
-        let (_, block) = self.blocks.range(..=key).next_back()?;
+        let block = self.blocks.as_ref()?.of(key);
         let at = find(block, key).ok()?;
         Some(&block[at].1)
     }
 
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let (_, block) = self.blocks.range_mut(..=key).next_back()?;
+        let (_, block) = self.blocks.as_mut()?.of_mut(key);
         let at = find(block, key).ok()?;
         Some(&mut block[at].1)
     }
 
     /// Returns what was there before by this key.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let Some((_, block)) = self.blocks.range_mut(..=key).next_back() else {
-            self.insert_before_all(key, value);
-            return None;
-        };
+        let blocks = self.blocks.get_or_insert_with(|| Box::new(Blocks::new()));
+        let (_, block) = blocks.of_mut(&key);
         match find(block, &key) {
             Ok(at) => return Some(mem::replace(&mut block[at].1, value)),
             Err(at) if block.len() < MOST => block.insert(at, (key, value)),
             Err(at) => {
-                // What comes in order leaves a full block behind.
-                let from = if at == MOST { MOST } else { MOST / 2 };
-                let mut upper = block.split_off(from);
-                match at.checked_sub(from) {
-                    Some(at) => upper.insert(at, (key, value)),
-                    None => block.insert(at, (key, value)),
+                // What comes in order, from either end, leaves a full block behind.
+                let (from, upper) = match at {
+                    0 => (0, mem::take(block)),
+                    MOST => (MOST, Block::new()),
+                    _ => (MOST / 2, block.split_off(MOST / 2)),
+                };
+                let mut upper = upper;
+                match at > from || at == MOST {
+                    true => upper.insert(at - from, (key, value)),
+                    false => block.insert(at, (key, value)),
                 }
-                self.blocks.insert(upper[0].0, upper);
+                blocks.rest.insert(upper[0].0, upper);
             }
         }
         self.len += 1;
         None
-    }
-
-    fn insert_before_all(&mut self, key: K, value: V) {
-        let first = self.blocks.first_entry();
-        let first = first.filter(|first| first.get().len() < MOST);
-        let mut block = first.map(OccupiedEntry::remove).unwrap_or_default();
-        block.push_front((key, value));
-        self.blocks.insert(key, block);
-        self.len += 1;
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
@@ -105,15 +169,16 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
 
     /// Removes it if it is such a one.
     pub(crate) fn remove_if(&mut self, key: &K, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
-        let (&first, block) = self.blocks.range_mut(..=key).next_back()?;
+        let blocks = self.blocks.as_mut()?;
+        let (own, block) = blocks.of_mut(key);
         let at = find(block, key).ok()?;
         if !wanted(&block[at].1) {
             return None;
         }
         let (_, value) = block.remove(at)?;
         if block.is_empty() {
-            self.blocks.remove(&first);
-        } else if block.len() < block.capacity() / 4 {
+            blocks.drop_empty(own);
+        } else if block.capacity() > FEW && block.len() < block.capacity() / 4 {
             // The few that stay do not keep the memory of the many that left.
             block.shrink_to(block.capacity() / 2);
         }
@@ -141,7 +206,9 @@ mod tests {
     impl<K, V> OrderedMap<K, V> {
         /// Entries for which there is memory.
         fn capacity(&self) -> usize {
-            self.blocks.values().map(VecDeque::capacity).sum()
+            let blocks = self.blocks.iter();
+            let all = blocks.flat_map(|blocks| blocks.rest.values().chain([&blocks.first]));
+            all.map(VecDeque::capacity).sum()
         }
     }
 
@@ -155,6 +222,17 @@ mod tests {
         }
         assert_eq!((up.len(), up.capacity()), (100 * MOST, 100 * MOST));
         assert_eq!((down.len(), down.capacity()), (100 * MOST, 100 * MOST));
+    }
+
+    #[test]
+    fn an_empty_map_takes_16_bytes_and_one_of_a_single_entry_has_room_for_it_alone() {
+        assert_eq!(size_of::<OrderedMap<u64, [u64; 7]>>(), 16);
+        let mut map = OrderedMap::default();
+        for key in 0..10 {
+            map.insert(key, ());
+            assert_eq!((map.capacity(), map.first()), (1, Some(&(key, ()))));
+            map.remove(&key);
+        }
     }
 
     #[test]

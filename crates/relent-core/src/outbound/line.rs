@@ -1,6 +1,5 @@
 //! Those who wait to make an attempt.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -18,7 +17,7 @@ pub(super) struct Line {
     /// The next place in the queue.
     next_place: u64,
     /// Until when those may go who have an offer, and by what permit.
-    offers: BTreeMap<(Instant, u64), Permit>,
+    offers: OrderedMap<(Instant, u64), Permit>,
     lookout: Option<Lookout>,
     /// To be woken by the driver.
     pub(super) woken: Vec<u64>,
@@ -195,16 +194,20 @@ impl Line {
 
     /// Takes an offer whose time is over from the one who has it.
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<Permit> {
-        let first = self.offers.first_entry();
-        let ((_, id), permit) = first.filter(|first| first.key().0 <= now)?.remove_entry();
-        if let Some(waiter) = self.waiters.get_mut(&id) {
+        let (first, _) = self
+            .offers
+            .first()
+            .filter(|((until, _), _)| *until <= now)?;
+        let first = *first;
+        let permit = self.offers.remove(&first)?;
+        if let Some(waiter) = self.waiters.get_mut(&first.1) {
             waiter.place = Place::Absent;
         }
         Some(permit)
     }
 
     pub(super) fn first_expiry(&self) -> Option<Instant> {
-        self.offers.keys().next().map(|(until, _)| *until)
+        self.offers.first().map(|((until, _), _)| *until)
     }
 
     pub(super) fn first_held(&self) -> Option<(Instant, u64)> {
@@ -306,7 +309,7 @@ impl Line {
         offers.sort_unstable();
         held.iter().eq(self.held.iter())
             && queue.iter().eq(self.queue.iter())
-            && offers.iter().eq(self.offers.keys())
+            && offers.iter().eq(self.offers.iter().map(|(offer, _)| offer))
     }
 }
 
