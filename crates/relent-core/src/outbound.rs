@@ -31,6 +31,7 @@ mod release;
 mod reload;
 mod waiting;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::batch::Counted;
@@ -84,8 +85,9 @@ pub struct Outbound {
     gate: Option<Gate>,
     /// Tells the probes of one gate from those of another that was there before.
     gates: u16,
-    rate: Option<RequestRate>,
-    throttle: Option<Throttle>,
+    /// Both are boxed, since few policies have them, and a process may have very many destinations.
+    rate: Option<Box<RequestRate>>,
+    throttle: Option<Box<Throttle>>,
     hedges: Hedges,
     line: Line,
     /// When [`settle`](Self::settle) next has something to do, at the earliest.
@@ -103,8 +105,8 @@ impl Outbound {
         Self {
             gate: policy.new_gate(),
             gates: 0,
-            rate: policy.new_request_rate(),
-            throttle: policy.new_throttle(),
+            rate: policy.new_request_rate().map(Box::new),
+            throttle: policy.new_throttle().map(Box::new),
             hedges: Hedges::default(),
             line: Line::default(),
             due: None,
@@ -124,7 +126,7 @@ impl Outbound {
     /// Takes this request rate in place of the policy's.
     #[must_use]
     pub fn with_request_rate(mut self, rate: RequestRate) -> Self {
-        self.rate = Some(rate);
+        self.rate = Some(Box::new(rate));
         self
     }
 
@@ -147,8 +149,8 @@ impl Outbound {
     }
 
     /// The request rate.
-    pub const fn request_rate_mut(&mut self) -> Option<&mut RequestRate> {
-        self.rate.as_mut()
+    pub fn request_rate_mut(&mut self) -> Option<&mut RequestRate> {
+        self.rate.as_deref_mut()
     }
 
     /// Callers that wait, for whatever reason.

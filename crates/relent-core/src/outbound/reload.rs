@@ -1,5 +1,7 @@
 //! Another policy takes over while callers wait.
 
+use alloc::boxed::Box;
+
 use super::{Outbound, caller, later_by};
 use crate::cooldown::Cooldown;
 use crate::policy::Policy;
@@ -30,12 +32,12 @@ impl Outbound {
         }
         match (&mut self.rate, policy.request_rate()) {
             (Some(rate), Some(config)) => rate.apply(now, config),
-            (rate, _) => *rate = policy.new_request_rate(),
+            (rate, _) => *rate = policy.new_request_rate().map(Box::new),
         }
         match (&mut self.throttle, policy.throttle()) {
             (Some(throttle), Some(config)) => throttle.apply(config),
             (Some(_), None) if policy.is_off() => {}
-            (throttle, _) => *throttle = policy.new_throttle(),
+            (throttle, _) => *throttle = policy.new_throttle().map(Box::new),
         }
         cooldown.shorten(now, policy.max_hint());
         let end = now.saturating_add(cooldown.left(now));

@@ -666,3 +666,10 @@ fn whoever_is_held_by_a_cooldown_while_it_queues_is_told_so() {
     let until = waits(there.again(at(1000), &other));
     assert!(until > at(10_500), "{until:?}");
 }
+
+/// A process may have very many, and most events of a simulation look at one that is not in a cache.
+#[test]
+fn what_a_destination_keeps_by_the_standard_policy_takes_at_most_752_bytes() {
+    let bytes = size_of::<Outbound>();
+    assert!(bytes <= 752, "{bytes}");
+}
