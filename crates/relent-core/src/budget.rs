@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicBool;
 
 use crate::error::PolicyError;
 use crate::failure::{Cause, Kind};
-use crate::sync::{Alone, AtomicU64, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::Instant;
 pub use config::BudgetConfig;
 
@@ -63,8 +63,8 @@ impl From<Kind> for Charge {
 const EMPTY: u64 = 1 << 40;
 
 /// A gate paces retries; or each was paid for when it failed.
-const WAIVED: u64 = 1;
-const CHARGED: u64 = 2;
+const WAIVED: u8 = 1;
+const CHARGED: u8 = 2;
 
 /// The shared allowance of retries for one destination: lock-free, never overdrawn.
 ///
@@ -83,38 +83,40 @@ const CHARGED: u64 = 2;
 /// assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
+// All of it has two cache lines to itself, which the processor fetches together, and the first has what every
+// request and retry looks at: a process may have very many destinations, and whoever looks at the rest of it looks
+// at the balance too.
+#[repr(C, align(128))]
 pub struct Budget {
-    /// In thousandths of a token. The rest is seldom written, and is not to be fetched again
-    /// whenever another core has changed the balance.
-    balance: Alone<AtomicU64>,
+    /// In thousandths of a token, as all amounts.
+    balance: AtomicU64,
     /// When time last made a deposit, in nanoseconds.
     refilled: AtomicU64,
-    /// Why a retry takes nothing when it is granted, in bits; 0 where it does.
-    unpaid: AtomicU64,
-    ratio: AtomicU64,
-    /// What a retry leaves, above [`EMPTY`].
-    floor_now: AtomicU64,
-    timeout_cost_now: AtomicU64,
-    /// What requests and time deposit in a second, in thousandths of a token, as far as it lends.
-    earning: AtomicU64,
-    // What it was made of, which can be replaced while it is used.
-    least_ratio: AtomicU64,
-    success: AtomicU64,
-    capacity: AtomicU64,
-    cost: AtomicU64,
-    throttled_cost: AtomicU64,
-    timeout_cost: AtomicU64,
-    floor: AtomicU64,
-    overload_floor: AtomicU64,
-    lend: AtomicBool,
-    /// What time deposits in a second, in thousand millionths of a token; 0 for nothing.
-    per_second: AtomicU64,
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
     refill_every: AtomicU64,
-    refund_on_success: AtomicBool,
+    /// What a retry leaves, above [`EMPTY`].
+    floor_now: AtomicU64,
+    ratio: AtomicU32,
+    capacity: AtomicU32,
+    cost: AtomicU32,
+    throttled_cost: AtomicU32,
+    timeout_cost_now: AtomicU32,
+    /// Why a retry takes nothing when it is granted, in bits; 0 where it does.
+    unpaid: AtomicU8,
     /// Whether a success changes anything.
     success_counts: AtomicBool,
+    refund_on_success: AtomicBool,
     charge_failures: AtomicBool,
+    success: AtomicU32,
+    least_ratio: AtomicU32,
+    timeout_cost: AtomicU32,
+    floor: AtomicU32,
+    overload_floor: AtomicU32,
+    lend: AtomicBool,
+    /// What requests and time deposit in a second, as far as it lends.
+    earning: AtomicU64,
+    /// What time deposits in a second, in thousand millionths of a token; 0 for nothing.
+    per_second: AtomicU64,
 }
 
 /// What a [`Gate`](crate::Gate) has found out, for the [`Budget`] of its destination.
@@ -154,21 +156,21 @@ impl Budget {
 
     pub(crate) fn from_checked(config: &BudgetConfig) -> Self {
         let budget = Self {
-            balance: Alone(AtomicU64::new(EMPTY + milli(config.reserve))),
+            balance: AtomicU64::new(EMPTY + u64::from(milli(config.reserve))),
             refilled: AtomicU64::new(NEVER),
-            unpaid: AtomicU64::new(0),
-            ratio: AtomicU64::new(0),
+            unpaid: AtomicU8::new(0),
+            ratio: AtomicU32::new(0),
             floor_now: AtomicU64::new(0),
-            timeout_cost_now: AtomicU64::new(0),
+            timeout_cost_now: AtomicU32::new(0),
             earning: AtomicU64::new(0),
-            least_ratio: AtomicU64::new(0),
-            success: AtomicU64::new(0),
-            capacity: AtomicU64::new(0),
-            cost: AtomicU64::new(0),
-            throttled_cost: AtomicU64::new(0),
-            timeout_cost: AtomicU64::new(0),
-            floor: AtomicU64::new(0),
-            overload_floor: AtomicU64::new(0),
+            least_ratio: AtomicU32::new(0),
+            success: AtomicU32::new(0),
+            capacity: AtomicU32::new(0),
+            cost: AtomicU32::new(0),
+            throttled_cost: AtomicU32::new(0),
+            timeout_cost: AtomicU32::new(0),
+            floor: AtomicU32::new(0),
+            overload_floor: AtomicU32::new(0),
             lend: AtomicBool::new(false),
             per_second: AtomicU64::new(0),
             refill_every: AtomicU64::new(u64::MAX),
@@ -207,10 +209,10 @@ impl Budget {
         let is_first = self.capacity.load(Ordering::Relaxed) == 0;
         self.set(config);
         let (reserve, capacity) = (
-            EMPTY + milli(config.reserve),
-            EMPTY + milli(config.capacity),
+            EMPTY + u64::from(milli(config.reserve)),
+            EMPTY + u64::from(milli(config.capacity)),
         );
-        update(&self.balance.0, |balance| match is_first {
+        update(&self.balance, |balance| match is_first {
             true => Some(reserve),
             false => (balance > capacity).then_some(capacity),
         });
@@ -222,7 +224,7 @@ impl Budget {
     }
 
     fn set(&self, config: &BudgetConfig) {
-        let set = |cell: &AtomicU64, to: u64| cell.store(to, Ordering::Relaxed);
+        let set = |cell: &AtomicU32, to: u32| cell.store(to, Ordering::Relaxed);
         let per_second = per_second(config);
         set(&self.ratio, milli(config.ratio));
         set(&self.least_ratio, milli(config.ratio));
@@ -234,9 +236,9 @@ impl Budget {
         set(&self.floor, milli(config.floor));
         set(&self.overload_floor, milli(config.overload_floor));
         self.lend.store(config.lend, Ordering::Relaxed);
-        set(&self.per_second, per_second);
+        self.per_second.store(per_second, Ordering::Relaxed);
         let refill_every = TENTH.checked_div(per_second).unwrap_or(u64::MAX);
-        set(&self.refill_every, refill_every);
+        self.refill_every.store(refill_every, Ordering::Relaxed);
         self.refund_on_success
             .store(config.refund_on_success, Ordering::Relaxed);
         let counts = config.refund_on_success || milli(config.success) > 0;
@@ -252,7 +254,7 @@ impl Budget {
     /// A logical request goes out for the first time: deposits the ratio.
     #[inline]
     pub fn on_request(&self) {
-        self.deposit(self.ratio.load(Ordering::Relaxed));
+        self.deposit(self.ratio.load(Ordering::Relaxed).into());
     }
 
     /// Goes by this from now on, until it is told something else. A ratio below the configured one has no
@@ -264,11 +266,16 @@ impl Budget {
                 cell.store(to, Ordering::Relaxed);
             }
         };
-        let ratio = ((lesson.ratio * MILLI) as u64).min(self.capacity.load(Ordering::Relaxed));
+        let set_amount = |cell: &AtomicU32, to: u32| {
+            if cell.load(Ordering::Relaxed) != to {
+                cell.store(to, Ordering::Relaxed);
+            }
+        };
+        let ratio = ((lesson.ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
         let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
-        set(&self.ratio, ratio);
-        let floor = EMPTY + self.floor.load(Ordering::Relaxed);
-        let beside = self.overload_floor.load(Ordering::Relaxed);
+        set_amount(&self.ratio, ratio);
+        let floor = EMPTY + u64::from(self.floor.load(Ordering::Relaxed));
+        let beside = u64::from(self.overload_floor.load(Ordering::Relaxed));
         set(
             &self.floor_now,
             floor + if lesson.suspicious { beside } else { 0 },
@@ -277,24 +284,27 @@ impl Budget {
             true => &self.cost,
             false => &self.timeout_cost,
         };
-        set(&self.timeout_cost_now, timeout_cost.load(Ordering::Relaxed));
+        set_amount(&self.timeout_cost_now, timeout_cost.load(Ordering::Relaxed));
         let earning = match self.lend.load(Ordering::Relaxed) && lesson.requests > 0.0 {
             true => {
                 let per_second = self.per_second.load(Ordering::Relaxed);
-                (lesson.requests * ratio as f64) as u64 + per_second / PER_SECOND_IN_MILLI
+                (lesson.requests * f64::from(ratio)) as u64 + per_second / PER_SECOND_IN_MILLI
             }
             false => 0,
         };
         set(&self.earning, earning);
-        let charged = u64::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
-        set(&self.unpaid, charged | (u64::from(lesson.waived) * WAIVED));
+        let charged = u8::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
+        let unpaid = charged | (u8::from(lesson.waived) * WAIVED);
+        if self.unpaid.load(Ordering::Relaxed) != unpaid {
+            self.unpaid.store(unpaid, Ordering::Relaxed);
+        }
     }
 
     /// Whether it goes by what it was made of, and would still if it was [told](Self::learn) any
     /// ratio up to this, and retries were to cost what they do.
     pub(crate) fn is_unmoved(&self, ratio: f64) -> bool {
         let least = self.least_ratio.load(Ordering::Relaxed);
-        let ratio = ((ratio * MILLI) as u64).min(self.capacity.load(Ordering::Relaxed));
+        let ratio = ((ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
         ratio <= least
             && self.ratio.load(Ordering::Relaxed) == least
             && self.unpaid.load(Ordering::Relaxed) & WAIVED == 0
@@ -312,7 +322,7 @@ impl Budget {
         if self.refund_on_success.load(Ordering::Relaxed) && last.0 > 0 {
             self.refund(last);
         } else {
-            self.deposit(self.success.load(Ordering::Relaxed));
+            self.deposit(self.success.load(Ordering::Relaxed).into());
         }
     }
 
@@ -321,7 +331,7 @@ impl Budget {
     pub fn on_failure(&self, what: impl Into<Charge>) {
         if self.charge_failures.load(Ordering::Relaxed) {
             let cost = u64::from(self.cost_of(what.into()));
-            update(&self.balance.0, |balance| {
+            update(&self.balance, |balance| {
                 // What was lent is not forgiven.
                 Some(balance.saturating_sub(cost).max(EMPTY.min(balance)))
             });
@@ -361,12 +371,12 @@ impl Budget {
         }
         let cost = self.cost_of(what);
         let floor = self.floor_now.load(Ordering::Relaxed);
-        let lowest = EMPTY - self.capacity.load(Ordering::Relaxed);
+        let lowest = EMPTY - u64::from(self.capacity.load(Ordering::Relaxed));
         let earned_in = |balance: u64| {
             let missing = (floor + u64::from(cost)).saturating_sub(balance);
             missing.saturating_mul(SECOND) / earning
         };
-        let mut seen = self.balance.0.load(Ordering::Relaxed);
+        let mut seen = self.balance.load(Ordering::Relaxed);
         loop {
             let wait = earned_in(seen);
             if wait > longest {
@@ -377,7 +387,7 @@ impl Budget {
             if left < lowest {
                 return None;
             }
-            match self.balance.0.compare_exchange_weak(
+            match self.balance.compare_exchange_weak(
                 seen,
                 left,
                 Ordering::Relaxed,
@@ -403,7 +413,7 @@ impl Budget {
     #[inline]
     fn take(&self, cost: u32) -> Option<Taken> {
         let floor = self.floor_now.load(Ordering::Relaxed);
-        update(&self.balance.0, |balance| {
+        update(&self.balance, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
             (left >= floor).then_some(left)
         })
@@ -412,14 +422,14 @@ impl Budget {
 
     /// What is said where something else pays for a retry; `None` where it pays for itself all the same.
     #[cold]
-    fn grant_unpaid(&self, why: u64, what: Charge) -> Option<Option<Taken>> {
+    fn grant_unpaid(&self, why: u8, what: Charge) -> Option<Option<Taken>> {
         if why & CHARGED == 0 {
             // What the destination was left with by an attempt that timed out costs it as much as ever.
             return (what != Charge::Timeout).then_some(Some(Taken(0)));
         }
         // What was paid when it failed goes while there is strictly more than the floor (A6).
         let granted = why & WAIVED != 0
-            || self.balance.0.load(Ordering::Relaxed) > self.floor_now.load(Ordering::Relaxed);
+            || self.balance.load(Ordering::Relaxed) > self.floor_now.load(Ordering::Relaxed);
         Some(granted.then_some(Taken(0)))
     }
 
@@ -431,7 +441,7 @@ impl Budget {
     /// The tokens in the budget now; negative by what is lent.
     #[must_use]
     pub fn balance(&self) -> f64 {
-        (self.balance.0.load(Ordering::Relaxed) as f64 - EMPTY as f64) / MILLI
+        (self.balance.load(Ordering::Relaxed) as f64 - EMPTY as f64) / MILLI
     }
 
     #[inline]
@@ -441,16 +451,15 @@ impl Budget {
             Charge::Throttled => &self.throttled_cost,
             Charge::Timeout => &self.timeout_cost_now,
         };
-        // At most a million tokens, by the check.
-        cost.load(Ordering::Relaxed) as u32
+        cost.load(Ordering::Relaxed)
     }
 
     #[inline]
     fn deposit(&self, amount: u64) {
         // A full budget is the usual state of a healthy destination: it is only read, so that
         // its cache line stays shared among the cores.
-        let capacity = EMPTY + self.capacity.load(Ordering::Relaxed);
-        update(&self.balance.0, |balance| {
+        let capacity = EMPTY + u64::from(self.capacity.load(Ordering::Relaxed));
+        update(&self.balance, |balance| {
             let after = (balance + amount).min(capacity);
             (after > balance).then_some(after)
         });
@@ -506,7 +515,7 @@ impl fmt::Debug for Budget {
             .field("balance", &self.balance())
             .field(
                 "capacity",
-                &(self.capacity.load(Ordering::Relaxed) as f64 / MILLI),
+                &(f64::from(self.capacity.load(Ordering::Relaxed)) / MILLI),
             )
             .finish_non_exhaustive()
     }
@@ -517,9 +526,9 @@ fn per_second(config: &BudgetConfig) -> u64 {
     (config.per_second * 1e9 + 0.5) as u64
 }
 
-/// Thousandths of a token.
-fn milli(tokens: f64) -> u64 {
-    (tokens * MILLI + 0.5) as u64
+/// Thousandths of a token, of which there are at most a million by the check.
+fn milli(tokens: f64) -> u32 {
+    (tokens * MILLI + 0.5) as u32
 }
 
 /// Applies `change` atomically; `false` if it declined.
