@@ -187,6 +187,10 @@ fn what_is_wrong_with_the_options_is_said() {
             ],
             "--nats-creds no-such-file",
         ),
+        (
+            &["--nats", "nats://one:a@127.0.0.1,nats://two:b@127.0.0.1"],
+            "one user for all servers",
+        ),
     ] {
         let child = relent(&[&["deliver", "work"], args].concat())
             .current_dir(folder.path())

@@ -5,8 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
+use percent_encoding::percent_decode_str;
 use relent::random::{Random, SessionRandom};
-use relent_outbox::nats::async_nats::{ConnectOptions, Event, ServerAddr};
+use relent_outbox::nats::async_nats::{
+    ClientError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError,
+};
 use relent_outbox::nats::{Queue, QueueName};
 
 use crate::console::say;
@@ -17,7 +20,8 @@ use crate::quit::Quit;
 pub(super) struct NatsArgs {
     /// The servers of NATS, by which other processes (`relent deliver work`) make the attempts
     ///
-    /// nats://HOST:PORT, or tls://HOST:PORT for TLS alone; several with commas between them. It needs JetStream.
+    /// nats://HOST:PORT, or tls://HOST:PORT for TLS alone; several with commas between them. A user stands before the host,
+    /// as USER:PASSWORD@ or TOKEN@, best in RELENT_NATS, where others on the machine cannot see it. It needs JetStream.
     #[arg(
         long,
         value_name = "URL",
@@ -67,6 +71,11 @@ impl NatsArgs {
                 tell(&said, &event);
                 async {}
             });
+        match user(&self.nats)? {
+            Some((user, Some(password))) => options = options.user_and_password(user, password),
+            Some((token, None)) => options = options.token(token),
+            None => {}
+        }
         if let Some(path) = &self.nats_creds {
             let file = path.display();
             options = options
@@ -106,6 +115,8 @@ fn tell(said: &Mutex<String>, event: &Event) {
     let text = match event {
         Event::Connected => "connected to NATS".to_owned(),
         Event::Disconnected => "NATS is away: attempts wait until it is back".to_owned(),
+        Event::ServerError(ServerError::AuthorizationViolation) => REFUSED.to_owned(),
+        Event::ClientError(ClientError::Other(kind)) => not_connected(kind),
         event => format!("NATS: {event}"),
     };
     if let Ok(mut said) = said.lock()
@@ -114,4 +125,38 @@ fn tell(said: &Mutex<String>, event: &Event) {
         say(&text);
         *said = text;
     }
+}
+
+const REFUSED: &str = "NATS refuses this user: name one that it knows, by nats://USER:PASSWORD@HOST or nats://TOKEN@HOST in RELENT_NATS, or by --nats-creds FILE";
+
+/// What to do about a connection that was not made. There are only the words for the kind of error, of which a certificate
+/// that is not believed has none.
+fn not_connected(error: &str) -> String {
+    let refused = [
+        ConnectErrorKind::AuthorizationViolation,
+        ConnectErrorKind::Authentication,
+    ];
+    if refused.iter().any(|kind| kind.to_string() == error) {
+        return REFUSED.to_owned();
+    }
+    format!(
+        "NATS is not reached ({error}): is there a nats-server at the address in --nats? With TLS: is its certificate for that host and signed by one in --nats-ca, and does it ask for one of this process (--nats-cert, --nats-key)?"
+    )
+}
+
+/// A user or a token, and the password if there is one.
+type User = (String, Option<String>);
+
+/// The user in the addresses, which the client of NATS does not read there.
+fn user(servers: &[ServerAddr]) -> Result<Option<User>, Quit> {
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let user =
+        |server: &ServerAddr| Some((decode(server.username()?), server.password().map(decode)));
+    let mut users: Vec<User> = servers.iter().filter_map(user).collect();
+    users.dedup();
+    if users.len() > 1 {
+        let wrong = "--nats: one user for all servers, whose name and password stand in one of the addresses or in each";
+        return Err(Quit::usage(wrong.to_owned()));
+    }
+    Ok(users.pop())
 }

@@ -271,6 +271,16 @@ pub fn nats() -> Option<Nats> {
     nats_in(tempfile::tempdir().unwrap(), None)
 }
 
+/// The same with a configuration, for which this function has its directory.
+pub fn nats_with(settings: impl FnOnce(&Path) -> String) -> Option<Nats> {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = settings(directory.path());
+    fs::write(directory.path().join(NATS_SETTINGS), settings).unwrap();
+    nats_in(directory, None)
+}
+
+const NATS_SETTINGS: &str = "nats.conf";
+
 /// The same in this directory, as it was left, at the port that it had.
 pub fn nats_in(directory: TempDir, port: Option<u16>) -> Option<Nats> {
     let program = program("nats-server", &[PathBuf::from("/usr/sbin")], "nats-server")?;
@@ -278,7 +288,12 @@ pub fn nats_in(directory: TempDir, port: Option<u16>) -> Option<Nats> {
     for old in ports_files(path) {
         fs::remove_file(old).unwrap();
     }
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    let settings = path.join(NATS_SETTINGS);
+    if settings.is_file() {
+        command.arg("-c").arg(settings);
+    }
+    let child = command
         .args(["-a", "127.0.0.1", "-p"])
         // It takes a free one, and says which.
         .arg(port.map_or_else(|| "-1".to_owned(), |port| port.to_string()))
@@ -300,7 +315,7 @@ pub fn nats_in(directory: TempDir, port: Option<u16>) -> Option<Nats> {
         let file = ports_files(server.directory()).into_iter().next();
         let text = file.and_then(|file| fs::read_to_string(file).ok());
         let port = text.and_then(|text| {
-            let end = text.split("nats://127.0.0.1:").nth(1)?;
+            let end = text.split("://127.0.0.1:").nth(1)?;
             end.split('"').next()?.parse().ok()
         });
         found = port;
