@@ -170,6 +170,103 @@ mod postgres {
         store(&server, "other").await;
     }
 
+    /// With 100,000 messages that wait at 1,000 endpoints, and as many that are delivered. The server writes down its plans.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_call_reads_a_table_from_end_to_end() {
+        let explain = [
+            "fsync=off",
+            "session_preload_libraries=auto_explain",
+            "auto_explain.log_min_duration=-1",
+        ];
+        let Some(server) = servers::postgres(&explain) else {
+            return;
+        };
+        let (store, _) = store(&server, "many").await;
+        let client = store.pool().get().await.unwrap();
+        let fill = client.batch_execute(
+            "INSERT INTO relent_endpoint_1 (tenant, name, spec, after_dead)
+             SELECT '', i, json_build_object('name', i::text, 'url', 'https://shop.example/'), 0 FROM generate_series(1, 1000) AS i;
+             INSERT INTO relent_message_1 (row, id, endpoint, event, topic, content_type, payload, created)
+             SELECT i, 'msg_' || lpad(i::text, 32, '0'), i % 1000 + 1, i, '', 'application/json', '{}', i
+             FROM generate_series(1, 200000) AS i;
+             SELECT setval(pg_get_serial_sequence('relent_message_1', 'row'), 200000);
+             INSERT INTO relent_delivery_1 (row, endpoint, state, due, began, ended)
+             SELECT row, endpoint, CASE WHEN row = 5 THEN 3 WHEN row > 100000 THEN 2 ELSE 0 END, row, row,
+                 CASE WHEN row = 5 OR row > 100000 THEN row END FROM relent_message_1;
+             INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
+             SELECT i, 1, i, 1, 200, '', '', '' FROM generate_series(100001, 200000) AS i;
+             ANALYZE;",
+        );
+        fill.await.unwrap();
+        let explain = "ALTER DATABASE postgres SET auto_explain.log_min_duration = 0";
+        client.batch_execute(explain).await.unwrap();
+        drop(client);
+        // Connections that are made from now on.
+        let config = format!("{} options='-c search_path=many'", server.config());
+        let store = Postgres::new(pool(&config, 1).unwrap()).patience(Duration::from_secs(60));
+
+        let messages: Vec<_> = (1..9)
+            .map(|to| NewMessage::new(to.to_string(), "new", "{}"))
+            .collect();
+        for _ in 0..2 {
+            store.enqueue(messages.clone()).await.unwrap();
+        }
+        store.beat("worker", Duration::from_secs(60)).await.unwrap();
+        let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();
+        let endpoints = work.iter().map(|work| work.endpoint).collect();
+        let owned = store.acquire("worker", endpoints).await.unwrap();
+        let wanted = owned.iter().map(|owned| Wanted {
+            endpoint: owned.id,
+            fence: owned.fence,
+            most: 5,
+        });
+        let claimed = store.claim("worker", wanted.collect()).await.unwrap();
+        assert_eq!(claimed.len(), 50);
+        let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
+        let written = store.settle(delivered.collect()).await.unwrap();
+        assert_eq!(written, [true; 50]);
+        let all = Filter::default();
+        let filters = [
+            all.clone(),
+            Filter {
+                state: Some(State::Dead),
+                ..all.clone()
+            },
+            Filter {
+                endpoint: Some("9".to_owned()),
+                ..all.clone()
+            },
+            Filter {
+                id: Some(claimed[0].id.clone()),
+                ..all.clone()
+            },
+            Filter {
+                before: Some(claimed[0].id.clone()),
+                ..all.clone()
+            },
+        ];
+        for filter in filters {
+            store.messages(filter, 100).await.unwrap();
+        }
+        store.attempts(&claimed[0].id).await.unwrap();
+        store.endpoint("", "9").await.unwrap();
+
+        let log = std::fs::read_to_string(server.server.directory().join("log")).unwrap();
+        for what in [
+            "UPDATE relent_delivery_1",
+            "INSERT INTO relent_message_1",
+            "Index",
+        ] {
+            assert!(log.contains(what), "{what} is not written down");
+        }
+        let plans: Vec<_> = log.split("duration: ").collect();
+        for table in ["message", "delivery", "attempt"] {
+            let scan = format!("Seq Scan on relent_{table}_1");
+            let read = plans.iter().find(|plan| plan.contains(&scan));
+            assert!(read.is_none(), "{}", read.unwrap());
+        }
+    }
+
     fn message(event: &str) -> NewMessage {
         NewMessage::new("shop", event, "{}")
     }
