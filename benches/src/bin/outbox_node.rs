@@ -1,9 +1,11 @@
 //! Prints how many messages one process delivers in a second from end to end, and the processor time for each: enqueued in
 //! batches of 100 by one caller, sent over the loopback to 100 endpoints of a process of its own, acknowledged, written;
-//! with SQLite and with PostgreSQL, and a worker as it is by default.
+//! with SQLite and with PostgreSQL, and a worker as it is by default; then the same with a relay and two deliverers, each
+//! with a connection of its own to a nats-server on this machine.
 //!
 //! `outbox_node MESSAGES RUNS`: 20000 and 5 unless said otherwise. The median of the runs counts. The processor time is that
-//! of enqueuing and working in this process; that of the receivers and of PostgreSQL's server is not in it.
+//! of enqueuing, working and delivering in this process; that of the receivers and of the servers of PostgreSQL and NATS is
+//! not in it.
 
 #[path = "../../../crates/relent-server/tests/support/servers.rs"]
 mod servers;
@@ -14,14 +16,16 @@ use std::time::{Duration, Instant};
 use relent_benches::receivers::{Failed, Receivers, SERVE, processor_seconds, sender, serve};
 use relent_outbox::endpoint::Endpoint;
 use relent_outbox::message::NewMessage;
+use relent_outbox::nats::{Deliverer, DelivererConfig, Queue, QueueName, async_nats};
 use relent_outbox::secrets::Secrets;
 use relent_outbox::store::{Postgres, Sqlite, Store};
 use relent_outbox::worker::{Worker, WorkerConfig};
 use relent_server::postgres::pool;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 const ENDPOINTS: usize = 100;
 const BATCH: usize = 100;
+const DELIVERERS: usize = 2;
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
@@ -35,19 +39,33 @@ async fn main() -> Result<(), Failed> {
     println!("| store | messages per second | lowest, highest | processor time per message, µs |");
     println!("|---|---|---|---|");
     let directory = tempfile::tempdir()?;
-    let store = Sqlite::open(directory.path().join("outbox.db"))?;
-    measure("SQLite", store, &receivers, messages, runs).await?;
-    if let Some(server) = servers::postgres(&[]) {
-        let store = Postgres::new(pool(&server.config(), 8)?);
-        store.create_tables().await?;
-        measure("PostgreSQL", store, &receivers, messages, runs).await?;
+    let database = servers::postgres(&[]);
+    let nats = servers::nats();
+    let mut ways = vec![None];
+    ways.extend(nats.as_ref().map(|nats| Some(nats.url())));
+    for (number, nats) in ways.iter().enumerate() {
+        let nats = nats.as_deref();
+        let store = Sqlite::open(directory.path().join(format!("{number}.db")))?;
+        measure("SQLite", store, nats, &receivers, messages, runs).await?;
+        if let Some(server) = &database {
+            let store = Postgres::new(pool(&server.config(), 8)?);
+            store.create_tables().await?;
+            measure("PostgreSQL", store, nats, &receivers, messages, runs).await?;
+        }
     }
     Ok(())
 }
 
+/// The queue, by a connection of its own.
+async fn queue(url: &str) -> Result<Queue, Failed> {
+    let client = async_nats::connect(url).await?;
+    Ok(Queue::new(client, QueueName::default()))
+}
+
 async fn measure<S: Store>(
-    what: &str,
+    store_name: &str,
     store: S,
+    nats: Option<&str>,
     receivers: &Receivers,
     messages: usize,
     runs: usize,
@@ -58,26 +76,44 @@ async fn measure<S: Store>(
         let endpoint = Endpoint::new(endpoint.to_string(), url).concurrency(eight);
         store.put_endpoint(endpoint).await?;
     }
-    let worker = Worker::new(
+    let mut worker = Worker::new(
         store.clone(),
         sender()?,
         Secrets::default(),
         WorkerConfig::default(),
     );
-    let (stop, stopped) = oneshot::channel::<()>();
-    let working = tokio::spawn(worker.run(async move { drop(stopped.await) }));
+    let stop = watch::Sender::new(());
+    let stopped = || {
+        let mut stop = stop.subscribe();
+        async move { drop(stop.changed().await) }
+    };
+    let mut delivering = Vec::new();
+    let mut what = store_name.to_owned();
+    if let Some(nats) = nats {
+        worker = worker.relay(queue(nats).await?);
+        for _ in 0..DELIVERERS {
+            let config = DelivererConfig::default();
+            let deliverer = Deliverer::new(queue(nats).await?, sender()?, config);
+            delivering.push(tokio::spawn(deliverer.run(stopped())));
+        }
+        what += " and NATS";
+    }
+    let working = tokio::spawn(worker.run(stopped()));
     // Connections are made, and statements prepared.
-    deliver(&store, "warm", 2000).await?;
+    deliver(&store, &format!("warm {what}"), 2000).await?;
     let mut rates = Vec::new();
     let mut times = Vec::new();
     for run in 0..runs {
         let (began, used) = (Instant::now(), processor_seconds()?);
-        deliver(&store, &run.to_string(), messages).await?;
+        deliver(&store, &format!("{run} {what}"), messages).await?;
         rates.push(messages as f64 / began.elapsed().as_secs_f64());
         times.push((processor_seconds()? - used) / messages as f64 * 1e6);
     }
     drop(stop);
     let _ = working.await?;
+    for deliverer in delivering {
+        deliverer.await?;
+    }
     rates.sort_by(f64::total_cmp);
     times.sort_by(f64::total_cmp);
     println!(
