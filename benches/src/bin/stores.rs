@@ -1,5 +1,7 @@
 //! Prints what the stores of relent-server do in a second, beside the tools of their databases with the same
-//! commands: redis-benchmark, pgbench, and the same SQL at 100 rows a commit.
+//! commands: redis-benchmark, pgbench, and the same SQL at 100 rows a commit. With `redis`, `postgres` or `sqlite` as its
+//! argument, of this store only. `sqlite relent N` and `sqlite floor N` run N transactions and print nothing, to be counted by
+//! callgrind.
 //!
 //! It starts the servers itself. A batch of Relent and one of the tool follow each other, in turns who is first, and
 //! the ratio of the two is what counts: other work on the machine slows both. The medians of the batches are
@@ -7,10 +9,11 @@
 
 #[path = "../../../crates/relent-server/tests/support/servers.rs"]
 mod servers;
+#[path = "stores/sqlite.rs"]
+mod sqlite;
 
 use std::error::Error;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +24,7 @@ use redis::Value;
 use relent_core::claim::{ClaimConfig, Fingerprint};
 use relent_server::exactly_once::{Done, Keyed, WorkError};
 use relent_server::postgres::pool;
-use relent_server::store::{Answer, Change, Claimed, Key, Postgres, Redis, Sqlite, Store};
-use rusqlite::{Connection, params};
+use relent_server::store::{Answer, Change, Claimed, Key, Postgres, Redis, Store};
 use tokio::task::JoinSet;
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -35,9 +37,16 @@ const CONFIG: ClaimConfig = ClaimConfig::DEFAULT;
 const BATCH: Duration = Duration::from_secs(3);
 
 fn main() -> Result<(), Failed> {
-    let only = std::env::args().nth(1);
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Runtime::new()?;
-    let wanted = |name| only.as_deref().is_none_or(|only| only == name);
+    if let [store, subject, times] = arguments.as_slice() {
+        if store != "sqlite" {
+            return Err(format!("stores sqlite relent|floor N: not {store:?}").into());
+        }
+        return runtime.block_on(sqlite::count(subject, times.parse()?));
+    }
+    let only = arguments.first();
+    let wanted = |name| only.is_none_or(|only| only == name);
     println!("| | at once | Relent, per second | the tool, per second | ratio | lowest, highest |");
     println!("|---|---|---|---|---|---|");
     runtime.block_on(async {
@@ -48,7 +57,7 @@ fn main() -> Result<(), Failed> {
             postgres().await?;
         }
         if wanted("sqlite") {
-            sqlite().await?;
+            sqlite::compare().await?;
         }
         Ok(())
     })
@@ -411,138 +420,4 @@ fn transactions(command: &mut Command) -> Result<f64, Failed> {
         .find_map(|line| line.strip_prefix("tps = ")?.split(' ').next());
     let rate = rate.and_then(|rate| rate.parse().ok());
     rate.ok_or_else(|| format!("pgbench: {text}{}", String::from_utf8_lossy(&output.stderr)).into())
-}
-
-const TABLE: &str = "CREATE TABLE IF NOT EXISTS charges (amount INTEGER NOT NULL)";
-const CALLERS: usize = 128;
-/// In one commit of the tool.
-const ROWS: u64 = 100;
-
-/// What the tool runs for each row.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Statements {
-    /// Those that the store runs.
-    Same,
-    /// A claim that is written, the effect, and a completion that replaces the claim if it is still there; the claim
-    /// removes what has expired.
-    ClaimAndComplete,
-}
-
-async fn sqlite() -> Result<(), Failed> {
-    let directory = tempfile::tempdir()?;
-    let file = |name: &str| directory.path().join(name);
-    for (statements, what) in [
-        (Statements::Same, "SQLite, exactly once"),
-        (
-            Statements::ClaimAndComplete,
-            "SQLite, exactly once, beside a claim, the effect and a completion",
-        ),
-    ] {
-        let open = |name: String| {
-            Sqlite::open_with(file(&name), |connection| connection.execute_batch(TABLE))
-        };
-        let bare_file = format!("bare-{}.db", statements as u8);
-        let store = open(format!("relent-{}.db", statements as u8))?;
-        // The same tables in another file.
-        drop(open(bare_file.clone())?);
-        let next = Arc::new(AtomicU64::new(0));
-        let mut bare = 0;
-        let mut pairs = Pairs::default();
-        for batch in 0..BATCHES {
-            let (shared, numbers) = (store.clone(), Arc::clone(&next));
-            let ours = callers_for(CALLERS, move |_| {
-                let (store, number) = (shared.clone(), numbers.fetch_add(1, Ordering::Relaxed));
-                async move {
-                    let done = store.exactly_once(Keyed::new(key(number), PRINT), |savepoint| {
-                        savepoint.prepare_cached(CHARGE)?.execute([])?;
-                        Ok::<_, WorkError>(Response::new("paid"))
-                    });
-                    match done.await? {
-                        Done::Ran(_) => Ok(()),
-                        other => Err(format!("{other:?}").into()),
-                    }
-                }
-            });
-            let mut theirs = || rows(&file(&bare_file), &mut bare, statements);
-            pairs.0.push(if batch % 2 == 0 {
-                let ours = ours.await?;
-                (ours, theirs()?)
-            } else {
-                let theirs = theirs()?;
-                (ours.await?, theirs)
-            });
-        }
-        pairs.print(what, CALLERS);
-    }
-    Ok(())
-}
-
-/// The SQL by one thread that waits for nobody, at so many rows a commit.
-fn rows(file: &Path, next: &mut u64, statements: Statements) -> Result<f64, Failed> {
-    let connection = Connection::open(file)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    let claim_and_complete = statements == Statements::ClaimAndComplete;
-    let (insert, most) = match statements {
-        Statements::Same => ("INSERT", 128),
-        Statements::ClaimAndComplete => ("INSERT OR REPLACE", 2),
-    };
-    let mut remove = connection.prepare(&format!(
-        "DELETE FROM relent_idempotency_1 WHERE rowid IN (
-             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT {most})"
-    ))?;
-    let mut read = connection.prepare(
-        "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
-         FROM relent_idempotency_1 WHERE key = ?1",
-    )?;
-    let conflict = if claim_and_complete {
-        ""
-    } else {
-        "ON CONFLICT (key) DO NOTHING"
-    };
-    let mut put = connection.prepare(&format!(
-        "{insert} INTO relent_idempotency_1
-         (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) {conflict}"
-    ))?;
-    let mut charge = connection.prepare(CHARGE)?;
-    let (began, first, answer) = (Instant::now(), *next, answer().to_bytes());
-    while began.elapsed() < BATCH {
-        connection.execute_batch("BEGIN IMMEDIATE")?;
-        for _ in 0..ROWS {
-            let key = key(*next).0;
-            *next += 1;
-            let (owner, expires) = (OWNER.to_be_bytes(), 1_i64 << 61);
-            if claim_and_complete || next.is_multiple_of(64) {
-                remove.execute([1])?;
-            }
-            let mut is_once = !read.exists([key])?;
-            if claim_and_complete {
-                put.execute(params![
-                    key,
-                    PRINT.0,
-                    owner,
-                    1,
-                    0,
-                    expires,
-                    0,
-                    false,
-                    expires,
-                    None::<Vec<u8>>
-                ])?;
-            }
-            charge.execute([])?;
-            if claim_and_complete {
-                is_once &= read.exists([key])?;
-            }
-            let written = put.execute(params![
-                key, PRINT.0, owner, 1, 1, 0, 0, false, expires, answer
-            ])?;
-            if !is_once || written != 1 {
-                return Err("the key is not new".into());
-            }
-        }
-        connection.execute_batch("COMMIT")?;
-    }
-    Ok((*next - first) as f64 / began.elapsed().as_secs_f64())
 }
