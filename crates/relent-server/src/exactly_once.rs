@@ -65,7 +65,8 @@
 //! # What the work must not do
 //! Anything that the transaction does not undo, such as a request to another service: write a row for it in the
 //! transaction, and send it when that is committed, as `examples/shop.rs` does with its receipts. Nor may it end the
-//! transaction: SQLite's writer refuses to commit, undoes all of it and says so.
+//! transaction, or write the record of its own key: SQLite's writer refuses to commit, undoes all that is in the transaction
+//! and says so. Others that were in it hear that they may do it again.
 //!
 //! On PostgreSQL the work may be run again, when its transaction met another one (40001, 40P01) or its connection was
 //! lost; each time what it did before is undone.

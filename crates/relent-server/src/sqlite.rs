@@ -5,6 +5,9 @@
 //! savepoint of its own: a hundred writers wait for one commit and not for a hundred. Nobody hears of what is
 //! not committed.
 //!
+//! A savepoint has its price: SQLite copies each page that is first changed within it. So what this crate itself writes
+//! of a record is one statement, which SQLite undoes alone, and stands outside of the savepoint of the work.
+//!
 //! Nothing is committed but by the thread. Work that ends the transaction by itself is undone, and hears so.
 
 use std::any::Any;
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::store::sqlite::Records;
 
 /// The most that is done in one transaction, so that the first need not wait for all.
 const MOST: usize = 256;
@@ -46,8 +51,8 @@ pub enum WriterError {
     /// ROLLBACK`; or SQLite has, after an error that the work went on from, such as a full disk. Nothing of it is
     /// written.
     TransactionEnded,
-    /// Other work has ended the transaction of this one: see [`TransactionEnded`](Self::TransactionEnded). Nothing of
-    /// this is written, and it may be done again.
+    /// Other work has ended the transaction of this one (see [`TransactionEnded`](Self::TransactionEnded)), or its
+    /// record could not be written. Nothing of this is written, and it may be done again.
     Undone,
     /// The thread has ended.
     Ended,
@@ -132,6 +137,20 @@ impl Writer {
         T: Send + 'static,
         E: From<WriterError> + Send + 'static,
     {
+        self.run_in(move |session| session.savepoint(work)).await
+    }
+
+    /// The same without a savepoint, and with the statements that the thread holds. What returns an error has written
+    /// nothing, or has done so in a [savepoint](Session::savepoint), or [undoes](Session::undo) the transaction: its only
+    /// write outside of a savepoint is one statement, its last.
+    pub(crate) async fn run_in<T, E>(
+        &self,
+        work: impl FnOnce(&mut Session<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<WriterError> + Send + 'static,
+    {
         let (sender, receiver) = oneshot::channel();
         let job = Waited {
             work: Some(work),
@@ -167,8 +186,8 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Something to be written.
 trait Job: Send {
-    /// Does it; whether it is to be committed.
-    fn work(&mut self, connection: &Connection) -> bool;
+    /// Does it.
+    fn work(&mut self, session: &mut Session<'_>);
 
     /// Tells whoever waits what came of it; or why it is not written, if it should have been.
     fn tell(self: Box<Self>, failed: Option<WriterError>);
@@ -186,14 +205,17 @@ struct Waited<W, T, E> {
 
 impl<W, T, E> Job for Waited<W, T, E>
 where
-    W: FnOnce(&Connection) -> Result<T, E> + Send,
+    W: FnOnce(&mut Session<'_>) -> Result<T, E> + Send,
     T: Send,
     E: From<WriterError> + Send,
 {
-    fn work(&mut self, connection: &Connection) -> bool {
+    fn work(&mut self, session: &mut Session<'_>) {
         let work = self.work.take();
-        self.result = work.map(|work| catch_unwind(AssertUnwindSafe(|| work(connection))));
-        matches!(self.result, Some(Ok(Ok(_))))
+        self.result = work.map(|work| catch_unwind(AssertUnwindSafe(|| work(&mut *session))));
+        // It has panicked where nothing undoes what it had written.
+        if matches!(self.result, Some(Err(_))) && !session.is_open {
+            session.undo();
+        }
     }
 
     fn tell(self: Box<Self>, failed: Option<WriterError>) {
@@ -231,27 +253,92 @@ impl Hooks {
     }
 }
 
-/// The thread, and its statements.
-struct Thread<'c> {
+/// What a job works with: the connection, in a transaction, and the statements that the thread holds.
+pub(crate) struct Session<'c> {
+    pub(crate) records: Records<'c>,
     connection: &'c Connection,
     hooks: &'c Hooks,
-    begin: Statement<'c>,
-    commit: Statement<'c>,
     savepoint: Statement<'c>,
     undo: Statement<'c>,
     release: Statement<'c>,
+    /// A savepoint is neither released nor undone.
+    is_open: bool,
+    /// The transaction is not to be committed.
+    is_undone: bool,
+}
+
+impl<'c> Session<'c> {
+    fn new(connection: &'c Connection, hooks: &'c Hooks) -> rusqlite::Result<Self> {
+        Ok(Self {
+            records: Records::new(connection),
+            connection,
+            hooks,
+            savepoint: connection.prepare("SAVEPOINT relent_job")?,
+            undo: connection.prepare("ROLLBACK TO relent_job")?,
+            release: connection.prepare("RELEASE relent_job")?,
+            is_open: false,
+            is_undone: false,
+        })
+    }
+
+    /// Does this in a savepoint: if it returns an error or panics, it is undone, and nothing else is.
+    ///
+    /// # Errors
+    /// That of the work; or why the whole transaction is undone.
+    pub(crate) fn savepoint<T, E: From<WriterError>>(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<T, E>,
+    ) -> Result<T, E> {
+        if let Err(error) = self.savepoint.execute([]) {
+            self.undo();
+            return Err(WriterError::Commit(Arc::new(error)).into());
+        }
+        self.is_open = true;
+        let worked = work(self.connection);
+        match self.close(worked.is_ok()) {
+            Some(ended) => worked.and(Err(ended.into())),
+            None => worked,
+        }
+    }
+
+    /// Keeps what is done in the savepoint, or undoes it; why the transaction has to be undone, if it has.
+    fn close(&mut self, keep: bool) -> Option<WriterError> {
+        self.is_open = false;
+        let undone = if keep { Ok(0) } else { self.undo.execute([]) };
+        let closed = undone.and_then(|_| self.release.execute([]));
+        let ended = self.hooks.ended.load(Ordering::Relaxed);
+        if closed.is_ok() && !ended {
+            return None;
+        }
+        self.undo();
+        Some(match closed {
+            // Of a savepoint that is gone SQLite says no more than that it is an error.
+            Err(error) if error.sqlite_error_code() != Some(ErrorCode::Unknown) => {
+                WriterError::Commit(Arc::new(error))
+            }
+            _ => WriterError::TransactionEnded,
+        })
+    }
+
+    /// Has the whole transaction undone, with what others have done in it. They hear that they may do it again.
+    pub(crate) const fn undo(&mut self) {
+        self.is_undone = true;
+    }
+}
+
+/// The thread, and its statements.
+struct Thread<'c> {
+    session: Session<'c>,
+    begin: Statement<'c>,
+    commit: Statement<'c>,
 }
 
 impl<'c> Thread<'c> {
     fn new(connection: &'c Connection, hooks: &'c Hooks) -> rusqlite::Result<Self> {
         Ok(Self {
-            connection,
-            hooks,
+            session: Session::new(connection, hooks)?,
             begin: connection.prepare("BEGIN IMMEDIATE")?,
             commit: connection.prepare("COMMIT")?,
-            savepoint: connection.prepare("SAVEPOINT relent_job")?,
-            undo: connection.prepare("ROLLBACK TO relent_job")?,
-            release: connection.prepare("RELEASE relent_job")?,
         })
     }
 
@@ -271,17 +358,9 @@ impl<'c> Thread<'c> {
         let mut done = Vec::<Box<dyn Job>>::new();
         let mut next = Some(first);
         while let Some(mut job) = next {
-            let worked = self.work(&mut *job);
-            let ended = self.hooks.ended.load(Ordering::Relaxed);
-            if worked.is_err() || ended {
+            if let Err(failed) = self.work(&mut *job) {
                 self.roll_back();
-                job.tell(Some(match worked {
-                    // Of a savepoint that is gone SQLite says no more than that it is an error.
-                    Err(error) if error.sqlite_error_code() != Some(ErrorCode::Unknown) => {
-                        WriterError::Commit(Arc::new(error))
-                    }
-                    _ => WriterError::TransactionEnded,
-                }));
+                job.tell(Some(failed));
                 for job in done {
                     job.tell(Some(WriterError::Undone));
                 }
@@ -291,9 +370,10 @@ impl<'c> Thread<'c> {
             let more = done.len() < MOST;
             next = more.then(|| queue.try_recv().ok()).flatten();
         }
-        self.hooks.commits.store(true, Ordering::Relaxed);
+        let commits = &self.session.hooks.commits;
+        commits.store(true, Ordering::Relaxed);
         let failed = self.commit.execute([]).err().map(Arc::new);
-        self.hooks.commits.store(false, Ordering::Relaxed);
+        commits.store(false, Ordering::Relaxed);
         if failed.is_some() {
             self.roll_back();
         }
@@ -302,22 +382,31 @@ impl<'c> Thread<'c> {
         }
     }
 
-    fn work(&mut self, job: &mut dyn Job) -> rusqlite::Result<()> {
-        self.savepoint.execute([])?;
-        if !job.work(self.connection) {
-            self.undo.execute([])?;
+    /// Why the transaction has to be undone, if it has.
+    fn work(&mut self, job: &mut dyn Job) -> Result<(), WriterError> {
+        let session = &mut self.session;
+        job.work(session);
+        // It has panicked.
+        if session.is_open
+            && let Some(failed) = session.close(false)
+        {
+            return Err(failed);
         }
-        self.release.execute([])?;
+        if session.is_undone || session.hooks.ended.load(Ordering::Relaxed) {
+            return Err(WriterError::TransactionEnded);
+        }
         Ok(())
     }
 
     /// Ends whatever transaction there is.
-    fn roll_back(&self) {
-        if !self.connection.is_autocommit() {
+    fn roll_back(&mut self) {
+        let session = &mut self.session;
+        if !session.connection.is_autocommit() {
             // If even that fails, the next transaction cannot begin, and everybody hears of it.
-            drop(self.connection.execute_batch("ROLLBACK"));
+            drop(session.connection.execute_batch("ROLLBACK"));
         }
-        self.hooks.ended.store(false, Ordering::Relaxed);
+        session.is_undone = false;
+        session.hooks.ended.store(false, Ordering::Relaxed);
     }
 }
 

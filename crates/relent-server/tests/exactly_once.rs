@@ -23,7 +23,7 @@ use relent_server::idempotency::{Body, IdempotencyLayer};
 use relent_server::postgres::{IsolationLevel, pool};
 use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use relent_server::sqlite::WriterError;
-use relent_server::store::{Change, Claimed, Key, Postgres, Sqlite, Store};
+use relent_server::store::{Change, Claimed, Key, Postgres, Sqlite, SqliteError, Store};
 use rusqlite::{Connection, params_from_iter};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -404,6 +404,68 @@ async fn on_sqlite_work_that_changes_the_record_of_its_key_commits_nothing() {
         assert!(ran(&done.await));
     }
     assert_eq!(store.charges().await, 2);
+}
+
+/// Several in one transaction: what returns an error or panics is undone, and nothing else is. Where the record cannot
+/// be written, all of it is undone, and everybody hears so.
+#[tokio::test]
+async fn on_sqlite_nobody_hears_of_an_effect_that_is_not_there_with_its_record() {
+    enum End {
+        Fails,
+        Panics,
+        TakesItsKey,
+    }
+    for (end, kept) in [(End::Fails, 2), (End::Panics, 2), (End::TakesItsKey, 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = sqlite(directory.path());
+        let taken =
+            "INSERT INTO relent_idempotency_1 VALUES (?1, x'', x'', 1, 1, 0, 0, 0, 1 << 62, x'')";
+        let pay = |number| {
+            store.exactly_once(keyed(number), |savepoint| {
+                savepoint.execute(CHARGE, ["5 EUR"])?;
+                Ok::<_, WorkError>(Response::new("charged"))
+            })
+        };
+        let is_all = matches!(end, End::TakesItsKey);
+        let wrong = store.exactly_once(keyed(2), move |savepoint| {
+            savepoint.execute(CHARGE, ["wrong"])?;
+            match end {
+                End::Fails => return Err("it fails".into()),
+                End::Panics => panic!("it panics"),
+                End::TakesItsKey => savepoint.execute(taken, [keyed(2).key.0])?,
+            };
+            Ok::<_, WorkError>(Response::new("charged"))
+        });
+        // All of these are in one transaction, since the thread is held up meanwhile.
+        let (go, held) = std::sync::mpsc::channel::<()>();
+        let hold = store.writer().run(move |_| {
+            assert!(held.recv().is_err());
+            Ok::<_, WriterError>(())
+        });
+        let release = async { drop(go) };
+        let wrong = std::panic::AssertUnwindSafe(wrong).catch_unwind();
+        let (held, first, wrong, last, ()) =
+            tokio::join!(biased; hold, pay(1), wrong, pay(3), release);
+        assert!(!matches!(wrong, Ok(Ok(_))));
+        assert!(ran(&last), "{last:?}");
+        assert_eq!(held.is_err(), is_all, "{held:?}");
+        if is_all {
+            let undone = matches!(
+                first,
+                Err(ExactlyOnceError::Store(SqliteError::Writer(
+                    WriterError::Undone
+                )))
+            );
+            assert!(undone, "{first:?}");
+        } else {
+            assert!(ran(&first), "{first:?}");
+        }
+        assert_eq!(store.charges().await, kept);
+        // What was undone runs, and what was not is replayed.
+        assert_eq!(ran(&pay(1).await), is_all);
+        assert!(ran(&pay(2).await) && !ran(&pay(3).await));
+        assert_eq!(store.charges().await, 3);
+    }
 }
 
 /// The record is written together with the commit. If there is none to write, or the work went on after a statement that

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
-use relent_core::claim::LeaseLost;
 use rusqlite::Connection;
 use uuid::Uuid;
 
 use super::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError, end};
-use crate::sqlite::WriterError;
-use crate::store::sqlite::{Found, find, put, put_first, read};
+use crate::sqlite::{Session, WriterError};
+use crate::store::sqlite::Found;
 use crate::store::{Claimed, Sqlite, SqliteError};
 
 /// Why a savepoint is rolled back.
@@ -54,61 +53,74 @@ impl Sqlite {
     {
         let seen = Arc::clone(&self.seen);
         let owner = Uuid::new_v4().as_u128();
-        let job = move |connection: &Connection| {
+        let job = move |session: &mut Session<'_>| {
             let Keyed {
                 key,
                 fingerprint,
                 claim: config,
                 ..
             } = keyed;
-            let now = seen.claim(connection).map_err(SqliteError::from)?;
+            let records = &mut session.records;
+            let now = seen.claim(records).map_err(SqliteError::from)?;
             let Found {
                 claimed,
                 before,
                 change,
-            } = find(connection, now, &key, owner, fingerprint, &config)?;
+            } = records.find(now, &key, owner, fingerprint, &config)?;
             let (Claimed::Run { lease, .. }, Some(running)) = (&claimed, change.or(before)) else {
                 if let Some(record) = change {
-                    put(connection, &key, &record, None).map_err(SqliteError::from)?;
+                    records
+                        .put(&key, &record, None)
+                        .map_err(SqliteError::from)?;
                 }
                 return Ok(Done::Not(claimed));
             };
             // Nobody else writes or sees this transaction, so that the key is claimed need not be written.
-            let response = match work(connection) {
-                Ok(response) => response.map(Into::into),
-                Err(error) => {
-                    return Err(Undone::Failed(ExactlyOnceError::Work(error.into())));
+            let (response, end) = session.savepoint(|connection| {
+                let response = work(connection)
+                    .map_err(|error| Undone::Failed(ExactlyOnceError::Work(error.into())))?;
+                match end(response.map(Into::into), &keyed) {
+                    (response, Some(end)) => Ok((response, end)),
+                    (response, None) => Err(Undone::Answered(Box::new(response))),
                 }
-            };
-            let (response, end) = end(response, &keyed);
-            let Some(end) = end else {
-                return Err(Undone::Answered(Box::new(response)));
-            };
-            // By the time of the claim: nothing can have come in between.
-            let recorded = match (end.make(&running, now, lease, &config), before) {
-                (Err(LeaseLost), _) => Ok(false),
-                (Ok((record, _)), None) => {
-                    put_first(connection, &key, &record, end.answer().as_deref())
-                }
-                (Ok((record, _)), Some(before)) => {
-                    let same = read(connection, &key)?.is_some_and(|(record, _)| record == before);
-                    if same {
-                        put(connection, &key, &record, end.answer().as_deref())
-                            .map_err(SqliteError::from)?;
+            })?;
+            // What goes wrong from here on undoes the effects with all that is in the transaction: else they would be there
+            // without the record, and come again.
+            let records = &mut session.records;
+            let mut recorded = || {
+                // By the time of the claim: nothing can have come in between.
+                let Ok((record, _)) = end.make(&running, now, lease, &config) else {
+                    return Ok(false);
+                };
+                let answer = end.answer();
+                match before {
+                    None => Ok(records.put_first(&key, &record, answer.as_deref())?),
+                    Some(before) => {
+                        let same = records
+                            .read(&key)?
+                            .is_some_and(|(record, _)| record == before);
+                        if same {
+                            records.put(&key, &record, answer.as_deref())?;
+                        }
+                        Ok::<_, SqliteError>(same)
                     }
-                    Ok(same)
                 }
             };
-            if recorded.map_err(SqliteError::from)? {
-                Ok(Done::Ran(response))
-            } else {
-                // Else its effects would be there without the record, and come again.
-                Err(Undone::Failed(ExactlyOnceError::Work(
-                    "the work has changed the record of its own key".into(),
-                )))
+            match recorded() {
+                Ok(true) => Ok(Done::Ran(response)),
+                Ok(false) => {
+                    session.undo();
+                    Err(Undone::Failed(ExactlyOnceError::Work(
+                        "the work has changed the record of its own key".into(),
+                    )))
+                }
+                Err(error) => {
+                    session.undo();
+                    Err(error.into())
+                }
             }
         };
-        match self.writer.run(job).await {
+        match self.writer.run_in(job).await {
             Ok(done) => Ok(done),
             Err(Undone::Answered(response)) => Ok(Done::Ran(*response)),
             Err(Undone::Failed(error)) => Err(error),

@@ -167,13 +167,15 @@ impl Answer {
     /// The answer in bytes: a version, then each part with its length before it.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![VERSION];
+        let body = self.body.as_deref().unwrap_or_default();
+        let mut bytes = Vec::with_capacity(64 + body.len());
+        bytes.push(VERSION);
         bytes.extend_from_slice(&self.status.as_u16().to_be_bytes());
         write_fields(&mut bytes, Some(&self.headers));
         write_fields(&mut bytes, self.trailers.as_ref());
         // What follows is the body, if there is one.
         bytes.push(u8::from(self.body.is_some()));
-        bytes.extend_from_slice(self.body.as_deref().unwrap_or_default());
+        bytes.extend_from_slice(body);
         bytes
     }
 

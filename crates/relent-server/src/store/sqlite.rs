@@ -11,12 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, PrepFlags, Statement, params};
 
 use super::{
     Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError, claimed,
 };
-use crate::sqlite::{Writer, WriterError};
+use crate::sqlite::{Session, Writer, WriterError};
 
 /// Records in an SQLite database: durable, with nothing else to be installed. For services whose processes share
 /// a disk.
@@ -48,7 +48,7 @@ pub(crate) struct Seen {
 
 /// Of so many claims one removes so many expired records: to look with each costs as much as to write its record.
 const CLAIMS_A_BATCH: u64 = 64;
-const BATCH: usize = 128;
+const BATCH: i64 = 128;
 
 /// Why it fails.
 #[derive(Debug)]
@@ -177,10 +177,10 @@ impl Seen {
     }
 
     /// The time of a claim. Expired records are removed now and then.
-    pub(crate) fn claim(&self, connection: &Connection) -> rusqlite::Result<Instant> {
+    pub(crate) fn claim(&self, records: &mut Records<'_>) -> rusqlite::Result<Instant> {
         let now = self.now();
         if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_A_BATCH == CLAIMS_A_BATCH - 1 {
-            remove_expired(connection, now, BATCH)?;
+            records.remove_expired(now)?;
         }
         Ok(now)
     }
@@ -195,109 +195,163 @@ pub(crate) struct Found {
     pub(crate) change: Option<Record>,
 }
 
-/// A request comes with this key: what it is to do. Nothing is written.
-pub(crate) fn find(
-    connection: &Connection,
-    now: Instant,
-    key: &Key,
-    owner: u128,
-    fingerprint: Fingerprint,
-    config: &ClaimConfig,
-) -> Result<Found, SqliteError> {
-    let (before, answer) = read(connection, key)?.unzip();
-    let (claim, change) = Record::claim(before.as_ref(), now, config, owner, fingerprint);
-    let claimed = claimed(claim, now, answer.flatten()).map_err(SqliteError::Record)?;
-    Ok(Found {
-        claimed,
-        before,
-        change,
-    })
-}
-
-/// An execution changes its record, in a transaction.
-fn write(
-    connection: &Connection,
-    now: Instant,
-    key: &Key,
-    lease: &Lease,
-    change: &Change,
-    config: &ClaimConfig,
-) -> Result<Lease, WriteError<SqliteError>> {
-    let (record, _) = read(connection, key)?.ok_or(WriteError::Lost)?;
-    let (record, lease) = change.make(&record, now, lease, config)?;
-    put(connection, key, &record, change.answer().as_deref()).map_err(SqliteError::from)?;
-    Ok(lease)
-}
-
 /// A record, and its answer in bytes.
 type Stored = (Record, Option<Vec<u8>>);
 
-pub(crate) fn read(connection: &Connection, key: &Key) -> Result<Option<Stored>, SqliteError> {
-    let mut select = connection.prepare_cached(
-        "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
-         FROM relent_idempotency_1 WHERE key = ?1",
-    )?;
-    let row = select.query_row([key.0], |row| {
-        let until = instant(row.get(4)?);
-        let stage = match row.get(3)? {
-            0_u8 => Some(Stage::Running { until }),
-            1 => Some(Stage::Completed),
-            2 => Some(Stage::Released),
-            3 => Some(Stage::Unknown),
-            _ => None,
-        };
-        let record = stage.map(|stage| {
-            Ok::<_, rusqlite::Error>(Record {
-                fingerprint: Fingerprint(row.get(0)?),
-                owner: u128::from_be_bytes(row.get(1)?),
-                fence: row.get::<_, i64>(2)?.cast_unsigned(),
-                stage,
-                step: row.get(5)?,
-                repeated: row.get(6)?,
-                expires: instant(row.get(7)?),
-            })
-        });
-        Ok((record.transpose()?, row.get(8)?))
-    });
-    match row.optional()? {
-        None => Ok(None),
-        Some((Some(record), answer)) => Ok(Some((record, answer))),
-        Some((None, _)) => Err(SqliteError::Record(
-            "it is in a stage that this version does not know".into(),
-        )),
+/// The records of a database, and the statements that read and write them, each prepared once it is needed: what is in
+/// the database may be none of this store's.
+pub(crate) struct Records<'c> {
+    connection: &'c Connection,
+    read: Option<Statement<'c>>,
+    put: Option<Statement<'c>>,
+    put_first: Option<Statement<'c>>,
+    remove: Option<Statement<'c>>,
+}
+
+/// The statement that is held here.
+fn held<'s, 'c>(
+    place: &'s mut Option<Statement<'c>>,
+    connection: &'c Connection,
+    statement: &str,
+) -> rusqlite::Result<&'s mut Statement<'c>> {
+    match place {
+        Some(held) => Ok(held),
+        empty => {
+            let flags = PrepFlags::SQLITE_PREPARE_PERSISTENT;
+            Ok(empty.insert(connection.prepare_with_flags(statement, flags)?))
+        }
     }
 }
 
-/// Writes a record, also in the place of another.
-pub(crate) fn put(
-    connection: &Connection,
-    key: &Key,
-    record: &Record,
-    answer: Option<&[u8]>,
-) -> rusqlite::Result<()> {
-    let insert = "INSERT OR REPLACE INTO relent_idempotency_1
-         (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-    insert_by(insert, connection, key, record, answer).map(drop)
+impl<'c> Records<'c> {
+    pub(crate) const fn new(connection: &'c Connection) -> Self {
+        Self {
+            connection,
+            read: None,
+            put: None,
+            put_first: None,
+            remove: None,
+        }
+    }
+
+    /// A request comes with this key: what it is to do. Nothing is written.
+    pub(crate) fn find(
+        &mut self,
+        now: Instant,
+        key: &Key,
+        owner: u128,
+        fingerprint: Fingerprint,
+        config: &ClaimConfig,
+    ) -> Result<Found, SqliteError> {
+        let (before, answer) = self.read(key)?.unzip();
+        let (claim, change) = Record::claim(before.as_ref(), now, config, owner, fingerprint);
+        let claimed = claimed(claim, now, answer.flatten()).map_err(SqliteError::Record)?;
+        Ok(Found {
+            claimed,
+            before,
+            change,
+        })
+    }
+
+    /// An execution changes its record.
+    fn write(
+        &mut self,
+        now: Instant,
+        key: &Key,
+        lease: &Lease,
+        change: &Change,
+        config: &ClaimConfig,
+    ) -> Result<Lease, WriteError<SqliteError>> {
+        let (record, _) = self.read(key)?.ok_or(WriteError::Lost)?;
+        let (record, lease) = change.make(&record, now, lease, config)?;
+        self.put(key, &record, change.answer().as_deref())
+            .map_err(SqliteError::from)?;
+        Ok(lease)
+    }
+
+    pub(crate) fn read(&mut self, key: &Key) -> Result<Option<Stored>, SqliteError> {
+        let select =
+            "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer
+             FROM relent_idempotency_1 WHERE key = ?1";
+        let select = held(&mut self.read, self.connection, select)?;
+        let row = select.query_row([key.0], |row| {
+            let until = instant(row.get(4)?);
+            let stage = match row.get(3)? {
+                0_u8 => Some(Stage::Running { until }),
+                1 => Some(Stage::Completed),
+                2 => Some(Stage::Released),
+                3 => Some(Stage::Unknown),
+                _ => None,
+            };
+            let record = stage.map(|stage| {
+                Ok::<_, rusqlite::Error>(Record {
+                    fingerprint: Fingerprint(row.get(0)?),
+                    owner: u128::from_be_bytes(row.get(1)?),
+                    fence: row.get::<_, i64>(2)?.cast_unsigned(),
+                    stage,
+                    step: row.get(5)?,
+                    repeated: row.get(6)?,
+                    expires: instant(row.get(7)?),
+                })
+            });
+            Ok((record.transpose()?, row.get(8)?))
+        });
+        match row.optional()? {
+            None => Ok(None),
+            Some((Some(record), answer)) => Ok(Some((record, answer))),
+            Some((None, _)) => Err(SqliteError::Record(
+                "it is in a stage that this version does not know".into(),
+            )),
+        }
+    }
+
+    /// Writes a record, also in the place of another.
+    pub(crate) fn put(
+        &mut self,
+        key: &Key,
+        record: &Record,
+        answer: Option<&[u8]>,
+    ) -> rusqlite::Result<()> {
+        let insert = "INSERT OR REPLACE INTO relent_idempotency_1
+             (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        let insert = held(&mut self.put, self.connection, insert)?;
+        insert_by(insert, key, record, answer).map(drop)
+    }
+
+    /// Writes the first record of a key; whether there was none.
+    pub(crate) fn put_first(
+        &mut self,
+        key: &Key,
+        record: &Record,
+        answer: Option<&[u8]>,
+    ) -> rusqlite::Result<bool> {
+        let insert = "INSERT INTO relent_idempotency_1
+             (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (key) DO NOTHING";
+        let insert = held(&mut self.put_first, self.connection, insert)?;
+        Ok(insert_by(insert, key, record, answer)? == 1)
+    }
+
+    /// Removes some that have expired. How many is in the text: a statement whose limit is bound is prepared anew at
+    /// each run.
+    fn remove_expired(&mut self, now: Instant) -> rusqlite::Result<usize> {
+        let delete = held(&mut self.remove, self.connection, &delete(BATCH))?;
+        delete.execute([nanos(now)])
+    }
 }
 
-/// Writes the first record of a key; whether there was none.
-pub(crate) fn put_first(
-    connection: &Connection,
-    key: &Key,
-    record: &Record,
-    answer: Option<&[u8]>,
-) -> rusqlite::Result<bool> {
-    let insert = "INSERT INTO relent_idempotency_1
-         (key, fingerprint, owner, fence, stage, until, step, repeated, expires, answer)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (key) DO NOTHING";
-    Ok(insert_by(insert, connection, key, record, answer)? == 1)
+/// Removes at most so many records that have expired.
+fn delete(most: i64) -> String {
+    format!(
+        "DELETE FROM relent_idempotency_1 WHERE rowid IN (
+             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT {most})"
+    )
 }
 
 /// How many records it has written.
 fn insert_by(
-    statement: &str,
-    connection: &Connection,
+    insert: &mut Statement<'_>,
     key: &Key,
     record: &Record,
     answer: Option<&[u8]>,
@@ -309,7 +363,7 @@ fn insert_by(
         // A stage to come is not to be taken for one that may run.
         _ => (3, Instant::ORIGIN),
     };
-    connection.prepare_cached(statement)?.execute(params![
+    insert.execute(params![
         key.0,
         record.fingerprint.0,
         record.owner.to_be_bytes(),
@@ -321,14 +375,6 @@ fn insert_by(
         nanos(record.expires),
         answer,
     ])
-}
-
-fn remove_expired(connection: &Connection, now: Instant, most: usize) -> rusqlite::Result<usize> {
-    let mut delete = connection.prepare_cached(
-        "DELETE FROM relent_idempotency_1 WHERE rowid IN (
-             SELECT rowid FROM relent_idempotency_1 WHERE expires <= ?1 LIMIT ?2)",
-    )?;
-    delete.execute(params![nanos(now), i64::try_from(most).unwrap_or(i64::MAX)])
 }
 
 /// SQLite has signed integers: times are good until 2262.
@@ -355,15 +401,16 @@ impl Store for Sqlite {
         config: &ClaimConfig,
     ) -> Result<Claimed, SqliteError> {
         let (key, config, seen) = (*key, *config, Arc::clone(&self.seen));
-        let claim = move |connection: &Connection| {
-            let now = seen.claim(connection)?;
-            let found = find(connection, now, &key, owner, fingerprint, &config)?;
+        let claim = move |session: &mut Session<'_>| {
+            let records = &mut session.records;
+            let now = seen.claim(records)?;
+            let found = records.find(now, &key, owner, fingerprint, &config)?;
             if let Some(record) = found.change {
-                put(connection, &key, &record, None)?;
+                records.put(&key, &record, None)?;
             }
             Ok(found.claimed)
         };
-        self.writer.run(claim).await
+        self.writer.run_in(claim).await
     }
 
     async fn write(
@@ -375,10 +422,11 @@ impl Store for Sqlite {
     ) -> Result<Lease, WriteError<SqliteError>> {
         let (key, lease, config) = (*key, *lease, *config);
         let seen = Arc::clone(&self.seen);
-        let write = move |connection: &Connection| {
-            write(connection, seen.now(), &key, &lease, &change, &config)
+        let write = move |session: &mut Session<'_>| {
+            let records = &mut session.records;
+            records.write(seen.now(), &key, &lease, &change, &config)
         };
-        self.writer.run(write).await
+        self.writer.run_in(write).await
     }
 
     async fn find_unknown(
@@ -411,8 +459,10 @@ impl Store for Sqlite {
 
     async fn remove_expired(&self, most: usize) -> Result<usize, SqliteError> {
         let seen = Arc::clone(&self.seen);
-        let remove =
-            move |connection: &Connection| Ok(remove_expired(connection, seen.now(), most)?);
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let remove = move |connection: &Connection| {
+            Ok(connection.execute(&delete(most), [nanos(seen.now())])?)
+        };
         self.writer.run(remove).await
     }
 }

@@ -4,7 +4,7 @@ use relent_core::Instant;
 use relent_core::claim::ClaimConfig;
 use rusqlite::{Connection, params};
 
-use super::{SqliteError, nanos, put, read};
+use super::{Records, SqliteError, nanos};
 use crate::store::{Key, Resolution, ResolveError, UnknownOutcome};
 
 const FIND: &str = "
@@ -28,9 +28,9 @@ pub(super) fn find(
         Ok(Key(row.get(0)?))
     })?;
     let keys: Vec<_> = keys.collect::<Result<_, _>>()?;
-    let mut found = Vec::with_capacity(keys.len());
+    let (mut found, mut records) = (Vec::with_capacity(keys.len()), Records::new(connection));
     for key in keys {
-        if let Some((record, _)) = read(connection, &key)? {
+        if let Some((record, _)) = records.read(&key)? {
             found.extend(UnknownOutcome::of(key, record, now, config));
         }
     }
@@ -44,11 +44,12 @@ pub(super) fn resolve(
     resolution: &Resolution,
     config: &ClaimConfig,
 ) -> Result<(), ResolveError<SqliteError>> {
-    let stored = read(connection, found.key())?.map(|(record, _)| record);
+    let mut records = Records::new(connection);
+    let stored = records.read(found.key())?.map(|(record, _)| record);
     let record = resolution.make(stored.as_ref(), now, found, config)?;
     let answer = resolution.answer().map(|answer| answer.to_bytes());
-    put(connection, found.key(), &record, answer.as_deref()).map_err(SqliteError::from)?;
-    Ok(())
+    let put = records.put(found.key(), &record, answer.as_deref());
+    Ok(put.map_err(SqliteError::from)?)
 }
 
 #[cfg(test)]
