@@ -83,8 +83,10 @@ pub(super) async fn beat<S: Store>(
         let wait = match timeout(each, call).await {
             Ok(Ok(Ok(beat))) => {
                 pulse.send_modify(|pulse| {
-                    // A new worker had no lease to lose.
-                    pulse.lost += u64::from(!beat.kept && pulse.until.is_some());
+                    // A new worker had no lease to lose. One that has run out is lost whatever the store says: it may
+                    // have said so in an answer that was lost.
+                    let is_lost = |until| !beat.kept || until <= asked;
+                    pulse.lost += u64::from(pulse.until.is_some_and(is_lost));
                     pulse.until = Some(asked + lease);
                     pulse.share = beat.share;
                 });

@@ -1,5 +1,7 @@
 //! A worker in virtual time, over a store in memory and receivers that are functions.
 
+mod faults;
+mod fleet;
 mod held;
 mod hints;
 mod memory;
@@ -57,6 +59,7 @@ type Receive = dyn Fn(&Job) -> (Duration, Option<Failure>) + Send + Sync;
 struct Receivers {
     receive: Arc<Receive>,
     hits: Arc<Mutex<HashMap<String, usize>>>,
+    by_endpoint: Arc<Mutex<HashMap<String, usize>>>,
     at_once: Arc<AtomicUsize>,
     most_at_once: Arc<AtomicUsize>,
 }
@@ -66,6 +69,7 @@ impl Receivers {
         Self {
             receive: Arc::new(receive),
             hits: Arc::default(),
+            by_endpoint: Arc::default(),
             at_once: Arc::default(),
             most_at_once: Arc::default(),
         }
@@ -81,6 +85,12 @@ impl Receivers {
                     .lock()
                     .unwrap()
                     .entry(job.id.to_string())
+                    .or_default() += 1;
+                *this
+                    .by_endpoint
+                    .lock()
+                    .unwrap()
+                    .entry(job.rules.endpoint.name.clone())
                     .or_default() += 1;
                 let running = this.at_once.fetch_add(1, Ordering::Relaxed) + 1;
                 this.most_at_once.fetch_max(running, Ordering::Relaxed);

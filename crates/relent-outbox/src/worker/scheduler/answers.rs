@@ -1,6 +1,6 @@
 //! What each answer of the store and the end of each attempt change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +18,9 @@ use crate::worker::attempt::{Job, Unmade, broken_off};
 use crate::worker::beat::{Leave, Pulse};
 use crate::worker::calls::{Done, Kind};
 use crate::worker::lane::{Lane, Ticket};
+
+/// After endpoints could not be acquired, the next look is no later than that.
+const ACQUIRE_AGAIN: Duration = Duration::from_secs(5);
 
 /// How the store is asked again that fails.
 static ASK_AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
@@ -61,11 +64,17 @@ impl<S: Store> Scheduler<S> {
             }
             Err(error) => {
                 observe::store_error(kind.name(), &error);
+                if kind == Kind::Acquire {
+                    // Whatever was acquired is found as this worker's, and acquired again. The store may be well, and an
+                    // endpoint be none that this version can read: then nothing else waits, and no hint asks for it again.
+                    let wanted = std::mem::take(&mut self.acquiring);
+                    self.named.acquired(&wanted, &HashSet::new());
+                    self.poll_at = self.poll_at.min(now + ACQUIRE_AGAIN);
+                    return;
+                }
                 let wait = self.away(now);
                 match kind {
-                    Kind::Find => {}
-                    // Whatever was acquired is found as this worker's, and acquired again.
-                    Kind::Acquire => self.acquiring.clear(),
+                    Kind::Find | Kind::Acquire => {}
                     Kind::Claim => self.on_claim_failed(now),
                     Kind::Settle => {
                         self.settle_failed = true;
@@ -103,6 +112,7 @@ impl<S: Store> Scheduler<S> {
                 .found(&found.iter().map(|work| work.endpoint).collect());
         }
         let mut is_new = false;
+        let share = self.pulse.borrow().share;
         self.to_acquire.clear();
         for Work {
             endpoint,
@@ -125,8 +135,15 @@ impl<S: Store> Scheduler<S> {
                     self.dues.insert((now + due, endpoint));
                 }
             } else if !self.stopping && !self.acquiring.contains(&endpoint) {
-                // If it is this worker's, the answer that said so was lost.
-                self.to_acquire.push_back(endpoint);
+                match owned {
+                    // This worker's, since the answer that said so was lost, or what was to give it back failed. While it
+                    // has no room for it, nobody else could have it either.
+                    Some(fence) if self.lanes.len() >= share => {
+                        self.to_release.push((endpoint, fence));
+                        self.release_due = true;
+                    }
+                    _ => self.to_acquire.push_back(endpoint),
+                }
             }
         }
         if self.is_cut && is_new {
@@ -137,12 +154,15 @@ impl<S: Store> Scheduler<S> {
 
     fn on_claimed(&mut self, now: Instant, claimed: Vec<Claimed>) {
         let core_now = self.core(now);
-        let may_send = !self.stopping && self.pulse.borrow().is_held(now);
+        let pulse = *self.pulse.borrow();
+        let may_send = !self.stopping && pulse.is_held(now) && pulse.lost == self.lost;
         let mut got: HashMap<i64, usize> = HashMap::new();
         for claimed in claimed {
             let endpoint = claimed.endpoint;
             *got.entry(endpoint).or_default() += 1;
             let lane = self.lanes.get_mut(&endpoint);
+            // What is given back may have been claimed with a lease that is lost, and be another's by now.
+            let may_send = may_send && lane.as_ref().is_some_and(|lane| !lane.leaving);
             let ticket = lane.and_then(|lane| lane.claiming.pop());
             match ticket {
                 Some(ticket) if may_send && !claimed.lost && !self.goes_alone(&claimed) => {

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use relent::random::SessionRandom;
+use relent_core::Random;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
@@ -40,22 +42,70 @@ struct Tables {
     endpoints: BTreeMap<i64, EndpointRow>,
     rows: BTreeMap<i64, Row>,
     faults: HashMap<&'static str, Vec<Fault>>,
+    weather: Option<Weather>,
     calls: HashMap<&'static str, usize>,
     hints: broadcast::Sender<Hinted>,
 }
 
+/// Calls take a while by chance, and some of them go wrong.
+pub(super) struct Weather {
+    pub(super) random: SessionRandom,
+    /// A call takes up to twice as long as usual, and so many times as long once in 64 calls.
+    pub(super) gust: u32,
+    /// Of 1000 calls.
+    pub(super) faulty: u64,
+    /// The beats of these workers fail.
+    pub(super) mute: BTreeSet<String>,
+}
+
+impl Default for Weather {
+    /// Nothing goes wrong.
+    fn default() -> Self {
+        Self {
+            random: SessionRandom::with_seed(1),
+            gust: 1,
+            faulty: 0,
+            mute: BTreeSet::new(),
+        }
+    }
+}
+
+impl Weather {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.next_u64() % bound
+    }
+
+    fn latency(&mut self, usual: Duration) -> Duration {
+        let gust = if self.below(64) == 0 { self.gust } else { 1 };
+        let percent = u32::try_from(self.below(200)).unwrap();
+        usual * gust * percent / 100
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        if self.below(1000) >= self.faulty {
+            return None;
+        }
+        let faults = [Fault::Before, Fault::After, Fault::Hang, Fault::Late];
+        Some(faults[usize::try_from(self.below(4)).unwrap()])
+    }
+}
+
 struct EndpointRow {
     endpoint: Endpoint,
+    revision: i64,
     owner: String,
     fence: i64,
     health: Vec<u8>,
     disabled: Option<String>,
+    /// Another version has written it.
+    unreadable: bool,
     due: BTreeSet<(Instant, i64)>,
     running: BTreeSet<i64>,
 }
 
 pub(super) struct Row {
     id: MessageId,
+    order: Option<u64>,
     payload: Bytes,
     pub(super) attempt: u32,
     session: Vec<u8>,
@@ -78,21 +128,15 @@ impl std::error::Error for Broken {}
 
 impl Memory {
     pub(super) fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
-        let row = |endpoint| EndpointRow {
-            endpoint,
-            owner: String::new(),
-            fence: 0,
-            health: Vec::new(),
-            disabled: None,
-            due: BTreeSet::new(),
-            running: BTreeSet::new(),
-        };
         Self(Arc::new(Mutex::new(Tables {
             origin: Instant::now(),
             workers: BTreeMap::new(),
-            endpoints: (1..).zip(endpoints.into_iter().map(row)).collect(),
+            endpoints: (1..)
+                .zip(endpoints.into_iter().map(EndpointRow::new))
+                .collect(),
             rows: BTreeMap::new(),
             faults: HashMap::new(),
+            weather: None,
             calls: HashMap::new(),
             hints: broadcast::Sender::new(16),
         })))
@@ -128,6 +172,16 @@ impl Memory {
         payload: impl Into<Bytes>,
         delay: Duration,
     ) -> i64 {
+        self.add_ordered(endpoint, payload, delay, None)
+    }
+
+    pub(super) fn add_ordered(
+        &self,
+        endpoint: i64,
+        payload: impl Into<Bytes>,
+        delay: Duration,
+        order: Option<u64>,
+    ) -> i64 {
         let mut tables = self.lock();
         let row = i64::try_from(tables.rows.len()).unwrap() + 1;
         let now = Instant::now();
@@ -135,6 +189,7 @@ impl Memory {
             row,
             Row {
                 id: MessageId::new(),
+                order,
                 payload: payload.into(),
                 attempt: 0,
                 session: Vec::new(),
@@ -194,6 +249,53 @@ impl Memory {
         row.fence += 1;
     }
 
+    pub(super) fn set_weather(&self, weather: Weather) {
+        self.lock().weather = Some(weather);
+    }
+
+    pub(super) fn weather<T>(&self, change: impl FnOnce(&mut Weather) -> T) -> Option<T> {
+        self.lock().weather.as_mut().map(change)
+    }
+
+    pub(super) fn set_disabled(&self, endpoint: i64, disabled: bool) {
+        if let Some(row) = self.lock().endpoints.get_mut(&endpoint) {
+            row.revision += i64::from(row.disabled.is_some() && !disabled);
+            row.disabled = disabled.then(|| "for a test".to_owned());
+        }
+    }
+
+    pub(super) fn make_unreadable(&self, endpoint: i64) {
+        self.lock().endpoints.get_mut(&endpoint).unwrap().unreadable = true;
+    }
+
+    /// Registers it anew.
+    pub(super) fn replace(&self, endpoint: i64) {
+        if let Some(row) = self.lock().endpoints.get_mut(&endpoint) {
+            row.revision += 1;
+        }
+    }
+
+    /// Deletes it with its messages, and registers another with the same name.
+    pub(super) fn delete_and_put(&self, endpoint: i64) -> i64 {
+        let mut tables = self.lock();
+        let next = *tables.endpoints.keys().next_back().unwrap() + 1;
+        let gone = tables.endpoints.remove(&endpoint).unwrap();
+        for row in gone.due.iter().map(|(_, row)| row).chain(&gone.running) {
+            tables.rows.get_mut(row).unwrap().ended = Some(Err("deleted".to_owned()));
+        }
+        tables
+            .endpoints
+            .insert(next, EndpointRow::new(gone.endpoint));
+        next
+    }
+
+    /// Who has it, and lives.
+    pub(super) fn owner(&self, endpoint: i64) -> Option<String> {
+        let tables = self.lock();
+        let row = tables.endpoints.get(&endpoint)?;
+        tables.lives(&row.owner).then(|| row.owner.clone())
+    }
+
     /// How many workers have a lease.
     pub(super) fn leases(&self) -> usize {
         self.lock().workers.len()
@@ -205,11 +307,15 @@ impl Memory {
         call: impl FnOnce(&mut Tables) -> T,
     ) -> Result<T, Broken> {
         // What is written takes longer than what is read.
-        let latency = Duration::from_millis(if name == "settle" { 6 } else { 2 });
-        let fault = {
+        let usual = Duration::from_millis(if name == "settle" { 6 } else { 2 });
+        let (latency, fault) = {
             let mut tables = self.lock();
             *tables.calls.entry(name).or_default() += 1;
-            tables.faults.get_mut(name).and_then(Vec::pop)
+            let planned = tables.faults.get_mut(name).and_then(Vec::pop);
+            match &mut tables.weather {
+                None => (usual, planned),
+                Some(weather) => (weather.latency(usual), planned.or_else(|| weather.fault())),
+            }
         };
         sleep(latency / 2).await;
         match fault {
@@ -229,6 +335,46 @@ impl Memory {
             Some(_) => Err(Broken),
             None => Ok(done),
         }
+    }
+}
+
+impl EndpointRow {
+    const fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            revision: 0,
+            owner: String::new(),
+            fence: 0,
+            health: Vec::new(),
+            disabled: None,
+            unreadable: false,
+            due: BTreeSet::new(),
+            running: BTreeSet::new(),
+        }
+    }
+
+    /// Those that are due and may go: of each order key the first, if none of it runs.
+    fn free(&self, rows: &BTreeMap<i64, Row>, now: Instant, most: usize) -> Vec<(Instant, i64)> {
+        let mut taken: BTreeSet<u64> = self
+            .running
+            .iter()
+            .filter_map(|row| rows[row].order)
+            .collect();
+        let mut first: BTreeMap<u64, i64> = BTreeMap::new();
+        for (_, row) in &self.due {
+            if let Some(order) = rows[row].order {
+                let first = first.entry(order).or_insert(*row);
+                *first = (*row).min(*first);
+            }
+        }
+        let due = self.due.iter().take_while(|(due, _)| *due <= now);
+        due.filter(|(_, row)| match rows[row].order {
+            None => true,
+            Some(order) => first[&order] == *row && taken.insert(order),
+        })
+        .take(most)
+        .copied()
+        .collect()
     }
 }
 
@@ -270,6 +416,10 @@ impl Store for Memory {
     }
 
     async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, Broken> {
+        if self.weather(|weather| weather.mute.contains(worker)) == Some(true) {
+            sleep(Duration::from_millis(5)).await;
+            return Err(Broken);
+        }
         self.call("beat", |tables| {
             let kept = tables.lives(worker);
             tables
@@ -315,7 +465,7 @@ impl Store for Memory {
                         endpoint: *id,
                         owned: (row.owner == worker).then_some(Fence(row.fence)),
                         due,
-                        revision: 0,
+                        revision: row.revision,
                     })
                 })
                 .collect();
@@ -327,37 +477,45 @@ impl Store for Memory {
     }
 
     async fn acquire(&self, worker: &str, endpoints: Vec<i64>) -> Result<Vec<Owned>, Broken> {
-        self.call("acquire", |tables| {
-            let mut owned = Vec::new();
+        let acquire = |tables: &mut Tables| {
+            let (mut owned, mut unreadable) = (Vec::new(), false);
             if !tables.lives(worker) {
-                return owned;
+                return Ok(owned);
             }
             for id in endpoints {
                 let Some(row) = tables.endpoints.get_mut(&id) else {
                     continue;
                 };
-                if row.disabled.is_none() && (row.owner.is_empty() || row.owner == worker) {
+                if row.unreadable {
+                    unreadable = true;
+                } else if row.disabled.is_none() && (row.owner.is_empty() || row.owner == worker) {
                     row.owner = worker.to_owned();
                     row.fence += 1;
                     owned.push(Owned {
                         id,
                         fence: Fence(row.fence),
                         endpoint: row.endpoint.clone(),
-                        revision: 0,
+                        revision: row.revision,
                         health: row.health.clone(),
                     });
                 }
             }
-            owned
-        })
-        .await
+            // The others need not wait for it.
+            match unreadable && owned.is_empty() {
+                true => Err(Broken),
+                false => Ok(owned),
+            }
+        };
+        self.call("acquire", acquire).await?
     }
 
     async fn release(&self, worker: &str, endpoints: Vec<(i64, Fence)>) -> Result<(), Broken> {
         self.call("release", |tables| {
             for (id, fence) in endpoints {
-                let row = tables.endpoints.get_mut(&id).unwrap();
-                if row.owner == worker && row.fence == fence.0 {
+                if let Some(row) = tables.endpoints.get_mut(&id)
+                    && row.owner == worker
+                    && row.fence == fence.0
+                {
                     row.owner.clear();
                 }
             }
@@ -373,7 +531,9 @@ impl Store for Memory {
                 return claimed;
             }
             for wanted in wanted {
-                let row = tables.endpoints.get_mut(&wanted.endpoint).unwrap();
+                let Some(row) = tables.endpoints.get_mut(&wanted.endpoint) else {
+                    continue;
+                };
                 if row.owner != worker || row.fence != wanted.fence.0 || row.disabled.is_some() {
                     continue;
                 }
@@ -382,9 +542,7 @@ impl Store for Memory {
                     .iter()
                     .filter(|row| tables.rows[row].fence < wanted.fence.0);
                 let lost: Vec<i64> = lost.take(wanted.most).copied().collect();
-                let due = row.due.iter().take_while(|(due, _)| *due <= now);
-                let due: Vec<(Instant, i64)> =
-                    due.take(wanted.most - lost.len()).copied().collect();
+                let due = row.free(&tables.rows, now, wanted.most - lost.len());
                 for due in &due {
                     row.due.remove(due);
                     row.running.insert(due.1);
@@ -407,7 +565,7 @@ impl Store for Memory {
                             message.payload.clone()
                         },
                         attempt: message.attempt,
-                        ordered: false,
+                        ordered: message.order.is_some(),
                         session: message.session.clone(),
                         began,
                         now: time,
@@ -424,7 +582,9 @@ impl Store for Memory {
         self.call("settle", |tables| {
             let now = Instant::now();
             let one = |settled: Settled| {
-                let endpoint = tables.endpoints.get_mut(&settled.endpoint).unwrap();
+                let Some(endpoint) = tables.endpoints.get_mut(&settled.endpoint) else {
+                    return false;
+                };
                 let row = tables.rows.get_mut(&settled.row).unwrap();
                 let fence = settled.fence.0;
                 let is = (endpoint.fence, row.fence, row.attempt);

@@ -1,0 +1,142 @@
+//! Answers of the store that are lost or late, when others have taken over meanwhile.
+
+use relent::random::SessionRandom;
+use relent_core::Scope;
+
+use super::memory::Weather;
+use super::*;
+
+/// Worker `one` loses its lease at 50 s while the answer to its claim is on its way, `two` takes over, and `one` has a lease
+/// again before the answer comes, at 65 s. How many attempts run at once.
+async fn at_once_after_a_late_claim(beat_is_lost: bool) -> usize {
+    let store = Memory::new([endpoint(0)]);
+    store.set_weather(Weather::default());
+    store.add(1, "x");
+    let receivers = Receivers::new(|_| (14 * SECOND, None));
+    let began = Instant::now();
+    let at = |seconds: u32| tokio::time::sleep_until(began + seconds * SECOND);
+    let mute = |muted: bool| {
+        let silent = muted.then(|| "one".to_owned());
+        store.weather(|weather| weather.mute = silent.into_iter().collect());
+    };
+    let one = start(&store, &receivers, config("one"));
+    at(22).await;
+    mute(true);
+    at(44).await;
+    let two = start(&store, &receivers, config("two"));
+    at(45).await;
+    store.fail("claim", &[Fault::Late]);
+    store.add(1, "x");
+    at(55).await;
+    if beat_is_lost {
+        store.fail("beat", &[Fault::After]);
+    }
+    mute(false);
+    until_ended(&store).await;
+    let _ = (one.stop().await, two.stop().await);
+    receivers.most_at_once.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_claimed_with_a_lease_that_is_lost_is_not_sent_with_the_next() {
+    assert_eq!(at_once_after_a_late_claim(false).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_lost_also_if_the_answer_that_says_so_is() {
+    assert_eq!(at_once_after_a_late_claim(true).await, 1);
+}
+
+/// What a call that failed was to give back is not kept from the others.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_a_worker_has_no_room_for_is_given_back_in_the_end() {
+    let store = Memory::new((0..4).map(endpoint));
+    // Each has always something to do.
+    let receivers = Receivers::new(|_| (5 * SECOND, None));
+    for endpoint in 1..=4 {
+        for _ in 0..1000 {
+            store.add(endpoint, "x");
+        }
+    }
+    let one = start(&store, &receivers, config("one"));
+    sleep(25 * SECOND).await;
+    // One of them is more than the share of the first by now.
+    store.fail("release", &[Fault::Before]);
+    let two = start(&store, &receivers, config("two"));
+    sleep(30 * SECOND).await;
+    let before = receivers.by_endpoint.lock().unwrap().clone();
+    sleep(30 * SECOND).await;
+    let after = receivers.by_endpoint.lock().unwrap().clone();
+    for (endpoint, hits) in after {
+        assert!(
+            hits > before[&endpoint],
+            "{endpoint}: {hits} hits and no more"
+        );
+    }
+    let _ = (one.stop().await, two.stop().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_cannot_be_read_delays_no_other() {
+    let store = Memory::new((0..2).map(endpoint));
+    store.make_unreadable(2);
+    let receivers = quick();
+    let one = start(&store, &receivers, config("one"));
+    sleep(5 * SECOND).await;
+    let mut latest = Duration::ZERO;
+    let mut unread = 0;
+    for number in 0..500 {
+        if number % 2 == 0 {
+            store.add(2, "x");
+            unread += 1;
+            store.hint(crate::store::Hinted::Endpoints([2].into()));
+        }
+        sleep(Duration::from_millis(20)).await;
+        let began = Instant::now();
+        store.add(1, "x");
+        store.hint(crate::store::Hinted::Endpoints([1].into()));
+        while store.unended() > unread {
+            sleep(Duration::from_millis(1)).await;
+        }
+        latest = latest.max(began.elapsed());
+    }
+    assert!(latest < Duration::from_millis(100), "{latest:?}");
+    let _ = one.stop().await;
+}
+
+/// What is written slowly is due as much later.
+#[tokio::test(start_paused = true)]
+async fn a_repeat_is_in_time_also_if_the_store_writes_slowly() {
+    for seed in 0..10 {
+        let store = Memory::new([endpoint(0).policy(TEN.replace("1s", "300ms"))]);
+        store.set_weather(Weather {
+            random: SessionRandom::with_seed(seed),
+            ..Weather::default()
+        });
+        let began: Arc<Mutex<Vec<Instant>>> = Arc::default();
+        let noted = Arc::clone(&began);
+        let receivers = Receivers::new(move |_| {
+            let mut began = noted.lock().unwrap();
+            began.push(Instant::now());
+            let failure = refused().scope(Scope::Request);
+            (
+                Duration::ZERO,
+                (!began.len().is_multiple_of(4)).then_some(failure),
+            )
+        });
+        let running = start(&store, &receivers, config("one"));
+        sleep(SECOND).await;
+        store.add(1, "x");
+        sleep(5 * SECOND).await;
+        let began = began.lock().unwrap().clone();
+        let waited: Vec<_> = began.windows(2).map(|two| two[1] - two[0]).collect();
+        assert_eq!(waited.len(), 3);
+        assert!(
+            waited
+                .iter()
+                .all(|waited| *waited < Duration::from_millis(350)),
+            "seed {seed}: {waited:?}"
+        );
+        let _ = running.stop().await;
+    }
+}
