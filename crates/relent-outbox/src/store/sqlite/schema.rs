@@ -105,6 +105,7 @@ fn refuse_later(connection: &Connection) -> rusqlite::Result<()> {
     let later = names(
         connection,
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'relent_delivery_[0-9]*'
+             AND name NOT GLOB 'relent_delivery_*[^0-9]*'
              AND CAST(substr(name, 17) AS INTEGER) > 1",
     )?;
     match later.is_empty() {
