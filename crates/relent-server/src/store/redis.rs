@@ -44,12 +44,13 @@ use crate::idempotency::{Answer, InvalidAnswer};
 /// A step back of the server's clock makes leases and records last so much longer, and a step
 /// forward ends them so much earlier.
 ///
-/// # What it costs to find unknown outcomes
-/// There is no index: [`find_unknown`](Store::find_unknown) scans all keys of the server, in calls of about a millisecond for
-/// each thousand of them. So take all that there are in one call, with a large `most`, and not page by page.
-///
 /// When the server is away, each call is an [error](RedisError) within about a second, and the layer refuses (503).
 /// Nothing is asked twice here: whoever calls knows whether to.
+///
+/// # What it costs to find unknown outcomes
+/// There is no index: [`find_unknown`](Store::find_unknown) scans all keys of the server, a thousand of them in each call of a
+/// script. So take all outcomes in one call, with a large `most`, and not page by page. The script finds the names
+/// itself, so it does not work on a cluster.
 ///
 /// ```no_run
 /// use relent_server::idempotency::IdempotencyLayer;
