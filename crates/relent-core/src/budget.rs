@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicBool;
 
 use crate::error::PolicyError;
 use crate::failure::{Cause, Kind};
-use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Alone, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::Instant;
 pub use config::BudgetConfig;
 
@@ -83,13 +83,12 @@ const CHARGED: u8 = 2;
 /// assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
 /// # Ok::<(), relent_core::PolicyError>(())
 /// ```
-// All of it has two cache lines to itself, which the processor fetches together, and the first has what every
-// request and retry looks at: a process may have very many destinations, and whoever looks at the rest of it looks
-// at the balance too.
-#[repr(C, align(128))]
+// Behind the balance comes, in one cache line, what every request and retry looks at.
+#[repr(C)]
 pub struct Budget {
-    /// In thousandths of a token, as all amounts.
-    balance: AtomicU64,
+    /// In thousandths of a token, as all amounts. The rest is seldom written, and is not to be fetched again
+    /// whenever another core has changed the balance.
+    balance: Alone<AtomicU64>,
     /// When time last made a deposit, in nanoseconds.
     refilled: AtomicU64,
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
@@ -156,7 +155,7 @@ impl Budget {
 
     pub(crate) fn from_checked(config: &BudgetConfig) -> Self {
         let budget = Self {
-            balance: AtomicU64::new(EMPTY + u64::from(milli(config.reserve))),
+            balance: Alone(AtomicU64::new(EMPTY + u64::from(milli(config.reserve)))),
             refilled: AtomicU64::new(NEVER),
             unpaid: AtomicU8::new(0),
             ratio: AtomicU32::new(0),
@@ -212,7 +211,7 @@ impl Budget {
             EMPTY + u64::from(milli(config.reserve)),
             EMPTY + u64::from(milli(config.capacity)),
         );
-        update(&self.balance, |balance| match is_first {
+        update(&self.balance.0, |balance| match is_first {
             true => Some(reserve),
             false => (balance > capacity).then_some(capacity),
         });
@@ -331,7 +330,7 @@ impl Budget {
     pub fn on_failure(&self, what: impl Into<Charge>) {
         if self.charge_failures.load(Ordering::Relaxed) {
             let cost = u64::from(self.cost_of(what.into()));
-            update(&self.balance, |balance| {
+            update(&self.balance.0, |balance| {
                 // What was lent is not forgiven.
                 Some(balance.saturating_sub(cost).max(EMPTY.min(balance)))
             });
@@ -376,7 +375,7 @@ impl Budget {
             let missing = (floor + u64::from(cost)).saturating_sub(balance);
             missing.saturating_mul(SECOND) / earning
         };
-        let mut seen = self.balance.load(Ordering::Relaxed);
+        let mut seen = self.balance.0.load(Ordering::Relaxed);
         loop {
             let wait = earned_in(seen);
             if wait > longest {
@@ -387,7 +386,7 @@ impl Budget {
             if left < lowest {
                 return None;
             }
-            match self.balance.compare_exchange_weak(
+            match self.balance.0.compare_exchange_weak(
                 seen,
                 left,
                 Ordering::Relaxed,
@@ -413,7 +412,7 @@ impl Budget {
     #[inline]
     fn take(&self, cost: u32) -> Option<Taken> {
         let floor = self.floor_now.load(Ordering::Relaxed);
-        update(&self.balance, |balance| {
+        update(&self.balance.0, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
             (left >= floor).then_some(left)
         })
@@ -429,7 +428,7 @@ impl Budget {
         }
         // What was paid when it failed goes while there is strictly more than the floor (A6).
         let granted = why & WAIVED != 0
-            || self.balance.load(Ordering::Relaxed) > self.floor_now.load(Ordering::Relaxed);
+            || self.balance.0.load(Ordering::Relaxed) > self.floor_now.load(Ordering::Relaxed);
         Some(granted.then_some(Taken(0)))
     }
 
@@ -441,7 +440,7 @@ impl Budget {
     /// The tokens in the budget now; negative by what is lent.
     #[must_use]
     pub fn balance(&self) -> f64 {
-        (self.balance.load(Ordering::Relaxed) as f64 - EMPTY as f64) / MILLI
+        (self.balance.0.load(Ordering::Relaxed) as f64 - EMPTY as f64) / MILLI
     }
 
     #[inline]
@@ -459,7 +458,7 @@ impl Budget {
         // A full budget is the usual state of a healthy destination: it is only read, so that
         // its cache line stays shared among the cores.
         let capacity = EMPTY + u64::from(self.capacity.load(Ordering::Relaxed));
-        update(&self.balance, |balance| {
+        update(&self.balance.0, |balance| {
             let after = (balance + amount).min(capacity);
             (after > balance).then_some(after)
         });

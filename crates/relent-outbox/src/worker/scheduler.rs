@@ -89,6 +89,8 @@ pub(super) struct Scheduler<S> {
     settle_began: Instant,
     to_acquire: VecDeque<i64>,
     named: Named,
+    /// Not before then is what was another's asked for again.
+    ask_again_at: Instant,
     acquiring: HashSet<i64>,
     to_release: Vec<(i64, Fence)>,
     /// Some of them have messages that are due, as far as is known.
@@ -189,6 +191,7 @@ impl<S: Store> Scheduler<S> {
             settle_began: now,
             to_acquire: VecDeque::new(),
             named: Named::default(),
+            ask_again_at: now,
             acquiring: HashSet::new(),
             to_release: Vec::new(),
             release_due: false,

@@ -22,6 +22,10 @@ use crate::worker::lane::{Lane, Ticket};
 /// After endpoints could not be acquired, the next look is no later than that.
 const ACQUIRE_AGAIN: Duration = Duration::from_secs(5);
 
+/// After so many leases a worker with room asks again for what was another's: each time it costs as much as all those have
+/// endpoints, as they are named.
+const ASK_AGAIN_AFTER: u32 = 4;
+
 /// How the store is asked again that fails.
 static ASK_AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
     .max_delay(Duration::from_secs(5))
@@ -481,7 +485,9 @@ impl<S: Store> Scheduler<S> {
             }
             return;
         }
-        if self.lanes.len() < pulse.share {
+        let now = Instant::now();
+        if self.lanes.len() < pulse.share && self.ask_again_at <= now {
+            self.ask_again_at = now + ASK_AGAIN_AFTER * self.config.lease;
             self.named.ask_again();
         }
         // A tenth more is no reason to move endpoints about.

@@ -18,7 +18,7 @@ pub(super) struct Named {
     /// The look that is on its way is for them.
     looked_for: HashSet<i64>,
     /// They could not be acquired, or were not found: another's, or disabled. When that ends, a look finds them, if they
-    /// have work at that time, or a hint after the next beat.
+    /// have work at that time, or a hint some leases later.
     elsewhere: HashSet<i64>,
 }
 

@@ -82,20 +82,26 @@ async fn what_another_worker_has_is_not_looked_for_each_time() {
     let receivers = quick();
     let one = start(&store, &receivers, rarely("one"));
     let two = start(&store, &receivers, rarely("two"));
-    let all = async || {
+    let name_all = async || {
         for endpoint in 1..=40 {
             store.add(endpoint, "x");
             store.hint(names([endpoint]));
             sleep(Duration::from_millis(1)).await;
         }
         sleep(SOON).await;
+    };
+    let all = async || {
+        name_all().await;
         assert_eq!(store.unended(), 0);
     };
-    // Each knows of the other at its next beat, and what one of them has no room for is the other's some beats later.
-    for _ in 0..6 {
+    // Each knows of the other at its next beat, and what one of them has no room for is the other's some leases later.
+    for _ in 0..30 {
         sleep(15 * SECOND).await;
-        all().await;
+        name_all().await;
+        store.hint(Hinted::Anything);
     }
+    sleep(15 * SECOND).await;
+    all().await;
     let owners = store.owners();
     assert!(owners.iter().any(|owner| owner == "one"), "{owners:?}");
     assert!(owners.iter().any(|owner| owner == "two"), "{owners:?}");
@@ -104,7 +110,7 @@ async fn what_another_worker_has_is_not_looked_for_each_time() {
         all().await;
     }
     assert_eq!(store.calls("find"), looks);
-    assert_eq!(receivers.hits(), 40 * 26);
+    assert_eq!(receivers.hits(), 40 * 51);
     // One ends: what it had is given back, and the other has to look for it.
     let _ = one.stop().await;
     store.hint(Hinted::Anything);
