@@ -81,8 +81,8 @@ pub(crate) enum DeliverCommand {
 /// What could not be done, and why.
 pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
     match command {
-        DeliverCommand::Serve(args) => serve::run(&args),
-        DeliverCommand::Work(args) => work::run(&args),
+        DeliverCommand::Serve(args) => keep_on(serve::run(&args)),
+        DeliverCommand::Work(args) => keep_on(work::run(&args)),
         DeliverCommand::Verify(args) => verify::run(&args),
         DeliverCommand::Send(args) => block_on(send::run(*args)).map_err(Quit::failed)?,
         DeliverCommand::List(args) => ask(list::list(args)),
@@ -93,6 +93,18 @@ pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
         DeliverCommand::Replay(args) => ask(again::replay(args)),
         DeliverCommand::Endpoints(command) => ask(endpoints::run(command)),
     }
+}
+
+/// Runs until a signal asks for the end.
+fn keep_on(serving: impl Future<Output = Result<i32, Quit>>) -> Result<i32, Quit> {
+    log::to_stderr();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Quit::failed(format!("cannot start: {error}")))?;
+    let result = runtime.block_on(serving);
+    runtime.shutdown_background();
+    result
 }
 
 /// Asks a server.

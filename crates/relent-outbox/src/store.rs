@@ -22,9 +22,7 @@ use std::fmt;
 use std::future::Future;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::ops::RangeInclusive;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use std::time::UNIX_EPOCH;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -621,6 +619,12 @@ const LAST_KEPT: u32 = 40;
 fn forgotten(number: u32) -> Option<RangeInclusive<u32>> {
     let many = number > FIRST_KEPT + LAST_KEPT && number.is_multiple_of(10);
     many.then(|| FIRST_KEPT + 1..=number - LAST_KEPT)
+}
+
+/// In milliseconds since 1970; what is before that is then.
+pub(crate) fn millis(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// In microseconds since 1970. Good until the year 294246.

@@ -86,6 +86,14 @@ mod postgres {
         (store, config.parse().unwrap())
     }
 
+    /// A store in a schema of its own, with one endpoint.
+    async fn shop(server: &servers::Postgres, schema: &str) -> Postgres {
+        let (store, _) = store(server, schema).await;
+        let shop = Endpoint::new("shop", "https://shop.example/notify");
+        store.put_endpoint(shop).await.unwrap();
+        store
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn postgres_keeps_what_the_trait_promises() {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
@@ -333,9 +341,7 @@ mod postgres {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let (store, _) = store(&server, "callers").await;
-        let shop = Endpoint::new("shop", "https://shop.example/notify");
-        store.put_endpoint(shop).await.unwrap();
+        let store = shop(&server, "callers").await;
         let mut client = store.pool().get().await.unwrap();
         let transaction = client.transaction().await.unwrap();
         let undone = Postgres::enqueue_in(&transaction, &[message("undone")]).await;
@@ -460,9 +466,7 @@ mod postgres {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let (store, _) = store(&server, "deleted").await;
-        let shop = Endpoint::new("shop", "https://shop.example/notify");
-        store.put_endpoint(shop).await.unwrap();
+        let store = shop(&server, "deleted").await;
         let mut client = store.pool().get().await.unwrap();
         let transaction = client.transaction().await.unwrap();
         let coming = Postgres::enqueue_in(&transaction, &[message("paid")]).await;
@@ -503,9 +507,7 @@ mod postgres {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let (store, _) = store(&server, "late").await;
-        let shop = Endpoint::new("shop", "https://shop.example/notify");
-        store.put_endpoint(shop).await.unwrap();
+        let store = shop(&server, "late").await;
         let mut client = store.pool().get().await.unwrap();
         let transaction = client.transaction().await.unwrap();
         let early = message("early").in_order("key");
@@ -538,9 +540,7 @@ mod postgres {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let (store, _) = store(&server, "freed").await;
-        let shop = Endpoint::new("shop", "https://shop.example/notify");
-        store.put_endpoint(shop).await.unwrap();
+        let store = shop(&server, "freed").await;
         store.enqueue(vec![message("paid")]).await.unwrap();
         let owned = take(&store).await;
         let wanted = Wanted {
@@ -588,9 +588,7 @@ mod postgres {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let (store, _) = store(&server, "forgotten").await;
-        let shop = Endpoint::new("shop", "https://shop.example/notify");
-        store.put_endpoint(shop).await.unwrap();
+        let store = shop(&server, "forgotten").await;
         store.enqueue(vec![message("paid")]).await.unwrap();
         let owned = take(&store).await;
         let given = vec![(owned.id, owned.fence)];
@@ -620,9 +618,7 @@ mod postgres {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let (store, _) = store(&server, "purge").await;
-        let shop = Endpoint::new("shop", "https://shop.example/notify");
-        store.put_endpoint(shop).await.unwrap();
+        let store = shop(&server, "purge").await;
         let ordered = |event| message(event).in_order("key");
         store.enqueue(vec![ordered("dead")]).await.unwrap();
         let owned = take(&store).await;
@@ -670,9 +666,7 @@ mod postgres {
         let Some(server) = servers::postgres(&["fsync=off"]) else {
             return;
         };
-        let (store, _) = store(&server, "unreadable").await;
-        let shop = Endpoint::new("shop", "https://shop.example/notify");
-        store.put_endpoint(shop).await.unwrap();
+        let store = shop(&server, "unreadable").await;
         let events = ["none", "other", "gone"].map(message);
         let enqueued = store.enqueue(events.to_vec()).await.unwrap();
         let client = store.pool().get().await.unwrap();

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use percent_encoding::percent_decode_str;
-use relent::random::{Random, SessionRandom};
+use relent::random::SessionRandom;
+use relent::{Backoff, Jitter, Policy};
 use relent_outbox::nats::async_nats::{
     ClientError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError,
 };
@@ -102,12 +103,18 @@ impl NatsArgs {
     }
 }
 
-/// Between two tries to connect: up to 5 s, and so that a fleet does not come at once.
+/// Between two tries to connect: so that a fleet does not come at once.
+static RECONNECT: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
+    .max_delay(LONGEST)
+    .jitter(Jitter::Equal)
+    .unlimited_retries()
+    .build_const();
+const LONGEST: Duration = Duration::from_secs(5);
+
 fn delay(tries: usize) -> Duration {
-    let exponent = u32::try_from(tries.min(6)).unwrap_or(6);
-    let most = (Duration::from_millis(100) * 2_u32.pow(exponent)).min(Duration::from_secs(5));
-    let random = SessionRandom::new().next_u64() as f64 / u64::MAX as f64;
-    most / 2 + (most / 2).mul_f64(random)
+    // From the seventh on they are alike.
+    let mut waits = RECONNECT.waits(SessionRandom::new());
+    waits.nth(tries.min(6)).unwrap_or(LONGEST)
 }
 
 /// Says what happens to the connection, once.
@@ -159,4 +166,23 @@ fn user(servers: &[ServerAddr]) -> Result<Option<User>, Quit> {
         return Err(Quit::usage(wrong.to_owned()));
     }
     Ok(users.pop())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_to_connect_double_up_to_five_seconds_and_vary_by_half() {
+        for tries in [0, 1, 2, 5, 6, 7, 1000, usize::MAX] {
+            let doubled = 2_u32.saturating_pow(u32::try_from(tries).unwrap_or(u32::MAX));
+            let most = Duration::from_millis(100)
+                .saturating_mul(doubled)
+                .min(LONGEST);
+            for _ in 0..100 {
+                let wait = delay(tries);
+                assert!((most / 2..=most).contains(&wait), "{tries}: {wait:?}");
+            }
+        }
+    }
 }

@@ -21,7 +21,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{interval, timeout};
 
-use super::log;
 use super::nats::NatsArgs;
 use super::reach::Reach;
 use super::server::{ADDRESS, TOKEN_FILE};
@@ -129,34 +128,25 @@ pub(crate) struct ServeArgs {
 }
 
 /// Serves until a signal asks for the end.
-pub(super) fn run(args: &ServeArgs) -> Result<i32, Quit> {
-    log::to_stderr();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Quit::failed(format!("cannot start: {error}")))?;
-    let result = runtime.block_on(async {
-        let token = token(args)?;
-        let secrets = secrets(&args.key_file)?;
-        let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
-        match &args.store {
-            StoreAt::Sqlite(_) if args.store_ca.is_some() => {
-                Err(failed("--store-ca is for PostgreSQL".to_owned()))
-            }
-            StoreAt::Sqlite(path) => {
-                let store = open(path).map_err(failed)?;
-                serve(args, store, token, secrets).await
-            }
-            StoreAt::Postgres(config) => {
-                let store = connect(config, args.store_ca.as_deref())
-                    .await
-                    .map_err(failed)?;
-                serve(args, store, token, secrets).await
-            }
+pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
+    let token = token(args)?;
+    let secrets = secrets(&args.key_file)?;
+    let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
+    match &args.store {
+        StoreAt::Sqlite(_) if args.store_ca.is_some() => {
+            Err(failed("--store-ca is for PostgreSQL".to_owned()))
         }
-    });
-    runtime.shutdown_background();
-    result
+        StoreAt::Sqlite(path) => {
+            let store = open(path).map_err(failed)?;
+            serve(args, store, token, secrets).await
+        }
+        StoreAt::Postgres(config) => {
+            let store = connect(config, args.store_ca.as_deref())
+                .await
+                .map_err(failed)?;
+            serve(args, store, token, secrets).await
+        }
+    }
 }
 
 /// What this file holds; if it is not there, what `make` makes, which is written into it for its owner alone.

@@ -9,7 +9,6 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use relent_outbox::nats::{Deliverer, DelivererConfig};
 use tokio::sync::oneshot;
 
-use super::log;
 use super::nats::NatsArgs;
 use super::reach::Reach;
 use crate::console::say;
@@ -62,18 +61,7 @@ pub(crate) struct WorkArgs {
 }
 
 /// Delivers until a signal asks for the end.
-pub(super) fn run(args: &WorkArgs) -> Result<i32, Quit> {
-    log::to_stderr();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Quit::failed(format!("cannot start: {error}")))?;
-    let result = runtime.block_on(work(args));
-    runtime.shutdown_background();
-    result
-}
-
-async fn work(args: &WorkArgs) -> Result<i32, Quit> {
+pub(super) async fn run(args: &WorkArgs) -> Result<i32, Quit> {
     let mut signals = Signals::listen()
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
     let sender = args.reach.sender()?;

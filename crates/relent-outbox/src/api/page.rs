@@ -19,7 +19,7 @@ use super::{Route, Shared};
 use crate::endpoint::Activity;
 use crate::health::Health;
 use crate::message::MAX_NAME;
-use crate::store::{EndpointStatus, Filter, MessageStatus, State as MessageState, Store};
+use crate::store::{EndpointStatus, Filter, MessageStatus, State as MessageState, Store, millis};
 
 mod time;
 mod view;
@@ -144,7 +144,7 @@ fn failing(endpoints: &[EndpointStatus]) -> Vec<(String, String, i64)> {
             let since = Health::read(&status.health).failing_since()?;
             let (tenant, name) = names(status);
             // It is known to the second.
-            Some((tenant, name, view::millis(since).saturating_add(1000)))
+            Some((tenant, name, millis(since).saturating_add(1000)))
         })
         .collect();
     failing.sort_by_key(|(_, _, until)| *until);

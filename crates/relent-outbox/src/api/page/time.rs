@@ -1,18 +1,17 @@
 //! Times and durations, as the page shows and reads them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use maud::{Markup, html};
 
+use crate::store::millis;
+
 /// In milliseconds since 1970.
 fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |since| {
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    })
+    millis(SystemTime::now())
 }
 
 /// Whether it has been: [`time`] says how long ago.

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use maud::{DOCTYPE, Markup, html};
 
@@ -10,7 +9,7 @@ use super::time::{exact, is_past, lasting, long, time};
 use super::{LATEST, encoded, names, page_of};
 use crate::endpoint::{Acknowledgement, Activity, AfterDead};
 use crate::health::Health;
-use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, State, Summary};
+use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, State, Summary, millis};
 use crate::worker::Held;
 
 pub(super) fn page(title: &str, signed_in: bool, content: &Markup) -> Markup {
@@ -205,11 +204,6 @@ fn failing(status: &EndpointStatus) -> Markup {
             Some(since) => { span.tag.bad { "failing" } " for " (lasting(since)) ": " (health.last_error()) }
         }
     }
-}
-
-pub(super) fn millis(at: SystemTime) -> i64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn endpoint_table(endpoints: &[EndpointStatus], held: &HashMap<(String, String), Held>) -> Markup {

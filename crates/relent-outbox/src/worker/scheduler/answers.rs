@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use relent_core::{Backoff, Decision, Failure, Policy, Session};
 use tokio::task::{Id, JoinError};
@@ -13,7 +13,7 @@ use crate::acknowledgement::{MAX_EXCERPT, printable};
 use crate::observe;
 use crate::schedule::Schedule;
 use crate::sender::Sent;
-use crate::store::{AttemptRecord, Claimed, Next, Settled, Store, Work};
+use crate::store::{AttemptRecord, Claimed, Next, Settled, Store, Work, millis};
 use crate::worker::attempt::{Job, Unmade, broken_off};
 use crate::worker::beat::{Leave, Pulse};
 use crate::worker::calls::{Done, Kind};
@@ -68,17 +68,17 @@ impl<S: Store> Scheduler<S> {
             }
             Err(error) => {
                 observe::store_error(kind.name(), &error);
-                if kind == Kind::Acquire {
-                    // Whatever was acquired is found as this worker's, and acquired again. The store may be well, and an
-                    // endpoint be none that this version can read: then nothing else waits, and no hint asks for it again.
-                    let wanted = std::mem::take(&mut self.acquiring);
-                    self.named.acquired(&wanted, &HashSet::new());
-                    self.poll_at = self.poll_at.min(now + ACQUIRE_AGAIN);
-                    return;
-                }
-                let wait = self.away(now);
                 match kind {
-                    Kind::Find | Kind::Acquire => {}
+                    Kind::Acquire => {
+                        // Whatever was acquired is found as this worker's, and acquired again. The store may be well, and
+                        // an endpoint be none that this version can read: then nothing else waits, and no hint asks for it
+                        // again.
+                        let wanted = std::mem::take(&mut self.acquiring);
+                        self.named.acquired(&wanted, &HashSet::new());
+                        self.poll_at = self.poll_at.min(now + ACQUIRE_AGAIN);
+                        return;
+                    }
+                    Kind::Find => {}
                     Kind::Claim => self.on_claim_failed(now),
                     Kind::Settle => {
                         self.settle_failed = true;
@@ -89,6 +89,7 @@ impl<S: Store> Scheduler<S> {
                     // It is found as this worker's, and acquired again.
                     Kind::Release => {}
                 }
+                let wait = self.away(now);
                 self.ask_at = now + wait;
                 self.poll_at = now + wait;
             }
@@ -505,9 +506,4 @@ impl<S: Store> Scheduler<S> {
             }
         }
     }
-}
-
-fn millis(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
