@@ -224,3 +224,20 @@ fn a_stall_is_never_made_worse() {
         }
     }
 }
+
+/// docs/stability.md: at ρ = 0.97 a queue that is longer than its callers wait never becomes short by itself within the
+/// run, and `standard` takes no more than its bound.
+#[test]
+fn a_stall_is_over_where_no_retries_never_get_over_it() {
+    for processes in ["1", "20", "1000", "10000"] {
+        let changes = [
+            ("clients.arrivals.poisson.rate", "970"),
+            ("clients.processes", processes),
+        ];
+        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
+        let without = runs_of(&none(), "stall", &changes, FEW);
+        assert!(without.iter().all(|run| run.ttr_s.is_none()), "{processes}");
+        assert!(with.iter().all(|run| run.ttr_s.is_some()), "{processes}");
+        assert!(goodput(&with) > 0.8, "{processes}: {}", goodput(&with));
+    }
+}

@@ -1,4 +1,5 @@
 use super::*;
+use crate::policy::Policy;
 use core::time::Duration;
 use proptest::prelude::*;
 
@@ -491,6 +492,27 @@ fn after_what_may_be_a_sign_of_overload_a_retry_leaves_more() {
     assert!(budget.withdraw(now, Kind::Ambiguous).is_none());
     budget.learn(&Lesson::default());
     assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
+}
+
+/// docs/stability.md: what is left of the bound on retries where no gate sees the outage.
+#[test]
+fn after_timeouts_a_crowd_has_no_reserve_and_a_thirtieth_of_its_requests() {
+    let budget = Policy::STANDARD.new_budget().unwrap();
+    budget.learn(&Lesson {
+        suspicious: true,
+        ..Lesson::default()
+    });
+    assert!(budget.withdraw(at(0), Charge::Timeout).is_none());
+    let retries = |requests: u32| {
+        let granted = (0..requests).map(|_| {
+            budget.on_request();
+            u32::from(budget.withdraw(at(0), Charge::Timeout).is_some())
+        });
+        granted.sum::<u32>()
+    };
+    // Beside the two tokens above the floor.
+    assert_eq!(retries(3000), 100);
+    assert_eq!(retries(3000), 100);
 }
 
 #[test]

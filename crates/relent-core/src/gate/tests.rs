@@ -567,6 +567,51 @@ fn a_limit_gives_way_as_fast_as_successes_become_slower() {
     );
 }
 
+/// docs/stability.md: a service that is asked for `load` times what it can do lets the rest fail.
+#[test]
+fn a_limit_is_right_after_one_judgement() {
+    const ATTEMPTS: u32 = 1000;
+    let usual = Usual::default();
+    for load in [1.1, 1.5, 2.0, 4.0] {
+        let mut limit = Limit::new(Instant::ORIGIN, load, &usual);
+        let served = (f64::from(ATTEMPTS) / load) as u32;
+        let mut tally = Tally::default();
+        tally.add(served, 1_000_000);
+        for _ in served..ATTEMPTS {
+            tally.failure(Ended::TimedOut);
+        }
+        limit.cut(Instant::ORIGIN, tally.kept(&usual), LEAST);
+        assert!(
+            (limit.factor - 1.0).abs() < 0.02,
+            "{load}: {}",
+            limit.factor
+        );
+        // The same by a queue, which grows by what is too much.
+        let mut limit = Limit::new(Instant::ORIGIN, load, &usual);
+        limit.hold(Instant::ORIGIN, false, load - 1.0);
+        assert!(
+            (1.0..1.0 + 0.13 * load).contains(&limit.factor),
+            "{load}: {}",
+            limit.factor
+        );
+    }
+}
+
+/// docs/stability.md: what all see cuts all by one factor and lets all grow by one step.
+#[test]
+fn limits_of_processes_come_together() {
+    let usual = Usual::default();
+    let [mut one, mut other] = [0.1, 0.9].map(|factor| Limit::new(Instant::ORIGIN, factor, &usual));
+    for _ in 0..10 {
+        for limit in [&mut one, &mut other] {
+            limit.cut(Instant::ORIGIN, 0.7, LEAST);
+            limit.grow(1.0);
+            limit.grow(1.0);
+        }
+    }
+    assert!(other.factor / one.factor < 1.05, "{one:?} {other:?}");
+}
+
 /// Either the queue over there is too short to be seen, or that is what is usual now.
 #[test]
 fn failures_beyond_the_usual_cut_what_is_made_beside_the_demand_and_are_usual_if_that_is_no_help() {
