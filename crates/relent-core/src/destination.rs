@@ -9,7 +9,7 @@ use crate::batch::{Batch, Lane, Lanes};
 use crate::budget::{Budget, Lesson};
 use crate::cooldown::Cooldown;
 use crate::failure::{Failure, Hop};
-use crate::gate::{Calm, Ended, Gate};
+use crate::gate::{Caller, Calm, Ended, Gate};
 use crate::hedge::{Hedge, HedgeConfig};
 use crate::outbound::{Answer, Asking, Outbound, Permit};
 use crate::policy::Policy;
@@ -92,6 +92,15 @@ pub trait Access {
     fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut Self::Random) -> bool) -> bool {
         let _ = id;
         self.turn(leave)
+    }
+
+    /// What a caller of this number is known by in the line: the number, unless the driver puts more into it, such
+    /// as whom to wake. Names have to keep the order of the numbers. A driver that makes them of wakers always asks
+    /// with one.
+    #[inline]
+    fn name(&self, number: u64, waker: Option<&Self::Waker>) -> u64 {
+        let _ = waker;
+        number
     }
 
     /// Where threads count the requests and successes of a calm destination apart, so that they do not wait
@@ -314,22 +323,28 @@ impl<A: Access> Destination<A> {
                 })
     }
 
-    /// A request is made while it [is calm](Self::is_calm). Returns its number.
+    /// A request is made while it [is calm](Self::is_calm). Returns what it is known by.
     #[inline]
-    pub(crate) fn enter_calm(&self) -> u64 {
+    pub(crate) fn enter_calm(&self, waker: Option<&A::Waker>) -> u64 {
         self.count_request();
-        self.lane().add_request()
+        self.access.name(self.lane().add_request(), waker)
+    }
+
+    /// What a request is known by of which the outbound is told in this turn.
+    #[inline]
+    fn enter_told(&self, waker: Option<&A::Waker>) -> u64 {
+        self.access.name(self.batch.add_told_request(), waker)
     }
 
     /// A request is made that does not ask: for a policy whose retries are off.
     pub(crate) fn on_request(&self, now: Instant) -> u64 {
         if self.is_calm(now) {
-            return self.enter_calm();
+            return self.enter_calm(None);
         }
         self.cooldown.forget_past(now);
         let id = self.turn(now, |outbound, _| {
             outbound.on_request_unthrottled(now);
-            self.batch.add_told_request()
+            self.enter_told(None)
         });
         self.count_request();
         id
@@ -338,7 +353,12 @@ impl<A: Access> Destination<A> {
     /// A request is made, and asks for its first attempt at once, in one turn. Gets its number here.
     /// `None` if it is not to be attempted at all.
     #[inline]
-    pub(crate) fn enter(&self, now: Instant, asking: &mut Asking) -> Option<Answer> {
+    pub(crate) fn enter(
+        &self,
+        now: Instant,
+        asking: &mut Asking,
+        waker: Option<&A::Waker>,
+    ) -> Option<Answer> {
         self.cooldown.forget_past(now);
         let answer = self.turn(now, |outbound, random| {
             match asking.paced_only {
@@ -346,7 +366,7 @@ impl<A: Access> Destination<A> {
                 false if outbound.on_request(now, random) => {}
                 false => return None,
             }
-            asking.id = self.batch.add_told_request();
+            asking.id = self.enter_told(waker);
             Some(outbound.ask(now, asking, &self.cooldown, random))
         })?;
         self.count_request();
@@ -363,10 +383,15 @@ impl<A: Access> Destination<A> {
     /// The same for a caller whose request was counted when it came, and who had not to ask then: a
     /// cooldown has begun since. It gets its number here.
     #[cold]
-    pub(crate) fn ask_first(&self, now: Instant, asking: &mut Asking) -> Answer {
+    pub(crate) fn ask_first(
+        &self,
+        now: Instant,
+        asking: &mut Asking,
+        waker: Option<&A::Waker>,
+    ) -> Answer {
         self.turn(now, |outbound, random| {
             outbound.on_request_unthrottled(now);
-            asking.id = self.batch.add_told_request();
+            asking.id = self.enter_told(waker);
             outbound.ask(now, asking, &self.cooldown, random)
         })
     }
@@ -389,7 +414,8 @@ impl<A: Access> Destination<A> {
 
     /// A caller that waits goes away, which is known to have been `held` by a cooldown: then nobody else
     /// waits for what it leaves, and no time need be known (design rule 10).
-    pub(crate) fn leave(&self, id: u64, held: bool, now: impl FnOnce() -> Instant) {
+    pub(crate) fn leave(&self, caller: &Caller, held: bool, now: impl FnOnce() -> Instant) {
+        let id = caller.id;
         // While anybody waits there is nothing that it would have to be told before.
         if held && self.access.leave(id, |outbound, _| outbound.leave_held(id)) {
             return;
@@ -397,7 +423,7 @@ impl<A: Access> Destination<A> {
         let now = now();
         self.access.leave(id, |outbound, random| {
             self.in_turn(now, outbound, random, |outbound, random| {
-                outbound.leave(now, id, &self.cooldown, random);
+                outbound.leave(now, caller, &self.cooldown, random);
             });
             true
         });

@@ -66,8 +66,6 @@ pub struct Caller {
     pub since: Instant,
     /// Tells the requests of one gate apart; the driver's choice.
     pub id: u64,
-    /// Whether the request has made no attempt yet.
-    pub fresh: bool,
 }
 
 /// Leave to make one attempt. Give it back with [`Gate::on_end`] when the attempt is over.
@@ -181,9 +179,9 @@ enum State {
 ///
 /// let mut gate = Gate::new(&GateConfig::DEFAULT)?;
 /// let mut now = Instant::ORIGIN;
-/// let caller = |id, now| Caller { until: Instant::MAX, since: now, id, fresh: true };
+/// let caller = |id, now| Caller { until: Instant::MAX, since: now, id };
 /// let mut id = 0;
-/// while let Some(pass) = gate.admit(now, caller(id, now)) {
+/// while let Some(pass) = gate.admit(now, caller(id, now), true) {
 ///     gate.on_request(now);
 ///     gate.on_end(now, pass, Ended::Failed, &mut Draw::at(0.5));
 ///     now = now.saturating_add(Duration::from_millis(20));
@@ -313,6 +311,16 @@ impl Gate {
         self.parked.first()
     }
 
+    /// The numbers of all who are parked, the one first whose time runs out first.
+    pub(crate) fn all_parked(&self) -> impl Iterator<Item = u64> {
+        self.parked.all()
+    }
+
+    /// Whether this caller is parked.
+    pub(crate) fn has_parked(&self, caller: &Caller) -> bool {
+        self.parked.has(caller)
+    }
+
     /// The ratio of retries to requests that hides the failures seen, while they do not depend on
     /// load; 0 otherwise. Where failures come at once, it is found by trying.
     #[must_use]
@@ -358,18 +366,18 @@ impl Gate {
         (MARGIN * failing / (1.0 - failing)).min(WIDEST)
     }
 
-    /// May the caller make an attempt now? `None`: it is parked until [`release`](Self::release)
-    /// names it, or the driver [forgets](Self::forget) it.
-    pub fn admit(&mut self, now: Instant, caller: Caller) -> Option<Pass> {
+    /// May the caller make an attempt now, which is `fresh` if its request has made none yet? `None`: it is
+    /// parked until [`release`](Self::release) names it, or the driver [forgets](Self::forget) it.
+    pub fn admit(&mut self, now: Instant, caller: Caller, fresh: bool) -> Option<Pass> {
         self.judge_in_time(now);
         let (go, probe) = match &mut self.state {
             State::Open => (true, false),
             State::Limited(limit) => {
                 let demand = self.demand.usual(now);
-                (caller.fresh && limit.admits(now, demand), false)
+                (fresh && limit.admits(now, demand), false)
             }
             State::Closed(closed) => {
-                let go = caller.fresh && closed.admits(now, &self.config);
+                let go = fresh && closed.admits(now, &self.config);
                 (go, go)
             }
         };

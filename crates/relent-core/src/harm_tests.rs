@@ -168,6 +168,7 @@ fn asking(id: u64, now: Instant) -> Asking {
         longest: Duration::from_secs(300),
         spread: 1.0,
         fresh: true,
+        stays: false,
         paced_only: false,
     }
 }
@@ -187,7 +188,7 @@ fn who_is_told_to_stay_away_for_five_minutes_does_not_go_on_for_five_minutes() {
     for id in 0..3000 {
         let now = at(id * 100);
         let mut asking = asking(0, now);
-        let Some(Answer::Start(mut permit)) = there.enter(now, &mut asking) else {
+        let Some(Answer::Start(mut permit)) = there.enter(now, &mut asking, None) else {
             continue;
         };
         permit.begin();
@@ -207,13 +208,12 @@ fn caller(id: u64, since: Instant) -> Caller {
         until: Instant::MAX,
         since,
         id,
-        fresh: true,
     }
 }
 
 fn one(gate: &mut Gate, now: u64, took: u64, ended: Ended) {
     gate.on_request(at(now));
-    if let Some(pass) = gate.admit(at(now), caller(now, at(now))) {
+    if let Some(pass) = gate.admit(at(now), caller(now, at(now)), true) {
         gate.on_end(at(now + took), pass, ended, &mut Draw::at(0.5));
     }
 }
@@ -282,7 +282,7 @@ fn one_failure_that_took_very_long_does_not_hide_that_the_others_come_at_once() 
     refused(&mut gate, &mut now);
     assert!(gate.lesson(at(now)).suspicious);
     // A connection is reset after ten seconds.
-    let pass = gate.admit(at(now), caller(now, at(now))).unwrap();
+    let pass = gate.admit(at(now), caller(now, at(now)), true).unwrap();
     for _ in 0..400 {
         one(&mut gate, now, 20, Ended::Answered);
         now += 25;

@@ -17,8 +17,9 @@
 //! - One of those who wait has the timer for the next offer (the *lookout*). When it leaves, another is
 //!   woken to take over. Everyone else is told a later instant at which asking again helps all the
 //!   same, so that a lost wake-up delays a caller and never strands it.
-//! - Callers are known by their numbers, which are the driver's choice. What a caller says about itself
-//!   later does not change its place.
+//! - A [`Caller`] is known by its number, which is the driver's choice, by when its request was made, and by
+//!   when nobody waits for its answer any more. None of the three may change while it waits. What else it
+//!   says about itself later does not change its place.
 //!
 //! The value is pure: it holds no lock, waker or timer, and time and randomness are arguments.
 
@@ -71,6 +72,7 @@ pub use permit::Permit;
 ///     longest: Duration::from_secs(300),
 ///     spread: 1.0,
 ///     fresh: true,
+///     stays: false,
 ///     paced_only: false,
 /// };
 /// let Answer::Start(permit) = outbound.ask(now, &asking, &cooldown, &mut random) else {
@@ -156,10 +158,16 @@ impl Outbound {
     /// Callers that wait, for whatever reason.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.line.len()
+        self.line.len() + self.parked()
+    }
+
+    #[inline]
+    fn nobody_waits(&self) -> bool {
+        self.line.is_empty() && self.parked() == 0
     }
 
     /// Callers that the gate has parked.
+    #[inline]
     #[must_use]
     pub fn parked(&self) -> usize {
         self.gate.as_ref().map_or(0, Gate::parked)
@@ -173,8 +181,14 @@ impl Outbound {
 
     /// What holds this caller back; `None` if it does not wait, or has an offer.
     #[must_use]
-    pub fn holding(&self, id: u64) -> Option<Holding> {
-        self.line.holding(id)
+    pub fn holding(&self, caller: &Caller) -> Option<Holding> {
+        let parked = || {
+            self.gate
+                .as_ref()?
+                .has_parked(caller)
+                .then_some(Holding::Gate)
+        };
+        self.line.holding(caller.id).or_else(parked)
     }
 
     /// A request is made: call it once for each, before it first [asks](Self::ask). `false` if the
@@ -225,7 +239,7 @@ impl Outbound {
     pub fn try_hedge(&mut self, now: Instant, cooldown: &Cooldown) -> Option<Permit> {
         let open = self.gate.as_ref().is_none_or(Gate::is_open);
         let starts = open
-            && self.line.is_empty()
+            && self.nobody_waits()
             && !cooldown.is_running(now)
             && self.rate.as_mut().is_none_or(|rate| rate.take(now));
         starts.then(|| Permit::for_hedge(now, self.rate.is_some()))
@@ -299,10 +313,16 @@ impl Outbound {
     }
 
     /// A caller that waits goes away. Does nothing about one that does not wait.
-    pub fn leave(&mut self, now: Instant, id: u64, cooldown: &Cooldown, random: &mut impl Random) {
-        match self.line.take_offer(id) {
+    pub fn leave(
+        &mut self,
+        now: Instant,
+        caller: &Caller,
+        cooldown: &Cooldown,
+        random: &mut impl Random,
+    ) {
+        match self.line.take_offer(caller.id) {
             Some(permit) => self.give_back(now, permit, random),
-            None => self.remove(id),
+            None => self.remove(caller),
         }
         self.changed(now, cooldown, random);
     }
@@ -313,7 +333,7 @@ impl Outbound {
         let held = self.line.held_until(id).is_some();
         if held {
             self.line.remove(id);
-            if self.line.is_empty() {
+            if self.nobody_waits() {
                 self.due = None;
             }
         }
@@ -335,7 +355,7 @@ impl Outbound {
 
     #[inline]
     fn changed(&mut self, now: Instant, cooldown: &Cooldown, random: &mut impl Random) {
-        if self.line.is_empty() {
+        if self.nobody_waits() {
             self.due = None;
             return;
         }
@@ -360,27 +380,17 @@ impl Outbound {
         }
     }
 
-    fn remove(&mut self, id: u64) {
-        if let Some(asking) = self.line.remove(id)
+    fn remove(&mut self, caller: &Caller) {
+        if !self.line.remove(caller.id)
             && let Some(gate) = &mut self.gate
         {
-            gate.forget(&caller(&asking));
+            gate.forget(caller);
         }
     }
 }
 
 const fn later_by(now: Instant, nanos: u64) -> Instant {
     Instant::from_nanos(now.as_nanos().saturating_add(nanos))
-}
-
-/// As the gate knows it.
-const fn caller(asking: &Asking) -> Caller {
-    Caller {
-        until: asking.answer_by,
-        since: asking.since,
-        id: asking.id,
-        fresh: asking.fresh,
-    }
 }
 
 #[cfg(test)]

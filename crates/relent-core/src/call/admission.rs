@@ -171,7 +171,7 @@ impl<L: Place> Call<'_, L> {
                 .is_some_and(|there| !there.is_paced());
         match self.place.get().map(|entered| &entered.stage) {
             // It has a place or a permit there, whatever a reload has changed since.
-            Some(Stage::Waiting(..) | Stage::Permitted(_)) => false,
+            Some(Stage::Waiting { .. } | Stage::Permitted(_)) => false,
             None if is_off => {
                 self.enter_off(environment);
                 true
@@ -198,7 +198,7 @@ impl<L: Place> Call<'_, L> {
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Next {
         let now = self.now(environment);
-        if self.enter_calmly(environment, now, false) {
+        if self.enter_calmly(environment, now, false, waker) {
             return Next::Start(Leave::given(now));
         }
         let before = self.holding_since();
@@ -215,11 +215,6 @@ impl<L: Place> Call<'_, L> {
                 return Next::Start(Leave::given(now));
             }
             Answer::Wait(until, by) => {
-                let since = match before {
-                    Some((before, since)) if before == by => since,
-                    _ => now,
-                };
-                self.stand(Stage::Waiting(by, since));
                 self.tell_admission(environment, before, Some(now));
                 let after = until.saturating_since(now);
                 return Next::Wait { after, until, by };
@@ -240,7 +235,8 @@ impl<L: Place> Call<'_, L> {
             return None;
         }
         let now = self.now(environment);
-        self.enter_calmly(environment, now, true).then_some(now)
+        self.enter_calmly(environment, now, true, None)
+            .then_some(now)
     }
 
     /// Permits the attempt without a turn at the destination, if it is calm there; `begun` if it starts
@@ -251,6 +247,7 @@ impl<L: Place> Call<'_, L> {
         environment: &E,
         now: Instant,
         begun: bool,
+        waker: Option<&<E::Access as Access>::Waker>,
     ) -> bool {
         let last_start = self.last_start(environment);
         let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
@@ -260,7 +257,7 @@ impl<L: Place> Call<'_, L> {
             return false;
         }
         let id = match slot {
-            None => destination.enter_calm(),
+            None => destination.enter_calm(waker),
             Some(entered) if matches!(entered.stage, Stage::Outside) => entered.id,
             Some(_) => return false,
         };
@@ -286,7 +283,7 @@ impl<L: Place> Call<'_, L> {
         self.session.last_start(environment.policy()).min(latest)
     }
 
-    /// What the destination says.
+    /// What the destination says. Who is told to wait there waits from then on.
     #[inline]
     fn answer<E: Environment<Place = L>>(
         &mut self,
@@ -295,18 +292,42 @@ impl<L: Place> Call<'_, L> {
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> Answer {
         let mut asking = self.asking(environment);
+        let answer = self.answer_to(environment, now, &mut asking, waker);
+        if let Answer::Wait(_, by) = answer {
+            let since = match self.holding_since() {
+                Some((before, since)) if before == by => since,
+                _ => now,
+            };
+            self.stand(Stage::Waiting {
+                by,
+                since,
+                answer_by: asking.answer_by,
+            });
+        }
+        answer
+    }
+
+    /// The same. It gets its number there if it has none.
+    #[inline]
+    fn answer_to<E: Environment<Place = L>>(
+        &mut self,
+        environment: &E,
+        now: Instant,
+        asking: &mut Asking,
+        waker: Option<&<E::Access as Access>::Waker>,
+    ) -> Answer {
         let overloaded = Answer::Stop(stop_because(StopReason::Overloaded));
         let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
             return overloaded;
         };
         let Some(entered) = slot else {
-            let Some(answer) = destination.enter(now, &mut asking) else {
+            let Some(answer) = destination.enter(now, asking, waker) else {
                 return overloaded;
             };
             let (id, stage) = (asking.id, Stage::Outside);
             *slot = Some(Entered { id, stage });
             environment.on_budget();
-            return with_waker(destination, now, &asking, answer, waker);
+            return with_waker(destination, now, asking, answer, waker);
         };
         asking.id = entered.id;
         if let Some(mut permit) = entered.stage.take_permit(|_| true) {
@@ -323,13 +344,16 @@ impl<L: Place> Call<'_, L> {
                 reason,
                 retry_at: Some(at).filter(|at| *at != Instant::MAX),
             }),
-            Stage::Waiting(..) => destination.ask(now, &asking, true, waker),
-            Stage::Unasked => {
-                let answer = destination.ask_first(now, &mut asking);
-                entered.id = asking.id;
-                with_waker(destination, now, &asking, answer, waker)
+            Stage::Waiting { answer_by, .. } => {
+                asking.answer_by = answer_by;
+                destination.ask(now, asking, true, waker)
             }
-            _ => destination.ask(now, &asking, false, waker),
+            Stage::Unasked => {
+                let answer = destination.ask_first(now, asking, waker);
+                entered.id = asking.id;
+                with_waker(destination, now, asking, answer, waker)
+            }
+            _ => destination.ask(now, asking, false, waker),
         }
     }
 
@@ -354,6 +378,7 @@ impl<L: Place> Call<'_, L> {
             longest: policy.max_hint(),
             spread: policy.hint_spread(),
             fresh: self.session.attempts() == 0,
+            stays: false,
             paced_only: policy.is_off(),
         }
     }

@@ -5,7 +5,7 @@ use core::mem;
 use super::place::Stage;
 use super::{Call, Environment, Place, repaid};
 use crate::failure::{Cause, Failure};
-use crate::gate::Ended;
+use crate::gate::{Caller, Ended};
 use crate::outbound::{Holding, Permit};
 use crate::time::Instant;
 
@@ -86,9 +86,13 @@ impl<L: Place> Call<'_, L> {
         }
         let now = || at.unwrap_or_else(|| environment.now());
         match mem::replace(&mut entered.stage, Stage::Outside) {
-            Stage::Waiting(by, _) => {
-                let held = by == Holding::Cooldown;
-                destination.leave(entered.id, held, now);
+            Stage::Waiting { by, answer_by, .. } => {
+                let caller = Caller {
+                    until: answer_by,
+                    since: self.session.started(),
+                    id: entered.id,
+                };
+                destination.leave(&caller, by == Holding::Cooldown, now);
             }
             Stage::Permitted(permit) if permit.has_begun() => {
                 destination.ended(now(), permit, ended);

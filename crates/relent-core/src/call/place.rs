@@ -61,8 +61,14 @@ pub struct Entered {
 // The two of which the destination knows come first, so that one comparison tells them from the others.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// This holds it back, since then.
-    Waiting(Holding, Instant),
+    /// It is held back.
+    Waiting {
+        by: Holding,
+        since: Instant,
+        /// When nobody waits for its answer any more, as it said when it joined the line: it is known there by
+        /// this, whatever its environment says later.
+        answer_by: Instant,
+    },
     /// The attempt may start, or runs.
     Permitted(Permit),
     /// Nobody had to ask so far (design rule 10).
@@ -95,7 +101,7 @@ impl<L: Place> Call<'_, L> {
 
     pub(super) fn holding_since(&self) -> Option<(Holding, Instant)> {
         match self.place.get()?.stage {
-            Stage::Waiting(holding, since) => Some((holding, since)),
+            Stage::Waiting { by, since, .. } => Some((by, since)),
             _ => None,
         }
     }

@@ -76,6 +76,7 @@ struct Shell<'t> {
     there: Option<&'t There>,
     clock: &'t Hand,
     random: Draw,
+    answer_by: Cell<Instant>,
     told: RefCell<Vec<Told>>,
 }
 
@@ -102,6 +103,9 @@ macro_rules! environment {
             fn now(&self) -> Instant {
                 self.0.clock.reads.set(self.0.clock.reads.get() + 1);
                 Instant::from_nanos(self.0.clock.nanos.get())
+            }
+            fn answer_by(&self) -> Instant {
+                self.0.answer_by.get()
             }
             fn on_attempt(&self, number: u32) {
                 self.0.told.borrow_mut().push(Told::Attempt(number));
@@ -139,6 +143,7 @@ fn shell<'t>(policy: &'t Policy, there: Option<&'t There>, clock: &'t Hand) -> S
         there,
         clock,
         random: Draw::at(0.5),
+        answer_by: Cell::new(Instant::MAX),
         told: RefCell::default(),
     }
 }
@@ -502,4 +507,39 @@ fn calls_that_came_to_a_quiet_destination_wait_side_by_side() {
         call.leave(&at);
     }
     assert_eq!(waiting(), 0);
+}
+
+/// A caller whose own limit is another while it waits.
+#[test]
+fn who_is_parked_is_known_by_what_it_said_when_it_came() {
+    let policy = policy().gate(crate::GateConfig::DEFAULT).build().unwrap();
+    let (there, clock) = (there(&policy), Hand::default());
+    clock.advance(SECOND * 100_000);
+    let mut at = at(&policy, &there, &clock);
+    loop {
+        let mut call = Call::new(CallOptions::new(), &at);
+        match call.next(&mut at, None) {
+            Next::Start(leave) => {
+                call.begin(&mut at, leave);
+                clock.advance(SECOND / 20);
+                call.failed(&mut at, &Failure::ambiguous());
+                call.leave(&at);
+            }
+            _ => {
+                call.leave(&at);
+                break;
+            }
+        }
+    }
+    let parked = || there.access().0.borrow().parked();
+    let mut call = Call::new(CallOptions::new(), &at);
+    for (asks, more) in (0..3).zip([10, 20, 5]) {
+        let now = Instant::from_nanos(clock.nanos.get());
+        at.0.answer_by.set(now.saturating_add(more * SECOND));
+        assert!(matches!(call.next(&mut at, None), Next::Wait { .. }));
+        assert_eq!(parked(), 1, "{asks}");
+        clock.advance(SECOND / 100);
+    }
+    call.leave(&at);
+    assert_eq!((parked(), there.access().0.borrow().waiting()), (0, 0));
 }

@@ -1,4 +1,5 @@
-//! Requests that are held back, in the order in which they were made.
+//! Requests that are held back, in the order in which they were made: nothing else is kept of them, since a
+//! million may wait.
 
 use super::Caller;
 use crate::ordered_map::OrderedMap;
@@ -33,20 +34,37 @@ impl Parked {
             until: answered,
             since: Instant::ORIGIN,
             id: 0,
-            fresh: false,
         };
         let (caller, ()) = *self.0.first_from(&least)?;
         self.0.remove(&caller);
         Some(caller)
     }
 
+    pub(super) fn has(&self, caller: &Caller) -> bool {
+        self.0.get(caller).is_some()
+    }
+
     pub(super) fn first(&self) -> Option<u64> {
         self.0.first().map(|(caller, ())| caller.id)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().map(|(caller, ())| caller.id)
     }
 
     pub(super) fn take_last(&mut self) -> Option<Caller> {
         let (caller, ()) = *self.0.last()?;
         self.0.remove(&caller);
         Some(caller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_who_is_parked_takes_24_bytes_at_the_destination() {
+        assert_eq!(size_of::<(Caller, ())>(), 24);
     }
 }

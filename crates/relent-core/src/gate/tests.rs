@@ -21,7 +21,6 @@ fn caller(id: u64, since: Instant) -> Caller {
         until: Instant::MAX,
         since,
         id,
-        fresh: true,
     }
 }
 
@@ -38,7 +37,7 @@ fn requests(
     for id in 0..count {
         now = from + id * every;
         gate.on_request(millis(now));
-        if let Some(pass) = gate.admit(millis(now), caller(id, millis(now))) {
+        if let Some(pass) = gate.admit(millis(now), caller(id, millis(now)), true) {
             gate.on_end(millis(now + took), pass, ended(id), &mut MIDDLE.clone());
         }
     }
@@ -132,7 +131,9 @@ fn silence_is_as_long_as_several_requests_take_to_be_made() {
     for (every, closed) in [(25, true), (125, false)] {
         let mut gate = gate();
         let now = requests(&mut gate, 0, 400, every, 5, |_| Ended::Answered);
-        let lost = gate.admit(millis(now), caller(0, millis(now))).unwrap();
+        let lost = gate
+            .admit(millis(now), caller(0, millis(now)), true)
+            .unwrap();
         gate.on_end(
             millis(now + 600),
             lost,
@@ -253,7 +254,7 @@ fn a_timeout_during_which_nothing_succeeded_closes() {
 
     // Beside successes, one is one of many.
     let mut among = gate();
-    let slow = among.admit(millis(0), caller(0, millis(0))).unwrap();
+    let slow = among.admit(millis(0), caller(0, millis(0)), true).unwrap();
     requests(&mut among, 0, 100, 10, 5, |_| Ended::Answered);
     among.on_end(millis(1000), slow, Ended::TimedOut, &mut MIDDLE.clone());
     assert!(among.is_open());
@@ -267,7 +268,11 @@ fn closed() -> (Gate, u64) {
     assert!(gate.is_closed());
     let now = now + 100;
     for id in 0..3 {
-        let parked = gate.admit(millis(now + 6), caller(100 + id, millis(now + 6 + id)));
+        let parked = gate.admit(
+            millis(now + 6),
+            caller(100 + id, millis(now + 6 + id)),
+            true,
+        );
         assert_eq!(parked, None);
     }
     (gate, now)
@@ -290,16 +295,12 @@ fn one_probe_at_a_time_further_and_further_apart() {
             "the one with the most time left"
         );
         assert_eq!(gate.release(millis(now)), None);
-        assert_eq!(gate.admit(millis(now), caller(7, millis(now))), None);
+        assert_eq!(gate.admit(millis(now), caller(7, millis(now)), true), None);
         gate.forget(&caller(7, millis(now)));
         gate.on_end(millis(now), pass, Ended::Failed, &mut MIDDLE.clone());
-        let again = Caller {
-            fresh: false,
-            ..probe
-        };
-        assert_eq!(gate.admit(millis(now), again), None);
-        gate.forget(&again);
-        gate.admit(millis(now), probe);
+        assert_eq!(gate.admit(millis(now), probe, false), None);
+        gate.forget(&probe);
+        gate.admit(millis(now), probe, true);
     }
 }
 
@@ -339,19 +340,16 @@ fn seldom() -> (Gate, u64) {
 fn who_asks_seldom_probes_seldom_after_a_timeout() {
     let (mut gate, now) = seldom();
     requests(&mut gate, now, 1, 1, 1000, |_| Ended::TimedOut);
-    let parked = Caller {
-        fresh: false,
-        ..caller(50, millis(now))
-    };
-    assert_eq!(gate.admit(millis(now + 1000), parked), None);
+    let parked = caller(50, millis(now));
+    assert_eq!(gate.admit(millis(now + 1000), parked, false), None);
     // Seven requests in a minute: three would take about 26 s, which is too long.
     let next = gate.next_release(millis(now + 1000)).unwrap();
     assert_eq!(next, millis(now + 21_000));
     // One would take about nine, and a fresh request need not wait for the parked one.
     let early = caller(51, millis(now + 9000));
-    assert_eq!(gate.admit(millis(now + 9000), early), None);
+    assert_eq!(gate.admit(millis(now + 9000), early, true), None);
     let probe = gate
-        .admit(millis(now + 12_000), caller(52, millis(now + 12_000)))
+        .admit(millis(now + 12_000), caller(52, millis(now + 12_000)), true)
         .unwrap();
     assert!(probe.is_probe());
     gate.on_end(
@@ -362,7 +360,7 @@ fn who_asks_seldom_probes_seldom_after_a_timeout() {
     );
     // Open enough for fresh ones, while the parked ones still wait for their turn.
     assert!(
-        gate.admit(millis(now + 12_006), caller(53, millis(now + 12_006)))
+        gate.admit(millis(now + 12_006), caller(53, millis(now + 12_006)), true)
             .is_some()
     );
     assert_eq!(gate.release(millis(now + 12_006)), None);
@@ -375,12 +373,9 @@ fn who_asks_seldom_probes_soon_after_failures_at_once() {
     requests(&mut gate, now, 3, 100, 1, |_| Ended::Failed);
     assert!(gate.is_closed());
     now += 201;
-    let parked = Caller {
-        fresh: false,
-        ..caller(50, millis(now))
-    };
+    let parked = caller(50, millis(now));
     for wait in [500, 2500, 12_500, 20_000, 20_000] {
-        assert_eq!(gate.admit(millis(now), parked), None);
+        assert_eq!(gate.admit(millis(now), parked, false), None);
         let next = gate.next_release(millis(now)).unwrap();
         let waited = next.as_nanos() / 1_000_000 - now;
         assert!(waited.abs_diff(wait) <= wait / 10, "{waited} for {wait}");
@@ -400,7 +395,7 @@ fn after_a_false_alarm_one_timeout_does_not_close() {
     };
     let probe = |gate: &mut Gate, now: u64, ended: Ended| {
         let fresh = caller(now, millis(now));
-        let pass = gate.admit(millis(now), fresh).unwrap();
+        let pass = gate.admit(millis(now), fresh, true).unwrap();
         assert!(pass.is_probe());
         gate.on_end(millis(now), pass, ended, &mut MIDDLE.clone());
     };
@@ -437,7 +432,7 @@ fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
         let mut now = requests(&mut gate, 0, 2400, 25, 5, |_| Ended::Answered);
         for _ in 0..200 {
             let lost = [caller(now, millis(now)), caller(now + 1, millis(now))];
-            let lost = lost.map(|caller| gate.admit(millis(now), caller));
+            let lost = lost.map(|caller| gate.admit(millis(now), caller, true));
             now = requests(&mut gate, now, 9, 25, took, |_| Ended::Answered);
             for pass in lost.into_iter().flatten() {
                 gate.on_end(millis(now), pass, Ended::TimedOut, &mut MIDDLE.clone());
@@ -458,7 +453,7 @@ fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_t
     let closed = now + 301;
     for id in 0..10 {
         let parked = caller(100 + id, millis(closed));
-        assert_eq!(gate.admit(millis(closed), parked), None);
+        assert_eq!(gate.admit(millis(closed), parked, true), None);
     }
     let up = closed + 20_000;
     let (_, pass) = gate.release(millis(up)).unwrap();
@@ -494,11 +489,8 @@ fn the_retry_of_a_small_process_goes_within_its_patience_once_there_is_no_sign_o
     };
     for (mut gate, now) in [overloaded(), doubted()] {
         assert!(!gate.is_open() && !gate.is_closed());
-        let retry = Caller {
-            fresh: false,
-            ..caller(50, millis(now))
-        };
-        assert_eq!(gate.admit(millis(now), retry), None);
+        let retry = caller(50, millis(now));
+        assert_eq!(gate.admit(millis(now), retry, false), None);
         // Nothing else happens: the driver asks when it is told to.
         let mut at = millis(now);
         let mut looks = 0;
@@ -520,11 +512,8 @@ fn the_end_of_a_limit_is_a_time_to_look() {
     requests(&mut gate, now, 3, 100, 1, |_| Ended::Failed);
     assert!(gate.is_closed());
     let up = requests(&mut gate, now + 1200, 1, 5, 5, |_| Ended::Answered);
-    let retry = Caller {
-        fresh: false,
-        ..caller(50, millis(now))
-    };
-    assert_eq!(gate.admit(millis(up), retry), None);
+    let retry = caller(50, millis(now));
+    assert_eq!(gate.admit(millis(up), retry, false), None);
     let next = gate.next_release(millis(up)).unwrap();
     assert!(next <= millis(up + 5000), "{next:?}");
     assert!(gate.release(next).is_some() && gate.is_open());
@@ -632,7 +621,11 @@ fn failures_beyond_the_usual_cut_what_is_made_beside_the_demand_and_are_usual_if
         _ => Ended::Answered,
     };
     for id in 0..40 {
-        gate.admit(millis(now + 501), caller(1000 + id, millis(now + 501)));
+        gate.admit(
+            millis(now + 501),
+            caller(1000 + id, millis(now + 501)),
+            true,
+        );
     }
     let at = requests(&mut gate, now + 502, 60, 25, 5, half);
     assert!(factor(&gate) <= BARE, "{}", factor(&gate));
@@ -648,7 +641,7 @@ fn what_was_parked_drains_beside_fresh_requests_and_earliest_deadline_first() {
             until: millis(200_000 + 1000 * (id % 10)),
             ..caller(1000 + id, millis(now + 30))
         };
-        assert_eq!(gate.admit(millis(now + 30), late), None);
+        assert_eq!(gate.admit(millis(now + 30), late, true), None);
     }
     let (_, pass) = gate.release(millis(now + 500)).unwrap();
     gate.on_end(
@@ -664,7 +657,9 @@ fn what_was_parked_drains_beside_fresh_requests_and_earliest_deadline_first() {
         at += 5;
         if (at - now) % 25 == 0 {
             gate.on_request(millis(at));
-            let pass = gate.admit(millis(at), caller(at, millis(at))).unwrap();
+            let pass = gate
+                .admit(millis(at), caller(at, millis(at)), true)
+                .unwrap();
             gate.on_end(millis(at + 5), pass, Ended::Answered, &mut MIDDLE.clone());
             fresh += 1;
         }
@@ -684,7 +679,7 @@ fn what_was_parked_drains_beside_fresh_requests_and_earliest_deadline_first() {
 fn reopened(gate: &mut Gate, now: u64, ids: core::ops::Range<u64>) -> u64 {
     for id in ids {
         gate.on_request(millis(now));
-        assert_eq!(gate.admit(millis(now), caller(id, millis(now))), None);
+        assert_eq!(gate.admit(millis(now), caller(id, millis(now)), true), None);
     }
     let up = now + 500;
     let (_, pass) = gate.release(millis(up)).unwrap();
@@ -741,7 +736,7 @@ fn who_cannot_be_answered_in_time_is_not_let_go() {
         until: millis(now + 506),
         ..caller(9, millis(now + 30))
     };
-    assert_eq!(gate.admit(millis(now + 30), late), None);
+    assert_eq!(gate.admit(millis(now + 30), late, true), None);
     let (_, pass) = gate.release(millis(now + 500)).unwrap();
     gate.on_end(
         millis(now + 503),
@@ -845,8 +840,8 @@ proptest! {
                 Step::Ask { fresh, patience } => {
                     gate.on_request(now);
                     let until = Instant::from_nanos(now.as_nanos().saturating_add(patience));
-                    let caller = Caller { until, since: now, id, fresh };
-                    match gate.admit(now, caller) {
+                    let caller = Caller { until, since: now, id };
+                    match gate.admit(now, caller, fresh) {
                         Some(pass) => running.push(pass),
                         None => { prop_assert!(!gate.is_open()); parked.push(caller) }
                     }
@@ -876,8 +871,8 @@ proptest! {
         }
         // It is up again, and somebody asks who has all the time in the world.
         for id in 0..3 {
-            let caller = Caller { until: Instant::MAX, since: now, id, fresh: id == 0 };
-            if let Some(pass) = gate.admit(now, caller) {
+            let caller = Caller { until: Instant::MAX, since: now, id };
+            if let Some(pass) = gate.admit(now, caller, id == 0) {
                 gate.on_end(now, pass, Ended::Answered, &mut random);
             }
         }

@@ -3,10 +3,10 @@
 use core::time::Duration;
 
 use super::last_chance::last_chance;
-use super::{Outbound, Permit, caller};
+use super::{Outbound, Permit};
 use crate::cooldown::Cooldown;
 use crate::decision::{Stop, StopReason};
-use crate::gate::Pass;
+use crate::gate::{Caller, Pass};
 use crate::random::Random;
 use crate::time::Instant;
 
@@ -28,9 +28,25 @@ pub struct Asking {
     pub spread: f64,
     /// Whether the request has made no attempt yet.
     pub fresh: bool,
+    /// Whether it waits at the gate for as long as it takes: the gate's patience does not end its wait, and it
+    /// has no last chance.
+    pub stays: bool,
     /// Whether only the request rate applies to it: for a policy whose retries are off (design rule
     /// 14), which turns off what comes with retries.
     pub paced_only: bool,
+}
+
+impl Asking {
+    /// Who it is: none of this may change while it waits.
+    #[inline]
+    #[must_use]
+    pub const fn caller(&self) -> Caller {
+        Caller {
+            until: self.answer_by,
+            since: self.since,
+            id: self.id,
+        }
+    }
 }
 
 /// What is said to somebody who asks.
@@ -93,7 +109,7 @@ impl Outbound {
                 self.wait(now, asking, holding)
             }
         };
-        if !self.line.is_empty() {
+        if !self.nobody_waits() {
             self.appoint(now);
         }
         answer
@@ -120,24 +136,24 @@ impl Outbound {
             }
             permit.restart(now);
             // Nobody need look when the offer would have ended.
-            self.due = match self.line.is_empty() {
+            self.due = match self.nobody_waits() {
                 true => None,
                 false => self.next(now, cooldown),
             };
             self.appoint(now);
             return Answer::Start(permit);
         }
-        let Some(holding) = self.line.holding(asking.id) else {
+        let Some(holding) = self.holding(&asking.caller()) else {
             // It has lost its offer.
             self.line.remove(asking.id);
-            if self.line.is_empty() {
+            if self.nobody_waits() {
                 self.due = None;
             }
             return self.ask(now, asking, cooldown, random);
         };
         if let Some(answer) = self.gives_up(now, asking, holding, cooldown) {
             // What it leaves may be somebody else's now.
-            self.remove(asking.id);
+            self.remove(&asking.caller());
             self.changed(now, cooldown, random);
             return answer;
         }
@@ -184,15 +200,14 @@ impl Outbound {
         }
         let mut pass = None;
         if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
-            pass = gate.admit(now, caller(asking));
+            pass = gate.admit(now, asking.caller(), asking.fresh);
             let is_late = || last_chance(gate, asking).is_some_and(|at| at <= now);
             if pass.is_none() && gate.is_closed() && is_late() {
                 // It comes too late for another one, since it was held or queued before.
-                gate.forget(&caller(asking));
+                gate.forget(&asking.caller());
                 pass = Some(Pass::new(now, false));
             }
             if pass.is_none() {
-                self.line.park(asking);
                 return Err(Holding::Gate);
             }
         }

@@ -36,13 +36,16 @@ impl Outbound {
         if !parked || !in_time || cooldown.is_running(now) || !has_slot {
             return None;
         }
-        self.remove(asking.id);
+        self.remove(&asking.caller());
         Some(self.permit(now, Some(Pass::new(now, false))))
     }
 }
 
 /// Until when a gate may park it.
 fn patience_ends(gate: &Gate, asking: &Asking) -> Instant {
+    if asking.stays {
+        return asking.last_start;
+    }
     let patience = asking.since.saturating_add(gate.config().patience);
     asking.last_start.min(patience)
 }
@@ -52,5 +55,5 @@ pub(super) fn last_chance(gate: &Gate, asking: &Asking) -> Option<Instant> {
     let until = patience_ends(gate, asking).min(asking.answer_by);
     let time = until.nanos_since(asking.since);
     let last = later_by(asking.since, time - time / LAST_PART);
-    asking.fresh.then_some(last)
+    (asking.fresh && !asking.stays).then_some(last)
 }

@@ -1,4 +1,4 @@
-//! Those who wait to make an attempt.
+//! Those who wait to make an attempt, but for those whom the gate has parked: it knows them by itself.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -9,11 +9,11 @@ use crate::time::{Instant, nanos};
 
 #[derive(Default, Debug)]
 pub(super) struct Line {
-    waiters: OrderedMap<u64, Waiter>,
+    places: OrderedMap<u64, Place>,
     /// Until when the cooldown holds them.
-    held: OrderedMap<(Instant, u64), ()>,
+    held: OrderedMap<(Instant, u64), Waiter>,
     /// By the order in which they came to the request rate.
-    queue: OrderedMap<u64, u64>,
+    queue: OrderedMap<u64, (u64, Waiter)>,
     /// The next place in the queue.
     next_place: u64,
     /// Until when those may go who have an offer, and by what permit.
@@ -23,7 +23,21 @@ pub(super) struct Line {
     pub(super) woken: Vec<u64>,
 }
 
-/// Somebody who waits, as it was when it joined the line, which is how the gate knows it: its [`Asking`] in
+/// What somebody waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// The cooldown, until then.
+    Held(Instant),
+    /// The request rate, at this place.
+    Queued(u64),
+    /// It may go, until then.
+    Offered(Instant),
+    /// It did not take its offer, or was too late for its turn, or its gate is gone. It is out of the order
+    /// until it asks.
+    Absent,
+}
+
+/// Somebody who waits, as it was when it joined the line, which is how the gate will know it: its [`Asking`] in
 /// little memory, since a hundred thousand may wait.
 #[derive(Debug)]
 struct Waiter {
@@ -34,14 +48,12 @@ struct Waiter {
     longest: u64,
     spread: f64,
     fresh: bool,
+    stays: bool,
     paced_only: bool,
-    place: Place,
-    /// When the hold or the offer ends, or the place in the queue: see [`Place`].
-    at: u64,
 }
 
 impl Waiter {
-    fn new(asking: &Asking, place: Place, at: u64) -> Self {
+    fn new(asking: &Asking) -> Self {
         Self {
             since: asking.since,
             last_start: asking.last_start,
@@ -49,17 +61,12 @@ impl Waiter {
             longest: nanos(asking.longest),
             spread: asking.spread,
             fresh: asking.fresh,
+            stays: asking.stays,
             paced_only: asking.paced_only,
-            place,
-            at,
         }
     }
 
-    fn until(&self) -> Instant {
-        Instant::from_nanos(self.at)
-    }
-
-    fn asking(&self, id: u64) -> Asking {
+    const fn asking(&self, id: u64) -> Asking {
         Asking {
             id,
             since: self.since,
@@ -68,24 +75,10 @@ impl Waiter {
             longest: Duration::from_nanos(self.longest),
             spread: self.spread,
             fresh: self.fresh,
+            stays: self.stays,
             paced_only: self.paced_only,
         }
     }
-}
-
-/// What somebody waits for. The number that belongs to it stands beside it, which takes less memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    /// The cooldown, until then.
-    Held,
-    /// The request rate, at this place.
-    Queued,
-    /// The gate, which keeps the order of those whom it has parked.
-    Parked,
-    /// It may go, until then.
-    Offered,
-    /// It did not take its offer, or was too late for its turn. It is out of the order until it asks.
-    Absent,
 }
 
 /// Who has the timer for the next offer, and when that is.
@@ -96,46 +89,40 @@ pub(super) struct Lookout {
 }
 
 impl Line {
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.waiters.len()
+    pub(super) const fn len(&self) -> usize {
+        self.places.len()
     }
 
-    pub(super) fn queued(&self) -> usize {
+    pub(super) const fn queued(&self) -> usize {
         self.queue.len()
     }
 
     pub(super) fn holding(&self, id: u64) -> Option<Holding> {
-        match self.waiters.get(&id)?.place {
-            Place::Held => Some(Holding::Cooldown),
-            Place::Queued => Some(Holding::RequestRate),
-            Place::Parked => Some(Holding::Gate),
-            Place::Offered | Place::Absent => None,
+        match self.places.get(&id)? {
+            Place::Held(_) => Some(Holding::Cooldown),
+            Place::Queued(_) => Some(Holding::RequestRate),
+            Place::Offered(_) | Place::Absent => None,
         }
-    }
-
-    /// What it said about itself when it joined the line.
-    pub(super) fn asking(&self, id: u64) -> Option<Asking> {
-        self.waiters.get(&id).map(|waiter| waiter.asking(id))
     }
 
     /// Until when the cooldown holds it.
     pub(super) fn held_until(&self, id: u64) -> Option<Instant> {
-        let waiter = self.waiters.get(&id)?;
-        (waiter.place == Place::Held).then(|| waiter.until())
+        match self.places.get(&id)? {
+            Place::Held(until) => Some(*until),
+            _ => None,
+        }
     }
 
     /// At most how many are before it in the queue. Those who have left the middle are counted; who is
     /// first is told exactly.
     pub(super) fn ahead(&self, id: u64) -> u64 {
-        let waiter = self.waiters.get(&id);
-        match (waiter, self.queue.first()) {
-            (Some(waiter), Some((first, _))) if waiter.place == Place::Queued => {
-                waiter.at.saturating_sub(*first)
-            }
+        match (self.places.get(&id), self.queue.first()) {
+            (Some(Place::Queued(place)), Some((first, _))) => place.saturating_sub(*first),
             _ => 0,
         }
     }
@@ -143,48 +130,46 @@ impl Line {
     /// The cooldown holds it until then. It has a timer of its own, and keeps none for others.
     pub(super) fn hold(&mut self, asking: &Asking, until: Instant) {
         self.relieve(asking.id);
-        self.put(asking, Place::Held, until.as_nanos());
-        self.held.insert((until, asking.id), ());
+        self.put(asking.id, Place::Held(until));
+        self.held.insert((until, asking.id), Waiter::new(asking));
     }
 
     /// It waits for the request rate, behind all who do already.
     pub(super) fn queue(&mut self, asking: &Asking) {
         let place = self.next_place;
         self.next_place += 1;
-        self.put(asking, Place::Queued, place);
-        self.queue.insert(place, asking.id);
+        self.put(asking.id, Place::Queued(place));
+        self.queue.insert(place, (asking.id, Waiter::new(asking)));
     }
 
-    /// The gate has parked it.
-    pub(super) fn park(&mut self, asking: &Asking) {
-        self.put(asking, Place::Parked, 0);
+    /// The gate has parked it. If it has the timer for the next offer, it keeps it.
+    pub(super) fn park(&mut self, id: u64) {
+        if let Some(place) = self.places.remove(&id) {
+            self.take_out(id, place);
+        }
     }
 
     /// It cannot make use of its turn, which goes to the next.
-    pub(super) fn pass_over(&mut self, asking: &Asking) {
-        self.put(asking, Place::Absent, 0);
-        self.relieve(asking.id);
-        self.woken.push(asking.id);
+    pub(super) fn pass_over(&mut self, id: u64) {
+        self.put(id, Place::Absent);
+        self.relieve(id);
+        self.woken.push(id);
     }
 
-    /// It may go, until then. Gives the permit back if nobody of that number waits.
-    pub(super) fn offer(&mut self, id: u64, until: Instant, permit: Permit) -> Result<(), Permit> {
-        let Some(waiter) = self.waiters.get_mut(&id) else {
-            return Err(permit);
-        };
-        let (place, at) = (waiter.place, waiter.at);
-        (waiter.place, waiter.at) = (Place::Offered, until.as_nanos());
-        self.take_out(id, place, at);
+    /// It may go, until then.
+    pub(super) fn offer(&mut self, id: u64, until: Instant, permit: Permit) {
+        self.put(id, Place::Offered(until));
         self.offers.insert((until, id), permit);
         self.relieve(id);
         self.woken.push(id);
-        Ok(())
     }
 
     /// Takes the permit that it was offered, with which it leaves the line.
     pub(super) fn take_offer(&mut self, id: u64) -> Option<Permit> {
-        let offered = |waiter: &Waiter| waiter.place == Place::Offered;
-        let until = self.waiters.remove_if(&id, offered)?.until();
+        let offered = |place: &Place| matches!(place, Place::Offered(_));
+        let Place::Offered(until) = self.places.remove_if(&id, offered)? else {
+            return None;
+        };
         let permit = self.offers.remove(&(until, id));
         self.relieve(id);
         // It may have come by itself.
@@ -200,9 +185,7 @@ impl Line {
             .filter(|((until, _), _)| *until <= now)?;
         let first = *first;
         let permit = self.offers.remove(&first)?;
-        if let Some(waiter) = self.waiters.get_mut(&first.1) {
-            waiter.place = Place::Absent;
-        }
+        self.places.insert(first.1, Place::Absent);
         Some(permit)
     }
 
@@ -210,8 +193,15 @@ impl Line {
         self.offers.first().map(|((until, _), _)| *until)
     }
 
-    pub(super) fn first_held(&self) -> Option<(Instant, u64)> {
-        self.held.first().map(|(held, ())| *held)
+    /// Until when the first is held whom the cooldown holds.
+    pub(super) fn first_held(&self) -> Option<Instant> {
+        self.held.first().map(|((until, _), _)| *until)
+    }
+
+    /// The first whom the cooldown holds no longer than until then.
+    pub(super) fn first_held_by(&self, now: Instant) -> Option<Asking> {
+        let ((until, id), waiter) = self.held.first()?;
+        (*until <= now).then(|| waiter.asking(*id))
     }
 
     /// Until when the first is held whom the cooldown holds for longer than this.
@@ -219,40 +209,47 @@ impl Line {
         let later = Instant::from_nanos(after.as_nanos().saturating_add(1));
         let first = self.held.first_from(&(later, 0));
         first
-            .map(|((until, _), ())| *until)
+            .map(|((until, _), _)| *until)
             .filter(|until| *until > after)
-    }
-
-    pub(super) fn all_queued(&self) -> Vec<u64> {
-        self.queue.iter().map(|(_, id)| *id).collect()
     }
 
     /// Those whom the cooldown holds are held until then.
     pub(super) fn hold_again(&mut self, mut until: impl FnMut(&Asking, Instant) -> Instant) {
-        let held: Vec<_> = self.held.iter().map(|(held, ())| *held).collect();
-        for (before, id) in held {
-            if let Some(asking) = self.asking(id) {
-                self.hold(&asking, until(&asking, before));
-            }
+        let held = self.held.iter();
+        let held: Vec<_> = held
+            .map(|((until, id), waiter)| (*until, waiter.asking(*id)))
+            .collect();
+        for (before, asking) in held {
+            self.hold(&asking, until(&asking, before));
         }
     }
 
-    /// All who wait look again.
-    pub(super) fn wake_all(&mut self) {
-        self.woken.extend(self.waiters.iter().map(|(id, _)| *id));
+    /// All who wait look again: these, whom the gate has parked, and those in the line.
+    pub(super) fn wake_all(&mut self, parked: impl Iterator<Item = u64>) {
+        self.woken.extend(parked);
+        self.woken.extend(self.places.iter().map(|(id, _)| *id));
     }
 
+    /// The number of the first in the queue.
     pub(super) fn first_queued(&self) -> Option<u64> {
-        self.queue.first().map(|(_, id)| *id)
+        self.queue.first().map(|(_, (id, _))| *id)
     }
 
-    /// Out of the line. If the gate has parked it, the gate is to forget it, by what it said when it
-    /// joined.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Asking> {
-        let waiter = self.waiters.remove(&id)?;
-        self.take_out(id, waiter.place, waiter.at);
+    /// Those in the queue.
+    pub(super) fn all_queued(&self) -> impl Iterator<Item = Asking> {
+        self.queue
+            .iter()
+            .map(|(_, (id, waiter))| waiter.asking(*id))
+    }
+
+    /// Out of the line; whether it was there.
+    pub(super) fn remove(&mut self, id: u64) -> bool {
         self.relieve(id);
-        matches!(waiter.place, Place::Parked).then(|| waiter.asking(id))
+        let place = self.places.remove(&id);
+        if let Some(place) = place {
+            self.take_out(id, place);
+        }
+        place.is_some()
     }
 
     pub(super) const fn lookout(&self) -> Option<Lookout> {
@@ -270,25 +267,24 @@ impl Line {
         }
     }
 
-    fn put(&mut self, asking: &Asking, place: Place, at: u64) {
-        let waiter = Waiter::new(asking, place, at);
-        if let Some(before) = self.waiters.insert(asking.id, waiter) {
-            self.take_out(asking.id, before.place, before.at);
+    fn put(&mut self, id: u64, place: Place) {
+        if let Some(before) = self.places.insert(id, place) {
+            self.take_out(id, before);
         }
     }
 
-    fn take_out(&mut self, id: u64, place: Place, at: u64) {
+    fn take_out(&mut self, id: u64, place: Place) {
         match place {
-            Place::Held => {
-                self.held.remove(&(Instant::from_nanos(at), id));
+            Place::Held(until) => {
+                self.held.remove(&(until, id));
             }
-            Place::Queued => {
-                self.queue.remove(&at);
+            Place::Queued(place) => {
+                self.queue.remove(&place);
             }
-            Place::Offered => {
-                self.offers.remove(&(Instant::from_nanos(at), id));
+            Place::Offered(until) => {
+                self.offers.remove(&(until, id));
             }
-            Place::Parked | Place::Absent => {}
+            Place::Absent => {}
         }
     }
 
@@ -296,19 +292,20 @@ impl Line {
     #[cfg(test)]
     pub(super) fn is_in_order(&self) -> bool {
         let (mut held, mut queue, mut offers) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, waiter) in self.waiters.iter() {
-            match waiter.place {
-                Place::Held => held.push(((waiter.until(), *id), ())),
-                Place::Queued => queue.push((waiter.at, *id)),
-                Place::Offered => offers.push((waiter.until(), *id)),
-                Place::Parked | Place::Absent => {}
+        for (id, place) in self.places.iter() {
+            match place {
+                Place::Held(until) => held.push((*until, *id)),
+                Place::Queued(place) => queue.push((*place, *id)),
+                Place::Offered(until) => offers.push((*until, *id)),
+                Place::Absent => {}
             }
         }
         held.sort_unstable();
         queue.sort_unstable();
         offers.sort_unstable();
-        held.iter().eq(self.held.iter())
-            && queue.iter().eq(self.queue.iter())
+        let queued = self.queue.iter().map(|(place, (id, _))| (*place, *id));
+        held.iter().eq(self.held.iter().map(|(held, _)| held))
+            && queue.iter().copied().eq(queued)
             && offers.iter().eq(self.offers.iter().map(|(offer, _)| offer))
     }
 }
@@ -318,8 +315,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn somebody_who_waits_takes_at_most_64_bytes_in_the_line() {
-        let bytes = size_of::<(u64, Waiter)>();
-        assert!(bytes <= 64, "{bytes}");
+    fn somebody_who_waits_takes_at_most_88_bytes_in_the_line() {
+        let place = size_of::<(u64, Place)>();
+        let held = size_of::<((Instant, u64), Waiter)>();
+        let queued = size_of::<(u64, (u64, Waiter))>();
+        assert!(place + held <= 88, "{place} {held}");
+        assert!(place + queued <= 88, "{place} {queued}");
     }
 }

@@ -1,7 +1,7 @@
 //! Who goes next, and when: the offers that are made to those who wait.
 
 use super::waiting::FALLBACK;
-use super::{Outbound, caller, later_by};
+use super::{Outbound, later_by};
 use crate::cooldown::Cooldown;
 use crate::gate::Pass;
 use crate::random::Random;
@@ -26,8 +26,12 @@ impl Outbound {
         let gate = self.gate.as_mut();
         let parked = gate.and_then(|gate| gate.next_release(now));
         let parked = parked.map(|at| at.max(slot).max(cooled));
-        let held = self.line.first_held().map(|(until, _)| until);
-        let nexts = [held, self.line.first_expiry(), queued, parked];
+        let nexts = [
+            self.line.first_held(),
+            self.line.first_expiry(),
+            queued,
+            parked,
+        ];
         nexts.into_iter().flatten().min()
     }
 
@@ -46,12 +50,10 @@ impl Outbound {
             self.give_back(now, permit, random);
         }
         self.stay_spread(now);
-        while let Some((_, id)) = self.line.first_held().filter(|(until, _)| *until <= now)
-            && let Some(asking) = self.line.asking(id)
-        {
+        while let Some(asking) = self.line.first_held_by(now) {
             // It has not been asked yet whether its slot comes in time.
             match self.too_late(now, self.line.queued() as u64, &asking) {
-                Some(_) => self.line.pass_over(&asking),
+                Some(_) => self.line.pass_over(asking.id),
                 None => self.line.queue(&asking),
             }
         }
@@ -65,16 +67,15 @@ impl Outbound {
                 && let Some(gate) = &mut self.gate
                 && let Some((caller, pass)) = gate.release(now)
             {
-                self.offer(now, caller.id, Some(pass), random);
+                self.offer(now, caller.id, Some(pass));
                 continue;
             }
-            let first = self.line.first_queued();
-            let Some(asking) = first.and_then(|id| self.line.asking(id)) else {
+            let Some(asking) = self.line.all_queued().next() else {
                 return;
             };
             if now > asking.last_start {
                 // It is told so when it asks.
-                self.line.pass_over(&asking);
+                self.line.pass_over(asking.id);
                 continue;
             }
             if cooling && !asking.paced_only {
@@ -87,14 +88,14 @@ impl Outbound {
             }
             let mut pass = None;
             if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
-                pass = gate.admit(now, caller(&asking));
+                pass = gate.admit(now, asking.caller(), asking.fresh);
                 if pass.is_none() {
-                    self.line.park(&asking);
+                    self.line.park(asking.id);
                     self.line.woken.push(asking.id);
                     continue;
                 }
             }
-            self.offer(now, asking.id, pass, random);
+            self.offer(now, asking.id, pass);
         }
     }
 
@@ -119,10 +120,8 @@ impl Outbound {
         self.spread_again = last;
     }
 
-    fn offer(&mut self, now: Instant, id: u64, pass: Option<Pass>, random: &mut impl Random) {
+    fn offer(&mut self, now: Instant, id: u64, pass: Option<Pass>) {
         let permit = self.permit(now, pass);
-        if let Err(permit) = self.line.offer(id, later_by(now, OFFER), permit) {
-            self.give_back(now, permit, random);
-        }
+        self.line.offer(id, later_by(now, OFFER), permit);
     }
 }

@@ -1,9 +1,11 @@
 //! Another policy takes over while callers wait.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
-use super::{Outbound, caller, later_by};
+use super::{Outbound, later_by};
 use crate::cooldown::Cooldown;
+use crate::gate::Gate;
 use crate::policy::Policy;
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos, share_of};
@@ -54,32 +56,27 @@ impl Outbound {
         });
         self.turn_away_late(now);
         self.changed(now, cooldown, random);
-        self.line.wake_all();
+        self.line
+            .wake_all(self.gate.iter().flat_map(Gate::all_parked));
     }
 
     /// Whose slot the request rate puts off too far is told so when it asks.
     fn turn_away_late(&mut self, now: Instant) {
         let mut ahead = 0;
-        for id in self.line.all_queued() {
-            let Some(asking) = self.line.asking(id) else {
-                continue;
-            };
+        let queued: Vec<_> = self.line.all_queued().collect();
+        for asking in queued {
             match self.too_late(now, ahead, &asking) {
-                Some(_) => self.line.pass_over(&asking),
+                Some(_) => self.line.pass_over(asking.id),
                 None => ahead += 1,
             }
         }
     }
 
-    /// Those whom it has parked queue up.
+    /// Those whom it has parked ask anew, in its order.
     fn remove_gate(&mut self) {
-        let Some(mut gate) = self.gate.take() else {
-            return;
-        };
-        while let Some(asking) = gate.first_parked().and_then(|id| self.line.asking(id)) {
-            gate.forget(&caller(&asking));
-            self.line.queue(&asking);
+        if let Some(gate) = self.gate.take() {
+            gate.all_parked().for_each(|id| self.line.pass_over(id));
+            self.gates = self.gates.wrapping_add(1);
         }
-        self.gates = self.gates.wrapping_add(1);
     }
 }

@@ -85,6 +85,7 @@ impl There {
             longest: MOST,
             spread: 1.0,
             fresh: true,
+            stays: false,
             paced_only: false,
         }
     }
@@ -104,9 +105,14 @@ impl There {
             .ended(now, permit, ended, &self.cooldown, &mut self.random);
     }
 
-    fn leave(&mut self, now: Instant, id: u64) {
+    fn leave(&mut self, now: Instant, asking: &Asking) {
+        let caller = asking.caller();
         self.outbound
-            .leave(now, id, &self.cooldown, &mut self.random);
+            .leave(now, &caller, &self.cooldown, &mut self.random);
+    }
+
+    fn holding(&self, asking: &Asking) -> Option<Holding> {
+        self.outbound.holding(&asking.caller())
     }
 
     fn hedges(&mut self, now: Instant) -> bool {
@@ -169,7 +175,7 @@ fn callers_are_served_in_the_order_in_which_they_asked() {
     let (late, _) = there.waits(at(100));
     for (index, (caller, _)) in waiting.iter().enumerate() {
         let now = at(100 + 100 * index as u64);
-        assert!(there.outbound.holding(late.id).is_some());
+        assert!(there.holding(&late).is_some());
         let _permit = starts(there.again(now, caller));
     }
     let _permit = starts(there.again(at(400), &late));
@@ -187,7 +193,7 @@ fn rule_4_an_offer_is_not_taken_during_a_cooldown_that_has_begun_since() {
     waits(there.again(at(100), &third));
     there.cool(at(110), 5000);
     assert!(waits(there.again(at(120), &second)) >= at(5110));
-    assert_eq!(there.outbound.holding(second.id), Some(Holding::Cooldown));
+    assert_eq!(there.holding(&second), Some(Holding::Cooldown));
     let _permit = starts(there.again(at(10_200), &second));
 }
 
@@ -241,7 +247,7 @@ fn rule_12_the_slot_of_a_caller_that_goes_away_is_the_next_ones() {
     let caller = there.caller(at(0));
     let _permit = starts(there.ask(at(0), &caller));
     let ((first, _), (second, _)) = (there.waits(at(0)), there.waits(at(0)));
-    there.leave(at(50), first.id);
+    there.leave(at(50), &first);
     assert_eq!(there.outbound.take_woken(), [second.id], "it has the timer");
     assert_eq!(waits(there.again(at(50), &second)), at(100));
     let permit = starts(there.again(at(100), &second));
@@ -274,11 +280,8 @@ fn whom_the_gate_lets_go_goes_before_those_who_wait_for_a_slot() {
             answer => break (waits(answer), caller).1,
         }
     };
-    assert_eq!(
-        there.outbound.holding(queued.id),
-        Some(Holding::RequestRate)
-    );
-    assert_eq!(there.outbound.holding(parked.id), Some(Holding::Gate));
+    assert_eq!(there.holding(&queued), Some(Holding::RequestRate));
+    assert_eq!(there.holding(&parked), Some(Holding::Gate));
     let served = loop {
         millis += 100;
         let mut woken = Vec::new();
@@ -292,7 +295,7 @@ fn whom_the_gate_lets_go_goes_before_those_who_wait_for_a_slot() {
                 break;
             }
         }
-        if there.outbound.holding(queued.id).is_none() {
+        if there.holding(&queued).is_none() {
             break there.outbound.waiting();
         }
     };
@@ -377,7 +380,7 @@ fn a_probe_that_is_told_when_to_come_back_lets_no_other_go_before() {
                     let ended = there.outbound.on_failure(now, now, &failure);
                     there.ended(now, permit, ended);
                 }
-                _ => there.leave(now, caller.id),
+                _ => there.leave(now, &caller),
             }
             now = later_by(now, 10 * MILLI);
         }
@@ -415,7 +418,7 @@ fn nobody_looks_when_an_offer_would_have_ended_that_was_taken_or_whose_caller_le
             let _permit = starts(there.again(at(1020), &first));
             at(2000)
         } else {
-            there.leave(at(1020), first.id);
+            there.leave(at(1020), &first);
             // What it leaves is the next one's, and taken anew.
             let _permit = starts(there.again(at(1020), &second));
             at(2020)
@@ -503,7 +506,7 @@ fn the_timer_is_handed_on_when_its_keeper_goes_away() {
         "it is woken before, and looks after itself if not"
     );
     let now = later_by(now, 100 * MILLI);
-    there.leave(now, keeper.id);
+    there.leave(now, &keeper);
     assert_eq!(there.outbound.take_woken(), [other.id]);
     let until = waits(there.again(now, &other));
     assert!(until < later);
@@ -567,20 +570,59 @@ fn a_late_timer_starts_no_attempt_after_the_limit() {
     let _permit = starts(there.ask(at(151), &caller));
 }
 
-/// The same caller with another idea of when its request was made is still the same caller.
+/// The same caller with another idea of what it can wait for is still the same caller.
 #[test]
 fn what_a_caller_says_later_leaves_no_ghost_of_it_at_the_gate() {
     let (mut there, now) = There::closed();
     let (caller, _) = there.waits(now);
     let other = Asking {
-        since: at(19_000),
+        last_start: at(90_000),
+        longest: Duration::ZERO,
         fresh: false,
         ..caller
     };
     let now = later_by(now, MILLI);
     waits(there.again(now, &other));
-    there.leave(now, other.id);
+    assert_eq!(there.outbound.parked(), 1);
+    there.leave(now, &other);
     assert_eq!((there.outbound.parked(), there.outbound.waiting()), (0, 0));
+}
+
+/// Such as a lane of messages, which nobody waits for.
+#[test]
+fn who_stays_at_the_gate_waits_for_longer_than_its_patience_and_has_no_last_chance() {
+    let (mut there, mut now) = There::closed();
+    let asking = Asking {
+        stays: true,
+        ..there.caller(now)
+    };
+    let mut answer = there.ask(now, &asking);
+    let patience = 2 * GateConfig::DEFAULT.patience;
+    let last = now.saturating_add(patience);
+    let mut probes = 0;
+    while now < last {
+        match answer {
+            Answer::Start(permit) => {
+                assert!(permit.is_probe(), "{permit:?}");
+                probes += 1;
+                there.ended(now, permit, Ended::Failed);
+                answer = there.ask(now, &asking);
+            }
+            Answer::Wait(until, Holding::Gate) => {
+                // Somebody else is the probe.
+                let caller = there.caller(until);
+                if let Answer::Start(permit) = there.ask(until, &caller) {
+                    there.ended(until, permit, Ended::Failed);
+                } else {
+                    there.leave(until, &caller);
+                }
+                now = until;
+                answer = there.again(now, &asking);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(probes > 0);
 }
 
 /// `max_elapsed` limits when an attempt starts, and no answer is due by it.

@@ -31,7 +31,7 @@ impl Outbound {
             }
             Holding::Gate => {
                 // The more wait, the less often each of them looks after itself.
-                let each = FALLBACK_EACH.saturating_mul(self.line.len() as u64);
+                let each = FALLBACK_EACH.saturating_mul(self.waiting() as u64);
                 let fallback = later_by(now, FALLBACK.saturating_add(each));
                 let (until, last) = self.parked_until(asking);
                 let own = last

@@ -161,16 +161,9 @@ impl Lane {
     /// Asks for leave to make the next attempt: `Err` with when to ask again.
     pub(super) fn ask(&mut self, now: Instant) -> Result<Permit, Instant> {
         let answer = match &self.asking {
-            Some(asking) => {
-                // Nobody waits for an answer: its patience begins anew, so it is parked for as long as it takes and has
-                // no last chance.
-                let asking = Asking {
-                    since: now,
-                    ..*asking
-                };
-                self.outbound
-                    .ask_again(now, &asking, &self.cooldown, &mut self.random)
-            }
+            Some(asking) => self
+                .outbound
+                .ask_again(now, asking, &self.cooldown, &mut self.random),
             None => {
                 self.next_id += 1;
                 self.outbound.on_request_unthrottled(now);
@@ -182,6 +175,8 @@ impl Lane {
                     longest: Duration::MAX,
                     spread: self.rules.policy.hint_spread(),
                     fresh: true,
+                    // Nobody waits for an answer.
+                    stays: true,
                     paced_only: false,
                 };
                 self.asking = Some(asking);
@@ -211,7 +206,7 @@ impl Lane {
             return None;
         }
         let asking = self.asking.as_ref();
-        let holding = asking.and_then(|asking| self.outbound.holding(asking.id));
+        let holding = asking.and_then(|asking| self.outbound.holding(&asking.caller()));
         let gate = self.outbound.gate();
         match holding {
             Some(holding) => Some(Because::of(holding, gate.is_some_and(Gate::is_closed))),
@@ -225,7 +220,7 @@ impl Lane {
     pub(super) fn stop_asking(&mut self, now: Instant) {
         if let Some(asking) = self.asking.take() {
             self.outbound
-                .leave(now, asking.id, &self.cooldown, &mut self.random);
+                .leave(now, &asking.caller(), &self.cooldown, &mut self.random);
         }
     }
 

@@ -181,6 +181,7 @@ impl World {
                 longest: Duration::from_secs(300),
                 spread: 1.0,
                 fresh: true,
+                stays: false,
                 paced_only,
             },
             state: State::Done,
@@ -290,11 +291,11 @@ impl World {
     }
 
     fn leave(&mut self, index: usize) {
-        let id = self.clients[index].asking.id;
+        let caller = self.clients[index].asking.caller();
         match core::mem::replace(&mut self.clients[index].state, State::Done) {
             State::Waiting { .. } => {
                 self.outbound
-                    .leave(self.now, id, &self.cooldown, &mut self.random);
+                    .leave(self.now, &caller, &self.cooldown, &mut self.random);
             }
             State::Running { permit, .. } => self.outbound.ended(
                 self.now,
@@ -349,7 +350,7 @@ impl World {
         let patience = self.outbound.gate().map(|gate| gate.config().patience);
         for client in &self.clients {
             let waits = matches!(client.state, State::Waiting { .. }) && !client.asleep;
-            if waits && self.outbound.holding(client.asking.id) == Some(Holding::Gate) {
+            if waits && self.outbound.holding(&client.asking.caller()) == Some(Holding::Gate) {
                 let until = client.asking.since.saturating_add(patience.unwrap());
                 assert!(self.now <= until, "parked for longer than the patience");
             }
@@ -376,7 +377,7 @@ impl World {
         for client in &self.clients {
             let waits = matches!(client.state, State::Waiting { .. }) && !client.asleep;
             // Whom the cooldown holds has its own part of the spread behind it.
-            let held = self.outbound.holding(client.asking.id) == Some(Holding::Cooldown);
+            let held = self.outbound.holding(&client.asking.caller()) == Some(Holding::Cooldown);
             assert!(
                 !waits || held || client.joined > since,
                 "{client:?} at {now:?}"

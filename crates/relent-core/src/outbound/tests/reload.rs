@@ -30,7 +30,7 @@ impl There {
             match self.ask(now, &caller) {
                 Answer::Start(_permit) => started += 1,
                 _ => {
-                    self.leave(now, caller.id);
+                    self.leave(now, &caller);
                     return started;
                 }
             }
@@ -284,11 +284,20 @@ fn who_is_parked_goes_when_the_gate_is_taken_away_and_who_comes_is_asked_by_a_ne
     let (mut there, now) = There::closed();
     let waiting: Vec<_> = (0..20).map(|_| there.waits(now).0).collect();
     there.reload(now, policy().request_rate(rate(1000.0, 5)));
+    // Each is woken, in the order of the gate, to ask the rate; the first five go.
+    let mut woken = there.outbound.take_woken();
+    woken.truncate(20);
+    assert!(waiting.iter().map(|caller| caller.id).eq(woken));
+    for (number, caller) in waiting.iter().enumerate() {
+        let answer = there.again(now, caller);
+        assert_eq!(matches!(answer, Answer::Start(_)), number < 5, "{number}");
+    }
     assert_eq!((there.outbound.parked(), there.outbound.queued()), (0, 15));
+    let waiting = &waiting[5..];
     there.reload(now, policy().gate(gate()));
     // The new gate is open: it knows nothing of the destination yet.
     let woken = there.outbound.take_woken();
-    for caller in &waiting {
+    for caller in waiting {
         assert!(woken.contains(&caller.id));
         let _permit = starts(there.again(now, caller));
     }
