@@ -5,8 +5,9 @@ use crate::server::Server;
 use crate::slab::Key;
 use crate::stream::{BALANCER, LUCK, NODES, SERVICE, Stream, WAYS_LOST};
 
-/// Where an attempt goes, and of which class it is.
+/// Where an attempt goes, and of which class it is: in three bytes, so that an event has 12.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(Rust, packed)]
 pub(crate) struct Target {
     pub(crate) node: u16,
     pub(crate) class: u8,

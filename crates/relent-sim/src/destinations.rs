@@ -1,18 +1,17 @@
 //! The destinations of the processes: [`relent_core::Destination`] where one thread plays all callers.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 use relent_core::{Access, Answer, Destination, Outbound, Policy, Random};
 
+use crate::client::NOBODY;
 use crate::stream::Stream;
 
 /// The destination of each process, and of each layer in it.
 pub(crate) struct Destinations {
     all: Vec<Destination<OneThread>>,
-    random: SharedStream,
+    common: Common,
 }
 
 /// How an outbound is reached: there is nobody to be locked out.
@@ -20,19 +19,28 @@ pub(crate) struct OneThread(RefCell<Shared>);
 
 struct Shared {
     outbound: Outbound,
-    random: SharedStream,
-    /// The calls that wait, by their numbers at the destination, of which a run makes fewer than 2³².
-    waiters: HashMap<u32, u32, BuildHasherDefault<NumberHasher>>,
+    common: Common,
     /// The calls to be woken.
     woken: Vec<u32>,
 }
 
+/// What all destinations have together.
+#[derive(Clone)]
+struct Common {
+    random: SharedStream,
+    /// The calls that wait to be woken.
+    waiting: Rc<RefCell<Set>>,
+}
+
 impl Destinations {
     pub(crate) fn new(policy: &Policy, count: u32, random: Stream) -> Self {
-        let random = SharedStream(Rc::new(RefCell::new(random)));
+        let common = Common {
+            random: SharedStream(Rc::new(RefCell::new(random))),
+            waiting: Rc::default(),
+        };
         Self {
-            all: (0..count).map(|_| fresh(policy, &random)).collect(),
-            random,
+            all: (0..count).map(|_| fresh(policy, &common)).collect(),
+            common,
         }
     }
 
@@ -42,7 +50,7 @@ impl Destinations {
 
     /// The destination forgets everything. There must be no call at it.
     pub(crate) fn renew(&mut self, policy: &Policy, number: u32) {
-        self.all[number as usize] = fresh(policy, &self.random);
+        self.all[number as usize] = fresh(policy, &self.common);
     }
 
     fn shared(&self, number: u32) -> RefMut<'_, Shared> {
@@ -58,15 +66,14 @@ impl Destinations {
 }
 
 /// A destination that knows nothing yet.
-fn fresh(policy: &Policy, random: &SharedStream) -> Destination<OneThread> {
+fn fresh(policy: &Policy, common: &Common) -> Destination<OneThread> {
     Destination::new(
         policy,
         Outbound::new(policy).with_certain_wakes(),
         |outbound| {
             OneThread(RefCell::new(Shared {
                 outbound,
-                random: random.clone(),
-                waiters: HashMap::default(),
+                common: common.clone(),
                 woken: Vec::new(),
             }))
         },
@@ -81,12 +88,13 @@ impl Access for OneThread {
     #[inline]
     fn turn<T>(&self, change: impl FnOnce(&mut Outbound, &mut SharedStream) -> T) -> T {
         let shared = &mut *self.0.borrow_mut();
-        let result = change(&mut shared.outbound, &mut shared.random);
+        let result = change(&mut shared.outbound, &mut shared.common.random);
         if shared.outbound.has_woken() {
-            let woken = shared.outbound.take_woken().into_iter();
+            let mut waiting = shared.common.waiting.borrow_mut();
+            let woken = shared.outbound.take_woken().into_iter().map(call_of);
             shared
                 .woken
-                .extend(woken.filter_map(|id| shared.waiters.remove(&(id as u32))));
+                .extend(woken.filter(|call| waiting.remove(*call)));
         }
         result
     }
@@ -98,22 +106,28 @@ impl Access for OneThread {
         ask: impl FnOnce(&mut Outbound, &mut SharedStream) -> Answer,
     ) -> Answer {
         let answer = self.turn(ask);
-        let waiters = &mut self.0.borrow_mut().waiters;
+        let shared = self.0.borrow();
+        let mut waiting = shared.common.waiting.borrow_mut();
         match (&answer, waker) {
-            (Answer::Wait(..), Some(call)) => {
-                waiters.insert(id as u32, *call);
+            (Answer::Wait(..), Some(call)) => waiting.insert(*call),
+            _ => {
+                waiting.remove(call_of(id));
             }
-            _ if !waiters.is_empty() => {
-                waiters.remove(&(id as u32));
-            }
-            _ => {}
         }
         answer
     }
 
     fn leave(&self, id: u64, leave: impl FnOnce(&mut Outbound, &mut SharedStream) -> bool) -> bool {
-        self.0.borrow_mut().waiters.remove(&(id as u32));
+        let shared = self.0.borrow();
+        shared.common.waiting.borrow_mut().remove(call_of(id));
+        drop(shared);
         self.turn(leave)
+    }
+
+    /// Its number, and behind it the call: whoever has none never waits, since its retries are off.
+    #[inline]
+    fn name(&self, number: u64, call: Option<&u32>) -> u64 {
+        number << u32::BITS | u64::from(*call.unwrap_or(&NOBODY))
     }
 }
 
@@ -127,23 +141,34 @@ impl Random for SharedStream {
     }
 }
 
-/// Numbers that are given out in turn need no hashing.
+/// The call that is known by this: see [`Access::name`].
+#[inline]
+const fn call_of(name: u64) -> u32 {
+    name as u32
+}
+
+/// A set of small numbers.
 #[derive(Default)]
-pub(crate) struct NumberHasher(u64);
+struct Set(Vec<u64>);
 
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.wrapping_mul(31).wrapping_add(u64::from(*byte));
+impl Set {
+    fn insert(&mut self, number: u32) {
+        let word = (number / u64::BITS) as usize;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
         }
+        self.0[word] |= 1 << (number % u64::BITS);
     }
 
-    fn write_u32(&mut self, number: u32) {
-        // The table looks at the highest bits and at the lowest.
-        self.0 = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
+    /// Whether it was there.
+    #[inline]
+    fn remove(&mut self, number: u32) -> bool {
+        let word = self.0.get_mut((number / u64::BITS) as usize);
+        word.is_some_and(|word| {
+            let bit = 1 << (number % u64::BITS);
+            let was_there = *word & bit != 0;
+            *word &= !bit;
+            was_there
+        })
     }
 }

@@ -17,6 +17,15 @@ impl Key {
     };
 }
 
+/// A value that has room for a number while it is free.
+pub(crate) trait Linked {
+    /// The number of the next that is free.
+    fn link(&mut self) -> &mut u32;
+}
+
+/// No number: there is no other that is free.
+const NONE: u32 = u32::MAX;
+
 /// Values that stay where they are, so that an event names one by a number.
 ///
 /// The stamps are apart from the values: an event whose key means nothing any more costs no look at a
@@ -25,28 +34,31 @@ impl Key {
 pub(crate) struct Slab<T> {
     values: Vec<T>,
     stamps: Vec<u32>,
-    free: Vec<u32>,
+    /// The one that was freed last.
+    free: u32,
 }
 
-impl<T> Slab<T> {
-    /// What a value takes, in bytes: itself, its stamp, and its place among the free ones. All grow by
-    /// doubling, so as much again may be unused for a while.
+impl<T: Linked> Slab<T> {
+    /// What a value takes, in bytes: itself and its stamp. Both grow by doubling, so as much again may be unused
+    /// for a while.
     #[cfg(test)]
-    pub(crate) const ENTRY: usize = size_of::<T>() + 2 * size_of::<u32>();
+    pub(crate) const ENTRY: usize = size_of::<T>() + size_of::<u32>();
 
     pub(crate) const fn new() -> Self {
         Self {
             values: Vec::new(),
             stamps: Vec::new(),
-            free: Vec::new(),
+            free: NONE,
         }
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Key {
-        match self.free.pop() {
-            Some(index) => {
-                self.values[index as usize] = value;
+        let index = self.free;
+        match self.values.get_mut(index as usize) {
+            Some(free) => {
+                self.free = *free.link();
+                *free = value;
                 self.key(index)
             }
             None => {
@@ -60,7 +72,8 @@ impl<T> Slab<T> {
     /// The value of this number is no more: its number is free.
     pub(crate) fn free(&mut self, index: u32) {
         self.stamp(index);
-        self.free.push(index);
+        *self.values[index as usize].link() = self.free;
+        self.free = index;
     }
 
     /// A new key for the same value: older ones mean nothing any more.
@@ -87,10 +100,12 @@ impl<T> Slab<T> {
     }
 
     /// The numbers of all values.
-    pub(crate) fn taken(&self) -> Vec<u32> {
+    pub(crate) fn taken(&mut self) -> Vec<u32> {
         let mut free = vec![false; self.values.len()];
-        for index in &self.free {
-            free[*index as usize] = true;
+        let mut index = self.free;
+        while let Some(value) = self.values.get_mut(index as usize) {
+            free[index as usize] = true;
+            index = *value.link();
         }
         let all = (0..).zip(free);
         all.filter_map(|(index, free)| (!free).then_some(index))
@@ -125,16 +140,36 @@ impl<T> IndexMut<u32> for Slab<T> {
 mod tests {
     use super::*;
 
+    impl Linked for u32 {
+        fn link(&mut self) -> &mut u32 {
+            self
+        }
+    }
+
     #[test]
     fn a_key_of_a_value_that_is_gone_does_not_name_the_one_that_has_its_number() {
         let mut slab = Slab::new();
-        let one = slab.insert('a');
-        assert_eq!(slab.get(one), Some(&'a'));
+        let one = slab.insert(7);
+        assert_eq!(slab.get(one), Some(&7));
         slab.free(one.index);
         assert_eq!(slab.get(one), None);
-        let other = slab.insert('b');
+        let other = slab.insert(8);
         assert_eq!((other.index, slab.has(one)), (one.index, false));
-        assert_eq!(slab.get(other), Some(&'b'));
+        assert_eq!(slab.get(other), Some(&8));
         assert!(!slab.has(Key::NONE));
+    }
+
+    #[test]
+    fn the_number_that_was_freed_last_is_used_first() {
+        let mut slab = Slab::new();
+        let keys = [10, 11, 12, 13].map(|value| slab.insert(value));
+        for index in [2, 0, 3] {
+            slab.free(keys[index].index);
+        }
+        assert_eq!(slab.taken(), [1]);
+        let numbers = [20, 21, 22, 23].map(|value| slab.insert(value).index);
+        assert_eq!(numbers, [3, 0, 2, 4]);
+        assert_eq!(slab.taken(), [0, 1, 2, 3, 4]);
+        assert_eq!([slab[0], slab[1], slab[2]], [21, 11, 22]);
     }
 }

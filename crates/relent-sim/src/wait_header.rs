@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use relent_core::{Audience, Hint, HintSource, ServerTime};
 
-use crate::client::Packed;
 use crate::limiter::Hinted;
 use crate::scenario::{SECOND, WaitFormat};
 
@@ -13,19 +12,17 @@ use crate::scenario::{SECOND, WaitFormat};
 const EPOCH: u64 = 1 << 31;
 
 /// What an answer says about time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) enum WaitHeader {
+    #[default]
     Nothing,
     Delay {
-        nanos: Packed,
+        nanos: u64,
         source: HintSource,
         audience: Audience,
     },
     /// A date of the server's clock, in seconds since 1970, in an answer without a `Date`.
-    Date {
-        seconds: Packed,
-        audience: Audience,
-    },
+    Date { seconds: u64, audience: Audience },
 }
 
 impl WaitHeader {
@@ -41,7 +38,7 @@ impl WaitHeader {
             false => Audience::Shared,
         };
         let delay = |nanos| Self::Delay {
-            nanos: Packed(nanos),
+            nanos,
             source: HintSource::RetryAfter,
             audience,
         };
@@ -49,7 +46,7 @@ impl WaitHeader {
         let date = EPOCH + now.saturating_add(nanos).div_ceil(SECOND);
         match format {
             WaitFormat::Milliseconds if ticket => Self::Delay {
-                nanos: Packed(nanos),
+                nanos,
                 source: HintSource::RetryAfterMs,
                 audience: Audience::TicketMillis,
             },
@@ -61,7 +58,7 @@ impl WaitHeader {
                 delay(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
             }
             WaitFormat::LoneDate => Self::Date {
-                seconds: Packed(date),
+                seconds: date,
                 audience,
             },
         }
@@ -75,7 +72,7 @@ impl WaitHeader {
                 nanos,
                 source,
                 audience,
-            } => Hint::after(Duration::from_nanos(nanos.0))
+            } => Hint::after(Duration::from_nanos(nanos))
                 .from_source(source)
                 .for_audience(audience),
             Self::Date { seconds, audience } => {
@@ -86,7 +83,7 @@ impl WaitHeader {
                     true => clock.saturating_sub(skew),
                     false => clock + skew,
                 };
-                Hint::after(ServerTime::local(local).until(Duration::from_secs(seconds.0)))
+                Hint::after(ServerTime::local(local).until(Duration::from_secs(seconds)))
                     .from_source(HintSource::RetryAfter)
                     .for_audience(audience)
             }

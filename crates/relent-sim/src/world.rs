@@ -10,7 +10,7 @@ use std::hint::black_box;
 use relent_core::{Advice, Policy};
 
 use crate::arrivals;
-use crate::client::{Attempt, Client, Event, Packed, Reply};
+use crate::client::{Attempt, Client, Event, Reply, Write};
 use crate::cluster::{Cluster, Target};
 use crate::destinations::Destinations;
 use crate::network::Network;
@@ -55,6 +55,10 @@ struct World<'a> {
     spans: Vec<Span>,
     clients: Slab<Client>,
     attempts: Slab<Attempt>,
+    /// What was said last about time to each attempt that a limiter has refused.
+    headers: Vec<WaitHeader>,
+    /// The writes that are on their way.
+    writes: Slab<Write>,
     destinations: Destinations,
     /// When the job of each client is done.
     done: Vec<u64>,
@@ -83,6 +87,8 @@ impl<'a> World<'a> {
             spans: scenario.spans().collect(),
             clients: Slab::new(),
             attempts: Slab::new(),
+            headers: Vec::new(),
+            writes: Slab::new(),
             destinations: Destinations::new(policy, destinations, stream(DESTINATIONS)),
             done: Vec::new(),
             recorder,
@@ -186,7 +192,7 @@ impl<'a> World<'a> {
             Event::Ask(client) if self.clients.has(client) => self.on_time(now, client.index),
             Event::Hedge(client) if self.clients.has(client) => self.on_hedge(now, client.index),
             Event::Reach(attempt, target) => self.reach(now, attempt, target),
-            Event::Write(attempt, version) => self.write(now, attempt, version.0),
+            Event::Write(number) => self.write(now, number),
             Event::Served(attempt, target) => self.on_served(now, attempt, target),
             Event::Answer(attempt, reply) if self.attempts.has(attempt) => {
                 self.on_answer(now, attempt, reply);
@@ -308,7 +314,9 @@ impl<'a> World<'a> {
             // it, and what it writes goes there again.
             if !self.loses() && !self.loses() {
                 let way = self.network.way() + self.network.way();
-                let write = Event::Write(attempt, Packed(self.cluster.node(node).version));
+                let version = self.cluster.node(node).version;
+                let write = self.writes.insert(Write { attempt, version });
+                let write = Event::Write(write.index);
                 self.queue.push(now.saturating_add(way), write);
             }
             return;
@@ -333,7 +341,9 @@ impl<'a> World<'a> {
         if let Err(refused) = server.judge(now, number, key, class) {
             let reply = match refused {
                 Refused::Throttled(hinted) => {
-                    Reply::Throttled(WaitHeader::write(self.wait_format(), now, hinted))
+                    let header = WaitHeader::write(self.wait_format(), now, hinted);
+                    self.tell(attempt, header);
+                    Reply::Throttled
                 }
                 Refused::Shed(Advice::DoNotRetry) => Reply::Exhausted,
                 Refused::Shed(Advice::None | Advice::DoRetry) => Reply::Failure,
@@ -354,10 +364,21 @@ impl<'a> World<'a> {
 
     /// What a service says that is down, or whose queue is full.
     fn refusal(&self) -> Reply {
-        let retry_after = self.scenario.service.retry_after;
-        retry_after.map_or(Reply::Failure, |after| Reply::Refused {
-            after: Packed(after),
-        })
+        match self.scenario.service.retry_after {
+            None => Reply::Failure,
+            Some(_) => Reply::Refused,
+        }
+    }
+
+    /// The answer to an attempt says this about time. Of one that nobody listens to nothing is kept: its
+    /// number may be somebody else's.
+    fn tell(&mut self, attempt: Key, header: WaitHeader) {
+        if self.attempts.has(attempt) {
+            let index = attempt.index as usize;
+            let told = self.headers.len().max(index + 1);
+            self.headers.resize(told, WaitHeader::default());
+            self.headers[index] = header;
+        }
     }
 
     fn wait_format(&self) -> WaitFormat {
@@ -365,7 +386,9 @@ impl<'a> World<'a> {
         limiter.map_or(WaitFormat::default(), |limiter| limiter.format)
     }
 
-    fn write(&mut self, now: u64, attempt: Key, version: u64) {
+    fn write(&mut self, now: u64, number: u32) {
+        let Write { attempt, version } = self.writes[number];
+        self.writes.free(number);
         self.recorder.on_attempt(now);
         let server = self.cluster.node(0);
         if server.is_blacked_out(0) {

@@ -296,7 +296,7 @@ impl World<'_> {
     pub(super) fn on_answer(&mut self, now: u64, attempt: Key, reply: Reply) {
         let index = self.attempts[attempt.index].client;
         let destination = self.clients[index].destination;
-        match self.failure(now, index, reply) {
+        match self.failure(now, attempt, reply) {
             None => self.succeeded(now, index, attempt),
             Some(failure) => self.failed(now, index, attempt, &failure),
         }
@@ -304,18 +304,19 @@ impl World<'_> {
     }
 
     /// How an attempt failed; `None` if it succeeded.
-    fn failure(&self, now: u64, index: u32, reply: Reply) -> Option<Failure> {
+    fn failure(&self, now: u64, attempt: Key, reply: Reply) -> Option<Failure> {
         let status = Cause::Status(self.scenario.service.status);
         Some(match reply {
             Reply::Success => return None,
             Reply::Failure => Failure::ambiguous().cause(status),
-            Reply::Refused { after } => {
+            Reply::Refused => {
+                let after = self.scenario.service.retry_after.unwrap_or_default();
                 let refused = match self.scenario.service.status {
                     // With a delay these say that nothing was done (design rule 2).
                     408 | 503 => Failure::not_processed(),
                     _ => Failure::ambiguous(),
                 };
-                let hint = Hint::after(Duration::from_nanos(after.0));
+                let hint = Hint::after(Duration::from_nanos(after));
                 let hint = hint.from_source(HintSource::RetryAfter);
                 refused.cause(status).hint(hint)
             }
@@ -324,9 +325,11 @@ impl World<'_> {
             Reply::Exhausted => Failure::ambiguous()
                 .cause(status)
                 .hint(Hint::do_not_retry()),
-            Reply::Throttled(header) => Failure::throttled()
-                .cause(Cause::Status(429))
-                .hint(header.read(now, self.clock_ahead(index))),
+            Reply::Throttled => {
+                let ahead = self.clock_ahead(self.attempts[attempt.index].client);
+                let hint = self.headers[attempt.index as usize].read(now, ahead);
+                Failure::throttled().cause(Cause::Status(429)).hint(hint)
+            }
         })
     }
 
