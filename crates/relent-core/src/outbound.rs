@@ -161,13 +161,11 @@ impl Outbound {
         self.line.len() + self.parked()
     }
 
-    #[inline]
     fn nobody_waits(&self) -> bool {
         self.line.is_empty() && self.parked() == 0
     }
 
     /// Callers that the gate has parked.
-    #[inline]
     #[must_use]
     pub fn parked(&self) -> usize {
         self.gate.as_ref().map_or(0, Gate::parked)

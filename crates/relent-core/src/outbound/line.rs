@@ -89,16 +89,15 @@ pub(super) struct Lookout {
 }
 
 impl Line {
-    #[inline]
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    pub(super) const fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    pub(super) const fn queued(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
