@@ -16,6 +16,7 @@ use std::thread;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use relent::{NamedPolicy, Policy};
+use relent_sim::advise::TimeUnit;
 use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Metrics, Scenario, scenarios};
 use serde::Serialize;
@@ -47,10 +48,11 @@ Examples:
   Which policy should a service of one's own have? A file for it, with the
   reason of each value, and a page that shows what it does beside others:
       relent simulate --format service > orders.toml     # and fill it in
-      curl -s http://orders.internal/metrics > metrics.txt
-      relent simulate --advise orders.toml --histogram metrics.txt \\
-          --metric http_request_duration_seconds --report orders.html \\
-          > policy.toml
+      curl -s http://orders.internal/metrics > before.txt    # an hour before
+      curl -s http://orders.internal/metrics > now.txt
+      relent simulate --advise orders.toml --histogram now.txt \\
+          --since before.txt --metric http_request_duration_seconds \\
+          --report orders.html > policy.toml
 
   Does a policy ever do harm? A thousand services, crowds and troubles that are
   drawn at random; those in which it does are written to a directory, as files:
@@ -113,8 +115,9 @@ difference counts if it exceeds its 99 % confidence interval over ten seeds:
 With --advise standard output is a policy file. Its comments say where each
 value comes from, and what it does in troubles that fit the description, beside
 off, standard, policies of other systems (--policies) and the bound. A histogram
-is in the text format of Prometheus; take it from a good hour, since it should
-say how long the service takes while it is well.
+is in the text format of Prometheus. It should say how long the service takes
+while it is well, and it counts since its process began: take it at the begin
+and at the end of a good hour, and give the first as --since.
 
 Runs are made by the code that decides in production, in virtual time; the same
 seed gives the same numbers on every machine.
@@ -177,6 +180,19 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "NAME", requires = "histogram")]
     metric: Option<String>,
 
+    /// What the bounds of that histogram are counted in, if its name does not end with it
+    #[arg(
+        long,
+        value_name = "s|ms|us|ns",
+        requires = "histogram",
+        hide_possible_values = true
+    )]
+    unit: Option<Unit>,
+
+    /// The same metrics as they were earlier: count only what came since
+    #[arg(long, value_name = "FILE", requires = "histogram")]
+    since: Option<PathBuf>,
+
     /// Change a value of every scenario, such as service.failures=0.1
     #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
     set: Vec<(String, String)>,
@@ -212,6 +228,26 @@ pub(crate) struct SimulateArgs {
 enum FormatOf {
     Scenario,
     Service,
+}
+
+/// What times are counted in.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Unit {
+    S,
+    Ms,
+    Us,
+    Ns,
+}
+
+impl From<Unit> for TimeUnit {
+    fn from(unit: Unit) -> Self {
+        match unit {
+            Unit::S => Self::Seconds,
+            Unit::Ms => Self::Milliseconds,
+            Unit::Us => Self::Microseconds,
+            Unit::Ns => Self::Nanoseconds,
+        }
+    }
 }
 
 fn seeds(text: &str) -> Result<u64, String> {
@@ -383,18 +419,20 @@ fn read(path: &str) -> Result<String, String> {
             scenarios::names().join(", ")
         ));
     }
-    read_at_most(Path::new(path), MOST, "a scenario")
+    read_at_most(Path::new(path), MOST, "a scenario has at most 1 MiB")
 }
 
-/// The text of a file, which may not be larger than this.
-fn read_at_most(path: &Path, most: u64, what: &str) -> Result<String, String> {
+/// The text of a file, which may not be larger than this: then `large` is said.
+fn read_at_most(path: &Path, most: u64, large: &str) -> Result<String, String> {
     let name = path.display();
     let mut bytes = Vec::new();
     match File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes)) {
-        Ok(_) if bytes.len() as u64 > most => {
-            Err(format!("{name}: {what} has at most {most} bytes"))
-        }
-        Ok(_) => String::from_utf8(bytes).map_err(|_| format!("{name}: is not UTF-8 text")),
+        Ok(_) if bytes.len() as u64 > most => Err(format!("{name}: {large}")),
+        // Some editors begin a text with a mark.
+        Ok(_) => match String::from_utf8(bytes) {
+            Ok(text) => Ok(text.trim_start_matches('\u{feff}').to_owned()),
+            Err(_) => Err(format!("{name}: is not UTF-8 text")),
+        },
         Err(error) => Err(format!("{name}: cannot be read: {error}")),
     }
 }

@@ -26,7 +26,7 @@ mod policy;
 mod troubles;
 
 pub use description::{Description, FailureDescription};
-pub use histogram::histogram;
+pub use histogram::{HistogramOptions, TimeUnit, histogram};
 pub use latency::{Latency, Quantiles};
 pub use troubles::Trouble;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use relent::policy::PolicyFile;
 use relent::{NamedPolicy, Policy};
-use relent_sim::advise::{self, Advised, Description};
+use relent_sim::advise::{self, Advised, Description, HistogramOptions};
 use relent_sim::study::{RunResult, run_all};
 use relent_sim::{Scenario, ranking};
 
@@ -116,15 +116,19 @@ fn hedges_help(results: &[Vec<Vec<RunResult>>]) -> bool {
 fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
     const SEE: &str = "see `relent simulate --format service` for every key";
     let name = file.display();
-    let text = read_at_most(file, MOST, "a description").map_err(Quit::usage)?;
+    let text = read_at_most(file, MOST, "a description has at most 1 MiB").map_err(Quit::usage)?;
     let service = Description::parse(&text)
         .map_err(|error| Quit::usage(format!("{name}: {error}\n{SEE}")))?;
     let latency = match (&args.histogram, service.latency()) {
         (None, Some(latency)) => latency,
         (Some(metrics), None) => {
-            let text = read_at_most(metrics, MOST_METRICS, "what a service says of itself")
-                .map_err(Quit::usage)?;
-            advise::histogram(&text, args.metric.as_deref())
+            let since = args.since.as_deref().map(read_metrics).transpose()?;
+            let options = HistogramOptions {
+                metric: args.metric.as_deref(),
+                unit: args.unit.map(Into::into),
+                since: since.as_deref(),
+            };
+            advise::histogram(&read_metrics(metrics)?, options)
                 .map_err(|error| Quit::usage(format!("{}: {error}", metrics.display())))?
         }
         (Some(_), Some(_)) => {
@@ -140,6 +144,13 @@ fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
         }
     };
     Ok(advise::advise(&service, &latency))
+}
+
+/// What a service says of itself.
+fn read_metrics(file: &Path) -> Result<String, Quit> {
+    const LARGE: &str =
+        "metrics have at most 64 MiB: keep one histogram, as `grep ^NAME_bucket` does";
+    read_at_most(file, MOST_METRICS, LARGE).map_err(Quit::usage)
 }
 
 /// The others, no retries among them.

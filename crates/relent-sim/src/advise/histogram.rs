@@ -3,25 +3,79 @@
 //! Source: "Exposition formats" and "Histograms and summaries" of the Prometheus documentation; within a bucket
 //! values are taken to be spread evenly, as `histogram_quantile` does.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::latency::{Latency, SHARES};
 use crate::scenario::{SECOND, ScenarioError};
 
 /// A quantile counts if at least so many observations are beyond it.
 const BEYOND: f64 = 10.0;
+/// A bucket may count so much less than the one below it, as a share: sums of floating-point numbers, such as those of
+/// `increase(..)`, are not exact.
+const ROUNDING: f64 = 1e-9;
+/// So many values of a label are shown.
+const SHOWN: usize = 8;
 
 /// Labels with their values.
 type Labels<'a> = Vec<(&'a str, String)>;
 /// A series: its name, its labels, its value.
 type Sample<'a> = (&'a str, Labels<'a>, f64);
 
-/// Reads how long a service takes from a histogram of seconds (of milliseconds if its name ends in `_ms` or
-/// `_milliseconds`) in the text format of Prometheus.
-///
-/// `metric` names one, with labels if it should be only some of its series, such as
-/// `http_request_duration_seconds{route="/pay"}`; it may be left out where there is only one. Series that differ
-/// in other labels are added up.
+/// What the bounds of a histogram are counted in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeUnit {
+    /// Seconds.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Microseconds.
+    Microseconds,
+    /// Nanoseconds.
+    Nanoseconds,
+}
+
+impl TimeUnit {
+    /// The unit that the name of a metric ends with.
+    fn of(name: &str) -> Option<Self> {
+        let (_, last) = name.rsplit_once('_')?;
+        match last {
+            "seconds" => Some(Self::Seconds),
+            "ms" | "millis" | "milliseconds" => Some(Self::Milliseconds),
+            "us" | "micros" | "microseconds" => Some(Self::Microseconds),
+            "ns" | "nanos" | "nanoseconds" => Some(Self::Nanoseconds),
+            _ => None,
+        }
+    }
+
+    const fn nanos(self) -> f64 {
+        match self {
+            Self::Seconds => SECOND as f64,
+            Self::Milliseconds => 1e6,
+            Self::Microseconds => 1e3,
+            Self::Nanoseconds => 1.0,
+        }
+    }
+}
+
+/// Which histogram of a text, and how it is read.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct HistogramOptions<'a> {
+    /// Its name, with labels if it should be only some of its series, such as
+    /// `http_request_duration_seconds{route="/pay"}`. It may be left out where there is only one.
+    pub metric: Option<&'a str>,
+    /// What its bounds are counted in, where its name does not end with that.
+    pub unit: Option<TimeUnit>,
+    /// The same text as it was earlier: only what has been observed since counts. A series that counts less than
+    /// then, or that was not there, has begun since.
+    pub since: Option<&'a str>,
+}
+
+/// Reads how long a service takes from a histogram in the text format of Prometheus. Series that differ in labels
+/// that are not named are added up.
 ///
 /// ```
+/// use relent_sim::advise::{HistogramOptions, histogram};
+///
 /// let text = r#"
 /// ## TYPE rpc_seconds histogram
 /// rpc_seconds_bucket{le="0.01"} 500
@@ -29,15 +83,20 @@ type Sample<'a> = (&'a str, Labels<'a>, f64);
 /// rpc_seconds_bucket{le="1"} 1000
 /// rpc_seconds_bucket{le="+Inf"} 1000
 /// "#;
-/// let latency = relent_sim::advise::histogram(text, None)?;
+/// let latency = histogram(text, HistogramOptions::default())?;
 /// assert!((latency.quantile(0.5) - 10e6).abs() < 1.0, "10 ms");
 /// # Ok::<(), relent_sim::ScenarioError>(())
 /// ```
 ///
 /// # Errors
 /// No such histogram, or several without a name; a line of it that cannot be read, with its number; counts that
-/// contradict each other; too few observations.
-pub fn histogram(text: &str, metric: Option<&str>) -> Result<Latency, ScenarioError> {
+/// contradict each other; no unit; too few observations.
+pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, ScenarioError> {
+    let HistogramOptions {
+        metric,
+        unit,
+        since,
+    } = options;
     let nowhere = |message: String| ScenarioError::at(text, None, &message);
     let wanted = match metric {
         None => None,
@@ -47,112 +106,220 @@ pub fn histogram(text: &str, metric: Option<&str>) -> Result<Latency, ScenarioEr
             ))
         })?),
     };
-    let mut names: Vec<&str> = Vec::new();
-    // The upper bound, the count, and the line of each.
-    let mut buckets: Vec<(f64, f64, usize)> = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let is_bucket = |name: &str| name.ends_with("_bucket");
-        let name = line.split(['{', ' ', '\t']).next().unwrap_or_default();
-        if !is_bucket(name) {
-            continue;
-        }
-        let wrong = |message: &str| ScenarioError::at(text, Some(index), message);
-        let (name, labels, count) = sample(line)
-            .ok_or_else(|| wrong("a bucket is written NAME_bucket{le=\"SECONDS\"} COUNT"))?;
-        let name = name.trim_end_matches("_bucket");
-        if let Some((metric, only)) = &wanted {
-            let has = |label: &(&str, String)| labels.contains(label);
-            if name != *metric {
-                names.push(name);
-                continue;
-            }
-            if !only.iter().all(has) {
-                continue;
-            }
-        }
-        if !names.contains(&name) {
-            names.push(name);
-        }
-        let le = labels.iter().find(|(label, _)| *label == "le");
-        let le = le.and_then(|(_, le)| match le.as_str() {
-            "+Inf" | "Inf" => Some(f64::INFINITY),
-            number => number
-                .parse::<f64>()
-                .ok()
-                .filter(|le| le.is_finite() && *le > 0.0),
-        });
-        let le = le.ok_or_else(|| {
-            wrong("a bucket has an upper bound above 0, such as le=\"0.25\", or le=\"+Inf\"")
-        })?;
-        if !(count.is_finite() && count >= 0.0) {
-            return Err(wrong("a count is a number from 0"));
-        }
-        match buckets.iter_mut().find(|(other, ..)| *other == le) {
-            Some(bucket) => bucket.1 += count,
-            None => buckets.push((le, count, index)),
-        }
+    let mut found = Found::read(text, wanted.as_ref())?;
+    let name = found.name;
+    let unit = unit.or_else(|| TimeUnit::of(name)).ok_or_else(|| {
+        nowhere(format!(
+            "{name}: its name does not end with a unit of time, such as _seconds or _ms: say by --unit what its bounds \
+             are counted in"
+        ))
+    })?;
+    if let Some(earlier) = since {
+        found.count_since(&Found::read(earlier, wanted.as_ref())?);
     }
-    names.dedup();
-    names.sort_unstable();
-    names.dedup();
-    if wanted.is_none() && names.len() > 1 {
-        return Err(nowhere(format!(
-            "there are several histograms: name one with --metric, of {}",
-            names.join(", ")
-        )));
-    }
-    if buckets.is_empty() {
-        return Err(nowhere(match (metric, names.as_slice()) {
-            (Some(metric), [_, ..]) => format!(
-                "no histogram {metric}: there are {}, perhaps with other labels",
-                names.join(", ")
-            ),
-            _ => "no histogram: it has lines such as rpc_seconds_bucket{le=\"0.25\"} 4711; a summary and a \
-                  native histogram cannot be read"
-                .to_owned(),
-        }));
-    }
-    let name = wanted.map_or_else(
-        || names.first().copied().unwrap_or_default(),
-        |(name, _)| name,
-    );
-    let unit = match name {
-        name if name.ends_with("_ms") || name.ends_with("_milliseconds") => 1e6,
-        _ => SECOND as f64,
-    };
-    let points = quantiles(text, &mut buckets, unit)?;
+    let points = quantiles(text, &found.added_up(text)?, unit.nanos())?;
     Latency::new(points, format!("the histogram {}", metric.unwrap_or(name)))
         .map_err(|(key, accepted)| nowhere(format!("{name}: {key} of its buckets: {accepted}")))
+}
+
+/// How many observations do not exceed a bound.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    count: f64,
+    /// How many lines say so: each series has one, unless the texts of several processes stand in one file.
+    lines: u32,
+    /// The index of the first.
+    line: usize,
+}
+
+/// The buckets of a series by their upper bounds: the bits of numbers from 0 on are in the order of the numbers.
+type Buckets = BTreeMap<u64, Bucket>;
+
+/// A histogram that was found.
+struct Found<'a> {
+    name: &'a str,
+    /// By labels, without `le`.
+    series: BTreeMap<Labels<'a>, Buckets>,
+}
+
+impl<'a> Found<'a> {
+    fn read(text: &'a str, wanted: Option<&(&str, Labels<'_>)>) -> Result<Self, ScenarioError> {
+        let mut names: BTreeSet<&str> = BTreeSet::new();
+        let mut series: BTreeMap<Labels<'a>, Buckets> = BTreeMap::new();
+        // What the labels that are asked for are instead.
+        let mut others: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            let name = line.split(['{', ' ', '\t']).next().unwrap_or_default();
+            let Some(name) = name.strip_suffix("_bucket") else {
+                continue;
+            };
+            // Something else may be called a bucket.
+            if !line.contains("le=") {
+                continue;
+            }
+            names.insert(name);
+            if wanted.is_some_and(|(wanted, _)| name != *wanted) {
+                continue;
+            }
+            let wrong = |message: &str| ScenarioError::at(text, Some(index), message);
+            let (_, mut labels, count) = sample(line)
+                .ok_or_else(|| wrong("a bucket is written NAME_bucket{le=\"SECONDS\"} COUNT"))?;
+            let mut matches = true;
+            for (label, value) in wanted.iter().flat_map(|(_, only)| only) {
+                let is = labels.iter().find(|(other, _)| other == label);
+                if is.is_none_or(|(_, is)| is != value) {
+                    matches = false;
+                    let is = is.map(|(_, is)| is.clone());
+                    others.entry(label).or_default().extend(is);
+                }
+            }
+            if !matches {
+                continue;
+            }
+            let le = labels.iter().position(|(label, _)| *label == "le");
+            let le = le.map(|le| labels.swap_remove(le).1);
+            let le = le.and_then(|le| le.parse::<f64>().ok().filter(|le| *le >= 0.0));
+            let le = le.ok_or_else(|| {
+                wrong("a bucket has an upper bound from 0 on, such as le=\"0.25\", or le=\"+Inf\"")
+            })?;
+            if !(count.is_finite() && count >= 0.0) {
+                return Err(wrong("a count is a number from 0"));
+            }
+            labels.sort_unstable();
+            let buckets = series.entry(labels).or_default();
+            // Not -0.
+            let bucket = buckets.entry((le + 0.0).to_bits()).or_insert(Bucket {
+                count: 0.0,
+                lines: 0,
+                line: index,
+            });
+            bucket.count += count;
+            bucket.lines += 1;
+        }
+        let nowhere = |message: String| Err(ScenarioError::at(text, None, &message));
+        let list = names.iter().copied().collect::<Vec<_>>().join(", ");
+        match (wanted, names.first()) {
+            (None, Some(_)) if names.len() > 1 => nowhere(format!(
+                "there are several histograms: name one with --metric, of {list}"
+            )),
+            (None, Some(name)) => Ok(Self { name, series }),
+            (Some((wanted, _)), Some(_)) => match names.iter().find(|name| *name == wanted) {
+                Some(name) if !series.is_empty() => Ok(Self { name, series }),
+                Some(_) => nowhere(format!(
+                    "{wanted} has no series with these labels: {}",
+                    those(&others)
+                )),
+                None => nowhere(format!("no histogram {wanted}: there are {list}")),
+            },
+            (_, None) => nowhere(
+                "no histogram: it has lines such as rpc_seconds_bucket{le=\"0.25\"} 4711; a summary and a \
+                 native histogram cannot be read"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Takes off what had been counted earlier.
+    fn count_since(&mut self, earlier: &Found<'_>) {
+        for (labels, buckets) in &mut self.series {
+            let Some(before) = earlier.series.get(labels) else {
+                continue;
+            };
+            // A counter that is smaller than it was has begun anew, with the others of its process.
+            let goes_on = buckets
+                .iter()
+                .all(|(le, now)| before.get(le).is_some_and(|was| was.count <= now.count));
+            if goes_on {
+                for (le, now) in buckets {
+                    now.count -= before.get(le).map_or(0.0, |was| was.count);
+                }
+            }
+        }
+    }
+
+    /// The counts of all series by upper bounds, each with the index of a line.
+    fn added_up(&self, text: &str) -> Result<Vec<(f64, f64, usize)>, ScenarioError> {
+        let mut all = Buckets::new();
+        for (le, bucket) in self.series.values().flatten() {
+            let sum = all.entry(*le).or_insert(Bucket {
+                count: 0.0,
+                lines: 0,
+                line: bucket.line,
+            });
+            sum.count += bucket.count;
+            sum.lines += bucket.lines;
+        }
+        let most = all.values().map(|bucket| bucket.lines).max();
+        if let Some(less) = all.values().find(|bucket| Some(bucket.lines) != most) {
+            return Err(ScenarioError::at(
+                text,
+                Some(less.line),
+                "not all series have a bucket with this bound, so that they cannot be added up: name one of them by \
+                 its labels",
+            ));
+        }
+        let buckets = all.into_iter();
+        let buckets = buckets.map(|(le, bucket)| (f64::from_bits(le), bucket.count, bucket.line));
+        Ok(buckets.collect())
+    }
+}
+
+/// Labels with the values that they have, in words.
+fn those(labels: &BTreeMap<&str, BTreeSet<String>>) -> String {
+    let words = labels.iter().map(|(label, values)| {
+        let shown: Vec<String> = values
+            .iter()
+            .take(SHOWN)
+            .map(|value| format!("{value:?}"))
+            .collect();
+        match (shown.is_empty(), values.len() > SHOWN) {
+            (true, _) => format!("it has no {label}"),
+            (false, true) => format!("{label} is {} and others", shown.join(", ")),
+            (false, false) => format!("{label} is {}", shown.join(", ")),
+        }
+    });
+    words.collect::<Vec<_>>().join("; ")
 }
 
 /// The shares that so many observations can tell of, each with its time.
 fn quantiles(
     text: &str,
-    buckets: &mut [(f64, f64, usize)],
+    buckets: &[(f64, f64, usize)],
     unit: f64,
 ) -> Result<Vec<(f64, f64)>, ScenarioError> {
-    buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
-    if let Some(pair) = buckets.windows(2).find(|pair| pair[0].1 > pair[1].1) {
+    if let Some(pair) = buckets
+        .windows(2)
+        .find(|pair| pair[0].1 > pair[1].1 * (1.0 + ROUNDING))
+    {
         return Err(ScenarioError::at(
             text,
             Some(pair[1].2),
             "the counts of a histogram add up: a bucket has no fewer than the one below it",
         ));
     }
+    let nowhere = |message: String| Err(ScenarioError::at(text, None, &message));
     let total = match buckets.last() {
         Some((le, count, _)) if le.is_infinite() => *count,
         _ => {
-            return Err(ScenarioError::at(
-                text,
-                None,
-                "the histogram has no bucket le=\"+Inf\", which counts all observations",
-            ));
+            return nowhere(
+                "the histogram has no bucket le=\"+Inf\", which counts all observations".to_owned(),
+            );
         }
     };
+    // So many tell of the 90th percentile, without which a timeout cannot be guessed.
+    if total * 0.1 < BEYOND {
+        return nowhere(format!("{total} observations tell too little: from 100 on"));
+    }
+    let below = buckets.iter().rev().find(|(le, ..)| le.is_finite());
+    let (last, counted) = below.map_or((0.0, 0.0), |(le, count, _)| (*le, *count));
+    if counted < 0.9 * total {
+        return nowhere(format!(
+            "{:.0} % of the observations are above the last bound ({last}), and nobody knows by how much: describe \
+             the service by [latency], or take a histogram that goes further",
+            100.0 * (1.0 - counted / total)
+        ));
+    }
     let quantile = |share: f64| {
         let rank = share * total;
         let index = buckets.partition_point(|(_, count, _)| *count < rank);
@@ -167,20 +334,9 @@ fn quantiles(
     };
     let known = SHARES
         .iter()
-        .filter(|(share, ..)| total * (1.0 - share) >= BEYOND);
-    let points: Vec<(f64, f64)> = known
-        .filter_map(|(share, ..)| Some((*share, quantile(*share)?)))
-        .collect();
-    if points.len() < 2 {
-        return Err(ScenarioError::at(
-            text,
-            None,
-            &format!(
-                "{total} observations tell too little: from 100 on, of which most are below the last bound"
-            ),
-        ));
-    }
-    Ok(points)
+        .filter(|(share, ..)| total * (1.0 - share) >= BEYOND * (1.0 - ROUNDING));
+    let points = known.filter_map(|(share, ..)| Some((*share, quantile(*share)?)));
+    Ok(points.collect())
 }
 
 /// A name, with labels or without.
@@ -252,32 +408,142 @@ http_seconds_bucket{le="+Inf",route="/b, \"x\"}"} 1000
 up 1
 "#;
 
+    fn read(text: &str, metric: Option<&str>) -> Result<Latency, ScenarioError> {
+        let options = HistogramOptions {
+            metric,
+            ..HistogramOptions::default()
+        };
+        histogram(text, options)
+    }
+
+    fn counts(name: &str, labels: &str, counts: &[(&str, u64)]) -> String {
+        let lines = counts
+            .iter()
+            .map(|(le, count)| format!("{name}_bucket{{{labels}le=\"{le}\"}} {count}\n"));
+        lines.collect()
+    }
+
     #[test]
     fn series_are_added_up_unless_labels_are_named() {
-        let all = histogram(TWO_ROUTES, None).unwrap();
+        let all = read(TWO_ROUTES, None).unwrap();
         // The thousandth of two thousand: a hundred of 1,100 into the second bucket.
         let median = 0.1 + 0.9 * 100.0 / 1100.0;
         assert!((all.quantile(0.5) - median * 1e9).abs() < 1e3);
-        let one = histogram(TWO_ROUTES, Some("http_seconds{route=\"/a\"}")).unwrap();
+        let one = read(TWO_ROUTES, Some("http_seconds{route=\"/a\"}")).unwrap();
         assert!(
             (one.quantile(0.5) - 1e9 / 18.0).abs() < 1e3,
             "of 900 in 0.1 s"
         );
-        let other = histogram(TWO_ROUTES, Some("http_seconds{route=\"/b, \\\"x\\\"}\"}"));
+        let other = read(TWO_ROUTES, Some("http_seconds{route=\"/b, \\\"x\\\"}\"}"));
         assert!((other.unwrap().quantile(0.5) - 0.55e9).abs() < 1e3);
     }
 
     #[test]
-    fn a_name_may_say_that_it_counts_milliseconds() {
-        let text = TWO_ROUTES.replace("http_seconds", "http_ms");
-        let latency = histogram(&text, None).unwrap();
-        assert!(latency.quantile(0.5) < 1e6, "below a millisecond");
+    fn the_unit_is_in_the_name_or_has_to_be_said() {
+        let median = |name: &str, unit| {
+            let text = TWO_ROUTES.replace("http_seconds", name);
+            let options = HistogramOptions {
+                unit,
+                ..HistogramOptions::default()
+            };
+            histogram(&text, options).map(|latency| latency.quantile(0.5))
+        };
+        let seconds = median("http_seconds", None).unwrap();
+        for (name, unit, nanos) in [
+            ("http_ms", None, 1e6),
+            ("http_milliseconds", None, 1e6),
+            ("http_latency", Some(TimeUnit::Milliseconds), 1e6),
+            ("http_latency", Some(TimeUnit::Seconds), 1e9),
+            // The caller knows better than the name.
+            ("http_ms", Some(TimeUnit::Seconds), 1e9),
+        ] {
+            let found = median(name, unit).unwrap();
+            assert!((found / seconds - nanos / 1e9).abs() < 1e-9, "{name}");
+        }
+        let micros = TWO_ROUTES.replace("http_seconds", "http_microseconds");
+        let micros = micros.replace("le=\"0.1\"", "le=\"100000\"");
+        let micros = micros.replace("le=\"1\"", "le=\"1000000\"");
+        let found = read(&micros, None).unwrap().quantile(0.5);
+        assert!((found / seconds - 1.0).abs() < 1e-9);
+        for name in ["http_latency", "http_response_size_bytes"] {
+            let error = median(name, None).unwrap_err().to_string();
+            assert!(error.contains("--unit"), "{error}");
+        }
+    }
+
+    /// The buckets that OpenTelemetry makes unless told otherwise begin with 0.
+    #[test]
+    fn a_bucket_may_have_the_bound_0_and_no_observations() {
+        let text = counts(
+            "rpc_milliseconds",
+            "",
+            &[("0", 0), ("5", 500), ("10", 990), ("+Inf", 1000)],
+        );
+        let latency = read(&text, None).unwrap();
+        assert!((latency.quantile(0.5) - 5e6).abs() < 1.0);
+    }
+
+    #[test]
+    fn sums_of_floating_point_numbers_need_not_be_exact() {
+        let text = "a_seconds_bucket{le=\"0.1\"} 1000.0000000000001\n\
+            a_seconds_bucket{le=\"0.2\"} 1e3\na_seconds_bucket{le=\"+Inf\"} 1.001e3\n";
+        assert!(read(text, None).is_ok());
+    }
+
+    #[test]
+    fn series_with_other_buckets_are_not_added_up() {
+        let (one, other) = (
+            counts(
+                "a_seconds",
+                "pod=\"1\",",
+                &[("0.1", 10), ("1", 1000), ("+Inf", 1000)],
+            ),
+            counts(
+                "a_seconds",
+                "pod=\"2\",",
+                &[("0.2", 500), ("1", 1000), ("+Inf", 1000)],
+            ),
+        );
+        let text = one + &other;
+        let error = read(&text, None).unwrap_err();
+        assert_eq!(error.line(), Some(1), "{error}");
+        assert!(error.to_string().contains("not all series"), "{error}");
+        assert!(read(&text, Some("a_seconds{pod=\"2\"}")).is_ok());
+    }
+
+    #[test]
+    fn only_what_came_since_an_earlier_text_counts() {
+        let at = |labels: &str, fast: u64, slow: u64| {
+            counts(
+                "a_seconds",
+                labels,
+                &[("0.1", fast), ("1", fast + slow), ("+Inf", fast + slow)],
+            )
+        };
+        // Of the first 9,000 are slow before and 1,000 fast after; the second has begun anew, and the third is new.
+        let before = at("pod=\"1\",", 0, 9000) + &at("pod=\"2\",", 5000, 5000);
+        let after =
+            at("pod=\"1\",", 1000, 9000) + &at("pod=\"2\",", 0, 900) + &at("pod=\"3\",", 100, 0);
+        let options = HistogramOptions {
+            since: Some(&before),
+            ..HistogramOptions::default()
+        };
+        let latency = histogram(&after, options).unwrap();
+        // 1,100 of 2,000 are fast.
+        assert!((latency.quantile(0.5) - 1e9 / 11.0).abs() < 1e3);
+        let nothing = HistogramOptions {
+            since: Some(&after),
+            ..HistogramOptions::default()
+        };
+        let error = histogram(&after, nothing).unwrap_err().to_string();
+        assert!(error.contains("0 observations"), "{error}");
     }
 
     #[test]
     fn what_is_wrong_has_its_line() {
         for (from, to, line, part) in [
             ("le=\"0.1\"} 900", "le=\"x\"} 900", Some(3), "upper bound"),
+            ("le=\"0.1\"} 900", "le=\"-1\"} 900", Some(3), "upper bound"),
             ("le=\"0.1\"} 900", "le=\"0.1\" 900", Some(3), "is written"),
             ("le=\"0.1\"} 900", "le=\"0.1\"} many", Some(3), "is written"),
             ("le=\"0.1\"} 900", "le=\"0.1\"} NaN", Some(3), "from 0"),
@@ -286,39 +552,75 @@ up 1
             ("+Inf", "2", None, "+Inf"),
             ("up 1", "rpc_bucket{le=\"1\"} 1", None, "several histograms"),
         ] {
-            let error = histogram(&TWO_ROUTES.replace(from, to), None).unwrap_err();
+            let error = read(&TWO_ROUTES.replace(from, to), None).unwrap_err();
             let text = error.to_string();
             assert_eq!(error.line(), line, "{to}: {text}");
             assert!(text.contains(part), "{to}: {text}");
         }
         let few = TWO_ROUTES.replace("000", "").replace("900", "1");
-        let error = histogram(&few, None).unwrap_err().to_string();
+        let error = read(&few, None).unwrap_err().to_string();
         assert!(error.contains("too little"), "{error}");
-        let error = histogram(TWO_ROUTES, Some("htp_seconds")).unwrap_err();
+        let error = read(TWO_ROUTES, Some("htp_seconds")).unwrap_err();
         assert!(
             error.to_string().contains("there are http_seconds"),
             "{error}"
         );
+        let error = read(TWO_ROUTES, Some("http_seconds{route=\"/c\"}")).unwrap_err();
+        assert!(
+            error.to_string().contains("route is \"/a\", \"/b"),
+            "{error}"
+        );
         for metric in ["", "a{", "a{b=c}", "a b"] {
-            assert!(histogram(TWO_ROUTES, Some(metric)).is_err(), "{metric}");
+            assert!(read(TWO_ROUTES, Some(metric)).is_err(), "{metric}");
         }
     }
 
     #[test]
+    fn what_is_not_a_histogram_may_be_called_a_bucket() {
+        let text = format!("{TWO_ROUTES}s3_bucket{{name=\"x\"}} 1\nleaky_bucket 5\n");
+        assert!(read(&text, None).is_ok());
+    }
+
+    #[test]
     fn a_tail_beyond_the_last_bound_is_not_made_up() {
-        let text = "a_seconds_bucket{le=\"0.1\"} 5000\na_seconds_bucket{le=\"0.5\"} 9500\n\
-            a_seconds_bucket{le=\"+Inf\"} 10000\n";
-        let latency = histogram(text, None).unwrap();
+        let text = counts(
+            "a_seconds",
+            "",
+            &[("0.1", 5000), ("0.5", 9500), ("+Inf", 10000)],
+        );
+        let latency = read(&text, None).unwrap();
         let given: Vec<_> = latency.given().map(|(name, _)| name).collect();
         assert_eq!(given, ["p50", "p75", "p90", "p95"]);
         assert!(latency.quantile(0.999) > 0.5e9);
+        let text = counts(
+            "a_seconds",
+            "",
+            &[("0.1", 5000), ("0.5", 8000), ("+Inf", 10000)],
+        );
+        let error = read(&text, None).unwrap_err().to_string();
+        assert!(
+            error.contains("20 % of the observations are above"),
+            "{error}"
+        );
+    }
+
+    /// Half a million buckets: whoever looks through all of them for each line is busy for minutes.
+    #[test]
+    fn a_file_with_very_many_buckets_is_read_at_once() {
+        let mut text: String = (1..500_000)
+            .map(|le| format!("a_seconds_bucket{{le=\"{le}\"}} {le}\n"))
+            .collect();
+        text += "a_seconds_bucket{le=\"+Inf\"} 500000\n";
+        let latency = read(&text, None);
+        let error = latency.unwrap_err().to_string();
+        assert!(error.contains("24h"), "{error}");
     }
 
     proptest! {
         #[test]
         fn nothing_that_is_read_panics(text in "(a_bucket|a|\\{|\\}|le=|\"|\\\\|,| |\n|[0-9]|\\+Inf|é){0,60}") {
-            let _ = histogram(&text, None);
-            let _ = histogram(&text, Some(&text));
+            let _ = read(&text, None);
+            let _ = read(&text, Some(&text));
         }
     }
 }
