@@ -323,8 +323,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         Ok(Named { name, value, text })
     });
     let scenarios: Vec<Named<Scenario>> = scenarios.collect::<Result<_, Quit>>()?;
-    // A table holds all others against no retries, also if they were not asked for.
-    let off = match args.json || specs.iter().any(|spec| spec == ranked::OFF) {
+    // A table and a report hold all others against no retries, also if they were not asked for.
+    let only_json = args.json && args.report.is_none();
+    let off = match only_json || specs.iter().any(|spec| spec == ranked::OFF) {
         true => None,
         false => Some(policy(ranked::OFF).map_err(Quit::failed)?),
     };
@@ -340,13 +341,13 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
         let values: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
         let results = run_all(&scenario.value, &values, &seeds, threads, &|| bar.inc(1));
         given_up += results.iter().flatten().filter(|run| run.is_err()).count();
+        let without = off.as_ref().and_then(|off| {
+            let runs = run_all(&scenario.value, &[off], &seeds, threads, &|| bar.inc(1));
+            runs.into_iter().next()
+        });
         let text = match args.json {
             true => json(&scenario.name, &policies, &seeds, &results),
             false => {
-                let without = off.iter().flat_map(|off| {
-                    run_all(&scenario.value, &[off], &seeds, threads, &|| bar.inc(1))
-                });
-                let without: Vec<Vec<RunResult>> = without.collect();
                 let rows = policies
                     .iter()
                     .zip(&results)
@@ -363,7 +364,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
             }
         };
         bar.suspend(|| print(&text)).map_err(Quit::failed)?;
-        charts.add(scenario, seeds[0], results, threads, &|| bar.inc(1));
+        charts.add(scenario, seeds[0], results, without, threads, &|| {
+            bar.inc(1)
+        });
     }
     bar.finish_and_clear();
     charts.write(&policies, &seeds, &args.set)?;
@@ -390,8 +393,8 @@ fn show(name: &str) -> Result<(), Quit> {
     match scenarios::get(name) {
         Some(builtin) => print(builtin.text).map_err(Quit::failed),
         None => Err(Quit::usage(format!(
-            "no scenario {name:?}: those that come along are {}",
-            scenarios::names().join(", ")
+            "no scenario {name:?}: {}",
+            meant(name)
         ))),
     }
 }
@@ -412,11 +415,22 @@ fn scenario(name: &str, changes: &[(String, String)]) -> Result<(Scenario, Strin
     }
 }
 
+/// What somebody may have meant who named a scenario that does not come along.
+fn meant(name: &str) -> String {
+    match scenarios::nearest(name) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!(
+            "those that come along are {}",
+            scenarios::names().join(", ")
+        ),
+    }
+}
+
 fn read(path: &str) -> Result<String, String> {
     if !Path::new(path).exists() {
         return Err(format!(
-            "no scenario {path:?}: there is no file of that name, and those that come along are {}\n{SEE_FORMAT}",
-            scenarios::names().join(", ")
+            "no scenario {path:?}: there is no file of that name; {}\n{SEE_FORMAT}",
+            meant(path)
         ));
     }
     read_at_most(Path::new(path), MOST, "a scenario has at most 1 MiB")

@@ -12,9 +12,14 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::Instant;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
-use support::{Ran, run};
+use support::{PATIENCE, Ran, relent, run};
 
 /// A short outage, with a policy that recovers and one that traps.
 fn blackout(folder: &Path) -> String {
@@ -62,6 +67,51 @@ fn a_report_is_one_file_with_every_scenario_and_the_table_is_printed_as_well() {
         2,
         "nothing is left behind"
     );
+}
+
+#[test]
+fn a_report_says_what_could_have_been_done_and_who_does_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let (outage, page) = (blackout(folder.path()), folder.path().join("r.html"));
+    // No retries are held against it also if nobody asks for them.
+    let args = [&outage, "--policies", "cenkalti", "--report"];
+    let ran = simulate(&[&args[..], &[page.to_str().unwrap()]].concat());
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.contains("<th scope=\"row\">bound</th><td>1.0000</td>"));
+    let warnings = ran
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("warning:"));
+    let warnings: Vec<&str> = warnings.collect();
+    assert!(!warnings.is_empty(), "{}", ran.stdout);
+    for warning in warnings {
+        let words = warning.split_once("cenkalti").unwrap().1;
+        assert!(text.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn whoever_is_interrupted_leaves_no_file_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("r.html");
+    let args = ["simulate", "herd", "--json", "--seeds", "10000", "--report"];
+    let mut child = relent(&[&args[..], &[page.to_str().unwrap()]].concat())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The program has begun, and is busy for minutes.
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let status = format!("/proc/{pid}/task");
+    let busy = || fs::read_dir(&status).is_ok_and(|tasks| tasks.count() > 1);
+    let begun = Instant::now();
+    while !busy() {
+        assert!(begun.elapsed() < PATIENCE, "it does nothing");
+        thread::yield_now();
+    }
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

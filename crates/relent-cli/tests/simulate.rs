@@ -309,6 +309,19 @@ fn advice_is_a_policy_file_with_a_comparison_and_a_report() {
     let page = std::fs::read_to_string(&report).unwrap();
     assert!(page.contains("cold-stall") && page.contains("advised"));
 
+    let later = at("later.txt");
+    let slow = "http_seconds_bucket{le=\"0.01\"} 5000\nhttp_seconds_bucket{le=\"0.2\"} 19990\n\
+        http_seconds_bucket{le=\"+Inf\"} 20000\n";
+    std::fs::write(&later, slow.replace("seconds", "latency")).unwrap();
+    std::fs::write(&metrics, histogram.replace("seconds", "latency")).unwrap();
+    let since = ["--histogram", &later, "--since", &metrics, "--unit", "s"];
+    let ran = run(&[&args[..3], &since, &["--seeds", "1", "--policies", "off"]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("p50 100ms"), "{}", ran.stdout);
+    let ran = run(&[&args[..3], &since[..4]].concat());
+    assert_eq!(ran.status, 2);
+    assert!(ran.stderr.contains("--unit"), "{}", ran.stderr);
+
     let without = run(&["simulate", "--advise", &service]);
     assert_eq!(without.status, 2);
     assert!(

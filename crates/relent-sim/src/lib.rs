@@ -66,7 +66,7 @@ mod wait_header;
 mod world;
 
 pub use arrivals::{Request, requests};
-pub use bound::bound;
+pub use bound::{bound, mean_bound};
 pub use metrics::{ClassCount, Layer, Metrics};
 pub use observed::{Observed, RequestOutcome};
 pub use recording::Recording;

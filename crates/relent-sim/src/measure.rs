@@ -23,13 +23,16 @@ pub struct Measure {
 /// The number that tells when the service is well again: where it is missing, it never was.
 const TTR: &str = "ttr";
 
+/// The share that succeeded, of which there is a [bound](crate::bound).
+pub const GOODPUT: &str = "goodput";
+
 /// What only some scenarios have.
 const OPTIONAL: [&str; 2] = ["drops", "eff."];
 
 /// All numbers, in the order of the tables.
 pub const ALL: [Measure; 12] = [
     Measure {
-        name: "goodput",
+        name: GOODPUT,
         unit: "",
         places: 4,
         most: 1.0,

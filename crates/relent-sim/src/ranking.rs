@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::judge::{HARM, TRAP};
 use crate::metrics::Metrics;
-use crate::scenario::Scenario;
+use crate::scenario::{Model, Scenario};
 use crate::study::{Estimate, RunResult};
 
 /// Goodputs that are nearer to each other than this are ranked by attempts.
@@ -156,7 +156,8 @@ pub fn warnings(scenario: &Scenario, runs: &[RunResult], off: &[RunResult]) -> V
     }
     let attempts = attempts(runs);
     let needed = 1.0 / (1.0 - scenario.service.failures).max(0.05);
-    if attempts >= MULTIPLIED * needed {
+    // Where requests conflict with each other, or a job is asked for, nobody knows how many are needed.
+    if scenario.service.model == Model::Queue && attempts >= MULTIPLIED * needed {
         warnings.push(Warning::Multiplies { attempts, needed });
     }
     warnings

@@ -36,6 +36,9 @@ pub struct Section<'a> {
     pub changes: &'a [(String, String)],
     /// The seeds of the runs. Charts over time show the first.
     pub seeds: &'a [u64],
+    /// The runs of no retries with the same seeds, which the policies are held against: there are no warnings without
+    /// them.
+    pub off: Option<&'a [RunResult]>,
     /// The policies, in their order.
     pub entries: Vec<PolicyRuns<'a>>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Every one is a file that a person can read, with what theory says about it in comments.
 
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{self, Scenario, ScenarioError};
 
 /// A scenario that comes with Relent.
 ///
@@ -82,6 +82,16 @@ pub fn get(name: &str) -> Option<Builtin> {
         .iter()
         .find(|scenario| scenario.name == name)
         .copied()
+}
+
+/// The scenario whose name is nearest to this, by typing errors.
+///
+/// ```
+/// assert_eq!(relent_sim::scenarios::nearest("blakout"), Some("blackout"));
+/// ```
+#[must_use]
+pub fn nearest(name: &str) -> Option<&'static str> {
+    scenario::nearest(name, names())
 }
 
 #[cfg(test)]

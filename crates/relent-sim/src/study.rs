@@ -184,7 +184,7 @@ pub fn verdict(scenario: &Scenario, runs: &[RunResult]) -> String {
             runs.len()
         ));
     }
-    if let Some(end) = scenario.outages_end() {
+    if let Some(end) = scenario.recovery_begins() {
         let after = scenario.arrivals_end().saturating_sub(end) / SECOND;
         if let Some(sentence) = of_two_kinds(&ended) {
             words.push(sentence);

@@ -7,9 +7,9 @@ use relent::policy::PolicyFile;
 use relent::{NamedPolicy, Policy};
 use relent_sim::advise::{self, Advised, Description, HistogramOptions};
 use relent_sim::study::{RunResult, run_all};
-use relent_sim::{Scenario, ranking};
+use relent_sim::{Scenario, mean_bound, ranking};
 
-use super::ranked::{OFF, Row, mean_bound, warnings};
+use super::ranked::{OFF, Row, warnings};
 use super::{Named, SimulateArgs, charts, progress, read_at_most};
 use crate::console::print;
 use crate::quit::Quit;
@@ -65,7 +65,7 @@ pub(super) fn run(
         bar.set_message(scenario.name.clone());
         let runs = run_all(&scenario.value, &values, seeds, threads, &|| bar.inc(1));
         results.push(runs.clone());
-        charts.add(scenario, seeds[0], runs, threads, &|| bar.inc(1));
+        charts.add(scenario, seeds[0], runs, None, threads, &|| bar.inc(1));
     }
     bar.finish_and_clear();
     // The rows keep their numbers, and the names change.
@@ -276,6 +276,7 @@ fn remarks(
 ) -> Vec<String> {
     let doubts = advice.doubts.iter().map(|doubt| format!("doubt: {doubt}"));
     let mut remarks: Vec<String> = doubts.collect();
+    remarks.extend(never_well(scenarios, names, results));
     let own = names
         .iter()
         .position(|name| *name == ADVISED)
@@ -325,6 +326,25 @@ fn remarks(
         .map(|(name, what, places)| format!("warning: {name} {what} in {}", places.join(", ")));
     remarks.extend(others);
     remarks
+}
+
+/// What is to be said if the service that is described does not do what is asked of it while nothing is wrong, which is
+/// the first of the troubles.
+fn never_well(
+    scenarios: &[Named<Scenario>],
+    names: &[&str],
+    results: &[Vec<Vec<RunResult>>],
+) -> Option<String> {
+    let off = names.iter().position(|name| *name == OFF)?;
+    let (well, runs) = scenarios.first().zip(results.first()?.get(off))?;
+    let lost = 1.0 - well.value.service.failures - ranking::goodput(runs);
+    (lost > WORTH).then(|| {
+        format!(
+            "doubt: while nothing is wrong {:.1} % of the requests are not answered in time without retries: as described \
+             the service has too little capacity, or its callers wait too little, for the rest to say much",
+            100.0 * lost
+        )
+    })
 }
 
 fn attempts(per_request: f64) -> String {

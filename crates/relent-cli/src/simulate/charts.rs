@@ -9,6 +9,7 @@ use relent_sim::report::{self, PolicyRuns, Section, without_jitter};
 use relent_sim::study::{RunResult, record_all};
 use relent_sim::{Arrivals, Recording, Scenario, TooManyEvents};
 
+use super::ranked::OFF;
 use super::{Named, SimulateArgs};
 use crate::destination::{Destination, NewFile};
 use crate::quit::Quit;
@@ -30,6 +31,8 @@ pub(super) struct Charts<'a> {
 struct Study<'a> {
     scenario: &'a Named<Scenario>,
     results: Vec<Vec<RunResult>>,
+    /// No retries, where they are none of the policies.
+    off: Option<Vec<RunResult>>,
     recordings: Vec<Recorded>,
     plain: Vec<(usize, Recorded)>,
 }
@@ -38,8 +41,12 @@ struct Study<'a> {
 struct Output {
     option: &'static str,
     name: PathBuf,
-    to: Destination,
+    /// Something that is no regular file (`/dev/null`, a pipe), which is opened once.
+    special: Option<File>,
 }
+
+/// What the names of new files begin with until they are complete.
+const PREFIX: &str = ".relent-simulate-";
 
 /// The name of a picture, whose ending says what it is.
 pub(super) fn picture(name: &str) -> Result<PathBuf, String> {
@@ -122,6 +129,7 @@ impl<'a> Charts<'a> {
         scenario: &'a Named<Scenario>,
         seed: u64,
         results: Vec<Vec<RunResult>>,
+        off: Option<Vec<RunResult>>,
         threads: usize,
         on_run: &(dyn Fn() + Sync),
     ) {
@@ -138,6 +146,7 @@ impl<'a> Charts<'a> {
         self.studies.push(Study {
             scenario,
             results,
+            off,
             recordings,
             plain: indices.zip(plain).collect(),
         });
@@ -171,7 +180,10 @@ impl<'a> Charts<'a> {
                     entry.without_jitter = Some(recording.as_ref().map_err(|error| *error));
                 }
             }
+            let own = policies.iter().position(|policy| policy.name == OFF);
+            let own = own.and_then(|own| study.results.get(own));
             Section {
+                off: study.off.as_ref().or(own).map(Vec::as_slice),
                 name: &study.scenario.name,
                 scenario: &study.scenario.value,
                 text: &study.scenario.text,
@@ -198,14 +210,18 @@ impl<'a> Charts<'a> {
 impl Output {
     fn open(option: &'static str, name: Option<&Path>) -> Result<Option<Self>, Quit> {
         let Some(name) = name else { return Ok(None) };
-        match Destination::open(name, ".relent-simulate-") {
-            Ok(to) => Ok(Some(Self {
-                option,
-                name: name.to_owned(),
-                to,
-            })),
-            Err(error) => Err(unwritable(option, name, &error)),
-        }
+        // A new file is tried and dropped: one that stood there while all runs are made would stay if they are
+        // interrupted.
+        let special = match Destination::open(name, PREFIX) {
+            Ok(Destination::Special(file)) => Some(file),
+            Ok(Destination::File(_)) => None,
+            Err(error) => return Err(unwritable(option, name, &error)),
+        };
+        Ok(Some(Self {
+            option,
+            name: name.to_owned(),
+            special,
+        }))
     }
 
     fn write(
@@ -215,10 +231,14 @@ impl Output {
         let (option, name) = (self.option, self.name);
         let bytes = make()
             .map_err(|error| Quit::failed(format!("{option} {}: {error}", name.display())))?;
-        let written = match self.to {
+        let to = match self.special {
+            Some(file) => Ok(Destination::Special(file)),
+            None => Destination::open(&name, PREFIX),
+        };
+        let written = to.and_then(|to| match to {
             Destination::Special(mut file) => file.write_all(&bytes),
             Destination::File(new) => whole(new, &bytes),
-        };
+        });
         written.map_err(|error| unwritable(option, &name, &error))
     }
 }

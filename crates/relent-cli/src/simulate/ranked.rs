@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use relent_sim::study::{RunResult, verdict};
-use relent_sim::{Scenario, bound, ranking};
+use relent_sim::{Scenario, mean_bound, ranking};
 
 use super::{Named, table};
 
@@ -15,13 +15,6 @@ pub(super) const OFF: &str = "off";
 pub(super) struct Row<'a> {
     pub(super) name: &'a str,
     pub(super) runs: &'a [RunResult],
-}
-
-/// The mean of the bound over these seeds, or why there is none.
-pub(super) fn mean_bound(scenario: &Scenario, seeds: &[u64]) -> Result<f64, &'static str> {
-    let bounds = seeds.iter().map(|seed| bound(scenario, *seed));
-    let bounds: Vec<f64> = bounds.collect::<Result<_, _>>()?;
-    Ok(bounds.iter().sum::<f64>() / bounds.len().max(1) as f64)
 }
 
 /// The warnings of all policies, with their names: each is held against `off`.
@@ -66,7 +59,7 @@ pub(super) fn report(scenario: &Named<Scenario>, rows: &[Row<'_>], seeds: &[u64]
         .map(|row| (row.name, row.runs.iter().flatten().collect()))
         .collect();
     let bound = mean_bound(&scenario.value, seeds);
-    let outage = scenario.value.outages_end().is_some();
+    let outage = scenario.value.recovery_begins().is_some();
     text.push_str(&table::table(&cells, outage, bound.ok()));
     text.push('\n');
     if let Err(why) = bound {

@@ -17,7 +17,7 @@ pub(super) fn table(rows: &[(&str, Vec<&Metrics>)], outage: bool, bound: Option<
     ];
     if let Some(most) = bound {
         let cells = columns.iter().map(|measure| match measure.name {
-            "goodput" => format!("{most:.4}"),
+            measure::GOODPUT => format!("{most:.4}"),
             _ => String::new(),
         });
         lines.push(std::iter::once("bound".to_owned()).chain(cells).collect());

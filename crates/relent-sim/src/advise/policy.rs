@@ -34,13 +34,14 @@ pub(super) fn time(nanos: f64) -> String {
 
 /// A time as it was given.
 pub(super) fn exact(nanos: u64) -> String {
-    let units = [(SECOND, "s"), (1_000_000, "ms"), (1000, "us")];
-    match units
-        .into_iter()
-        .find(|(unit, _)| nanos.is_multiple_of(*unit))
-    {
-        Some((unit, name)) => format!("{}{name}", nanos / unit),
-        None => format!("{nanos}ns"),
+    let units = [(SECOND, "s", 9), (1_000_000, "ms", 6), (1000, "us", 3)];
+    let Some((unit, name, digits)) = units.into_iter().find(|(unit, ..)| nanos >= *unit) else {
+        return format!("{nanos}ns");
+    };
+    let (whole, rest) = (nanos / unit, format!("{:0digits$}", nanos % unit));
+    match rest.trim_end_matches('0') {
+        "" => format!("{whole}{name}"),
+        rest => format!("{whole}.{rest}{name}"),
     }
 }
 
@@ -98,7 +99,7 @@ pub(super) fn write(
 
     say(
         &mut text,
-        "The caller goes away after this: nothing is done for nobody.",
+        "The caller goes away after this, so that later attempts would be for nobody.",
     );
     let _ = writeln!(text, "deadline = \"{}\"", exact(service.deadline));
 
@@ -149,20 +150,24 @@ fn timeout(latency: &Latency, deadline: f64) -> (Option<u64>, String) {
             u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
         })
     };
+    let estimated = match latency.given().any(|(name, _)| name == "p999") {
+        true => "",
+        false => " (estimated from those that are known)",
+    };
     let wanted = (2.0 * p999).max(5.0 * p50).max(10e6);
     if wanted <= deadline / 2.0 {
         let why = format!(
-            "Twice p99.9, which is {}: about one attempt in a thousand would be cut off at p99.9 while all is \
-             well (AWS Builders' Library, \"Timeouts, retries, and backoff with jitter\"), and a service at half \
-             speed still answers in time; no less than five times the median, nor than 10 ms.",
+            "Twice p99.9, which is {}{estimated}: at p99.9 itself one attempt in a thousand would be cut off while \
+             all is well (AWS Builders' Library, \"Timeouts, retries, and backoff with jitter\"), and a service at \
+             half speed still answers in time; no less than five times the median, nor than 10 ms.",
             time(p999)
         );
         return (Some(rounded(wanted)), why);
     }
     if p99 <= deadline / 2.0 {
         let why = format!(
-            "Half of the deadline, so that a second attempt fits. p99 is {}, p99.9 is {}: some that would have \
-             succeeded are cut off.",
+            "Half of the deadline, so that a second attempt fits. p99 is {}, p99.9 is {}{estimated}: some that would \
+             have succeeded are cut off.",
             time(p99),
             time(p999)
         );
@@ -355,6 +360,22 @@ mod tests {
     fn read(text: &str) -> NamedPolicy {
         let file = PolicyFile::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         file.get(None).unwrap().clone()
+    }
+
+    #[test]
+    fn a_time_is_written_in_the_unit_that_it_reads_best_in() {
+        for (nanos, text) in [
+            (1, "1ns"),
+            (2_500_000, "2.5ms"),
+            (1_500_000_000, "1.5s"),
+            (120_000_000_000, "120s"),
+            (1_000_000_001, "1.000000001s"),
+            (33_000, "33us"),
+        ] {
+            assert_eq!(exact(nanos), text);
+            let read = relent_core::parse_duration(text).unwrap();
+            assert_eq!(read.as_nanos(), u128::from(nanos));
+        }
     }
 
     fn described(more: &str) -> (Description, Latency) {

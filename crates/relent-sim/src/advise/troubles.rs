@@ -6,6 +6,9 @@ use crate::scenario::SECOND;
 
 /// About so many requests are simulated of each: enough to tell a thousandth apart.
 const REQUESTS: f64 = 40_000.0;
+/// And up to so many where fewer would be served by fewer than so many workers of a node that has more.
+const MOST_REQUESTS: f64 = 160_000.0;
+const WORKERS: u32 = 8;
 /// When the trouble begins, the most that is simulated of it, and the least time after it.
 const BEGIN: u64 = 30;
 const LONGEST: u64 = 60;
@@ -99,18 +102,26 @@ fn base(service: &Description, latency: &Latency, size: Size, timeout: u64, outa
     let lasts = BEGIN + outage + after;
     let nodes = f64::from(service.nodes);
     let workers = nodes * f64::from(size.workers);
-    // A worker stays whole: with fewer than one a service would take longer than it does, unless that is so
-    // little that nothing depends on it.
-    let whole = (1.0 / workers).min(20.0 * SECOND as f64 / (timeout as f64 * size.capacity));
-    let smaller = (REQUESTS / (service.rate * lasts as f64))
-        .max(whole)
+    // Fewer nodes before fewer workers of one: workers that share a queue wait for each other less than those with a
+    // queue each, and a service that is well at its load has to stay so. So a node stays whole, or some workers of it
+    // if that would take too long; one worker at the least, unless a service takes so little that nothing depends on it.
+    let requests = service.rate * lasts as f64;
+    let some = f64::from(size.workers.min(WORKERS)) / workers;
+    let one = (1.0 / workers).min(20.0 * SECOND as f64 / (timeout as f64 * size.capacity));
+    let smaller = (REQUESTS / requests)
+        .max(some.min(MOST_REQUESTS / requests))
+        .max(one)
         .min(1.0);
+    let left = workers * smaller;
+    let nodes = libm::round(left / f64::from(size.workers)).max(1.0);
+    let at_node = libm::round(left / nodes).max(1.0);
+    // A service takes as long as it does.
+    let smaller = match left >= 1.0 {
+        true => nodes * at_node / workers,
+        false => smaller,
+    };
     let [rate, capacity] = [service.rate, size.capacity].map(|per_second| per_second * smaller);
     let processes = libm::round(f64::from(service.processes) * smaller).max(1.0);
-    let (nodes, at_node) = match libm::round(workers * smaller) {
-        all if all >= nodes => (service.nodes, libm::round(all / nodes)),
-        all => (all.max(1.0) as u16, 1.0),
-    };
     // A run has at most ten million requests.
     let lasts = lasts.min((5e6 / rate) as u64).max(BEGIN + outage + 1);
     let mut text = match smaller < 1.0 {
@@ -146,4 +157,28 @@ fn base(service: &Description, latency: &Latency, size: Size, timeout: u64, outa
         text += &format!("retry_after = \"{}\"\n", exact(after));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scenario;
+    use crate::run::run;
+    use relent_core::Policy;
+
+    /// Two hundred and more workers in forty nodes, nine tenths of which are busy: as four nodes with a worker each it
+    /// would lose a tenth of the requests to queues that the service does not have.
+    #[test]
+    fn a_large_service_that_is_well_is_well_at_a_fraction_of_its_size() {
+        let text = "rate = 45000\ncapacity = 50000\nnodes = 40\nprocesses = 2000\ndeadline = \"500ms\"\n\
+            repeatable = true\nfailure = { outage = \"20s\" }\n\
+            latency = { p50 = \"3ms\", p90 = \"8ms\", p99 = \"40ms\", p999 = \"150ms\" }";
+        let service = Description::parse(text).unwrap();
+        let advice = super::super::advise(&service, &service.latency().unwrap());
+        let well = Scenario::parse(&advice.troubles[0].text).unwrap();
+        let off = Policy::STANDARD.clone().without_retries();
+        let metrics = run(&well, &off, 1).unwrap();
+        assert!(metrics.requests < 200_000, "{}", metrics.requests);
+        assert!(metrics.goodput > 0.998, "{}", metrics.goodput);
+    }
 }

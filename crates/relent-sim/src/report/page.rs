@@ -6,10 +6,12 @@ use super::canvas::DrawError;
 use super::chart::{Chart, Table};
 use super::palette::{Swatch, page_css};
 use super::{PolicyRuns, Section, bars, latency, over_time, raster};
+use crate::bound::mean_bound;
 use crate::measure::{self, Measure};
 use crate::metrics::Metrics;
+use crate::ranking::{self, Warning};
 use crate::recording::Recording;
-use crate::study::verdict;
+use crate::study::{RunResult, verdict};
 
 const CSS: &str = include_str!("style.css");
 /// Nothing is loaded: a browser refuses even what a mistake of ours would ask for.
@@ -76,6 +78,7 @@ fn section_body(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
             }
             p.note { (seeds(section.seeds)) }
             (verdicts(section))
+            (warnings(section))
             (numbers(section, id))
             (bars(section, id)?)
             @if recorded.is_empty() {
@@ -130,16 +133,55 @@ fn verdicts(section: &Section<'_>) -> Markup {
     }
 }
 
+/// What to be warned of, if there are runs of no retries to hold the policies against.
+fn warnings(section: &Section<'_>) -> Markup {
+    let off = section.off.unwrap_or_default();
+    let warnings = section.entries.iter().flat_map(|entry| {
+        let found = ranking::warnings(section.scenario, entry.runs, off);
+        found.into_iter().map(|warning| (entry.name, warning))
+    });
+    let warnings: Vec<(&str, Warning)> = match section.off {
+        Some(_) => warnings.collect(),
+        None => Vec::new(),
+    };
+    html! {
+        @if !warnings.is_empty() {
+            ul.warnings {
+                @for (name, warning) in &warnings {
+                    li { "Warning: " strong { (name) } " " (warning) "." }
+                }
+            }
+        }
+    }
+}
+
 fn ended<'a>(entry: &PolicyRuns<'a>) -> Vec<&'a Metrics> {
     entry.runs.iter().flatten().collect()
 }
 
-/// The numbers of all policies.
+/// The numbers of all policies, the best first, below what could have been done at all.
 fn numbers(section: &Section<'_>, id: &str) -> Markup {
-    let outage = section.scenario.outages_end().is_some();
+    let runs: Vec<Vec<RunResult>> = section
+        .entries
+        .iter()
+        .map(|entry| entry.runs.to_vec())
+        .collect();
+    let ranked = ranking::best_first(&runs).into_iter();
+    let ranked: Vec<&PolicyRuns<'_>> = ranked
+        .filter_map(|index| section.entries.get(index))
+        .collect();
+    let bound = mean_bound(section.scenario, section.seeds);
+    let outage = section.scenario.recovery_begins().is_some();
     let measures = shown(std::slice::from_ref(section));
     html! {
         h3 id={ (id) "-n" } { "Numbers" }
+        p.note {
+            "The best first."
+            @match bound {
+                Ok(_) => { " The bound is what could have been done at all." }
+                Err(why) => { " There is no bound: " (why) "." }
+            }
+        }
         div.scroll tabindex="0" role="region" aria-labelledby={ (id) "-n" } {
             table {
                 thead { tr {
@@ -148,14 +190,24 @@ fn numbers(section: &Section<'_>, id: &str) -> Markup {
                         th scope="col" { (measure.head()) }
                     }
                 } }
-                tbody { @for entry in &section.entries {
-                    tr {
-                        th scope="row" { (entry.name) }
-                        @for measure in &measures {
-                            td { (measure.cell(&ended(entry), outage)) }
+                tbody {
+                    @if let Ok(most) = bound {
+                        tr {
+                            th scope="row" { "bound" }
+                            @for measure in &measures {
+                                td { @if measure.name == measure::GOODPUT { (format!("{most:.4}")) } }
+                            }
                         }
                     }
-                } }
+                    @for entry in &ranked {
+                        tr {
+                            th scope="row" { (entry.name) }
+                            @for measure in &measures {
+                                td { (measure.cell(&ended(entry), outage)) }
+                            }
+                        }
+                    }
+                }
             }
         }
     }
@@ -232,7 +284,7 @@ fn bars(section: &Section<'_>, id: &str) -> Result<Markup, DrawError> {
         return Ok(html! {});
     }
     let [goodput, amplification, ..] = &measure::ALL;
-    let outage = section.scenario.outages_end().is_some();
+    let outage = section.scenario.recovery_begins().is_some();
     let title = "Goodput: the share that succeeded (log scale of the share that did not)";
     let goodput = bars::chart(title, goodput, &rows, outage)?;
     let title = "Amplification: attempts per success";

@@ -73,6 +73,7 @@ impl Study {
             text: self.text,
             changes: &self.changes,
             seeds: &SEEDS,
+            off: self.runs.first().map(Vec::as_slice),
             entries: entries
                 .map(|((runs, recording), name)| PolicyRuns {
                     name,

@@ -5,7 +5,7 @@ use std::fmt;
 /// Why a scenario, or what describes a service, was not read: what was wrong, where, and what is accepted.
 ///
 /// ```text
-/// unknown field `arivals`, expected one of `arrivals`, … (line 2)
+/// unknown key `arivals`: did you mean `arrivals`? (line 2)
 ///   2 | arivals.herd = { clients = 10 }
 /// ```
 #[derive(Debug)]
@@ -65,15 +65,59 @@ impl ScenarioError {
     }
 }
 
-/// What serde says of a key with two forms at once, in words.
+/// What serde says of a text, in words.
 fn plain(message: &str) -> String {
     let message = message.trim_end();
+    for (prefix, what) in [
+        ("unknown field `", "unknown key"),
+        ("unknown variant `", "unknown word"),
+    ] {
+        if let Some((unknown, known)) = unknown(message, prefix)
+            && let Some(near) = nearest(unknown, known)
+        {
+            return format!("{what} `{unknown}`: did you mean `{near}`?");
+        }
+    }
     if message.starts_with("wanted exactly 1 element") {
         return "it has one form only, and this would be a second beside it; give the whole value, as in \
                 clients.arrivals={herd={clients=10}}"
             .to_owned();
     }
-    message.to_owned()
+    let mut message = message.to_owned();
+    for (technical, plain) in [
+        ("expected f64", "expected a number"),
+        ("expected u64", "expected a whole number from 0 on"),
+        ("expected u32", "expected a whole number from 0 on"),
+        ("expected u16", "expected a whole number from 0 on"),
+        ("expected u8", "expected a whole number from 0 on"),
+        ("expected a sequence", "expected a list in brackets"),
+        ("missing field", "missing key"),
+        ("duplicate field", "duplicate key"),
+    ] {
+        message = message.replace(technical, plain);
+    }
+    message
+}
+
+/// Takes "unknown field `x`, expected one of `a`, `b`" apart.
+fn unknown<'m>(message: &'m str, prefix: &str) -> Option<(&'m str, impl Iterator<Item = &'m str>)> {
+    let (unknown, known) = message.strip_prefix(prefix)?.rsplit_once("`, expected ")?;
+    Some((unknown, known.split('`').skip(1).step_by(2)))
+}
+
+/// The nearest name by typing errors, if it is near enough to have been meant.
+pub(crate) fn nearest<'n>(
+    unknown: &str,
+    known: impl IntoIterator<Item = &'n str>,
+) -> Option<&'n str> {
+    // No name of ours is near a text of this length, and the comparison takes quadratic time.
+    const LONGEST: usize = 64;
+    let known = known.into_iter().filter(|_| unknown.len() <= LONGEST);
+    known
+        .map(|name| (strsim::damerau_levenshtein(unknown, name), name))
+        .min()
+        .filter(|(distance, name)| *distance <= (name.len() / 3).max(1))
+        .map(|(_, name)| name)
 }
 
 /// Whether the line gives `key` a value.

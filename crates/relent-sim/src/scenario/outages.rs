@@ -117,6 +117,12 @@ impl Scenario {
         self.outages.iter().map(Outage::end).max()
     }
 
+    /// From then on the service can recover: the end of the last outage, if requests are made after it.
+    #[must_use]
+    pub fn recovery_begins(&self) -> Option<u64> {
+        self.outages_end().filter(|end| *end < self.arrivals_end())
+    }
+
     pub(super) fn check_outages(&self) -> Checked {
         let mut spans = 0;
         for outage in &self.outages {

@@ -106,6 +106,44 @@ const MEDIUM: &str = r#"
 "#;
 
 #[test]
+fn an_error_is_in_words_and_says_what_may_have_been_meant() {
+    for (text, part) in [
+        (
+            "clients.arivals = 1",
+            "unknown key `arivals`: did you mean `arrivals`?",
+        ),
+        (
+            "clients.arrivals.herd = { clients = 1 }\nservice = { nodes = 2, balancer = \"round-robbin\" }",
+            "unknown word `round-robbin`: did you mean `round-robin`?",
+        ),
+        (
+            "clients.arrivals.herd = { clients = -1 }",
+            "expected a whole number from 0 on",
+        ),
+        (
+            "clients.arrivals.herd = { clients = 1 }\nservice.failures = \"half\"",
+            "expected a number",
+        ),
+        ("clients.arrivals.herd = {}", "missing key `clients`"),
+    ] {
+        let error = Scenario::parse(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn nothing_recovers_from_an_outage_that_lasts_as_long_as_requests_are_made() {
+    let ends = |lasts: &str| {
+        let text = "clients.arrivals.poisson = { rate = 9, for = \"20s\" }\n\
+            outages = [{ at = \"5s\", for = \"LASTS\", effect = \"stall\" }]";
+        let scenario = Scenario::parse(&text.replace("LASTS", lasts)).unwrap();
+        scenario.recovery_begins()
+    };
+    assert_eq!(ends("14s"), Some(19 * SECOND));
+    assert_eq!(ends("15s"), None);
+}
+
+#[test]
 fn a_medium_is_used_alone() {
     assert!(Scenario::parse(MEDIUM).is_ok());
     for (key, value) in [
