@@ -145,7 +145,8 @@ impl Description {
             (
                 (500..600).contains(&self.failure.status),
                 "status",
-                "an HTTP status from 500 to 599; other errors are not outages",
+                "an HTTP status from 500 to 599; other errors are not outages, and a limit that is kept by 429 is for \
+                 [request_rate] in the policy file",
             ),
             (
                 self.failure.retry_after.is_none_or(day),
