@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use relent::{NamedPolicy, Policy};
 use relent_sim::advise::TimeUnit;
 use relent_sim::study::{RunResult, run_all};
-use relent_sim::{Metrics, Scenario, scenarios};
+use relent_sim::{Metrics, Scenario, bound, scenarios};
 use serde::Serialize;
 
 use crate::console::print;
@@ -71,7 +71,9 @@ The numbers are means over the seeds, with 95 % confidence intervals:
   ampl.       attempts that reach the service, per success
   ttr         seconds from the end of the outage until new requests are well
               again: the first of ten in which 99 % finish within a second, or
-              within what 99.9 % of the services take if that is longer; never,
+              within what 99.9 % of the services take if that is longer (99 %
+              of those that succeed without retries, if some fail whatever the
+              load); never,
               if that does not happen; the mean is of the seeds in which it
               happens, and how many do not is said. Where only some recover,
               the other numbers have no interval, and the words say what both
@@ -88,11 +90,12 @@ The numbers are means over the seeds, with 95 % confidence intervals:
               arrive
   p50, p99, p99.9   how long successes take, waits included
 
-JSON is one line for each scenario and seed, with scenario, seed and runs; each
-run has policy, goodput, amplification, ttr_s, drain_s, peak, duplicates,
-fairness, efficiency, p50_ms, p99_ms, p999_ms, attempts, requests, successes,
-give_ups (requests that the policy gave up), drops, and layers: for each layer
-of a chain, from the clients down, calls_in and calls_out. What does not exist,
+JSON is one line for each scenario and seed, with scenario, seed, bound and
+runs; each run has policy, goodput, amplification, ttr_s, drain_s, peak,
+duplicates, fairness, efficiency, p50_ms, p99_ms, p999_ms, attempts, requests,
+successes, give_ups (requests that the policy gave up), drops, layers: for each
+layer of a chain, from the clients down, calls_in and calls_out, and classes:
+for each class of requests name, requests and successes. What does not exist,
 such as the time to recover of a service that does not, is null.
 
 A report is one HTML file that loads nothing: what the crowd did over time,
@@ -339,14 +342,15 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
     for scenario in &scenarios {
         bar.set_message(scenario.name.clone());
         let values: Vec<&Policy> = policies.iter().map(|policy| &policy.value).collect();
-        let results = run_all(&scenario.value, &values, &seeds, threads, &|| bar.inc(1));
+        let on_run = || bar.inc(1);
+        let results = run_all(&scenario.value, &values, &seeds, threads, &on_run);
         given_up += results.iter().flatten().filter(|run| run.is_err()).count();
         let without = off.as_ref().and_then(|off| {
-            let runs = run_all(&scenario.value, &[off], &seeds, threads, &|| bar.inc(1));
+            let runs = run_all(&scenario.value, &[off], &seeds, threads, &on_run);
             runs.into_iter().next()
         });
         let text = match args.json {
-            true => json(&scenario.name, &policies, &seeds, &results),
+            true => json(scenario, &policies, &seeds, &results),
             false => {
                 let rows = policies
                     .iter()
@@ -364,9 +368,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
             }
         };
         bar.suspend(|| print(&text)).map_err(Quit::failed)?;
-        charts.add(scenario, seeds[0], results, without, threads, &|| {
-            bar.inc(1)
-        });
+        charts.add(scenario, seeds[0], results, without, threads, &on_run);
     }
     bar.finish_and_clear();
     charts.write(&policies, &seeds, &args.set)?;
@@ -477,6 +479,7 @@ fn progress(runs: usize) -> ProgressBar {
 struct Line<'a> {
     scenario: &'a str,
     seed: u64,
+    bound: Option<f64>,
     runs: Vec<Run<'a>>,
 }
 
@@ -500,6 +503,25 @@ struct Run<'a> {
     give_ups: u64,
     drops: Option<u64>,
     layers: Vec<LayerCounts>,
+    classes: Vec<ClassCounts<'a>>,
+}
+
+/// What becomes of the requests of a class.
+#[derive(Serialize)]
+struct ClassCounts<'a> {
+    name: &'a str,
+    requests: u64,
+    successes: u64,
+}
+
+fn classes<'a>(scenario: &'a Scenario, metrics: &Metrics) -> Vec<ClassCounts<'a>> {
+    let counts = scenario.clients.classes.iter().zip(&metrics.classes);
+    let counts = counts.map(|(class, count)| ClassCounts {
+        name: &class.name,
+        requests: count.requests,
+        successes: count.successes,
+    });
+    counts.collect()
 }
 
 /// What goes into a layer of a chain, and out of it.
@@ -519,7 +541,7 @@ fn layers(metrics: &Metrics) -> Vec<LayerCounts> {
 
 /// One line for each seed. A run that was given up has no numbers, and is not among the runs.
 fn json(
-    scenario: &str,
+    scenario: &Named<Scenario>,
     policies: &[Named<Policy>],
     seeds: &[u64],
     results: &[Vec<RunResult>],
@@ -547,11 +569,13 @@ fn json(
                 give_ups: metrics.give_ups,
                 drops: metrics.drops,
                 layers: layers(metrics),
+                classes: classes(&scenario.value, metrics),
             })
         });
         let line = Line {
-            scenario,
+            scenario: &scenario.name,
             seed: *seed,
+            bound: bound(&scenario.value, *seed).ok(),
             runs: runs.collect(),
         };
         // Numbers and names: it always serializes.

@@ -36,6 +36,7 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
     assert_eq!(lines[1]["scenario"], "random-failures");
     assert_eq!(lines[1]["seed"], 8);
     let runs = lines[1]["runs"].as_array().unwrap();
+    assert_eq!(lines[1]["bound"], 1.0);
     let policies: Vec<_> = runs.iter().map(|run| run["policy"].as_str()).collect();
     assert_eq!(policies, [Some("off"), Some("patient")]);
     let mut keys: Vec<_> = runs[0].as_object().unwrap().keys().cloned().collect();
@@ -45,6 +46,7 @@ fn json_has_one_line_for_each_seed_with_every_policy() {
         [
             "amplification",
             "attempts",
+            "classes",
             "drain_s",
             "drops",
             "duplicates",

@@ -10,7 +10,8 @@ pub struct Metrics {
     /// Attempts that reach the service, per success; `None` without a success.
     pub amplification: Option<f64>,
     /// Whole seconds from the end of the last outage to the first second that begins ten in which at
-    /// least 99 % of the new requests are [prompt](crate::Scenario::prompt). `None` if that never
+    /// least 99 % of the new requests are [prompt](crate::Scenario::prompt), or 99 % of those that succeed
+    /// without retries while the service is well, if some fail whatever the load. `None` if that never
     /// happens while requests are made, or there is no outage.
     pub ttr_s: Option<f64>,
     /// Seconds from the end of the last outage (for a herd: from its start) to the last success of a

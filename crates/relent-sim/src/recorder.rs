@@ -251,7 +251,7 @@ impl Recorder {
             amplification: per(self.attempts, self.successes),
             ttr_s: scenario
                 .outages_end()
-                .and_then(|end| self.recovery(end, made_until)),
+                .and_then(|end| self.recovery(end, made_until, scenario.usual_share())),
             drain_s: self.backlog_done.map(|nanos| nanos as f64 / SECOND as f64),
             peak: f64::from(peak) / capacity,
             duplicates: self.executions.saturating_sub(self.successes),
@@ -286,7 +286,8 @@ impl Recorder {
         (squares > 0.0).then(|| sum * sum / (count * squares))
     }
 
-    fn recovery(&self, end: u64, made_until: usize) -> Option<f64> {
+    /// When as many new requests are prompt as are `usual` without retries while the service is well.
+    fn recovery(&self, end: u64, made_until: usize, usual: f64) -> Option<f64> {
         // A second that the outage reaches into is not after it.
         let first = end.div_ceil(SECOND) as usize;
         let made = &self.seconds[..made_until.min(self.seconds.len())];
@@ -294,7 +295,7 @@ impl Recorder {
         let good = |window: &[Count]| {
             let requests: u32 = window.iter().map(|second| second.requests).sum();
             let prompt: u32 = window.iter().map(|second| second.prompt).sum();
-            requests > 0 && f64::from(prompt) >= GOOD_SHARE * f64::from(requests)
+            requests > 0 && f64::from(prompt) >= GOOD_SHARE * usual * f64::from(requests)
         };
         after
             .windows(GOOD_SECONDS)
@@ -324,6 +325,19 @@ mod tests {
         service.capacity = 2
         outages = [{ at = \"2s\", for = \"3s\", effect = \"blackout\" }]
     ";
+
+    /// Without retries a service of whose answers a tenth are errors is as well as it ever was.
+    #[test]
+    fn a_service_that_fails_at_times_recovers_to_what_it_was() {
+        let text = "clients.arrivals.poisson = { rate = 100, for = \"60s\" }
+            service = { capacity = 1000, failures = 0.1 }
+            network.loss = 0.01
+            outages = [{ at = \"10s\", for = \"10s\", effect = \"blackout\" }]";
+        let scenario = Scenario::parse(text).unwrap();
+        let off = relent_core::Policy::STANDARD.clone().without_retries();
+        let ttr = crate::run(&scenario, &off, 1).unwrap().ttr_s;
+        assert!(ttr.is_some_and(|seconds| seconds <= 5.0), "{ttr:?}");
+    }
 
     #[test]
     fn the_time_to_recover_begins_ten_good_seconds() {

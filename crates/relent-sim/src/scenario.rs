@@ -442,6 +442,12 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// The share of the attempts that succeed while the service is well.
+    pub(crate) fn usual_share(&self) -> f64 {
+        let arrives = 1.0 - self.network.loss;
+        (1.0 - self.service.failures) * arrives * arrives
+    }
+
     /// Up to here a request is prompt, in nanoseconds: a second, or what 99.9 % of the attempts take while the
     /// service is well and nobody is queued, if that is longer.
     #[must_use]

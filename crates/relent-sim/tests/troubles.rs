@@ -314,7 +314,7 @@ fn what_is_wrong_is_said() {
         ("service.balancer", "random", "need 2 nodes"),
         ("service.queue", "-3", "a time or a number of attempts"),
         ("service.retry_after", "0s", "above 0"),
-        ("clients.destination", "host", "unknown variant"),
+        ("clients.destination", "host", "unknown word"),
         ("clients.restarts", "[{ at = \"25h\" }]", "24h"),
         (
             "clients.classes",

@@ -146,7 +146,8 @@ fn report(name: &str, index: usize, cases: &[Case], others: &[Contender<'_>]) ->
     }
     if !found.is_empty() {
         text += "\nby dimension: scenarios, traps, harm, another better\n";
-        for tally in tally(cases, index) {
+        let levels = tally(cases, index).into_iter();
+        for tally in levels.filter(|tally| tally.cases > 0) {
             let (dimension, level) = tally.of;
             let _ = writeln!(
                 text,

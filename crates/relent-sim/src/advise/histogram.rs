@@ -117,9 +117,34 @@ pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, S
     if let Some(earlier) = since {
         found.count_since(&Found::read(earlier, wanted.as_ref())?);
     }
-    let points = quantiles(text, &found.added_up(text)?, unit.nanos())?;
-    Latency::new(points, format!("the histogram {}", metric.unwrap_or(name)))
-        .map_err(|(key, accepted)| nowhere(format!("{name}: {key} of its buckets: {accepted}")))
+    let buckets = found.added_up(text)?;
+    let mut points = quantiles(text, &buckets, unit.nanos())?;
+    let source = format!("the histogram {}", metric.unwrap_or(name));
+    let latency = |points: &[(f64, f64)], source: String| {
+        Latency::new(points.to_vec(), source)
+            .map_err(|(key, accepted)| nowhere(format!("{name}: {key} of its buckets: {accepted}")))
+    };
+    let guessed = latency(&points, source.clone())?;
+    // The first quantile above the last bound is that bound at least, whatever those below it make one guess.
+    match above(&buckets) {
+        Some((share, called, last)) if guessed.quantile(share) < last * unit.nanos() => {
+            points.push((share, last * unit.nanos()));
+            let source =
+                format!("{source} (its {called} is above the last bound, and taken for it)");
+            latency(&points, source)
+        }
+        _ => Ok(guessed),
+    }
+}
+
+/// The first quantile that is above the last bound, what it is called, and that bound.
+fn above(buckets: &[(f64, f64, usize)]) -> Option<(f64, &'static str, f64)> {
+    let (_, total, _) = *buckets.last()?;
+    let (last, counted, _) = *buckets.iter().rev().find(|(le, ..)| le.is_finite())?;
+    let (share, _, name) = SHARES
+        .iter()
+        .find(|(share, ..)| share * total > counted && total * (1.0 - share) >= BEYOND)?;
+    Some((*share, name, last))
 }
 
 /// How many observations do not exceed a bound.
@@ -592,6 +617,17 @@ up 1
         let given: Vec<_> = latency.given().map(|(name, _)| name).collect();
         assert_eq!(given, ["p50", "p75", "p90", "p95"]);
         assert!(latency.quantile(0.999) > 0.5e9);
+        // One in fifty takes longer than a second, which is no p99 of 0.2 s.
+        let text = counts(
+            "a_seconds",
+            "",
+            &[("0.1", 9600), ("1", 9800), ("+Inf", 10000)],
+        );
+        let latency = read(&text, None).unwrap();
+        assert!((latency.quantile(0.99) / 1e9 - 1.0).abs() < 1e-9);
+        assert!(latency.quantile(0.999) > 1.5e9);
+        let source = &latency.source;
+        assert!(source.contains("p99 is above"), "{source}");
         let text = counts(
             "a_seconds",
             "",

@@ -84,7 +84,16 @@ fn plain(message: &str) -> String {
             .to_owned();
     }
     let mut message = message.to_owned();
+    if let Some((before, _)) = message.split_once("expected struct") {
+        message = format!("{before}expected a table");
+    }
     for (technical, plain) in [
+        ("unknown field", "unknown key"),
+        ("unknown variant", "unknown word"),
+        (
+            "wanted string or table",
+            "expected a word, or a table of one key",
+        ),
         ("expected f64", "expected a number"),
         ("expected u64", "expected a whole number from 0 on"),
         ("expected u32", "expected a whole number from 0 on"),

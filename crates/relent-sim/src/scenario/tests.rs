@@ -125,6 +125,11 @@ fn an_error_is_in_words_and_says_what_may_have_been_meant() {
             "expected a number",
         ),
         ("clients.arrivals.herd = {}", "missing key `clients`"),
+        ("clients = 5", "integer `5`, expected a table"),
+        (
+            "clients.arrivals = 5",
+            "expected a word, or a table of one key",
+        ),
     ] {
         let error = Scenario::parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
@@ -198,7 +203,7 @@ fn a_change_is_checked_like_the_file() {
             "7",
             "give the whole value",
         ),
-        ("", "1", "unknown field"),
+        ("", "1", "unknown key"),
     ] {
         let error = with(key, value).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
