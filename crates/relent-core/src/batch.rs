@@ -83,6 +83,12 @@ impl Batch {
         }
     }
 
+    /// Reads of each end: see [`Outbound::touch`](crate::Outbound::touch).
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        self.calm_until.load(Ordering::Relaxed) ^ self.lane.answered.load(Ordering::Relaxed)
+    }
+
     /// Where all threads count that have no lane of their own.
     #[inline]
     pub(crate) const fn lane(&self) -> &Lane {

@@ -250,6 +250,14 @@ impl Budget {
         });
     }
 
+    /// Reads of each cache line: see [`Outbound::touch`](crate::Outbound::touch).
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        self.balance.0.load(Ordering::Relaxed)
+            ^ self.refilled.load(Ordering::Relaxed)
+            ^ self.per_second.load(Ordering::Relaxed)
+    }
+
     /// A logical request goes out for the first time: deposits the ratio.
     #[inline]
     pub fn on_request(&self) {

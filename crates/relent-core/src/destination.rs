@@ -2,6 +2,7 @@
 
 use core::convert::Infallible;
 use core::fmt;
+use core::hint::black_box;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 
@@ -177,6 +178,12 @@ impl<A> Destination<A> {
     #[must_use]
     pub const fn cooldown(&self) -> &Cooldown {
         &self.cooldown
+    }
+
+    /// Reads a word here and there of what is beside its outbound: see [`Outbound::touch`].
+    #[inline]
+    pub fn touch(&self) {
+        black_box((self.budget.touch(), self.batch.touch(), self.is_paced()));
     }
 
     /// How its outbound is reached.

@@ -253,6 +253,24 @@ impl Gate {
         }
     }
 
+    /// Reads of each part: see [`Outbound::touch`](crate::Outbound::touch).
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        self.demand.touch()
+            ^ self.config.first_probe.as_secs()
+            ^ self.config.patience.as_secs()
+            ^ u64::from(self.is_open())
+            ^ u64::from(self.evidence.is_lossy())
+            ^ self.widening.ratio().to_bits()
+            ^ self.parked.len() as u64
+            ^ self.tally.earliest().as_nanos()
+            ^ self.usual.took().to_bits()
+            ^ self.share.get().to_bits()
+            ^ self.at_once.get().to_bits()
+            ^ self.left_open.as_nanos()
+            ^ self.recent.to_bits()
+    }
+
     /// How it probes.
     #[must_use]
     pub const fn config(&self) -> &GateConfig {

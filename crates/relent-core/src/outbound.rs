@@ -34,6 +34,7 @@ mod waiting;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::hint::black_box;
 
 use crate::batch::Counted;
 use crate::budget::Budget;
@@ -130,6 +131,23 @@ impl Outbound {
     pub fn with_request_rate(mut self, rate: RequestRate) -> Self {
         self.rate = Some(Box::new(rate));
         self
+    }
+
+    /// Reads a word here and there, so that the processor fetches all of it from memory at once in place of
+    /// each line when it is needed: for a driver with more destinations than its caches hold, which knows
+    /// who asks next. Changes nothing.
+    #[inline]
+    pub fn touch(&self) {
+        let gate = self.gate.as_ref().map_or(0, Gate::touch);
+        let due = self.due.map_or(0, Instant::as_nanos);
+        black_box(gate ^ self.line.touch() ^ due ^ self.spread_again.as_nanos());
+    }
+
+    /// The same for those who wait, as far as they come next: once it has been fetched itself.
+    #[inline]
+    pub fn touch_first(&self) {
+        let parked = self.gate.as_ref().and_then(Gate::first_parked);
+        black_box(parked.unwrap_or(0) ^ self.line.touch_first());
     }
 
     /// Whether nobody has to ask before an attempt, nor tell how it ended, while no cooldown runs.

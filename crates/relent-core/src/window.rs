@@ -28,6 +28,12 @@ impl<const N: usize> Window<N> {
         }
     }
 
+    /// Reads of it: see [`Outbound::touch`](crate::Outbound::touch).
+    #[inline]
+    pub(crate) const fn touch(&self) -> u64 {
+        self.running
+    }
+
     pub(crate) fn add(&mut self, now: Instant, counter: usize) {
         self.add_many(now, counter, 1);
     }

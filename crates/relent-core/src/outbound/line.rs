@@ -89,6 +89,19 @@ pub(super) struct Lookout {
 }
 
 impl Line {
+    /// Reads of each end: see [`Outbound::touch`](super::Outbound::touch).
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        self.len() as u64 ^ self.next_place ^ self.woken.len() as u64 ^ self.offers.len() as u64
+    }
+
+    /// Reads of who is first.
+    #[inline]
+    pub(super) fn touch_first(&self) -> u64 {
+        let first = self.waiters.first().map_or(0, |(id, _)| *id);
+        first ^ self.offers.first().map_or(0, |((_, id), _)| *id)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
