@@ -1,12 +1,16 @@
 //! The destinations of the processes: [`relent_core::Destination`] where one thread plays all callers.
 
 use std::cell::{RefCell, RefMut};
+use std::hint::black_box;
 use std::rc::Rc;
 
 use relent_core::{Access, Answer, Destination, Outbound, Policy, Random};
 
 use crate::client::NOBODY;
 use crate::stream::Stream;
+
+/// So many, of more than a kilobyte each, that a call would wait for memory at most of them.
+const MANY: usize = 4096;
 
 /// The destination of each process, and of each layer in it.
 pub(crate) struct Destinations {
@@ -46,6 +50,28 @@ impl Destinations {
 
     pub(crate) fn get(&self, number: u32) -> &Destination<OneThread> {
         &self.all[number as usize]
+    }
+
+    /// Whether there are more than the processor's caches hold.
+    #[inline]
+    pub(crate) fn are_many(&self) -> bool {
+        self.all.len() >= MANY
+    }
+
+    /// Has the processor fetch it.
+    #[inline]
+    pub(crate) fn touch(&self, number: u32) {
+        self.get(number).touch();
+        let shared = self.shared(number);
+        shared.outbound.touch();
+        black_box(shared.woken.len());
+    }
+
+    /// The same for those who wait there and come first, once it has been fetched.
+    #[inline]
+    pub(crate) fn touch_first(&self, number: u32) {
+        let shared = self.shared(number);
+        shared.outbound.touch_first();
     }
 
     /// The destination forgets everything. There must be no call at it.

@@ -45,6 +45,7 @@ mod medium;
 mod metrics;
 mod network;
 mod observed;
+mod population;
 mod queue;
 pub mod ranking;
 mod recorder;

@@ -11,6 +11,8 @@ const BLOCKS: u32 = 10;
 /// The most events among which another is put in order by moving them: up to here that costs less than
 /// a heap.
 const MOST_MOVED: usize = 64;
+/// So many events are foreseen together.
+pub(crate) const TOGETHER: usize = 16;
 
 /// The order of no event.
 const NEVER: u128 = u128::MAX;
@@ -29,6 +31,9 @@ const NEVER: u128 = u128::MAX;
 pub(crate) struct Queue<E> {
     /// The bucket of now, the earliest last.
     near: Vec<Entry<E>>,
+    /// Whether events are foreseen, and how many of these have not been.
+    foresees: bool,
+    unforeseen: usize,
     /// What was added to that bucket since and would have been too far from its end.
     crowd: BinaryHeap<Entry<E>>,
     /// The buckets of the block of now.
@@ -91,6 +96,8 @@ impl<E> Queue<E> {
     pub(crate) fn new() -> Self {
         Self {
             near: Vec::new(),
+            foresees: false,
+            unforeseen: 0,
             crowd: BinaryHeap::new(),
             buckets: (0..1 << BLOCK).map(|_| Vec::new()).collect(),
             in_buckets: 0,
@@ -104,6 +111,12 @@ impl<E> Queue<E> {
             sequence: 0,
             dropped: 0,
         }
+    }
+
+    /// Whether [`pop`](Self::pop) shows events before they come.
+    pub(crate) fn foreseeing(mut self, foresees: bool) -> Self {
+        self.foresees = foresees;
+        self
     }
 
     /// Adds an event at `at` nanoseconds.
@@ -173,9 +186,15 @@ impl<E> Queue<E> {
     }
 
     /// Takes the next event with its time. What `is_wanted` denies may be dropped before: it is asked
-    /// of all events of a bucket together, and may be asked long before the time of the event.
+    /// of all events of a bucket together, and may be asked long before the time of the event. If the queue is
+    /// [foreseeing](Self::foreseeing), those that come next in a bucket are shown to `foresee`, up to
+    /// [`TOGETHER`], before the first of them comes.
     #[inline]
-    pub(crate) fn pop(&mut self, mut is_wanted: impl FnMut(&E) -> bool) -> Option<(u64, E)> {
+    pub(crate) fn pop(
+        &mut self,
+        mut is_wanted: impl FnMut(&E) -> bool,
+        mut foresee: impl FnMut(&mut dyn Iterator<Item = &E>),
+    ) -> Option<(u64, E)> {
         loop {
             let [way, limit] = self.firsts;
             let first = way.min(limit);
@@ -189,6 +208,9 @@ impl<E> Queue<E> {
             {
                 self.crowd.pop()
             } else if near < first {
+                if self.near.len() <= self.unforeseen {
+                    self.show(&mut foresee);
+                }
                 self.near.pop()
             } else if way < limit {
                 self.pop_line(Line::Ways)
@@ -202,6 +224,14 @@ impl<E> Queue<E> {
             };
             return entry.map(|entry| (entry.at, entry.event));
         }
+    }
+
+    /// Shows what comes next in the bucket.
+    #[inline(never)]
+    fn show(&mut self, foresee: &mut impl FnMut(&mut dyn Iterator<Item = &E>)) {
+        self.unforeseen = self.near.len().saturating_sub(TOGETHER);
+        let soon = &self.near[self.unforeseen..];
+        foresee(&mut soon.iter().map(|entry| &entry.event));
     }
 
     /// Opens the buckets up to the next that has events, but none that is behind `until`.
@@ -228,6 +258,9 @@ impl<E> Queue<E> {
                 entries.sort_unstable();
                 let emptied = std::mem::replace(&mut self.near, entries);
                 self.spare.push(emptied);
+                if self.foresees {
+                    self.unforeseen = self.near.len();
+                }
             }
             if self.front & ((1 << BLOCK) - 1) == 0 {
                 self.open_block();
@@ -335,13 +368,31 @@ mod tests {
             let mut expected: Vec<_> = times.iter().copied().zip(0..).collect();
             expected.sort_unstable();
             let mut came = Vec::new();
-            while let Some(event) = queue.pop(|number| number % 3 > 0) {
+            while let Some(event) = queue.pop(|number| number % 3 > 0, |_| ()) {
                 came.push(event);
             }
             prop_assert_eq!(came.len() as u64 + queue.dropped(), times.len() as u64);
             came.retain(|(_, number)| number % 3 > 0);
             expected.retain(|(_, number)| number % 3 > 0);
             prop_assert_eq!(came, expected);
+        }
+
+        #[test]
+        fn what_is_in_a_bucket_is_foreseen_once_and_not_long_before_it_comes(
+            times in prop::collection::vec(0_u64..30 << WIDTH, 1..300)
+        ) {
+            let mut queue = Queue::new().foreseeing(true);
+            for (number, at) in times.iter().enumerate() {
+                queue.push(*at, number);
+            }
+            let mut soon = Vec::new();
+            while let Some((_, number)) = queue.pop(|_| true, |shown| soon.extend(shown.copied())) {
+                prop_assert!(soon.len() <= TOGETHER);
+                let place = soon.iter().position(|shown| *shown == number);
+                prop_assert!(place.is_some());
+                soon.swap_remove(place.unwrap());
+            }
+            prop_assert!(soon.is_empty());
         }
 
         /// More than are put in order by moving them, at few instants.
@@ -357,15 +408,15 @@ mod tests {
             }
             // It opens the bucket: what follows is added to what is sorted.
             queue.push(0, 0);
-            prop_assert_eq!(queue.pop(|_| true), Some((0, 0)));
+            prop_assert_eq!(queue.pop(|_| true, |_| ()), Some((0, 0)));
             for (at, number) in &expected[before..] {
                 queue.push(*at, *number);
             }
             expected.sort_unstable();
             for event in expected {
-                prop_assert_eq!(queue.pop(|_| true), Some(event));
+                prop_assert_eq!(queue.pop(|_| true, |_| ()), Some(event));
             }
-            prop_assert_eq!(queue.pop(|_| true), None);
+            prop_assert_eq!(queue.pop(|_| true, |_| ()), None);
         }
 
         #[test]
@@ -387,15 +438,15 @@ mod tests {
                 for _ in 0..pops {
                     model.sort_unstable();
                     let expected = (!model.is_empty()).then(|| model.remove(0));
-                    prop_assert_eq!(queue.pop(|_| true), expected);
+                    prop_assert_eq!(queue.pop(|_| true, |_| ()), expected);
                     now = expected.map_or(now, |(at, _)| at);
                 }
             }
             model.sort_unstable();
             for expected in model {
-                prop_assert_eq!(queue.pop(|_| true), Some(expected));
+                prop_assert_eq!(queue.pop(|_| true, |_| ()), Some(expected));
             }
-            prop_assert_eq!(queue.pop(|_| true), None);
+            prop_assert_eq!(queue.pop(|_| true, |_| ()), None);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Collects what is measured of a run, and what happened when if that is to be kept.
 
+use std::hint::black_box;
+
 use crate::latency::Latencies;
 use crate::metrics::{ClassCount, Layer, Metrics};
 use crate::recording::Recording;
@@ -114,6 +116,12 @@ impl Recorder {
             self.parties.resize(index + 1, Party::default());
         }
         &mut self.parties[index]
+    }
+
+    /// Has the processor fetch what is kept of this party.
+    #[inline]
+    pub(crate) fn touch(&self, party: u32) {
+        black_box(self.parties.get(party as usize).map(|party| party.requests));
     }
 
     /// A process, or a station of a medium, makes a request.

@@ -14,7 +14,8 @@ use crate::client::{Attempt, Client, Event, Reply, Write};
 use crate::cluster::{Cluster, Target};
 use crate::destinations::Destinations;
 use crate::network::Network;
-use crate::queue::{Line, Queue};
+use crate::population::Population;
+use crate::queue::{Line, Queue, TOGETHER};
 use crate::recorder::Recorder;
 use crate::scenario::{Arrivals, DestinationOf, Effect, Hears, Model, Scenario, Span, WaitFormat};
 use crate::server::Refused;
@@ -66,7 +67,7 @@ struct World<'a> {
     /// Calls made so far, of all layers.
     made: u32,
     arrivals: Stream,
-    population: Stream,
+    population: Population,
     jobs: Stream,
     classes: Stream,
 }
@@ -77,11 +78,12 @@ impl<'a> World<'a> {
         let destinations = scenario.clients.processes
             * u32::from(scenario.chain.layers)
             * u32::from(places(scenario));
+        let destinations = Destinations::new(policy, destinations, stream(DESTINATIONS));
         Self {
             scenario,
             policy,
             seed,
-            queue: Queue::new(),
+            queue: Queue::new().foreseeing(destinations.are_many()),
             network: Network::new(&scenario.network, seed),
             cluster: Cluster::new(scenario, seed),
             spans: scenario.spans().collect(),
@@ -89,12 +91,12 @@ impl<'a> World<'a> {
             attempts: Slab::new(),
             headers: Vec::new(),
             writes: Slab::new(),
-            destinations: Destinations::new(policy, destinations, stream(DESTINATIONS)),
+            destinations,
             done: Vec::new(),
             recorder,
             made: 0,
             arrivals: stream(ARRIVALS),
-            population: stream(POPULATION),
+            population: Population::new(scenario.clients.processes, stream(POPULATION)),
             jobs: stream(JOBS),
             classes: stream(CLASSES),
         }
@@ -136,6 +138,7 @@ impl<'a> World<'a> {
             queue,
             attempts,
             clients,
+            destinations,
             ..
         } = self;
         // The attempts and clients of all events that come next are looked at together, which takes hardly
@@ -149,7 +152,26 @@ impl<'a> World<'a> {
                 client.attempt,
             ));
         };
-        queue.pop(|event| match event {
+        // The same for those who come back, and then for their destinations.
+        let foresee = |events: &mut dyn Iterator<Item = &Event>| {
+            let mut places = [None; TOGETHER];
+            for (place, event) in places.iter_mut().zip(events) {
+                if let Event::Ask(key) | Event::Hedge(key) = event
+                    && let Some(client) = clients.get(*key)
+                {
+                    let session = client.call.session();
+                    black_box((client.parent.index, session.started(), session.attempts()));
+                    *place = Some(client.destination);
+                }
+            }
+            for place in places.into_iter().flatten() {
+                destinations.touch(place);
+            }
+            for place in places.into_iter().flatten() {
+                destinations.touch_first(place);
+            }
+        };
+        let is_wanted = |event: &Event| match event {
             // Most attempts are answered long before their limit.
             Event::Timeout(key) => {
                 let wanted = attempts.has(*key);
@@ -164,7 +186,8 @@ impl<'a> World<'a> {
             }
             Event::Ask(key) | Event::Hedge(key) => clients.has(*key),
             _ => true,
-        })
+        };
+        queue.pop(is_wanted, foresee)
     }
 
     fn happen(&mut self, now: u64, event: Event) {

@@ -71,7 +71,15 @@ impl World<'_> {
     /// A client makes a call at this layer; at the uppermost it is a request.
     pub(super) fn make_of(&mut self, now: u64, layer: u8, parent: Key, class: u8) {
         let clients = &self.scenario.clients;
-        let process = self.population.below(clients.processes);
+        let process = self.population.next(|processes| {
+            if self.destinations.are_many() {
+                for process in processes {
+                    let first = process * u32::from(places(self.scenario));
+                    self.destinations.touch(first);
+                    self.recorder.touch(*process);
+                }
+            }
+        });
         let mut destination = u32::from(layer) * clients.processes + process;
         if clients.destination == DestinationOf::Node {
             let node = match layer + 1 == self.scenario.chain.layers {
