@@ -98,7 +98,7 @@ impl Line {
     /// Reads of who is first.
     #[inline]
     pub(super) fn touch_first(&self) -> u64 {
-        let first = self.waiters.first().map_or(0, |(id, _)| *id);
+        let first = self.places.first().map_or(0, |(id, _)| *id);
         first ^ self.offers.first().map_or(0, |((_, id), _)| *id)
     }
 
