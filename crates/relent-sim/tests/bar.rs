@@ -241,3 +241,26 @@ fn a_stall_is_over_where_no_retries_never_get_over_it() {
         assert!(goodput(&with) > 0.8, "{processes}: {}", goodput(&with));
     }
 }
+
+/// docs/stability.md: callers that go away soon make their first attempts soon, and so many of them that a queue whose
+/// callers have gone stays as long as it is.
+#[test]
+fn a_stall_is_over_soon_where_callers_go_away_soon() {
+    for processes in ["1", "20", "200"] {
+        let changes = [
+            ("clients.deadline", "500ms"),
+            ("clients.attempt_timeout", "250ms"),
+            ("clients.processes", processes),
+        ];
+        let with = runs_of(Policy::STANDARD, "stall", &changes, FEW);
+        let without = runs_of(&none(), "stall", &changes, FEW);
+        let ttr = |runs: &[Metrics]| mean(runs, |metrics| metrics.ttr_s.unwrap_or(1000.0));
+        assert!(ttr(&with) < 15.0, "{processes}: {}", ttr(&with));
+        assert!(ttr(&without) > 30.0, "{processes}: {}", ttr(&without));
+        assert!(
+            goodput(&with) > goodput(&without) + 0.05,
+            "{processes}: {}",
+            goodput(&with)
+        );
+    }
+}

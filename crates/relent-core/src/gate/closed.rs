@@ -10,6 +10,11 @@ const GROWTH: u64 = 5;
 /// themselves, and a fresh one after a timeout when one should have; or after this many seconds.
 const EXPECTED: f64 = 3.0;
 const LONGEST: f64 = 20.0;
+/// A gate that has been closed for this long, in nanoseconds, lets one in so many of those go who ask for their last
+/// chance, but one in as many as come in so many seconds if those are fewer.
+const LONG: u64 = 3_000_000_000;
+const ONE_IN: f64 = 8.0;
+const HELD_SECONDS: f64 = 2.0;
 /// A probe that takes this many times the most between two probes does not hold up the next one.
 const PATIENCE: u64 = 2;
 
@@ -24,6 +29,9 @@ pub(super) struct Closed {
     /// When the probe that is out went, if one is.
     probing: Option<Instant>,
     failed: bool,
+    since: Instant,
+    /// Requests that have asked for their last chance since it has been closed for long.
+    asked: u32,
 }
 
 impl Closed {
@@ -42,6 +50,8 @@ impl Closed {
             parked_due: now,
             probing: None,
             failed: false,
+            since: now,
+            asked: 0,
         };
         closed.plan(now, demand, overloaded, random);
         closed
@@ -133,6 +143,19 @@ impl Closed {
     /// Nothing is to be learned from the probe that is out.
     pub(super) fn on_lost_probe(&mut self) {
         self.probing = None;
+    }
+
+    /// Whether a request whose time is nearly over makes one attempt, as it would without retries. One that succeeds
+    /// opens the gate, so all that went before have failed. If each would succeed with probability s, and one in n goes,
+    /// n/s ask until one succeeds: of those held back n would have succeeded, whatever s is.
+    pub(super) fn takes_chance(&mut self, now: Instant, demand: f64) -> bool {
+        if now.nanos_since(self.since) < LONG {
+            return true;
+        }
+        let one_in = (demand * HELD_SECONDS).clamp(1.0, ONE_IN) as u32;
+        let goes = self.asked.is_multiple_of(one_in);
+        self.asked = self.asked.wrapping_add(1);
+        goes
     }
 
     /// Whether no probe has failed: if one succeeds now, the gate need not have closed.

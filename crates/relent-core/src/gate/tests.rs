@@ -327,6 +327,27 @@ fn a_probe_that_is_called_off_or_never_ends_does_not_keep_the_gate_closed() {
     assert!(!gate.is_closed());
 }
 
+/// docs/stability.md: the first attempts of those whose time is over would keep a queue long that nobody waits for.
+#[test]
+fn a_gate_that_stays_closed_lets_one_in_eight_have_its_last_chance_and_all_of_a_small_process() {
+    let chances =
+        |gate: &mut Gate, at: u64| (0..80).filter(|_| gate.takes_chance(millis(at))).count();
+    let (mut busy, now) = closed();
+    assert_eq!(chances(&mut busy, now + 2000), 80);
+    assert_eq!(chances(&mut busy, now + 3100), 10);
+    // As many as come in two seconds are held for one that goes.
+    for (per_second, least, most) in [(0.1, 80, 80), (1.0, 40, 80), (1.6, 26, 40), (4.0, 10, 11)] {
+        let mut gate = gate();
+        let every = (1000.0 / per_second) as u64;
+        let count = (60.0 * per_second) as u64;
+        let now = requests(&mut gate, 0, count, every, 5, |_| Ended::Answered);
+        requests(&mut gate, now, 20, 100, 0, |_| Ended::Failed);
+        assert!(gate.is_closed());
+        let gone = chances(&mut gate, now + 6000);
+        assert!((least..=most).contains(&gone), "{per_second}: {gone}");
+    }
+}
+
 /// A gate of a process that asks once in ten seconds, in the 61st second.
 fn seldom() -> (Gate, u64) {
     let mut gate = gate();

@@ -202,7 +202,7 @@ impl Outbound {
         if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
             pass = gate.admit(now, asking.caller(), asking.fresh);
             let is_late = || last_chance(gate, asking).is_some_and(|at| at <= now);
-            if pass.is_none() && gate.is_closed() && is_late() {
+            if pass.is_none() && is_late() && gate.takes_chance(now) {
                 // It comes too late for another one, since it was held or queued before.
                 gate.forget(&asking.caller());
                 pass = Some(Pass::new(now, false));

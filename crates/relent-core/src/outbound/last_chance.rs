@@ -36,6 +36,9 @@ impl Outbound {
         if !parked || !in_time || cooldown.is_running(now) || !has_slot {
             return None;
         }
+        if !self.gate.as_mut()?.takes_chance(now) {
+            return None;
+        }
         self.remove(&asking.caller());
         Some(self.permit(now, Some(Pass::new(now, false))))
     }
