@@ -24,8 +24,8 @@
 //!
 //! A default must not get less done than no retries. So requests that have made no attempt are held back only
 //! where most would fail. Who is parked by a closed gate without an attempt makes one before its time is over,
-//! unless a cooldown or the request rate holds it then; one in eight does where the gate has been closed for seconds
-//! and many requests are made.
+//! unless a cooldown or the request rate holds it then; one in eight does where attempts have been left to wait for
+//! seconds and many requests are made.
 //!
 //! A process that asks seldom sees too little to find out anything by degrees. It takes one success
 //! that was far slower than usual for overload as soon as anything fails, and lets what was parked go
@@ -320,8 +320,8 @@ impl Gate {
     }
 
     /// Whether a request that is parked without an attempt makes its one attempt now that its time is nearly over. Only
-    /// a closed gate says yes: to each for three seconds and where few requests are made, then to one in eight. To be
-    /// asked once for each.
+    /// a closed gate says yes: to each, but to one in eight when attempts have been left to wait for three seconds and
+    /// many requests are made. To be asked once for each.
     pub(crate) fn takes_chance(&mut self, now: Instant) -> bool {
         let demand = self.demand.usual(now);
         match &mut self.state {

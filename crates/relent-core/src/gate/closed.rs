@@ -10,8 +10,8 @@ const GROWTH: u64 = 5;
 /// themselves, and a fresh one after a timeout when one should have; or after this many seconds.
 const EXPECTED: f64 = 3.0;
 const LONGEST: f64 = 20.0;
-/// A gate that has been closed for this long, in nanoseconds, lets one in so many of those go who ask for their last
-/// chance, but one in as many as come in so many seconds if those are fewer.
+/// A gate that has been closed for this long by attempts that are left to wait, in nanoseconds, lets one in so many of those
+/// go who ask for their last chance, but one in as many as come in so many seconds if those are fewer.
 const LONG: u64 = 3_000_000_000;
 const ONE_IN: f64 = 8.0;
 const HELD_SECONDS: f64 = 2.0;
@@ -30,6 +30,8 @@ pub(super) struct Closed {
     probing: Option<Instant>,
     failed: bool,
     since: Instant,
+    /// Whether what closed it, or the last probe, was left to wait or refused as too much.
+    overloaded: bool,
     /// Requests that have asked for their last chance since it has been closed for long.
     asked: u32,
 }
@@ -51,6 +53,7 @@ impl Closed {
             probing: None,
             failed: false,
             since: now,
+            overloaded,
             asked: 0,
         };
         closed.plan(now, demand, overloaded, random);
@@ -67,6 +70,7 @@ impl Closed {
         random: &mut (impl Random + ?Sized),
     ) {
         self.failed = true;
+        self.overloaded = overloaded;
         self.wait = self.wait.saturating_add(self.wait / 2);
         self.wait = self.wait.min(nanos(config.max_probe));
         self.parked_wait = self.parked_wait.saturating_mul(GROWTH);
@@ -147,9 +151,10 @@ impl Closed {
 
     /// Whether a request whose time is nearly over makes one attempt, as it would without retries. One that succeeds
     /// opens the gate, so all that went before have failed. If each would succeed with probability s, and one in n goes,
-    /// n/s ask until one succeeds: of those held back n would have succeeded, whatever s is.
+    /// n/s ask until one succeeds: of those held back n would have succeeded, whatever s is. All go where attempts fail at
+    /// once, since those wait in no queue.
     pub(super) fn takes_chance(&mut self, now: Instant, demand: f64) -> bool {
-        if now.nanos_since(self.since) < LONG {
+        if !self.overloaded || now.nanos_since(self.since) < LONG {
             return true;
         }
         let one_in = (demand * HELD_SECONDS).clamp(1.0, ONE_IN) as u32;

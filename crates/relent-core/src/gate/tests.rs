@@ -330,20 +330,24 @@ fn a_probe_that_is_called_off_or_never_ends_does_not_keep_the_gate_closed() {
 /// docs/stability.md: the first attempts of those whose time is over would keep a queue long that nobody waits for.
 #[test]
 fn a_gate_that_stays_closed_lets_one_in_eight_have_its_last_chance_and_all_of_a_small_process() {
-    let chances =
-        |gate: &mut Gate, at: u64| (0..80).filter(|_| gate.takes_chance(millis(at))).count();
-    let (mut busy, now) = closed();
-    assert_eq!(chances(&mut busy, now + 2000), 80);
-    assert_eq!(chances(&mut busy, now + 3100), 10);
-    // As many as come in two seconds are held for one that goes.
-    for (per_second, least, most) in [(0.1, 80, 80), (1.0, 40, 80), (1.6, 26, 40), (4.0, 10, 11)] {
+    let gone = |per_second: f64, ended: Ended, after: u64| {
         let mut gate = gate();
         let every = (1000.0 / per_second) as u64;
         let count = (60.0 * per_second) as u64;
         let now = requests(&mut gate, 0, count, every, 5, |_| Ended::Answered);
-        requests(&mut gate, now, 20, 100, 0, |_| Ended::Failed);
+        let now = requests(&mut gate, now, 20, 100, 1000, |_| ended);
         assert!(gate.is_closed());
-        let gone = chances(&mut gate, now + 6000);
+        (0..80)
+            .filter(|_| gate.takes_chance(millis(now + after)))
+            .count()
+    };
+    assert_eq!(gone(40.0, Ended::TimedOut, 0), 80);
+    assert_eq!(gone(40.0, Ended::TimedOut, 5000), 10);
+    // What fails at once waits in no queue.
+    assert_eq!(gone(40.0, Ended::Failed, 5000), 80);
+    // As many as come in two seconds are held for one that goes.
+    for (per_second, least, most) in [(0.1, 80, 80), (1.0, 40, 80), (1.6, 26, 40), (5.0, 10, 10)] {
+        let gone = gone(per_second, Ended::TimedOut, 5000);
         assert!((least..=most).contains(&gone), "{per_second}: {gone}");
     }
 }
