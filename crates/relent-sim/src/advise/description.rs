@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::Size;
 use super::latency::{Latency, Quantiles};
+use super::troubles::MOST_AT_NODE;
 use crate::scenario::words::{nanos, some_nanos};
 use crate::scenario::{SECOND, ScenarioError};
 
@@ -178,7 +179,7 @@ impl Description {
             (Some(all), _) => f64::from(all),
             (None, capacity) => capacity.unwrap_or(self.rate) * mean,
         };
-        let workers = libm::round(at_once / nodes).clamp(1.0, 10_000.0);
+        let workers = libm::round(at_once / nodes).clamp(1.0, MOST_AT_NODE);
         let capacity = self.capacity.unwrap_or(workers * nodes / mean);
         Size {
             capacity: capacity.clamp(1e-3, 1e6),

@@ -9,6 +9,8 @@ const REQUESTS: f64 = 40_000.0;
 /// And up to so many where fewer would be served by fewer than so many workers of a node that has more.
 const MOST_REQUESTS: f64 = 160_000.0;
 const WORKERS: u32 = 8;
+/// More workers than this at a node are not simulated.
+pub(super) const MOST_AT_NODE: f64 = 10_000.0;
 /// When the trouble begins, the most that is simulated of it, and the least time after it.
 const BEGIN: u64 = 30;
 const LONGEST: u64 = 60;
@@ -113,7 +115,8 @@ fn base(service: &Description, latency: &Latency, size: Size, timeout: u64, outa
         .max(one)
         .min(1.0);
     let left = workers * smaller;
-    let nodes = libm::round(left / f64::from(size.workers)).max(1.0);
+    let nodes = libm::round(left / f64::from(size.workers)).max(libm::ceil(left / MOST_AT_NODE));
+    let nodes = nodes.max(1.0);
     let at_node = libm::round(left / nodes).max(1.0);
     // A service takes as long as it does.
     let smaller = match left >= 1.0 {
@@ -165,6 +168,24 @@ mod tests {
     use crate::Scenario;
     use crate::run::run;
     use relent_core::Policy;
+
+    /// A third of a service whose nodes have all the workers that a node may have: they fill more than one.
+    #[test]
+    fn a_node_of_a_part_of_a_service_has_no_more_workers_than_a_node_may_have() {
+        let text = "rate = 404\ncapacity = 878648\nnodes = 3\nprocesses = 1\ndeadline = \"10ms\"\n\
+            repeatable = false\nlatency = { p50 = \"9447us\", p99 = \"342836us\" }";
+        let service = Description::parse(text).unwrap();
+        let advice = super::super::advise(&service, &service.latency().unwrap());
+        for trouble in &advice.troubles {
+            let accepted = Scenario::parse(&trouble.text);
+            assert!(
+                accepted.is_ok(),
+                "{}\n{}",
+                accepted.unwrap_err(),
+                trouble.text
+            );
+        }
+    }
 
     /// Two hundred and more workers in forty nodes, nine tenths of which are busy: as four nodes with a worker each it
     /// would lose a tenth of the requests to queues that the service does not have.
