@@ -7,6 +7,7 @@ use core::sync::atomic::AtomicBool;
 
 use crate::error::PolicyError;
 use crate::failure::{Cause, Kind};
+use crate::random::{Random, up_to};
 use crate::sync::{Alone, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::Instant;
 pub use config::BudgetConfig;
@@ -26,6 +27,8 @@ const SECOND: u64 = 1_000_000_000;
 /// Half-way along the time line, so that one comparison that wraps around tells both that a refill
 /// is due and that none has been.
 const NEVER: u64 = 1 << 63;
+/// Who lives off its reserve waits for so many nanoseconds, and up to as many again, after two failures in a row.
+const PAUSE: u64 = 4_000_000_000;
 
 /// What a retry is charged as, which decides what it costs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -93,8 +96,9 @@ pub struct Budget {
     refilled: AtomicU64,
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
     refill_every: AtomicU64,
-    /// What a retry leaves, above [`EMPTY`].
+    /// What a retry leaves, above [`EMPTY`]; and what one leaves that does not pause.
     floor_now: AtomicU64,
+    soon_floor: AtomicU64,
     ratio: AtomicU32,
     capacity: AtomicU32,
     cost: AtomicU32,
@@ -102,7 +106,7 @@ pub struct Budget {
     timeout_cost_now: AtomicU32,
     /// Why a retry takes nothing when it is granted, in bits; 0 where it does.
     unpaid: AtomicU8,
-    /// Whether a success changes anything.
+    /// Whether every success deposits something.
     success_counts: AtomicBool,
     refund_on_success: AtomicBool,
     charge_failures: AtomicBool,
@@ -111,6 +115,7 @@ pub struct Budget {
     timeout_cost: AtomicU32,
     floor: AtomicU32,
     overload_floor: AtomicU32,
+    reserve: AtomicU32,
     lend: AtomicBool,
     /// What requests and time deposit in a second, as far as it lends.
     earning: AtomicU64,
@@ -128,6 +133,8 @@ pub struct Lesson {
     pub requests: f64,
     /// Whether a failure may be a sign of overload, as far as one can tell.
     pub suspicious: bool,
+    /// Whether the last failures were two or more in a row.
+    pub repeated: bool,
     /// Whether attempts that time out are taken to be lost on the way, and cost no more than others.
     pub lossy: bool,
     /// Whether retries cost nothing but after timeouts: the gate is closed, and paces them.
@@ -160,6 +167,7 @@ impl Budget {
             unpaid: AtomicU8::new(0),
             ratio: AtomicU32::new(0),
             floor_now: AtomicU64::new(0),
+            soon_floor: AtomicU64::new(0),
             timeout_cost_now: AtomicU32::new(0),
             earning: AtomicU64::new(0),
             least_ratio: AtomicU32::new(0),
@@ -170,6 +178,7 @@ impl Budget {
             timeout_cost: AtomicU32::new(0),
             floor: AtomicU32::new(0),
             overload_floor: AtomicU32::new(0),
+            reserve: AtomicU32::new(0),
             lend: AtomicBool::new(false),
             per_second: AtomicU64::new(0),
             refill_every: AtomicU64::new(u64::MAX),
@@ -234,14 +243,15 @@ impl Budget {
         set(&self.timeout_cost, milli(config.timeout_cost_or_cost()));
         set(&self.floor, milli(config.floor));
         set(&self.overload_floor, milli(config.overload_floor));
+        set(&self.reserve, milli(config.reserve));
         self.lend.store(config.lend, Ordering::Relaxed);
         self.per_second.store(per_second, Ordering::Relaxed);
         let refill_every = TENTH.checked_div(per_second).unwrap_or(u64::MAX);
         self.refill_every.store(refill_every, Ordering::Relaxed);
         self.refund_on_success
             .store(config.refund_on_success, Ordering::Relaxed);
-        let counts = config.refund_on_success || milli(config.success) > 0;
-        self.success_counts.store(counts, Ordering::Relaxed);
+        self.success_counts
+            .store(milli(config.success) > 0, Ordering::Relaxed);
         self.charge_failures
             .store(config.charge_failures, Ordering::Relaxed);
         self.learn(&Lesson {
@@ -283,10 +293,14 @@ impl Budget {
         set_amount(&self.ratio, ratio);
         let floor = EMPTY + u64::from(self.floor.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_floor.load(Ordering::Relaxed));
-        set(
-            &self.floor_now,
-            floor + if lesson.suspicious { beside } else { 0 },
-        );
+        let floor = floor + if lesson.suspicious { beside } else { 0 };
+        set(&self.floor_now, floor);
+        // Who may be one of very many.
+        let soon_floor = match lesson.suspicious && lesson.repeated && beside > 0 {
+            true => floor.max(EMPTY + u64::from(self.reserve.load(Ordering::Relaxed))),
+            false => floor,
+        };
+        set(&self.soon_floor, soon_floor);
         let timeout_cost = match lesson.lossy {
             true => &self.cost,
             false => &self.timeout_cost,
@@ -319,8 +333,9 @@ impl Budget {
 
     /// Whether [`on_success`](Self::on_success) changes anything.
     #[inline]
-    pub(crate) fn hears_of_success(&self) -> bool {
+    pub(crate) fn hears_of_success(&self, last: Taken) -> bool {
         self.success_counts.load(Ordering::Relaxed)
+            || last.0 > 0 && self.refund_on_success.load(Ordering::Relaxed)
     }
 
     /// A logical request succeeded; `last` is what its last retry took.
@@ -358,26 +373,44 @@ impl Budget {
         {
             return granted;
         }
-        self.take(self.cost_of(what))
+        self.take(self.cost_of(what), self.floor_now.load(Ordering::Relaxed))
     }
 
-    /// The same, or a token that requests will have deposited in so many nanoseconds, `longest` at most: the
-    /// retry is not to start before. `None` also where nothing is lent.
+    /// The same, with the nanoseconds before which the retry is not to start, `longest` at most. One that lives off
+    /// the reserve after two failures in a row pauses. Where nothing is left, it has a token that requests will have
+    /// deposited by then: `None` also where nothing is lent.
     pub(crate) fn withdraw_within(
         &self,
         now: Instant,
         what: Charge,
         longest: u64,
+        random: &mut (impl Random + ?Sized),
     ) -> Option<(Taken, u64)> {
-        if let Some(taken) = self.withdraw(now, what) {
-            return Some((taken, 0));
-        }
-        let earning = self.earning.load(Ordering::Relaxed);
-        if earning == 0 || self.unpaid.load(Ordering::Relaxed) & CHARGED != 0 {
-            return None;
+        self.refill(now);
+        let unpaid = self.unpaid.load(Ordering::Relaxed);
+        if unpaid != 0
+            && let Some(granted) = self.grant_unpaid(unpaid, what)
+        {
+            return granted.map(|taken| (taken, 0));
         }
         let cost = self.cost_of(what);
         let floor = self.floor_now.load(Ordering::Relaxed);
+        let soon_floor = self.soon_floor.load(Ordering::Relaxed);
+        if let Some(taken) = self.take(cost, soon_floor) {
+            return Some((taken, 0));
+        }
+        if soon_floor > floor {
+            let pause = PAUSE + up_to(PAUSE, random);
+            if pause <= longest
+                && let Some(taken) = self.take(cost, floor)
+            {
+                return Some((taken, pause));
+            }
+        }
+        let earning = self.earning.load(Ordering::Relaxed);
+        if earning == 0 {
+            return None;
+        }
         let lowest = EMPTY - u64::from(self.capacity.load(Ordering::Relaxed));
         let earned_in = |balance: u64| {
             let missing = (floor + u64::from(cost)).saturating_sub(balance);
@@ -407,19 +440,18 @@ impl Budget {
     }
 
     /// The same where nothing but the balance has a say: `None` also where time is to refill it first,
-    /// or something else pays for retries.
+    /// something else pays for retries, or the retry is to pause.
     #[inline]
     pub(crate) fn withdraw_at_once(&self, now: Instant, what: Charge) -> Option<Taken> {
         let last = self.refilled.load(Ordering::Relaxed);
         if self.is_due(last, now) || self.unpaid.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        self.take(self.cost_of(what))
+        self.take(self.cost_of(what), self.soon_floor.load(Ordering::Relaxed))
     }
 
     #[inline]
-    fn take(&self, cost: u32) -> Option<Taken> {
-        let floor = self.floor_now.load(Ordering::Relaxed);
+    fn take(&self, cost: u32, floor: u64) -> Option<Taken> {
         update(&self.balance.0, |balance| {
             let left = balance.checked_sub(u64::from(cost))?;
             (left >= floor).then_some(left)

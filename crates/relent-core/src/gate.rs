@@ -376,6 +376,7 @@ impl Gate {
             ratio: self.ratio(now),
             requests: self.demand.least(now),
             suspicious: !self.evidence.is_served(self.recent, &self.usual),
+            repeated: self.run.is_repeated(),
             lossy: self.is_open() && self.evidence.is_lossy(),
             // Who has made few requests cannot tell whether it is one of very many.
             waived: self.is_closed() && self.demand.is_known(now),

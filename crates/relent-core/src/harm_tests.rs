@@ -54,7 +54,7 @@ fn what_time_earns_pays_all_that_was_lent() {
     let budget = taught(config, 100.0);
     assert!(budget.withdraw(at(0), Kind::Ambiguous).is_none());
     while budget
-        .withdraw_within(at(0), Charge::Ordinary, 20 * SECOND)
+        .withdraw_within(at(0), Charge::Ordinary, 20 * SECOND, &mut Draw::at(0.5))
         .is_some()
     {}
     assert!(budget.balance() < -9.0);
@@ -69,7 +69,7 @@ fn what_time_earns_pays_all_that_was_lent() {
 fn what_was_lent_in_a_busy_time_does_not_take_the_retries_of_a_quiet_one_for_hours() {
     let budget = taught(LENDS, 500.0);
     while budget
-        .withdraw_within(at(0), Charge::Ordinary, 20 * SECOND)
+        .withdraw_within(at(0), Charge::Ordinary, 20 * SECOND, &mut Draw::at(0.5))
         .is_some()
     {}
     // Night: one request a second, for an hour.

@@ -15,6 +15,7 @@ static STANDARD: Policy = Policy::builder(Backoff::exponential(Duration::from_mi
         timeout_cost: Some(3.0),
         overload_floor: 8.0,
         lend: true,
+        refund_on_success: true,
         ..BudgetConfig::DEFAULT
     })
     .gate(GateConfig::DEFAULT)

@@ -486,7 +486,8 @@ impl Session {
                 };
                 let most = policy.max_delay().unwrap_or(policy.max_hint);
                 let longest = useful.min(nanos(most));
-                match budget.withdraw_within(now, Charge::of(kind, failure.cause), longest) {
+                match budget.withdraw_within(now, Charge::of(kind, failure.cause), longest, random)
+                {
                     Some((taken, earned_in)) => {
                         self.taken = taken;
                         if earned_in > wait {

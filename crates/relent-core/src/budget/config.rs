@@ -43,7 +43,8 @@ pub struct BudgetConfig {
     pub floor: f64,
     /// What must be left beside the floor by a retry after a failure that may be a sign of overload: after
     /// one that came faster than successes do, or too late, or while no success is known. For a budget
-    /// with a [`Gate`](crate::Gate), which tells; without one it has no effect.
+    /// with a [`Gate`](crate::Gate), which tells; without one it has no effect. Whoever has less than the reserve then,
+    /// and has had no success since the failure before, waits 4 to 8 s before the retry, within `max_delay`.
     pub overload_floor: f64,
     /// Whether an empty budget lends what requests will deposit within the policy's `max_delay`: the retry
     /// waits for that long. For a budget with a [`Gate`](crate::Gate), which counts the requests; without

@@ -1,5 +1,6 @@
 use super::*;
 use crate::policy::Policy;
+use crate::random::Draw;
 use core::time::Duration;
 use proptest::prelude::*;
 
@@ -403,6 +404,7 @@ const FIVE_A_SECOND: Lesson = Lesson {
     ratio: 0.0,
     requests: 5.0,
     suspicious: false,
+    repeated: false,
     lossy: false,
     waived: false,
 };
@@ -412,7 +414,7 @@ fn an_empty_budget_lends_what_requests_will_deposit_in_time() {
     let (budget, now) = (Budget::new(&LENDING).unwrap(), Instant::ORIGIN);
     budget.learn(&FIVE_A_SECOND);
     let longest = 5_000_000_000;
-    let take = || budget.withdraw_within(now, Charge::Ordinary, longest);
+    let take = || budget.withdraw_within(now, Charge::Ordinary, longest, &mut Draw::at(0.5));
     assert_eq!(take().unwrap().1, 0, "there is one");
     assert_eq!(
         take().unwrap().1,
@@ -434,7 +436,7 @@ fn what_is_lent_is_paid_back_before_anything_else_is_taken() {
     for _ in 0..3 {
         assert!(
             budget
-                .withdraw_within(now, Charge::Ordinary, u64::MAX)
+                .withdraw_within(now, Charge::Ordinary, u64::MAX, &mut Draw::at(0.5))
                 .is_some()
         );
     }
@@ -455,8 +457,13 @@ fn nothing_is_lent_where_nobody_counts_the_requests_or_the_configuration_does_no
     })
     .unwrap();
     assert!(
-        none.withdraw_within(Instant::ORIGIN, Charge::Ordinary, u64::MAX)
-            .is_none()
+        none.withdraw_within(
+            Instant::ORIGIN,
+            Charge::Ordinary,
+            u64::MAX,
+            &mut Draw::at(0.5)
+        )
+        .is_none()
     );
     let unlent = Budget::new(&BudgetConfig {
         reserve: 0.0,
@@ -469,7 +476,12 @@ fn nothing_is_lent_where_nobody_counts_the_requests_or_the_configuration_does_no
     });
     assert!(
         unlent
-            .withdraw_within(Instant::ORIGIN, Charge::Ordinary, u64::MAX)
+            .withdraw_within(
+                Instant::ORIGIN,
+                Charge::Ordinary,
+                u64::MAX,
+                &mut Draw::at(0.5)
+            )
             .is_none()
     );
 }
@@ -492,6 +504,52 @@ fn after_what_may_be_a_sign_of_overload_a_retry_leaves_more() {
     assert!(budget.withdraw(now, Kind::Ambiguous).is_none());
     budget.learn(&Lesson::default());
     assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
+}
+
+/// docs/stability.md: the second of two retries of a process that knows nothing.
+#[test]
+fn who_lives_off_the_reserve_pauses_after_two_failures_in_a_row() {
+    let (budget, now) = (Policy::STANDARD.new_budget().unwrap(), Instant::ORIGIN);
+    let again = Lesson {
+        suspicious: true,
+        repeated: true,
+        ..Lesson::default()
+    };
+    let take = |longest| {
+        budget
+            .withdraw_within(now, Charge::Ordinary, longest, &mut Draw::at(0.5))
+            .map(|(_, wait)| wait)
+    };
+    budget.learn(&Lesson {
+        repeated: false,
+        ..again
+    });
+    assert_eq!(take(20_000_000_000), Some(0), "one failure");
+    budget.learn(&again);
+    assert!(budget.withdraw_at_once(now, Charge::Ordinary).is_none());
+    assert_eq!(take(5_000_000_000), None, "no time for a pause");
+    assert_eq!(take(20_000_000_000), Some(6_000_000_000));
+    assert_eq!(take(20_000_000_000), None, "the rest is for other failures");
+    for _ in 0..30 {
+        budget.on_request();
+    }
+    assert_eq!(
+        take(20_000_000_000),
+        Some(0),
+        "it has deposited more than the reserve"
+    );
+}
+
+#[test]
+fn a_retry_that_succeeds_costs_nothing() {
+    let (budget, now) = (Policy::STANDARD.new_budget().unwrap(), Instant::ORIGIN);
+    for _ in 0..100 {
+        let taken = budget.withdraw(now, Kind::Ambiguous).unwrap();
+        assert!(budget.hears_of_success(taken));
+        budget.on_success(taken);
+    }
+    assert_eq!(budget.balance(), 10.0);
+    assert!(!budget.hears_of_success(Taken::NOTHING));
 }
 
 /// docs/stability.md: what is left of the bound on retries where no gate sees the outage.

@@ -30,7 +30,8 @@ impl<L: Place> Call<'_, L> {
 
     #[inline]
     fn tell_success<E: Environment<Place = L>>(&mut self, environment: &mut E) {
-        let hears = |there: &&Destination<_>| there.repaid_budget().hears_of_success();
+        let hears =
+            |there: &&Destination<_>| there.repaid_budget().hears_of_success(self.session.taken());
         let there = environment.destination().filter(hears);
         self.session.on_success(there.and_then(Destination::budget));
         self.answered(environment);

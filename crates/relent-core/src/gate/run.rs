@@ -34,6 +34,11 @@ impl Run {
         self.answered > then
     }
 
+    /// Whether two or more have failed in a row.
+    pub(super) const fn is_repeated(&self) -> bool {
+        self.length >= FEWEST
+    }
+
     pub(super) fn on_success(&mut self, now: Instant) {
         self.length = 0;
         self.silent = 0;
