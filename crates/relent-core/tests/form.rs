@@ -268,7 +268,7 @@ fn what_is_written_leaves_out_every_default() {
     let written = serde_json::to_string(&Policy::STANDARD).unwrap();
     assert_eq!(
         written,
-        r#"{"max_retries":7,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{"per_second":0.0,"timeout_cost":3.0,"overload_floor":8.0,"lend":true},"gate":{}}"#
+        r#"{"max_retries":7,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{"per_second":0.0,"timeout_cost":3.0,"overload_floor":8.0,"lend":true,"refund_on_success":true},"gate":{}}"#
     );
 }
 
