@@ -108,6 +108,8 @@ pub struct Budget {
     unpaid: AtomicU8,
     /// Whether every success deposits something.
     success_counts: AtomicBool,
+    /// Whether a retry that succeeds gives back what it cost: now, and where it is configured.
+    refunds: AtomicBool,
     refund_on_success: AtomicBool,
     charge_failures: AtomicBool,
     success: AtomicU32,
@@ -182,6 +184,7 @@ impl Budget {
             lend: AtomicBool::new(false),
             per_second: AtomicU64::new(0),
             refill_every: AtomicU64::new(u64::MAX),
+            refunds: AtomicBool::new(false),
             refund_on_success: AtomicBool::new(false),
             success_counts: AtomicBool::new(false),
             charge_failures: AtomicBool::new(false),
@@ -291,6 +294,14 @@ impl Budget {
         let ratio = ((lesson.ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
         let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
         set_amount(&self.ratio, ratio);
+        // Where failures may come of load a success says nothing of room: others may fail for it. A gate that has
+        // widened the ratio has seen that they do not.
+        let is_narrow = ratio == self.least_ratio.load(Ordering::Relaxed);
+        let refunds =
+            self.refund_on_success.load(Ordering::Relaxed) && !(lesson.suspicious && is_narrow);
+        if self.refunds.load(Ordering::Relaxed) != refunds {
+            self.refunds.store(refunds, Ordering::Relaxed);
+        }
         let floor = EMPTY + u64::from(self.floor.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_floor.load(Ordering::Relaxed));
         let floor = floor + if lesson.suspicious { beside } else { 0 };
@@ -335,13 +346,13 @@ impl Budget {
     #[inline]
     pub(crate) fn hears_of_success(&self, last: Taken) -> bool {
         self.success_counts.load(Ordering::Relaxed)
-            || last.0 > 0 && self.refund_on_success.load(Ordering::Relaxed)
+            || last.0 > 0 && self.refunds.load(Ordering::Relaxed)
     }
 
     /// A logical request succeeded; `last` is what its last retry took.
     #[inline]
     pub fn on_success(&self, last: Taken) {
-        if self.refund_on_success.load(Ordering::Relaxed) && last.0 > 0 {
+        if self.refunds.load(Ordering::Relaxed) && last.0 > 0 {
             self.refund(last);
         } else {
             self.deposit(self.success.load(Ordering::Relaxed).into());

@@ -50,7 +50,8 @@ pub struct BudgetConfig {
     /// waits for that long. For a budget with a [`Gate`](crate::Gate), which counts the requests; without
     /// one it lends nothing, and neither does one that [charges failures](Self::charge_failures).
     pub lend: bool,
-    /// The cost of the last retry comes back when it succeeds (AWS).
+    /// The cost of the last retry comes back when it succeeds (AWS). With a [`Gate`](crate::Gate) it does not while
+    /// failures may be a sign of overload, unless the gate has widened the ratio.
     pub refund_on_success: bool,
     /// The cost is taken by every failure, granted a retry or not (gRFC A6), instead of by every
     /// retry.
