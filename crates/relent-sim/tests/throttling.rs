@@ -31,19 +31,14 @@ fn policies() -> [PolicyBuilder; 2] {
 #[test]
 fn an_adaptive_client_gets_more_done_and_is_refused_less() {
     for processes in ["1", "4", "100"] {
-        for (name, policy) in ["standard", "patient"].into_iter().zip(policies()) {
+        for policy in policies() {
             let changes = [("clients.processes", processes)];
             let (plain, plain_waste) = goodput_and_waste(policy.clone(), &changes);
             let adaptive = policy.request_rate(RequestRateConfig::ADAPTIVE);
             let (goodput, waste) = goodput_and_waste(adaptive, &changes);
-            // The gate alone spares some refusals too, so this compares with less than all of them. A hundred processes
-            // know little of the rate: under `standard` they are refused nearly as often, and get far more done by it.
-            let (more, most) = match (processes, name) {
-                ("100", "standard") => (0.1, 0.9),
-                ("100", _) => (-0.0005, 0.85),
-                _ => (-0.0005, 0.15),
-            };
-            assert!(goodput >= plain + more, "{processes}: {goodput}, {plain}");
+            assert!(goodput + 0.0005 >= plain, "{processes}: {goodput}, {plain}");
+            // The gate alone spares some refusals too, so this compares with less than all of them.
+            let most = if processes == "100" { 0.85 } else { 0.15 };
             assert!(
                 waste <= most * plain_waste,
                 "{processes}: {waste}, {plain_waste}"
