@@ -264,3 +264,13 @@ fn a_stall_is_over_soon_where_callers_go_away_soon() {
         );
     }
 }
+
+/// docs/limits.md, 5: who holds back first attempts only where most of them fail asks a limiter that names no time for
+/// more than it lets in, and loses a fifth.
+#[test]
+fn bursts_at_a_limiter_that_names_no_time_are_served() {
+    let with = runs_of(Policy::STANDARD, "throttling", &[], FEW);
+    let without = runs_of(&none(), "throttling", &[], FEW);
+    assert!(goodput(&with) > 0.95, "{}", goodput(&with));
+    assert!(goodput(&without) < 0.6, "{}", goodput(&without));
+}
