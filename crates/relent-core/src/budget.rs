@@ -342,7 +342,7 @@ impl Budget {
             && self.unpaid.load(Ordering::Relaxed) & WAIVED == 0
     }
 
-    /// Whether [`on_success`](Self::on_success) changes anything.
+    /// Whether [`on_success`](Self::on_success) changes anything after a last retry that took this.
     #[inline]
     pub(crate) fn hears_of_success(&self, last: Taken) -> bool {
         self.success_counts.load(Ordering::Relaxed)
@@ -376,12 +376,8 @@ impl Budget {
     /// [`Charge`], or the kind of a failure that was no timeout.
     #[inline]
     pub fn withdraw(&self, now: Instant, what: impl Into<Charge>) -> Option<Taken> {
-        self.refill(now);
         let what = what.into();
-        let unpaid = self.unpaid.load(Ordering::Relaxed);
-        if unpaid != 0
-            && let Some(granted) = self.grant_unpaid(unpaid, what)
-        {
+        if let Some(granted) = self.settle(now, what) {
             return granted;
         }
         self.take(self.cost_of(what), self.floor_now.load(Ordering::Relaxed))
@@ -397,11 +393,7 @@ impl Budget {
         longest: u64,
         random: &mut (impl Random + ?Sized),
     ) -> Option<(Taken, u64)> {
-        self.refill(now);
-        let unpaid = self.unpaid.load(Ordering::Relaxed);
-        if unpaid != 0
-            && let Some(granted) = self.grant_unpaid(unpaid, what)
-        {
+        if let Some(granted) = self.settle(now, what) {
             return granted.map(|taken| (taken, 0));
         }
         let cost = self.cost_of(what);
@@ -459,6 +451,16 @@ impl Budget {
             return None;
         }
         self.take(self.cost_of(what), self.soon_floor.load(Ordering::Relaxed))
+    }
+
+    /// Refills the balance by time. Returns what is said where something else than the balance decides.
+    #[inline]
+    fn settle(&self, now: Instant, what: Charge) -> Option<Option<Taken>> {
+        self.refill(now);
+        match self.unpaid.load(Ordering::Relaxed) {
+            0 => None,
+            why => self.grant_unpaid(why, what),
+        }
     }
 
     #[inline]
