@@ -139,7 +139,7 @@ pub struct Lesson {
     pub repeated: bool,
     /// Whether attempts that time out are taken to be lost on the way, and cost no more than others.
     pub lossy: bool,
-    /// Whether retries cost nothing but after timeouts: the gate is closed, and paces them.
+    /// Whether retries cost nothing but after timeouts: the gate is not open, and paces them.
     pub waived: bool,
 }
 

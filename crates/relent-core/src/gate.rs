@@ -144,8 +144,8 @@ const OVERLOAD: f64 = 0.1;
 const OVERLOADS: u32 = 3;
 /// The budget is not widened for this long after overload, nor where more than this share fails,
 /// nor beyond this ratio; and a little more than what is needed on average is allowed.
-const BOUND: Duration = Duration::from_secs(60);
-const HOPELESS: f64 = 0.6;
+const BOUND: Duration = Duration::from_secs(15);
+const HOPELESS: f64 = 0.7;
 const WIDEST: f64 = 1.5;
 const MARGIN: f64 = 1.25;
 const SECOND: f64 = 1e9;
@@ -379,7 +379,7 @@ impl Gate {
             repeated: self.run.is_repeated(),
             lossy: self.is_open() && self.evidence.is_lossy(),
             // Who has made few requests cannot tell whether it is one of very many.
-            waived: self.is_closed() && self.demand.is_known(now),
+            waived: !self.is_open() && self.demand.is_known(now),
         }
     }
 

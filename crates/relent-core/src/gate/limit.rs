@@ -25,6 +25,14 @@ const LATENESS: u64 = 100_000_000;
 const LEAST_BESIDE: f64 = 0.02;
 pub(super) const BARE: f64 = 1.0 + LEAST_BESIDE;
 
+/// Attempts that one request usually takes count up to here: nobody else limits the retries of a limited gate. What
+/// fails may be what is too much for a queue that is too short to be seen, and would become usual with each retry more.
+const MOST_PER_REQUEST: f64 = 1.05;
+
+fn attempts_per_request(usual: &Usual) -> f64 {
+    usual.attempts().min(MOST_PER_REQUEST)
+}
+
 /// All attempts together are held to a multiple of the demand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
@@ -54,7 +62,7 @@ impl Limit {
             factor,
             step: FIRST_STEP,
             before: factor,
-            per_request: usual.attempts(),
+            per_request: attempts_per_request(usual),
             tokens: 0.0,
             filled: now,
             next: now,
@@ -164,7 +172,7 @@ impl Limit {
     /// what is more than the demand, or failures have become more frequent whatever the load. What is
     /// made beside the demand is cut; if as much fails without it, that is what is usual now.
     pub(super) fn doubt(&mut self, now: Instant, kept: f64, usual: &Usual) {
-        self.per_request = usual.attempts();
+        self.per_request = attempts_per_request(usual);
         self.spread = 0.0;
         let factor = if self.is_bare() {
             self.factor

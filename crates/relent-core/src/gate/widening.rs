@@ -12,6 +12,10 @@ const FIRST: f64 = 0.2;
 const GROWTH: f64 = 1.5;
 /// A step takes this many attempts.
 const ENOUGH: u32 = 30;
+/// Nanoseconds for which more is needed before more is tried, give or take a half. A queue that is full for a tenth of
+/// a second refuses most of what comes then, to all processes at the same time; if they all tried at once, the queue
+/// would stay full, and none would have seen it otherwise.
+const LASTING: u64 = 2_000_000_000;
 /// More retries are to raise the share that fails by no more than this, and what is chance.
 const RISE: f64 = 0.03;
 /// Nanoseconds for which nothing is tried after a step that failed, give or take a half; twice as long after
@@ -62,6 +66,13 @@ impl Widening {
         self.ratio > NARROW
     }
 
+    /// Nothing is tried for so many nanoseconds, give or take a half.
+    fn wait(&mut self, now: Instant, nanos: u64, random: &mut (impl Random + ?Sized)) {
+        let wait = (nanos / 2).saturating_add(up_to(nanos, random));
+        let until = Instant::from_nanos(now.as_nanos().saturating_add(wait));
+        self.paused_until = self.paused_until.max(until);
+    }
+
     /// What fails while it is narrow is counted anew.
     fn narrow_again(&mut self) {
         self.ratio = NARROW;
@@ -99,6 +110,7 @@ impl Widening {
                 self.is_needed = is_needed;
                 self.narrow = Share::default();
                 self.attempts = 0;
+                self.wait(now, LASTING, random);
             }
             self.narrow.add(true);
             if is_needed && !bound && self.attempts >= ENOUGH && now >= self.paused_until {
@@ -115,8 +127,7 @@ impl Widening {
         self.attempts = 0;
         if self.wide.is_above_share(&self.narrow, RISE) {
             self.narrow_again();
-            let pause = (self.pause / 2).saturating_add(up_to(self.pause, random));
-            self.paused_until = Instant::from_nanos(now.as_nanos().saturating_add(pause));
+            self.wait(now, self.pause, random);
             self.pause = self.pause.saturating_mul(2).min(LONGEST_PAUSE);
         } else {
             self.ratio = (self.ratio * GROWTH).min(WIDEST);
