@@ -34,6 +34,7 @@
 mod closed;
 mod config;
 mod evidence;
+mod flapping;
 mod limit;
 mod measure;
 mod parked;
@@ -51,6 +52,7 @@ use crate::time::Instant;
 use closed::Closed;
 pub use config::GateConfig;
 use evidence::Evidence;
+use flapping::Flapping;
 use limit::{BARE, Limit};
 use measure::{Demand, Share, Tally, Usual};
 use parked::Parked;
@@ -221,6 +223,7 @@ pub struct Gate {
     overload: Option<Instant>,
     evidence: Evidence,
     widening: Widening,
+    flapping: Flapping,
 }
 
 impl Gate {
@@ -251,6 +254,7 @@ impl Gate {
             overload: None,
             evidence: Evidence::default(),
             widening: Widening::new(),
+            flapping: Flapping::new(),
         }
     }
 
@@ -517,7 +521,8 @@ impl Gate {
                 self.slowed = self.usual.is_far_below(took).then_some(now);
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
-                    return self.limit(now, HEADROOM);
+                    let factor = self.flapping.on_opened(now);
+                    return self.limit(now, factor);
                 }
                 self.tally.add(1, took);
             }
@@ -572,6 +577,7 @@ impl Gate {
             self.evidence.on_failure(took, self.recent, &self.usual);
         }
         self.at_once.add(harmless);
+        self.flapping.on_failure(pass.started, harmless);
         if self.is_open() {
             let (needed, bound) = (self.highest_ratio(), self.is_bound(now));
             self.widening.on_failure(now, needed, bound, random);
@@ -585,8 +591,15 @@ impl Gate {
         }
         self.tally.failure(ended);
         if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, self.false_alarm) {
+            let factor = match &self.state {
+                State::Limited(limit) => limit.factor,
+                State::Open | State::Closed(_) => OPEN,
+            };
+            let flaps = self.flapping.on_closed(now, self.run.since(), factor);
             self.leave_open(now);
-            self.state = State::Closed(Closed::new(now, &self.config, demand, overloaded, random));
+            let mut closed = Closed::new(now, &self.config, demand, overloaded, random);
+            closed.flaps = flaps;
+            self.state = State::Closed(closed);
         }
     }
 
@@ -695,6 +708,7 @@ impl Gate {
         let failing = self.usual.is_failing(&tally);
         let overload = failing && (slow || self.usual.is_too_much(&tally));
         if overload {
+            self.flapping.on_overload();
             self.overload = Some(now);
         }
         let kept = tally.kept(&self.usual);

@@ -1,5 +1,6 @@
 //! When a closed gate probes.
 
+use super::flapping::is_brief;
 use super::{GateConfig, SECOND};
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
@@ -34,6 +35,8 @@ pub(super) struct Closed {
     overloaded: bool,
     /// Requests that have asked for their last chance since it has been closed for long.
     asked: u32,
+    /// Whether fresh requests probe without a wait while the closure is brief.
+    pub(super) flaps: bool,
 }
 
 impl Closed {
@@ -55,6 +58,7 @@ impl Closed {
             since: now,
             overloaded,
             asked: 0,
+            flaps: false,
         };
         closed.plan(now, demand, overloaded, random);
         closed
@@ -127,7 +131,8 @@ impl Closed {
     /// Whether a fresh request is the next probe.
     pub(super) fn admits(&mut self, now: Instant, config: &GateConfig) -> bool {
         let free = self.lease(config).is_none_or(|end| now >= end);
-        let go = now >= self.due && free;
+        let is_due = now >= self.due || self.flaps && is_brief(self.since, now);
+        let go = is_due && free;
         if go {
             self.probing = Some(now);
         }

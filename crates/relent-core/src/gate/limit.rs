@@ -58,6 +58,7 @@ pub(super) struct Limit {
 
 impl Limit {
     pub(super) fn new(now: Instant, factor: f64, usual: &Usual) -> Self {
+        let factor = factor.min(MOST);
         Self {
             factor,
             step: FIRST_STEP,

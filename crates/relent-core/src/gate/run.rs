@@ -34,6 +34,11 @@ impl Run {
         self.answered > then
     }
 
+    /// Since when nothing but failures was heard, if anything has failed since the last success.
+    pub(super) const fn since(&self) -> Instant {
+        self.since
+    }
+
     /// Whether two or more have failed in a row.
     pub(super) const fn is_repeated(&self) -> bool {
         self.length >= FEWEST

@@ -328,6 +328,71 @@ fn one_probe_at_a_time_further_and_further_apart() {
     }
 }
 
+/// A success after so many milliseconds opens a gate that was closed, a second of successes follows, of which one each
+/// `mixed` fails, and then nothing but failures until it is closed again.
+fn closed_again(down: u64, mixed: u64) -> (Gate, u64) {
+    let (mut gate, now) = closed();
+    let (_, pass) = gate.release(millis(now + down)).unwrap();
+    let now = now + down + 1;
+    gate.on_end(millis(now), pass, Ended::Answered, &mut MIDDLE.clone());
+    let ended = |id: u64| match (id + 1) % mixed {
+        0 => Ended::Failed,
+        _ => Ended::Answered,
+    };
+    let now = requests(&mut gate, now, 40, 25, 1, ended);
+    let count = failures_until_closed(&mut gate, now);
+    (gate, now + 25 * count)
+}
+
+/// In `flapping` (docs/policies.md) a destination is up for a second and down for a second.
+#[test]
+fn fresh_requests_probe_while_a_destination_flaps_and_no_longer() {
+    let probes = |gate: &mut Gate, now: u64| {
+        let fresh = Caller {
+            until: Instant::MAX,
+            since: millis(now),
+            id: 9,
+        };
+        let pass = gate.admit(millis(now), fresh, true);
+        if let Some(pass) = pass {
+            gate.on_end(millis(now), pass, Ended::Failed, &mut MIDDLE.clone());
+        }
+        gate.forget(&fresh);
+        pass.is_some_and(|pass| pass.is_probe())
+    };
+    let (mut flaps, now) = closed_again(600, u64::MAX);
+    assert!((0..80).all(|i| probes(&mut flaps, now + 25 * i)));
+    assert!(
+        (100..110)
+            .filter(|i| probes(&mut flaps, now + 25 * i))
+            .count()
+            <= 1,
+        "it is down for longer than it was"
+    );
+    let (mut was_long, now) = closed_again(3000, u64::MAX);
+    assert!(!probes(&mut was_long, now), "not a brief one before");
+    let (mut mixed, now) = closed_again(600, 10);
+    assert!(!probes(&mut mixed, now), "failures amid successes");
+}
+
+/// What there was room for before there is room for again.
+#[test]
+fn after_a_brief_closure_a_gate_opens_with_a_fifth_more_than_it_had() {
+    let opened = |down: u64, probe: Ended| {
+        let (mut gate, now) = closed();
+        let (_, pass) = gate.release(millis(now + 500)).unwrap();
+        gate.on_end(millis(now + 501), pass, probe, &mut MIDDLE.clone());
+        requests(&mut gate, now + down, 1, 1, 0, |_| Ended::Answered);
+        match gate.state {
+            State::Limited(limit) => limit.factor,
+            State::Open | State::Closed(_) => panic!("{:?}", gate.state),
+        }
+    };
+    assert!((opened(1500, Ended::Failed) - 1.2 * OPEN).abs() < 1e-9);
+    assert_eq!(opened(3000, Ended::Failed), HEADROOM);
+    assert_eq!(opened(1500, Ended::TimedOut), HEADROOM, "it may be load");
+}
+
 #[test]
 fn a_probe_that_is_called_off_or_never_ends_does_not_keep_the_gate_closed() {
     let (mut gate, now) = closed();

@@ -1,0 +1,83 @@
+//! A destination that goes down and comes up again within seconds.
+
+use super::HEADROOM;
+use crate::time::Instant;
+
+/// A gate that opens again within so many nanoseconds was closed briefly.
+const BRIEF: u64 = 2_500_000_000;
+/// Failures so many nanoseconds before those that close the gate have the same reason.
+const EDGE: u64 = 100_000_000;
+/// After a brief closure the gate opens with this many times the multiple that it had.
+const STEP: f64 = 1.2;
+
+/// Whether the gate has last been closed briefly, and nothing says that this came of load. It judges twice a second and
+/// opens with little headroom, so in an up time of a second it would not find out what there is room for: it takes up
+/// the multiple where it was. And it does not find out late that the destination is up, since the fresh requests probe.
+#[derive(Debug)]
+pub(super) struct Flapping {
+    /// When the gate last closed or opened again.
+    since: Instant,
+    /// When the first of the attempts started that were made and failed since then; [`Instant::MAX`] for none.
+    failed: Instant,
+    /// Whether any since then timed out or was too much, or overload was seen.
+    loaded: bool,
+    /// Whether it was last closed briefly, by failures at once.
+    brief: bool,
+    /// All attempts as a multiple of the demand when it last closed.
+    factor: f64,
+}
+
+impl Flapping {
+    pub(super) const fn new() -> Self {
+        Self {
+            since: Instant::ORIGIN,
+            failed: Instant::MAX,
+            loaded: false,
+            brief: false,
+            factor: HEADROOM,
+        }
+    }
+
+    pub(super) fn on_failure(&mut self, started: Instant, at_once: bool) {
+        if started >= self.since {
+            self.failed = self.failed.min(started);
+        }
+        self.loaded |= !at_once;
+    }
+
+    pub(super) const fn on_overload(&mut self) {
+        self.loaded = true;
+    }
+
+    /// The gate closes: nothing but failures was heard since `run`. Says whether the fresh requests are to probe for as
+    /// long as the closure is brief: the one before was, and all was well in between.
+    pub(super) fn on_closed(&mut self, now: Instant, run: Instant, factor: f64) -> bool {
+        let well = !self.loaded && run.nanos_since(self.failed) <= EDGE;
+        self.brief &= well;
+        self.factor = factor;
+        self.begin(now);
+        self.brief
+    }
+
+    /// The gate opens again: the multiple of the demand that it begins with.
+    pub(super) fn on_opened(&mut self, now: Instant) -> f64 {
+        self.brief = !self.loaded && is_brief(self.since, now);
+        self.begin(now);
+        if self.brief {
+            HEADROOM.max(self.factor * STEP)
+        } else {
+            HEADROOM
+        }
+    }
+
+    const fn begin(&mut self, now: Instant) {
+        self.since = now;
+        self.failed = Instant::MAX;
+        self.loaded = false;
+    }
+}
+
+/// Whether a gate that has been closed since then would have been closed briefly if it opened now.
+pub(super) fn is_brief(since: Instant, now: Instant) -> bool {
+    now.nanos_since(since) < BRIEF
+}
