@@ -141,9 +141,6 @@ const OPEN: f64 = 1.2;
 /// never do; and what the multiple cannot fall below.
 const BUSY: f64 = 4.0;
 const LEAST: f64 = 0.05;
-/// An open gate sees overload when this share fails, and at least this many do.
-const OVERLOAD: f64 = 0.1;
-const OVERLOADS: u32 = 3;
 /// The budget is not widened for this long after overload, nor where more than this share fails,
 /// nor beyond this ratio; and a little more than what is needed on average is allowed.
 const BOUND: Duration = Duration::from_secs(15);
@@ -409,6 +406,9 @@ impl Gate {
             State::Open => (true, false),
             State::Limited(limit) => {
                 let demand = self.demand.usual(now);
+                if fresh {
+                    limit.on_fresh(now, demand);
+                }
                 (fresh && limit.admits(now, demand), false)
             }
             State::Closed(closed) => {
@@ -561,6 +561,7 @@ impl Gate {
     ) {
         let demand = self.demand.usual(now);
         let silence = self.usual.silence(demand);
+        let at_once = ended == Ended::Failed;
         let silent = ended == Ended::TimedOut && now.nanos_since(pass.started) >= silence;
         self.run.on_failure(pass.started, silent, &self.share);
         self.share.add(true);
@@ -577,7 +578,7 @@ impl Gate {
             self.evidence.on_failure(took, self.recent, &self.usual);
         }
         self.at_once.add(harmless);
-        self.flapping.on_failure(pass.started, harmless);
+        self.flapping.on_failure(pass.started, at_once);
         if self.is_open() {
             let (needed, bound) = (self.highest_ratio(), self.is_bound(now));
             self.widening.on_failure(now, needed, bound, random);
@@ -595,7 +596,9 @@ impl Gate {
                 State::Limited(limit) => limit.factor,
                 State::Open | State::Closed(_) => OPEN,
             };
-            let flaps = self.flapping.on_closed(now, self.run.since(), factor);
+            let flaps = self
+                .flapping
+                .on_closed(now, self.run.since(), at_once, factor);
             self.leave_open(now);
             let mut closed = Closed::new(now, &self.config, demand, overloaded, random);
             closed.flaps = flaps;
@@ -630,18 +633,20 @@ impl Gate {
     }
 
     /// A process that sees little need not wait until it has seen more: a failure and a success that
-    /// took far longer than usual are overload, unless what failed had been worked on.
+    /// took far longer than usual are overload, unless what failed had been worked on. And one that sees much need not
+    /// wait until half a second has passed.
     fn judge_soon(&mut self, now: Instant) {
+        if !self.is_open() || !self.usual.is_failing(&self.tally) {
+            return;
+        }
+        if self.tally.is_clear(now) && self.tally.is_many() && self.usual.is_slow(&self.tally) {
+            return self.judge(now);
+        }
         let slowed = self
             .slowed
             .is_some_and(|then| then.saturating_add(BOUND) > now);
         let served = self.tally.is_plain() && self.evidence.is_served(self.recent, &self.usual);
-        if self.is_open()
-            && slowed
-            && !served
-            && self.usual.is_failing(&self.tally)
-            && self.demand.usual(now) < BUSY
-        {
+        if slowed && !served && self.demand.usual(now) < BUSY {
             self.overload = Some(now);
             self.limit(now, BARE);
         }
@@ -714,7 +719,7 @@ impl Gate {
         let kept = tally.kept(&self.usual);
         match &mut self.state {
             State::Open if overload => {
-                if tally.failures >= OVERLOADS && tally.failed() >= OVERLOAD {
+                if tally.is_many() {
                     self.limit(now, kept.max(least));
                 }
             }

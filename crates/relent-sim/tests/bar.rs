@@ -275,7 +275,7 @@ fn a_stall_is_over_soon_where_callers_go_away_soon() {
 fn bursts_at_a_limiter_that_names_no_time_are_served() {
     let with = runs("throttling", &[]);
     let without = runs_of(&none(), "throttling", &[], FEW);
-    assert!(goodput(&with) > 0.95, "{}", goodput(&with));
+    assert!(goodput(&with) > 0.97, "{}", goodput(&with));
     assert!(goodput(&without) < 0.6, "{}", goodput(&without));
 }
 
@@ -308,12 +308,13 @@ fn seven_in_ten_may_fail() {
     assert!(goodput(&with) > 0.9, "{}", goodput(&with));
 }
 
-/// What a burst leaves behind follows when the burst is over, out of no budget.
+/// What a burst leaves behind follows when the burst is over, out of no budget. The first one meets clients that have
+/// seen nothing yet.
 #[test]
-fn most_of_a_burst_of_four_times_the_capacity_is_served() {
+fn a_burst_of_four_times_the_capacity_is_served() {
     let with = runs("bursts", &[]);
     let without = runs_of(&none(), "bursts", &[], FEW);
-    assert!(goodput(&with) > 0.7, "{}", goodput(&with));
+    assert!(goodput(&with) > 0.95, "{}", goodput(&with));
     assert!(goodput(&without) < 0.4, "{}", goodput(&without));
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Flapping {
     since: Instant,
     /// When the first of the attempts started that were made and failed since then; [`Instant::MAX`] for none.
     failed: Instant,
-    /// Whether any since then timed out or was too much, or overload was seen.
+    /// Whether any since then, or what closed it, timed out or was too much, or overload was seen.
     loaded: bool,
     /// Whether it was last closed briefly, by failures at once.
     brief: bool,
@@ -49,13 +49,21 @@ impl Flapping {
         self.loaded = true;
     }
 
-    /// The gate closes: nothing but failures was heard since `run`. Says whether the fresh requests are to probe for as
-    /// long as the closure is brief: the one before was, and all was well in between.
-    pub(super) fn on_closed(&mut self, now: Instant, run: Instant, factor: f64) -> bool {
+    /// The gate closes: nothing but failures was heard since `run`, of which the last came at once or not. Says whether
+    /// the fresh requests are to probe for as long as the closure is brief: the one before was, and all was well in
+    /// between.
+    pub(super) fn on_closed(
+        &mut self,
+        now: Instant,
+        run: Instant,
+        at_once: bool,
+        factor: f64,
+    ) -> bool {
         let well = !self.loaded && run.nanos_since(self.failed) <= EDGE;
         self.brief &= well;
         self.factor = factor;
         self.begin(now);
+        self.loaded = !at_once;
         self.brief
     }
 

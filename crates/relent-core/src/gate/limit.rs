@@ -54,6 +54,8 @@ pub(super) struct Limit {
     pub(super) until: Instant,
     /// When something last spoke against more attempts.
     troubled: Instant,
+    /// Whether nothing has spoken against more attempts since it last grew.
+    well: bool,
 }
 
 impl Limit {
@@ -70,6 +72,7 @@ impl Limit {
             spread: 0.0,
             until: Instant::MAX,
             troubled: now,
+            well: false,
         }
     }
 
@@ -102,8 +105,15 @@ impl Limit {
         (self.until == Instant::MAX).then(|| self.troubled.saturating_add(quiet))
     }
 
-    /// Parked requests that go per second beside the demand.
+    /// Parked requests that go per second while no fresh ones are made: those that go beside the demand, and the demand
+    /// itself once all is well.
     pub(super) fn pace(&self, demand: f64) -> f64 {
+        let beside = self.beside(demand);
+        if self.well { beside + demand } else { beside }
+    }
+
+    /// Parked requests that go per second beside the demand.
+    fn beside(&self, demand: f64) -> f64 {
         let beside = (self.factor * self.per_request - 1.0).max(LEAST_BESIDE);
         (beside * demand).max(self.spread).max(1e-9)
     }
@@ -149,6 +159,14 @@ impl Limit {
         self.next = self.next.max(now);
         self.fill(now, demand);
         self.tokens = self.tokens.min(self.capacity(demand));
+    }
+
+    /// A fresh request is made: it takes the place of a parked one, which goes beside the demand at the latest.
+    pub(super) fn on_fresh(&mut self, now: Instant, demand: f64) {
+        if self.well {
+            let latest = after(now, 1.0 / self.beside(demand));
+            self.next = after(self.next, 1.0 / self.pace(demand)).min(latest);
+        }
     }
 
     /// A parked request goes, one pace after the one before, however late it is looked at.
@@ -209,6 +227,7 @@ impl Limit {
         } else {
             FIRST_STEP
         };
+        self.well = true;
         self.before = self.factor;
         self.factor = (self.factor + self.step.min(most) * weight).min(MOST);
         self.step = (self.step * 2.0).min(LAST_STEP);
@@ -216,6 +235,7 @@ impl Limit {
 
     fn settle(&mut self, now: Instant, factor: f64) {
         self.troubled = now;
+        self.well = false;
         self.factor = factor;
         self.before = factor;
         self.step = FIRST_STEP;

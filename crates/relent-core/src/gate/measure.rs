@@ -129,6 +129,12 @@ pub(super) struct Tally {
 const ENOUGH: u32 = 8;
 const SOON: u64 = 500_000_000;
 const LATE: u64 = 10_000_000_000;
+/// Overload is acted upon when this share fails, and at least this many do.
+const OVERLOAD: f64 = 0.1;
+const OVERLOADS: u32 = 3;
+/// One that finds overload may come as early as this, in nanoseconds, if it has seen so many attempts.
+const EARLY: u64 = 100_000_000;
+const CLEAR: f64 = 16.0;
 
 impl Tally {
     pub(super) fn clear(&mut self, now: Instant) {
@@ -162,6 +168,16 @@ impl Tally {
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let passed = now.nanos_since(self.since);
         passed >= LATE || passed >= SOON && self.attempts() >= f64::from(ENOUGH)
+    }
+
+    /// Whether so many fail that an open gate is limited if they come of overload.
+    pub(super) fn is_many(&self) -> bool {
+        self.failures >= OVERLOADS && self.failed() >= OVERLOAD
+    }
+
+    /// Whether so much has been seen that overload needs no more time to be found.
+    pub(super) fn is_clear(&self, now: Instant) -> bool {
+        now.nanos_since(self.since) >= EARLY && self.attempts() >= CLEAR
     }
 
     /// Whether nothing was refused as too much, and nothing timed out.
@@ -224,6 +240,8 @@ pub(super) struct Usual {
 }
 
 const REMEMBERED: u32 = 16;
+/// More than so many times what successes take now is a queue that was there from the start.
+const STALE: f64 = 5.0;
 
 /// A queue is half as long again as usual and ten milliseconds; a long one twice and a fifth of a
 /// second: what is left below a timeout of a second is time to act.
@@ -244,7 +262,8 @@ const SEVERAL: f64 = 8.0;
 const MOST_FAILED: f64 = 0.6;
 
 impl Usual {
-    /// Learns slowly, and little from what is far above it: a queue that builds up is not usual.
+    /// Learns slowly, and little from what is far above it: a queue that builds up is not usual. Learns at once from what
+    /// is far below it.
     pub(super) fn learn(&mut self, tally: &Tally) {
         let Some(mean) = tally.mean() else { return };
         self.learn_failed(tally);
@@ -252,6 +271,7 @@ impl Usual {
             self.took = mean;
         } else {
             self.took += (mean.min(2.0 * self.took) - self.took) / f64::from(REMEMBERED);
+            self.took = self.took.min(STALE * mean);
         }
     }
 

@@ -391,6 +391,13 @@ fn after_a_brief_closure_a_gate_opens_with_a_fifth_more_than_it_had() {
     assert!((opened(1500, Ended::Failed) - 1.2 * OPEN).abs() < 1e-9);
     assert_eq!(opened(3000, Ended::Failed), HEADROOM);
     assert_eq!(opened(1500, Ended::TimedOut), HEADROOM, "it may be load");
+    // And so may what closed it.
+    let mut silent = gate();
+    let now = requests(&mut silent, 0, 400, 25, 5, |_| Ended::Answered);
+    requests(&mut silent, now, 20, 25, 1000, |_| Ended::TimedOut);
+    assert!(silent.is_closed());
+    requests(&mut silent, now + 2000, 1, 1, 0, |_| Ended::Answered);
+    assert!(matches!(silent.state, State::Limited(limit) if limit.factor == HEADROOM));
 }
 
 #[test]
@@ -538,6 +545,33 @@ fn who_asks_seldom_takes_one_slow_success_and_a_failure_for_overload() {
     }
 }
 
+/// The budget is not left to turn away for half a second what the limited gate has room for later.
+#[test]
+fn overload_is_seen_as_soon_as_many_attempts_say_so() {
+    for (count, limited) in [(120, true), (12, false)] {
+        let mut gate = gate();
+        let now = requests(&mut gate, 0, 800, 25, 5, |_| Ended::Answered);
+        let failing = |id| match id % 2 {
+            0 => Ended::Failed,
+            _ => Ended::Answered,
+        };
+        requests(&mut gate, now, count, 1, 50, failing);
+        assert_eq!(!gate.is_open(), limited, "{count} in so many milliseconds");
+    }
+}
+
+/// A process that begins in a burst would take the queue of the next ones for usual.
+#[test]
+fn who_began_in_a_queue_learns_at_once_what_is_usual_without_it() {
+    let mut usual = Usual::default();
+    for (millis, most) in [(180, 180.0), (2, 10.0)] {
+        let mut tally = Tally::default();
+        tally.add(10, 10_000_000 * millis);
+        usual.learn(&tally);
+        assert!(usual.took() <= most * 1e6, "{}", usual.took());
+    }
+}
+
 /// A packet that is lost costs a timeout, and says nothing about load.
 #[test]
 fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
@@ -560,8 +594,9 @@ fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
     }
 }
 
-#[test]
-fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_to_come() {
+/// How many milliseconds it takes until what was parked in 20 s has gone, of a process that goes on to ask once in ten
+/// seconds, or not at all.
+fn drained_in(asks: bool) -> u64 {
     let (mut gate, now) = seldom();
     requests(&mut gate, now, 4, 100, 1, |_| Ended::Failed);
     let closed = now + 301;
@@ -572,15 +607,27 @@ fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_t
     let up = closed + 20_000;
     let (_, pass) = gate.release(millis(up)).unwrap();
     gate.on_end(millis(up), pass, Ended::Answered, &mut MIDDLE.clone());
-    let mut at = millis(up);
-    let mut last = at;
-    while let Some(next) = gate.next_release(at) {
+    let (mut last, mut ask) = (millis(up), up + 5000);
+    while let Some(next) = gate.next_release(last) {
+        if asks && millis(ask) < next {
+            requests(&mut gate, ask, 1, 1, 0, |_| Ended::Answered);
+            ask += 10_000;
+            continue;
+        }
         let (_, pass) = gate.release(next).unwrap();
         gate.on_end(next, pass, Ended::Answered, &mut MIDDLE.clone());
-        (at, last) = (next, next);
+        last = next;
     }
-    let took = last.as_nanos() / 1_000_000 - up;
-    assert!((80_000..=90_000).contains(&took), "{took} ms for 20 s");
+    last.as_nanos() / 1_000_000 - up
+}
+
+#[test]
+fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_to_come() {
+    let took = drained_in(true);
+    assert!((60_000..=90_000).contains(&took), "{took} ms for 20 s");
+    // In the place of requests that are not made any more it goes sooner.
+    let took = drained_in(false);
+    assert!((40_000..=60_000).contains(&took), "{took} ms for 20 s");
 }
 
 /// Two percent of one request in ten seconds is one in ten minutes, which is nobody's patience.
@@ -646,6 +693,34 @@ fn a_limit_counts_in_attempts_that_a_request_usually_takes_up_to_a_twentieth_mor
         let is = limit.pace(10.0);
         assert!((is - pace).abs() < 1e-6, "{is} after {successes}");
     }
+}
+
+/// In `bursts` (docs/policies.md) what one leaves behind is served before the next comes.
+#[test]
+fn what_fresh_requests_leave_of_the_demand_goes_to_those_that_wait_once_all_is_well() {
+    let mut limit = Limit::new(Instant::ORIGIN, HEADROOM, &Usual::default());
+    assert!((limit.pace(10.0) - 1.0).abs() < 1e-6, "beside the demand");
+    limit.grow(0.0);
+    assert!((limit.pace(10.0) - 11.0).abs() < 1e-6);
+    let gone = |limit: Limit, every: u64| {
+        let mut limit = limit;
+        let mut gone = 0;
+        for at in 1..=10_000 {
+            if at % every == 0 {
+                limit.on_fresh(millis(at), 10.0);
+            }
+            if limit.next(10.0) <= millis(at) {
+                limit.on_release(millis(at), 10.0);
+                gone += 1;
+            }
+        }
+        gone
+    };
+    assert!((110..=111).contains(&gone(limit, u64::MAX)), "none in 10 s");
+    assert!((10..=12).contains(&gone(limit, 100)), "ten in a second");
+    assert!((59..=61).contains(&gone(limit, 200)), "five in a second");
+    limit.hold(millis(1), false, 0.0);
+    assert!((limit.pace(10.0) - 1.0).abs() < 1e-6, "it is slow");
 }
 
 /// A queue that grows says by how much too many attempts are made.
