@@ -596,9 +596,7 @@ impl Gate {
                 State::Limited(limit) => limit.factor,
                 State::Open | State::Closed(_) => OPEN,
             };
-            let flaps = self
-                .flapping
-                .on_closed(now, self.run.since(), at_once, factor);
+            let flaps = self.flapping.on_closed(now, self.run.since(), factor);
             self.leave_open(now);
             let mut closed = Closed::new(now, &self.config, demand, overloaded, random);
             closed.flaps = flaps;
@@ -714,6 +712,10 @@ impl Gate {
         let overload = failing && (slow || self.usual.is_too_much(&tally));
         if overload {
             self.flapping.on_overload();
+        } else if !slow && tally.is_faultless() {
+            self.flapping.on_faultless();
+        }
+        if overload {
             self.overload = Some(now);
         }
         let kept = tally.kept(&self.usual);

@@ -323,7 +323,7 @@ fn a_burst_of_four_times_the_capacity_is_served() {
 fn a_service_that_is_down_every_other_second_is_served() {
     let with = runs_of(Policy::STANDARD, "flapping", &[], FEW);
     let without = runs_of(&none(), "flapping", &[], FEW);
-    assert!(goodput(&with) > 0.99, "{}", goodput(&with));
+    assert!(goodput(&with) > 0.85, "{}", goodput(&with));
     assert!(amplification(&with) < 1.5, "{}", amplification(&with));
     assert!(goodput(&without) < 0.7, "{}", goodput(&without));
 }

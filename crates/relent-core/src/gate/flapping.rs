@@ -17,11 +17,14 @@ const STEP: f64 = 1.2;
 pub(super) struct Flapping {
     /// When the gate last closed or opened again.
     since: Instant,
-    /// When the first of the attempts started that were made and failed since then; [`Instant::MAX`] for none.
+    /// When the first of the attempts started that were made and failed since then, and since a judgement found that none
+    /// does; [`Instant::MAX`] for none.
     failed: Instant,
-    /// Whether any since then, or what closed it, timed out or was too much, or overload was seen.
+    /// The same of timeouts, attempts that were too much and overload: whether there were any.
     loaded: bool,
-    /// Whether it was last closed briefly, by failures at once.
+    /// Whether it closed for failures at once, and nothing failed before them.
+    sudden: bool,
+    /// Whether it did so when it last closed, and opened again soon.
     brief: bool,
     /// All attempts as a multiple of the demand when it last closed.
     factor: f64,
@@ -33,6 +36,7 @@ impl Flapping {
             since: Instant::ORIGIN,
             failed: Instant::MAX,
             loaded: false,
+            sudden: false,
             brief: false,
             factor: HEADROOM,
         }
@@ -49,27 +53,25 @@ impl Flapping {
         self.loaded = true;
     }
 
-    /// The gate closes: nothing but failures was heard since `run`, of which the last came at once or not. Says whether
-    /// the fresh requests are to probe for as long as the closure is brief: the one before was, and all was well in
-    /// between.
-    pub(super) fn on_closed(
-        &mut self,
-        now: Instant,
-        run: Instant,
-        at_once: bool,
-        factor: f64,
-    ) -> bool {
-        let well = !self.loaded && run.nanos_since(self.failed) <= EDGE;
-        self.brief &= well;
+    /// A judgement finds that all is well.
+    pub(super) const fn on_faultless(&mut self) {
+        self.failed = Instant::MAX;
+        self.loaded = false;
+    }
+
+    /// The gate closes: nothing but failures was heard since `run`. Says whether the fresh requests are to probe for as
+    /// long as the closure is brief: the one before was, and all was well in between.
+    pub(super) fn on_closed(&mut self, now: Instant, run: Instant, factor: f64) -> bool {
+        self.sudden = !self.loaded && run.nanos_since(self.failed) <= EDGE;
+        self.brief &= self.sudden;
         self.factor = factor;
         self.begin(now);
-        self.loaded = !at_once;
         self.brief
     }
 
     /// The gate opens again: the multiple of the demand that it begins with.
     pub(super) fn on_opened(&mut self, now: Instant) -> f64 {
-        self.brief = !self.loaded && is_brief(self.since, now);
+        self.brief = self.sudden && !self.loaded && is_brief(self.since, now);
         self.begin(now);
         if self.brief {
             HEADROOM.max(self.factor * STEP)
@@ -80,8 +82,7 @@ impl Flapping {
 
     const fn begin(&mut self, now: Instant) {
         self.since = now;
-        self.failed = Instant::MAX;
-        self.loaded = false;
+        self.on_faultless();
     }
 }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::measure::Usual;
-use super::{SECOND, after};
+use super::{BUSY, SECOND, after};
 use crate::time::Instant;
 
 /// How much the multiple grows in the first good interval, and at most: each good one in a row
@@ -54,8 +54,6 @@ pub(super) struct Limit {
     pub(super) until: Instant,
     /// When something last spoke against more attempts.
     troubled: Instant,
-    /// Whether nothing has spoken against more attempts since it last grew.
-    well: bool,
 }
 
 impl Limit {
@@ -72,7 +70,6 @@ impl Limit {
             spread: 0.0,
             until: Instant::MAX,
             troubled: now,
-            well: false,
         }
     }
 
@@ -106,10 +103,19 @@ impl Limit {
     }
 
     /// Parked requests that go per second while no fresh ones are made: those that go beside the demand, and the demand
-    /// itself once all is well.
+    /// itself once all is well. Not in a process that sees little: what was parked goes evenly there.
     pub(super) fn pace(&self, demand: f64) -> f64 {
         let beside = self.beside(demand);
-        if self.well { beside + demand } else { beside }
+        if self.gives_rest(demand) {
+            beside + demand
+        } else {
+            beside
+        }
+    }
+
+    /// Whether those that wait take the place of requests that are not made: it grew at the last judgement.
+    fn gives_rest(&self, demand: f64) -> bool {
+        self.step > FIRST_STEP && demand >= BUSY
     }
 
     /// Parked requests that go per second beside the demand.
@@ -163,7 +169,7 @@ impl Limit {
 
     /// A fresh request is made: it takes the place of a parked one, which goes beside the demand at the latest.
     pub(super) fn on_fresh(&mut self, now: Instant, demand: f64) {
-        if self.well {
+        if self.gives_rest(demand) {
             let latest = after(now, 1.0 / self.beside(demand));
             self.next = after(self.next, 1.0 / self.pace(demand)).min(latest);
         }
@@ -227,7 +233,6 @@ impl Limit {
         } else {
             FIRST_STEP
         };
-        self.well = true;
         self.before = self.factor;
         self.factor = (self.factor + self.step.min(most) * weight).min(MOST);
         self.step = (self.step * 2.0).min(LAST_STEP);
@@ -235,7 +240,6 @@ impl Limit {
 
     fn settle(&mut self, now: Instant, factor: f64) {
         self.troubled = now;
-        self.well = false;
         self.factor = factor;
         self.before = factor;
         self.step = FIRST_STEP;

@@ -170,6 +170,11 @@ impl Tally {
         passed >= LATE || passed >= SOON && self.attempts() >= f64::from(ENOUGH)
     }
 
+    /// Whether something succeeded and nothing failed.
+    pub(super) const fn is_faultless(&self) -> bool {
+        self.successes > 0 && self.failures == 0
+    }
+
     /// Whether so many fail that an open gate is limited if they come of overload.
     pub(super) fn is_many(&self) -> bool {
         self.failures >= OVERLOADS && self.failed() >= OVERLOAD
