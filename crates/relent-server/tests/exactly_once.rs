@@ -643,12 +643,11 @@ fn names_commit(bytes: &[u8]) -> bool {
 
 /// Hands on what goes between the pool and the database, and cuts the first connection that commits a charge.
 async fn proxy(
-    listen: PathBuf,
+    listener: UnixListener,
     database: PathBuf,
     cut: Cut,
     cuts: Arc<AtomicU32>,
 ) -> io::Result<()> {
-    let listener = UnixListener::bind(listen)?;
     loop {
         let (client, _) = listener.accept().await?;
         let (server, cuts) = (UnixStream::connect(&database).await?, Arc::clone(&cuts));
@@ -738,14 +737,10 @@ async fn a_connection_that_is_lost_at_the_commit_leaves_one_effect_and_its_answe
         let directory = tempfile::tempdir().unwrap();
         let cuts = Arc::new(AtomicU32::new(0));
         let name = ".s.PGSQL.5432";
-        let (listen, database) = (
-            directory.path().join(name),
-            server.server.directory().join(name),
-        );
-        let proxy = tokio::spawn(proxy(listen.clone(), database, cut, Arc::clone(&cuts)));
-        while !listen.exists() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        // A socket that is bound and does not listen yet has a file, but refuses.
+        let listener = UnixListener::bind(directory.path().join(name)).unwrap();
+        let database = server.server.directory().join(name);
+        let proxy = tokio::spawn(proxy(listener, database, cut, Arc::clone(&cuts)));
         let (body, runs) = charge_behind(directory.path(), sqlx, number).await;
         // What was committed is what is told.
         let expected = if cut == Cut::After { "run 1" } else { "run 2" };

@@ -324,8 +324,7 @@ enum Way {
     Down,
 }
 
-async fn proxy(listen: PathBuf, database: PathBuf, way: watch::Receiver<Way>) {
-    let listener = UnixListener::bind(listen).unwrap();
+async fn proxy(listener: UnixListener, database: PathBuf, way: watch::Receiver<Way>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
         let (database, mut closes) = (database.clone(), way.clone());
@@ -411,13 +410,11 @@ async fn is_closed_while_it_is_away<S: Store + Clone>(store: S, way: watch::Send
     }
 }
 
-async fn behind_a_proxy(directory: &Path, name: &str, database: PathBuf) -> watch::Sender<Way> {
+fn behind_a_proxy(directory: &Path, name: &str, database: PathBuf) -> watch::Sender<Way> {
     let (way, watched) = watch::channel(Way::Open);
-    let listen = directory.join(name);
-    tokio::spawn(proxy(listen.clone(), database, watched));
-    while !listen.exists() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    // A socket that is bound and does not listen yet has a file, but refuses.
+    let listener = UnixListener::bind(directory.join(name)).unwrap();
+    tokio::spawn(proxy(listener, database, watched));
     way
 }
 
@@ -427,7 +424,7 @@ async fn while_redis_stands_still_or_is_away_requests_with_a_key_are_refused_in_
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    let way = behind_a_proxy(directory.path(), "redis", server.socket()).await;
+    let way = behind_a_proxy(directory.path(), "redis", server.socket());
     let url = format!("redis+unix://{}", directory.path().join("redis").display());
     let store = Redis::connect(Client::open(url).unwrap()).await.unwrap();
     is_closed_while_it_is_away(store, way).await;
@@ -440,7 +437,7 @@ async fn while_postgres_stands_still_or_is_away_requests_with_a_key_are_refused_
     };
     let (directory, name) = (tempfile::tempdir().unwrap(), ".s.PGSQL.5432");
     let database = server.server.directory().join(name);
-    let way = behind_a_proxy(directory.path(), name, database).await;
+    let way = behind_a_proxy(directory.path(), name, database);
     let config = format!(
         "host={} user=relent dbname=postgres",
         directory.path().display()
