@@ -365,6 +365,12 @@ impl Gate {
         }
     }
 
+    /// Whether a timeout may be taken for an attempt that was lost on the way: the gate is open, or it is limited after
+    /// a closure that need not have been.
+    fn hears_losses(&self) -> bool {
+        self.is_open() || self.false_alarm && !self.is_closed()
+    }
+
     /// Whether overload was seen a short time ago.
     fn is_bound(&self, now: Instant) -> bool {
         self.overload
@@ -378,7 +384,7 @@ impl Gate {
             requests: self.demand.least(now),
             suspicious: !self.evidence.is_served(self.recent, &self.usual),
             repeated: self.run.is_repeated(),
-            lossy: self.is_open() && self.evidence.is_lossy(),
+            lossy: self.hears_losses() && self.evidence.is_lossy(),
             // Who has made few requests cannot tell whether it is one of very many.
             waived: !self.is_open() && self.demand.is_known(now),
         }
@@ -567,10 +573,14 @@ impl Gate {
         self.share.add(true);
         let knows = (&self.usual, &self.run, &self.share);
         let lost = ended == Ended::TimedOut
-            && self.is_open()
-            && self
-                .evidence
-                .on_timeout(now, pass.started, (self.recent, demand), knows);
+            && self.hears_losses()
+            && self.evidence.on_timeout(
+                now,
+                pass.started,
+                (self.recent, demand),
+                knows,
+                self.false_alarm,
+            );
         let ended = if lost { Ended::Failed } else { ended };
         let harmless = ended == Ended::Failed;
         if harmless {
@@ -745,6 +755,9 @@ impl Gate {
                     if self.parked.len() == 0 && limit.factor >= OPEN {
                         return self.open(now);
                     }
+                }
+                if failing && !slow && tally.is_answered() {
+                    limit.follow(tally.served(now), demand);
                 }
                 limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));
             }

@@ -8,10 +8,11 @@ use crate::error::{Found, PolicyError};
 ///
 /// # Default
 /// The first probe half a second after closing, later ones up to 5 s apart; nobody is parked for more
-/// than five minutes.
+/// than five minutes. A process that makes more than two requests per second probes sooner: one of ten of its
+/// requests may be a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateConfig {
-    /// From closing to the first probe, give or take a quarter; each later one is half as long again
+    /// From closing to the first probe at most, give or take a quarter; each later one is half as long again
     /// after the one before.
     pub first_probe: Duration,
     /// The most between two probes while requests are made. Where none are, parked ones probe at the

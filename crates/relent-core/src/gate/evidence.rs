@@ -6,7 +6,7 @@ use super::run::Run;
 use crate::time::Instant;
 
 /// Failures are remembered as the mean of this many.
-const MEMORY: f64 = 20.0;
+const MEMORY: u32 = 20;
 /// What takes this share of the time of a success was worked on. A few that vary as exponential times do may
 /// be shorter by chance: less is enough for one failure than for many.
 const SERVED_ONE: f64 = 0.25;
@@ -16,9 +16,11 @@ const SERVED_MANY: f64 = 0.4;
 const AS_FAST: (f64, f64) = (1.5, 1e7);
 const FAR_BEYOND: f64 = 4.0;
 /// Nothing need have succeeded meanwhile where only so few requests are made in that time and a second, in
-/// nanoseconds, before.
+/// nanoseconds, before; or in so many more where the gate has closed for a single timeout and found out that it need
+/// not have.
 const FEW: f64 = 3.0;
 const LONGEST_BEFORE: f64 = 1e9;
+const LONGEST_AFTER_FALSE_ALARM: f64 = 20e9;
 /// Where more fails, it is no chance on the way.
 const MOST_LOST: f64 = 0.6;
 
@@ -29,7 +31,7 @@ const MOST_LOST: f64 = 0.6;
 pub(super) struct Evidence {
     /// Nanoseconds that failures took lately.
     took: f64,
-    count: f64,
+    count: u32,
     lossy: bool,
 }
 
@@ -42,12 +44,12 @@ impl Evidence {
             success if success > 0.0 => (took as f64).min(success),
             _ => took as f64,
         };
-        self.count = (self.count + 1.0).min(MEMORY);
-        self.took += (took - self.took) / self.count;
+        self.count = self.count.saturating_add(1).min(MEMORY);
+        self.took += (took - self.took) / f64::from(self.count);
     }
 
     /// An attempt that started then timed out. Whether it is taken to be lost on the way: something has
-    /// succeeded since, or not long before at this `demand`. `recent` is the mean of the successes lately, in
+    /// succeeded since, or not long before at this `demand`, and it is longer before after a `false_alarm`. `recent` is the mean of the successes lately, in
     /// seconds.
     pub(super) fn on_timeout(
         &mut self,
@@ -55,10 +57,16 @@ impl Evidence {
         started: Instant,
         (recent, demand): (f64, f64),
         (usual, run, share): (&Usual, &Run, &Share),
+        false_alarm: bool,
     ) -> bool {
         let (recent, usual) = (recent * SECOND, usual.took());
         let (times, more) = AS_FAST;
-        let before = (FEW / demand.max(1e-9) * SECOND).min(LONGEST_BEFORE) as u64;
+        let longest = if false_alarm {
+            LONGEST_AFTER_FALSE_ALARM
+        } else {
+            LONGEST_BEFORE
+        };
+        let before = (FEW / demand.max(1e-9) * SECOND).min(longest) as u64;
         let since = Instant::from_nanos(started.as_nanos().saturating_sub(before));
         self.lossy = usual > 0.0
             && recent > 0.0
@@ -78,7 +86,7 @@ impl Evidence {
     /// is.
     pub(super) fn is_served(&self, recent: f64, usual: &Usual) -> bool {
         let success = success_takes(recent, usual);
-        let few = (SERVED_MANY - SERVED_ONE) / self.count.max(1.0);
+        let few = (SERVED_MANY - SERVED_ONE) / f64::from(self.count.max(1));
         success > 0.0 && self.took >= (SERVED_MANY - few) * success
     }
 }

@@ -25,6 +25,10 @@ const LATENESS: u64 = 100_000_000;
 const LEAST_BESIDE: f64 = 0.02;
 pub(super) const BARE: f64 = 1.0 + LEAST_BESIDE;
 
+/// Which part of what was served beside refusals those that wait may ask for when fresh requests no longer do. Half of it
+/// is done after a burst as well as all of it, and a queue that is too short to be seen has room again.
+const FOLLOWS: f64 = 0.5;
+
 /// Attempts that one request usually takes count up to here: nobody else limits the retries of a limited gate. What
 /// fails may be what is too much for a queue that is too short to be seen, and would become usual with each retry more.
 const MOST_PER_REQUEST: f64 = 1.05;
@@ -50,6 +54,9 @@ pub(super) struct Limit {
     pub(super) next: Instant,
     /// Parked requests that go per second at least.
     spread: f64,
+    /// Up to which share of the demand those that wait take the place of requests that are not made: all of it once all
+    /// was well at the last judgement, and half of what was served where some failed at once and nothing was slow.
+    rest: f64,
     /// From then on there is no limit; [`Instant::MAX`] if that is for what is seen to say.
     pub(super) until: Instant,
     /// When something last spoke against more attempts.
@@ -68,6 +75,7 @@ impl Limit {
             filled: now,
             next: now,
             spread: 0.0,
+            rest: 0.0,
             until: Instant::MAX,
             troubled: now,
         }
@@ -102,20 +110,20 @@ impl Limit {
         (self.until == Instant::MAX).then(|| self.troubled.saturating_add(quiet))
     }
 
-    /// Parked requests that go per second while no fresh ones are made: those that go beside the demand, and the demand
-    /// itself once all is well. Not in a process that sees little: what was parked goes evenly there.
+    /// Parked requests that go per second while no fresh ones are made: those that go beside the demand, and those that
+    /// take the place of fresh ones.
     pub(super) fn pace(&self, demand: f64) -> f64 {
-        let beside = self.beside(demand);
-        if self.gives_rest(demand) {
-            beside + demand
-        } else {
-            beside
-        }
+        self.beside(demand) + self.rest(demand)
     }
 
-    /// Whether those that wait take the place of requests that are not made: it grew at the last judgement.
-    fn gives_rest(&self, demand: f64) -> bool {
-        self.step > FIRST_STEP && demand >= BUSY
+    /// Parked requests that go per second in the place of fresh ones. None in a process that sees little: what was
+    /// parked goes evenly there.
+    fn rest(&self, demand: f64) -> f64 {
+        if demand >= BUSY {
+            self.rest * demand
+        } else {
+            0.0
+        }
     }
 
     /// Parked requests that go per second beside the demand.
@@ -169,7 +177,7 @@ impl Limit {
 
     /// A fresh request is made: it takes the place of a parked one, which goes beside the demand at the latest.
     pub(super) fn on_fresh(&mut self, now: Instant, demand: f64) {
-        if self.gives_rest(demand) {
+        if self.rest(demand) > 0.0 {
             let latest = after(now, 1.0 / self.beside(demand));
             self.next = after(self.next, 1.0 / self.pace(demand)).min(latest);
         }
@@ -207,6 +215,11 @@ impl Limit {
         self.settle(now, factor);
     }
 
+    /// Something failed at once, nothing was slow, and so many were `served` per second.
+    pub(super) fn follow(&mut self, served: f64, demand: f64) {
+        self.rest = FOLLOWS * (served / demand.max(1e-9)).min(1.0);
+    }
+
     /// Whether nothing is made beside the demand.
     pub(super) fn is_bare(&self) -> bool {
         self.factor <= BARE
@@ -236,6 +249,7 @@ impl Limit {
         self.before = self.factor;
         self.factor = (self.factor + self.step.min(most) * weight).min(MOST);
         self.step = (self.step * 2.0).min(LAST_STEP);
+        self.rest = 1.0;
     }
 
     fn settle(&mut self, now: Instant, factor: f64) {
@@ -243,5 +257,6 @@ impl Limit {
         self.factor = factor;
         self.before = factor;
         self.step = FIRST_STEP;
+        self.rest = 0.0;
     }
 }

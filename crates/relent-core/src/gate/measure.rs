@@ -190,12 +190,15 @@ impl Tally {
         self.refused == 0 && self.timed_out == 0
     }
 
-    /// Whether holding back requests loses little: half of what failed was refused as too much, or timed out
-    /// while most attempts failed.
+    /// Whether nothing timed out: there is no queue that attempts are left to wait in.
+    pub(super) const fn is_answered(&self) -> bool {
+        self.timed_out == 0
+    }
+
+    /// Whether holding back requests loses little: most attempts failed, and half of those timed out. What is refused
+    /// costs less, and a limiter lets in as many whoever asks.
     pub(super) const fn is_lost_anyway(&self) -> bool {
-        let half = self.failures.div_ceil(2);
-        half > 0
-            && (self.refused >= half || self.timed_out >= half && self.failures > self.successes)
+        self.failures > self.successes && self.timed_out >= self.failures.div_ceil(2)
     }
 
     /// It is not due before.
@@ -206,6 +209,11 @@ impl Tally {
     /// How long it was counted.
     pub(super) fn seconds(&self, now: Instant) -> f64 {
         now.nanos_since(self.since) as f64 / 1e9
+    }
+
+    /// Successes per second.
+    pub(super) fn served(&self, now: Instant) -> f64 {
+        f64::from(self.successes) / self.seconds(now).max(1e-9)
     }
 
     fn attempts(&self) -> f64 {
