@@ -117,7 +117,8 @@ pub struct NamedPolicy {
 /// charge_failures = false   # every failure pays, instead of every retry
 ///
 /// [gate]                    # parks and probes while the destination is down; the defaults
-/// first_probe = "500ms"     # after closing; each later probe is half as long again after the last
+/// first_probe = "500ms"     # after closing; each later probe is half as long again after the last, but who asks
+///                           # often probes once in ten requests
 /// max_probe = "5s"          # the most between two probes while requests are made
 /// patience = "5m"           # nobody is parked for longer
 ///

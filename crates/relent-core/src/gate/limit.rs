@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::measure::Usual;
-use super::{BUSY, SECOND, after};
+use super::{SECOND, after};
 use crate::time::Instant;
 
 /// How much the multiple grows in the first good interval, and at most: each good one in a row
@@ -113,17 +113,7 @@ impl Limit {
     /// Parked requests that go per second while no fresh ones are made: those that go beside the demand, and those that
     /// take the place of fresh ones.
     pub(super) fn pace(&self, demand: f64) -> f64 {
-        self.beside(demand) + self.rest(demand)
-    }
-
-    /// Parked requests that go per second in the place of fresh ones. None in a process that sees little: what was
-    /// parked goes evenly there.
-    fn rest(&self, demand: f64) -> f64 {
-        if demand >= BUSY {
-            self.rest * demand
-        } else {
-            0.0
-        }
+        self.beside(demand) + self.rest * demand
     }
 
     /// Parked requests that go per second beside the demand.
@@ -177,7 +167,7 @@ impl Limit {
 
     /// A fresh request is made: it takes the place of a parked one, which goes beside the demand at the latest.
     pub(super) fn on_fresh(&mut self, now: Instant, demand: f64) {
-        if self.rest(demand) > 0.0 {
+        if self.rest > 0.0 {
             let latest = after(now, 1.0 / self.beside(demand));
             self.next = after(self.next, 1.0 / self.pace(demand)).min(latest);
         }

@@ -631,27 +631,35 @@ fn timeouts_beside_successes_as_fast_as_ever_are_no_overload() {
     }
 }
 
+/// Sooner where no fresh requests are made: it takes their place.
 #[test]
 fn what_a_small_process_parked_goes_evenly_over_a_multiple_of_the_time_it_took_to_come() {
-    let (mut gate, now) = seldom();
-    requests(&mut gate, now, 4, 100, 1, |_| Ended::Failed);
-    let closed = now + 301;
-    for id in 0..10 {
-        let parked = caller(100 + id, millis(closed));
-        assert_eq!(gate.admit(millis(closed), parked, true), None);
+    for (fresh_every, least, most) in [(Some(2000), 75_000, 90_000), (None, 40_000, 50_000)] {
+        let (mut gate, now) = seldom();
+        requests(&mut gate, now, 4, 100, 1, |_| Ended::Failed);
+        let closed = now + 301;
+        for id in 0..10 {
+            let parked = caller(100 + id, millis(closed));
+            assert_eq!(gate.admit(millis(closed), parked, true), None);
+        }
+        let up = closed + 20_000;
+        let (_, pass) = gate.release(millis(up)).unwrap();
+        gate.on_end(millis(up), pass, Ended::Answered, &mut MIDDLE.clone());
+        let mut at = up;
+        while gate.parked() > 0 {
+            at += 1;
+            assert!(at < up + 2 * most, "{} are left", gate.parked());
+            if fresh_every.is_some_and(|every| (at - up) % every == 0) {
+                let now = requests(&mut gate, at, 1, 1, 1, |_| Ended::Answered);
+                assert_eq!(now, at + 1);
+            }
+            if let Some((_, pass)) = gate.release(millis(at)) {
+                gate.on_end(millis(at), pass, Ended::Answered, &mut MIDDLE.clone());
+            }
+        }
+        let took = at - up;
+        assert!((least..=most).contains(&took), "{took} ms for 20 s");
     }
-    let up = closed + 20_000;
-    let (_, pass) = gate.release(millis(up)).unwrap();
-    gate.on_end(millis(up), pass, Ended::Answered, &mut MIDDLE.clone());
-    let mut at = millis(up);
-    let mut last = at;
-    while let Some(next) = gate.next_release(at) {
-        let (_, pass) = gate.release(next).unwrap();
-        gate.on_end(next, pass, Ended::Answered, &mut MIDDLE.clone());
-        (at, last) = (next, next);
-    }
-    let took = last.as_nanos() / 1_000_000 - up;
-    assert!((80_000..=90_000).contains(&took), "{took} ms for 20 s");
 }
 
 /// Two percent of one request in ten seconds is one in ten minutes, which is nobody's patience.
