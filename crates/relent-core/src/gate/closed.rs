@@ -5,8 +5,10 @@ use super::{GateConfig, SECOND};
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
 
-/// Who asks often probes often: a fresh request may be the next probe after as many would be made.
+/// Who asks often probes often: a fresh request may be the next probe after as many would be made, but no sooner than
+/// after so many nanoseconds. What is found out twenty times per second is known soon enough.
 const ONE_OF: f64 = 10.0;
+const SOONEST: u64 = 50_000_000;
 /// Each wait of the fresh ones is half as long again as the one before, of the parked ones five times.
 const GROWTH: u64 = 5;
 /// Who asks seldom lets a parked request probe when this many fresh ones should have come by
@@ -125,7 +127,8 @@ impl Closed {
             let jittered = (wait - quarter).saturating_add(up_to(quarter * 2, random));
             Instant::from_nanos(now.as_nanos().saturating_add(jittered))
         };
-        self.due = due(self.wait.min(requests(ONE_OF)).max(fresh));
+        let often = requests(ONE_OF).max(SOONEST);
+        self.due = due(self.wait.min(often).max(fresh));
         self.parked_due = due(self.wait.max(parked));
         self.probing = None;
     }

@@ -9,7 +9,7 @@ use crate::error::{Found, PolicyError};
 /// # Default
 /// The first probe half a second after closing, later ones up to 5 s apart; nobody is parked for more
 /// than five minutes. A process that makes more than two requests per second probes sooner: one of ten of its
-/// requests may be a probe.
+/// requests may be a probe, up to 20 per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateConfig {
     /// From closing to the first probe at most, give or take a quarter; each later one is half as long again
