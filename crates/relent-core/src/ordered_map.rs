@@ -143,13 +143,19 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
                 let (from, upper) = match at {
                     0 => (0, mem::take(block)),
                     MOST => (MOST, Block::new()),
-                    _ => (MOST / 2, block.split_off(MOST / 2)),
+                    _ => {
+                        let mut upper = block.split_off(MOST / 2);
+                        upper.reserve_exact(1);
+                        (MOST / 2, upper)
+                    }
                 };
                 let mut upper = upper;
                 match at > from || at == MOST {
                     true => upper.insert(at - from, (key, value)),
                     false => block.insert(at, (key, value)),
                 }
+                // Few come out of order, so neither half keeps room for more.
+                block.shrink_to_fit();
                 blocks.rest.insert(upper[0].0, upper);
             }
         }
