@@ -28,15 +28,23 @@ fn policies() -> [PolicyBuilder; 2] {
     [Policy::STANDARD, Policy::PATIENT].map(|policy| policy.clone().into_builder())
 }
 
+/// A gate gets about as much done by itself, since what a burst leaves behind follows as fast as it was served; but it is
+/// refused far more often. Without a gate whoever adapts gets more done, too.
 #[test]
-fn an_adaptive_client_gets_more_done_and_is_refused_less() {
-    for processes in ["1", "4", "100"] {
+fn an_adaptive_client_is_refused_less_and_loses_little() {
+    for (processes, least) in [("1", 0.99), ("4", 0.99), ("100", 0.78)] {
         for policy in policies() {
             let changes = [("clients.processes", processes)];
             let (plain, plain_waste) = goodput_and_waste(policy.clone(), &changes);
             let adaptive = policy.request_rate(RequestRateConfig::ADAPTIVE);
+            let gated = adaptive.clone().build().unwrap().gate().is_some();
             let (goodput, waste) = goodput_and_waste(adaptive, &changes);
-            assert!(goodput + 0.0005 >= plain, "{processes}: {goodput}, {plain}");
+            assert!(goodput >= least, "{processes}: {goodput}");
+            let lost = if gated { 0.025 } else { 0.0 };
+            assert!(
+                goodput + lost + 0.0005 >= plain,
+                "{processes}: {goodput}, {plain}"
+            );
             // The gate alone spares some refusals too, so this compares with less than all of them.
             let most = if processes == "100" { 0.85 } else { 0.15 };
             assert!(
