@@ -722,11 +722,9 @@ impl Gate {
         let overload = failing && (slow || self.usual.is_too_much(&tally));
         if overload {
             self.flapping.on_overload();
+            self.overload = Some(now);
         } else if !slow && tally.is_faultless() {
             self.flapping.on_faultless();
-        }
-        if overload {
-            self.overload = Some(now);
         }
         let kept = tally.kept(&self.usual);
         match &mut self.state {

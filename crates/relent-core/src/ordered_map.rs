@@ -144,8 +144,10 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
                     0 => (0, mem::take(block)),
                     MOST => (MOST, Block::new()),
                     _ => {
+                        // Few come out of order, so neither half keeps room for more than this one.
                         let mut upper = block.split_off(MOST / 2);
                         upper.reserve_exact(1);
+                        block.shrink_to(MOST / 2 + 1);
                         (MOST / 2, upper)
                     }
                 };
@@ -154,8 +156,6 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
                     true => upper.insert(at - from, (key, value)),
                     false => block.insert(at, (key, value)),
                 }
-                // Few come out of order, so neither half keeps room for more.
-                block.shrink_to_fit();
                 blocks.rest.insert(upper[0].0, upper);
             }
         }

@@ -269,8 +269,8 @@ fn a_stall_is_over_soon_where_callers_go_away_soon() {
     }
 }
 
-/// What a limiter refuses without a time follows when the burst is over, as fast as it let others in: who waits until
-/// nothing is refused any more loses a twentieth.
+/// What a limiter refuses without a time follows when the burst is over, half as fast as it let others in until all is
+/// well: who waits until nothing is refused any more loses a twentieth.
 #[test]
 fn bursts_at_a_limiter_that_names_no_time_are_served() {
     let with = runs("throttling", &[]);

@@ -187,6 +187,6 @@ impl Closed {
 }
 
 /// In how many nanoseconds so many requests usually come, at most.
-fn usual_time(requests: f64, demand: f64) -> u64 {
+pub(super) fn usual_time(requests: f64, demand: f64) -> u64 {
     ((requests / demand.max(1e-9)).min(LONGEST) * SECOND) as u64
 }

@@ -1,6 +1,7 @@
 //! What failures look like beside successes: whether they may be signs of overload.
 
 use super::SECOND;
+use super::closed::usual_time;
 use super::measure::{Share, Usual};
 use super::run::Run;
 use crate::time::Instant;
@@ -16,11 +17,10 @@ const SERVED_MANY: f64 = 0.4;
 const AS_FAST: (f64, f64) = (1.5, 1e7);
 const FAR_BEYOND: f64 = 4.0;
 /// Nothing need have succeeded meanwhile where only so few requests are made in that time and a second, in
-/// nanoseconds, before; or in so many more where the gate has closed for a single timeout and found out that it need
-/// not have.
+/// nanoseconds, before. Where the gate has closed for a single timeout and found out that it need not have, the time in
+/// which so few usually come takes the place of the second.
 const FEW: f64 = 3.0;
-const LONGEST_BEFORE: f64 = 1e9;
-const LONGEST_AFTER_FALSE_ALARM: f64 = 20e9;
+const LONGEST_BEFORE: u64 = 1_000_000_000;
 /// Where more fails, it is no chance on the way.
 const MOST_LOST: f64 = 0.6;
 
@@ -49,8 +49,8 @@ impl Evidence {
     }
 
     /// An attempt that started then timed out. Whether it is taken to be lost on the way: something has
-    /// succeeded since, or not long before at this `demand`, and it is longer before after a `false_alarm`. `recent` is the mean of the successes lately, in
-    /// seconds.
+    /// succeeded since, or not long before at this `demand`, where after a `false_alarm` more is not long. `recent` is
+    /// the mean of the successes lately, in seconds.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -61,12 +61,12 @@ impl Evidence {
     ) -> bool {
         let (recent, usual) = (recent * SECOND, usual.took());
         let (times, more) = AS_FAST;
-        let longest = if false_alarm {
-            LONGEST_AFTER_FALSE_ALARM
+        let few = usual_time(FEW, demand);
+        let before = if false_alarm {
+            few
         } else {
-            LONGEST_BEFORE
+            few.min(LONGEST_BEFORE)
         };
-        let before = (FEW / demand.max(1e-9) * SECOND).min(longest) as u64;
         let since = Instant::from_nanos(started.as_nanos().saturating_sub(before));
         self.lossy = usual > 0.0
             && recent > 0.0

@@ -187,7 +187,7 @@ impl Tally {
 
     /// Whether nothing was refused as too much, and nothing timed out.
     pub(super) const fn is_plain(&self) -> bool {
-        self.refused == 0 && self.timed_out == 0
+        self.refused == 0 && self.is_answered()
     }
 
     /// Whether nothing timed out: there is no queue that attempts are left to wait in.
