@@ -152,6 +152,9 @@ const SECOND: f64 = 1e9;
 /// a row are by chance once in eight hundred times.
 const FEW: f64 = 30.0;
 
+/// So few make no herd when they follow at once.
+const FEW_PARKED: usize = 4;
+
 /// An open gate to which requests and fast successes make no difference for a while, except that it has to
 /// know of them afterwards.
 #[derive(Clone, Copy, Debug)]
@@ -528,6 +531,11 @@ impl Gate {
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
                     let factor = self.flapping.on_opened(now);
+                    let few = self.parked.len() <= FEW_PARKED;
+                    if self.false_alarm && closed.lone && few && self.usual.is_as_fast(took as f64)
+                    {
+                        return self.open(now);
+                    }
                     return self.limit(now, factor);
                 }
                 self.tally.add(1, took);
@@ -610,6 +618,7 @@ impl Gate {
             self.leave_open(now);
             let mut closed = Closed::new(now, &self.config, demand, overloaded, random);
             closed.flaps = flaps;
+            closed.lone = self.run.is_lone();
             self.state = State::Closed(closed);
         }
     }

@@ -41,6 +41,8 @@ pub(super) struct Closed {
     asked: u32,
     /// Whether fresh requests probe without a wait while the closure is brief.
     pub(super) flaps: bool,
+    /// Whether nothing but one timeout closed it, or two after a false alarm.
+    pub(super) lone: bool,
 }
 
 impl Closed {
@@ -63,6 +65,7 @@ impl Closed {
             overloaded,
             asked: 0,
             flaps: false,
+            lone: false,
         };
         closed.plan(now, demand, overloaded, random);
         closed

@@ -12,9 +12,7 @@ const MEMORY: u32 = 20;
 /// be shorter by chance: less is enough for one failure than for many.
 const SERVED_ONE: f64 = 0.25;
 const SERVED_MANY: f64 = 0.4;
-/// Lost attempts leave the successes beside them as fast as ever: no longer than this many times the usual
-/// and ten milliseconds. What timed out had this many times as long.
-const AS_FAST: (f64, f64) = (1.5, 1e7);
+/// Lost attempts leave the successes beside them as fast as ever. What timed out had this many times as long.
 const FAR_BEYOND: f64 = 4.0;
 /// Nothing need have succeeded meanwhile where only so few requests are made in that time and a second, in
 /// nanoseconds, before. Where the gate has closed for a single timeout and found out that it need not have, the time in
@@ -59,8 +57,7 @@ impl Evidence {
         (usual, run, share): (&Usual, &Run, &Share),
         false_alarm: bool,
     ) -> bool {
-        let (recent, usual) = (recent * SECOND, usual.took());
-        let (times, more) = AS_FAST;
+        let recent = recent * SECOND;
         let few = usual_time(FEW, demand);
         let before = if false_alarm {
             few
@@ -68,10 +65,9 @@ impl Evidence {
             few.min(LONGEST_BEFORE)
         };
         let since = Instant::from_nanos(started.as_nanos().saturating_sub(before));
-        self.lossy = usual > 0.0
-            && recent > 0.0
-            && recent <= times * usual + more
-            && now.nanos_since(started) as f64 >= FAR_BEYOND * usual.max(recent)
+        self.lossy = recent > 0.0
+            && usual.is_as_fast(recent)
+            && now.nanos_since(started) as f64 >= FAR_BEYOND * usual.took().max(recent)
             && run.has_answered_since(since)
             && share.get() < MOST_LOST;
         self.lossy

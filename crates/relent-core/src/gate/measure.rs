@@ -324,6 +324,11 @@ impl Usual {
         self.is_beyond((times.max(chance), more), tally)
     }
 
+    /// Whether successes that take so many nanoseconds are known to be as fast as ever.
+    pub(super) fn is_as_fast(&self, took: f64) -> bool {
+        self.took > 0.0 && !self.is_less(SLOW, took)
+    }
+
     pub(super) fn is_very_slow(&self, tally: &Tally) -> bool {
         self.is_beyond(VERY_SLOW, tally)
     }

@@ -11,6 +11,8 @@ const CHANCE: f64 = 0.003;
 /// queue that is full just then.
 const FEWEST: u32 = 2;
 const MOMENT: u64 = 100_000_000;
+/// Timeouts that are taken for silence after a false alarm, in place of one.
+const AGAIN: u32 = 2;
 /// Failures more likely than this are taken to be as likely as this: a long outage is not usual.
 const LIKELIEST: f64 = 0.9;
 
@@ -44,6 +46,11 @@ impl Run {
         self.length >= FEWEST
     }
 
+    /// Whether no more has failed than one timeout, or two, which are taken for silence.
+    pub(super) const fn is_lone(&self) -> bool {
+        self.length == self.silent && self.length <= AGAIN
+    }
+
     pub(super) fn on_success(&mut self, now: Instant) {
         self.length = 0;
         self.silent = 0;
@@ -74,7 +81,7 @@ impl Run {
     /// into its timeout, and nothing succeeded in these nanoseconds. If that was a false alarm the last
     /// time, it takes two of them and twice the time.
     pub(super) fn is_silence(&self, now: Instant, nanos: u64, false_alarm: bool) -> bool {
-        let times = if false_alarm { 2 } else { 1 };
+        let times = if false_alarm { AGAIN } else { 1 };
         self.silent >= times && now.nanos_since(self.since) >= nanos * u64::from(times)
     }
 }

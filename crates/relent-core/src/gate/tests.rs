@@ -491,18 +491,40 @@ fn who_asks_seldom_probes_seldom_after_a_timeout() {
         .admit(millis(now + 12_000), caller(52, millis(now + 12_000)), true)
         .unwrap();
     assert!(probe.is_probe());
-    gate.on_end(
-        millis(now + 12_005),
-        probe,
-        Ended::Answered,
-        &mut MIDDLE.clone(),
-    );
-    // Open enough for fresh ones, while the parked ones still wait for their turn.
-    assert!(
-        gate.admit(millis(now + 12_006), caller(53, millis(now + 12_006)), true)
-            .is_some()
-    );
-    assert_eq!(gate.release(millis(now + 12_006)), None);
+    let ended = now + 12_050;
+    gate.on_end(millis(ended), probe, Ended::Answered, &mut MIDDLE.clone());
+    // Slow. Open enough for fresh ones, while the parked ones still wait for their turn.
+    let fresh = caller(53, millis(ended + 1));
+    assert!(gate.admit(millis(ended + 1), fresh, true).is_some());
+    assert_eq!(gate.release(millis(ended + 1)), None);
+}
+
+/// One of four nodes answers nothing: whoever is parked for a timeout would wait for most of its time, retry after retry.
+#[test]
+fn after_a_timeout_by_itself_and_a_fast_success_a_few_follow_at_once() {
+    let timeout: fn(u64) -> Ended = |_| Ended::TimedOut;
+    let cases = [
+        (timeout, 1000, 5, 4, true),
+        (timeout, 1000, 5, 5, false),
+        (timeout, 1000, 50, 4, false),
+        (|_| Ended::Failed, 1, 5, 4, false),
+    ];
+    for (ended, took, probe_took, parked, opens) in cases {
+        let (mut gate, mut now) = seldom();
+        while !gate.is_closed() {
+            now = requests(&mut gate, now, 1, 101, took, ended);
+        }
+        for id in 0..parked {
+            let parked = caller(50 + id, millis(now));
+            assert_eq!(gate.admit(millis(now + took), parked, false), None);
+        }
+        requests(&mut gate, now + 12_000, 1, 1, probe_took, |_| {
+            Ended::Answered
+        });
+        assert_eq!(gate.is_open(), opens, "{probe_took} ms, {parked} parked");
+        let at = millis(now + 12_000 + probe_took);
+        assert_eq!(gate.release(at).is_some(), opens);
+    }
 }
 
 /// A failure at once costs little, so that a restart that takes seconds is found out in seconds.
@@ -676,7 +698,7 @@ fn the_retry_of_a_small_process_goes_within_its_patience_once_there_is_no_sign_o
         let (mut gate, now) = seldom();
         requests(&mut gate, now, 1, 1, 1000, |_| Ended::TimedOut);
         assert!(gate.is_closed());
-        requests(&mut gate, now + 30_000, 1, 1, 5, |_| Ended::Answered);
+        requests(&mut gate, now + 30_000, 1, 1, 20, |_| Ended::Answered);
         requests(&mut gate, now + 41_000, 1, 1, 5, |_| Ended::Failed);
         (gate, now + 41_005)
     };
