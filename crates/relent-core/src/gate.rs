@@ -610,11 +610,7 @@ impl Gate {
         }
         self.tally.failure(ended);
         if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, self.false_alarm) {
-            let factor = match &self.state {
-                State::Limited(limit) => limit.factor,
-                State::Open | State::Closed(_) => OPEN,
-            };
-            let flaps = self.flapping.on_closed(now, self.run.since(), factor);
+            let flaps = self.flapping.on_closed(now, self.run.since());
             self.leave_open(now);
             let mut closed = Closed::new(now, &self.config, demand, overloaded, random);
             closed.flaps = flaps;
@@ -646,6 +642,7 @@ impl Gate {
 
     fn open(&mut self, now: Instant) {
         self.tally.clear(now);
+        self.flapping.on_growth(OPEN);
         self.state = State::Open;
     }
 
@@ -759,11 +756,12 @@ impl Gate {
                     limit.doubt(now, kept, &self.usual);
                 } else {
                     limit.grow(tally.weight());
+                    self.flapping.on_growth(limit.factor);
                     if self.parked.len() == 0 && limit.factor >= OPEN {
                         return self.open(now);
                     }
                 }
-                if failing && !slow && tally.is_answered() {
+                if failing && tally.is_answered() {
                     limit.follow(tally.served(now), demand);
                 }
                 limit.next = limit.next.min(after(now, 1.0 / limit.pace(demand)));

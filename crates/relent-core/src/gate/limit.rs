@@ -55,7 +55,7 @@ pub(super) struct Limit {
     /// Parked requests that go per second at least.
     spread: f64,
     /// Up to which share of the demand those that wait take the place of requests that are not made: all of it once all
-    /// was well at the last judgement, and half of what was served where some failed at once and nothing was slow.
+    /// was well at the last judgement, and half of what was served where some failed and nothing timed out.
     rest: f64,
     /// From then on there is no limit; [`Instant::MAX`] if that is for what is seen to say.
     pub(super) until: Instant,
@@ -205,7 +205,7 @@ impl Limit {
         self.settle(now, factor);
     }
 
-    /// Something failed at once, nothing was slow, and so many were `served` per second.
+    /// More failed than usual, nothing timed out, and so many were `served` per second.
     pub(super) fn follow(&mut self, served: f64, demand: f64) {
         self.rest = FOLLOWS * (served / demand.max(1e-9)).min(1.0);
     }
