@@ -531,6 +531,7 @@ impl Gate {
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
                     let factor = self.flapping.on_opened(now);
+                    // A queue would have made it slow: one was lost, or one of several nodes is down.
                     let few = self.parked.len() <= FEW_PARKED;
                     if self.false_alarm && closed.lone && few && self.usual.is_as_fast(took as f64)
                     {
