@@ -15,7 +15,8 @@
 //!   is room.
 //! - **Closed**: so much has failed in a row that it is no chance any more, or nothing was heard for the
 //!   time of an attempt. Requests are parked instead of attempted, and one probe at a time goes out. A
-//!   success opens the way, limited at first, so that what was parked does not become a second herd.
+//!   success opens the way, limited at first, so that what was parked does not become a second herd. It opens it wide
+//!   where a timeout by itself closed the gate, the success is as fast as ever, and few are parked.
 //!
 //! Many processes call one destination without knowing of each other, so what a process does is
 //! measured in its own demand: a crowd of ten thousand that each ask once in ten seconds probes and

@@ -28,7 +28,7 @@ fn policies() -> [PolicyBuilder; 2] {
     [Policy::STANDARD, Policy::PATIENT].map(|policy| policy.clone().into_builder())
 }
 
-/// A gate gets about as much done by itself, since what a burst leaves behind follows as fast as it was served; but it is
+/// A gate gets about as much done by itself, since what a burst leaves behind follows once it is over; but it is
 /// refused far more often. Without a gate whoever adapts gets more done, too.
 #[test]
 fn an_adaptive_client_is_refused_less_and_loses_little() {

@@ -1,7 +1,8 @@
 //! When a closed gate probes.
 
+use super::GateConfig;
 use super::flapping::is_brief;
-use super::{GateConfig, SECOND};
+use super::measure::usual_time;
 use crate::random::{Random, up_to};
 use crate::time::{Instant, nanos};
 
@@ -12,9 +13,8 @@ const SOONEST: u64 = 50_000_000;
 /// Each wait of the fresh ones is half as long again as the one before, of the parked ones five times.
 const GROWTH: u64 = 5;
 /// Who asks seldom lets a parked request probe when this many fresh ones should have come by
-/// themselves, and a fresh one after a timeout when one should have; or after this many seconds.
+/// themselves, and a fresh one after a timeout when one should have.
 const EXPECTED: f64 = 3.0;
-const LONGEST: f64 = 20.0;
 /// A gate that has been closed for this long by attempts that are left to wait, in nanoseconds, lets one in so many of those
 /// go who ask for their last chance, but one in as many as come in so many seconds if those are fewer.
 const LONG: u64 = 3_000_000_000;
@@ -187,9 +187,4 @@ impl Closed {
         self.probing
             .map(|went| Instant::from_nanos(went.as_nanos().saturating_add(patience)))
     }
-}
-
-/// In how many nanoseconds so many requests usually come, at most.
-pub(super) fn usual_time(requests: f64, demand: f64) -> u64 {
-    ((requests / demand.max(1e-9)).min(LONGEST) * SECOND) as u64
 }

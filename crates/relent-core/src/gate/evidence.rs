@@ -1,8 +1,7 @@
 //! What failures look like beside successes: whether they may be signs of overload.
 
 use super::SECOND;
-use super::closed::usual_time;
-use super::measure::{Share, Usual};
+use super::measure::{Share, Usual, usual_time};
 use super::run::Run;
 use crate::time::Instant;
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{BUSY, Ended};
+use super::{BUSY, Ended, SECOND};
 use crate::time::Instant;
 use crate::window::Window;
 
@@ -110,6 +110,14 @@ impl Demand {
         }
         f64::from(self.counted(now).max(1)) / self.covered(now) as f64 * 1e9
     }
+}
+
+/// Nobody waits for more seconds than this until so many requests have come.
+const LONGEST: f64 = 20.0;
+
+/// In how many nanoseconds so many requests usually come, at most.
+pub(super) fn usual_time(requests: f64, demand: f64) -> u64 {
+    ((requests / demand.max(1e-9)).min(LONGEST) * SECOND) as u64
 }
 
 /// How attempts ended since the last judgement.

@@ -801,9 +801,9 @@ fn what_fresh_requests_leave_of_the_demand_goes_to_those_that_wait_once_all_is_w
 fn after_a_burst_those_that_wait_ask_for_half_of_what_was_served_in_it() {
     let refused = Ended::Overloaded;
     for (took, ended, served, follow) in [
-        (5, refused, 1, true),
-        (24, refused, 1, true),
-        (40, Ended::TimedOut, 2, false),
+        (5, refused, 1, 9..=14),
+        (24, refused, 1, 7..=14),
+        (40, Ended::TimedOut, 2, 0..=3),
     ] {
         let mut gate = gate();
         let now = requests(&mut gate, 0, 2400, 25, took.min(5), |_| Ended::Answered);
@@ -820,8 +820,7 @@ fn after_a_burst_those_that_wait_ask_for_half_of_what_was_served_in_it() {
         }
         let gone = (now..now + 2000).filter(|at| gate.release(millis(*at)).is_some());
         let gone = gone.count();
-        assert_eq!((7..=14).contains(&gone), follow, "{took} ms: {gone} in 2 s");
-        assert_eq!((0..=3).contains(&gone), !follow, "{took} ms: {gone} in 2 s");
+        assert!(follow.contains(&gone), "{took} ms: {gone} in 2 s");
     }
 }
 
