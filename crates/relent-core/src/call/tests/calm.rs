@@ -11,13 +11,19 @@ use super::*;
 use crate::gate::GateConfig;
 
 const MILLI: u64 = 1_000_000;
+/// Requests are counted in slots of five seconds.
+const SLOT: u64 = 5_000 * MILLI;
 
 impl There {
-    /// All that the gate, the line and the budget know.
+    /// All that the gate, the line and the budget know, when what is counted over the last minute is that of now.
     fn knowledge(&self, now: Instant) -> String {
         self.shut(now);
-        self.access()
-            .turn(|outbound, _| format!("{outbound:?} {:?} {:?}", self.cooldown(), self.budget()))
+        self.access().turn(|outbound, _| {
+            if let Some(budget) = self.budget() {
+                outbound.teach(now, budget);
+            }
+            format!("{outbound:?} {:?} {:?}", self.cooldown(), self.budget())
+        })
     }
 }
 
@@ -172,9 +178,12 @@ impl<'t> World<'t> {
                 String::new()
             }
             (Step::Jump(millis), _) => {
+                // What is counted is told for the slot of the others that are calm, and a caller that read the
+                // clock in the slot before is told for the later one.
                 let nanos = self.clock.nanos.get();
+                let slot = nanos - nanos % SLOT;
                 let nanos = nanos.saturating_add_signed(millis * MILLI as i64);
-                self.clock.nanos.set(nanos);
+                self.clock.nanos.set(nanos.max(slot));
                 String::new()
             }
             (Step::Reload(which), _) => {
