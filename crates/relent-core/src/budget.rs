@@ -65,9 +65,10 @@ impl From<Kind> for Charge {
 /// What an empty balance is counted as, so that it can go below: that much is lent.
 const EMPTY: u64 = 1 << 40;
 
-/// A gate paces retries; or each was paid for when it failed.
+/// A gate paces retries; or each was paid for when it failed; or the gate paces them and lets attempts go.
 const WAIVED: u8 = 1;
 const CHARGED: u8 = 2;
+const LIMITED: u8 = 4;
 
 /// The shared allowance of retries for one destination: lock-free, never overdrawn.
 ///
@@ -141,6 +142,9 @@ pub struct Lesson {
     pub lossy: bool,
     /// Whether retries cost nothing but after timeouts: the gate is not open, and paces them.
     pub waived: bool,
+    /// Whether the gate is limited: a retry after a timeout takes what it costs if that is there, and goes without if
+    /// it is not. Of no effect where retries are not `waived`.
+    pub limited: bool,
 }
 
 /// Tokens taken from a [`Budget`] for one retry; hand them to [`Budget::refund`] if the retry is
@@ -259,6 +263,7 @@ impl Budget {
             .store(config.charge_failures, Ordering::Relaxed);
         self.learn(&Lesson {
             waived: self.unpaid.load(Ordering::Relaxed) & WAIVED != 0,
+            limited: self.unpaid.load(Ordering::Relaxed) & LIMITED != 0,
             ..Lesson::default()
         });
     }
@@ -326,7 +331,8 @@ impl Budget {
         };
         set(&self.earning, earning);
         let charged = u8::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
-        let unpaid = charged | (u8::from(lesson.waived) * WAIVED);
+        let limited = u8::from(lesson.waived && lesson.limited) * LIMITED;
+        let unpaid = charged | limited | (u8::from(lesson.waived) * WAIVED);
         if self.unpaid.load(Ordering::Relaxed) != unpaid {
             self.unpaid.store(unpaid, Ordering::Relaxed);
         }
@@ -476,8 +482,15 @@ impl Budget {
     #[cold]
     fn grant_unpaid(&self, why: u8, what: Charge) -> Option<Option<Taken>> {
         if why & CHARGED == 0 {
-            // What the destination was left with by an attempt that timed out costs it as much as ever.
-            return (what != Charge::Timeout).then_some(Some(Taken(0)));
+            // What the destination was left with by an attempt that timed out costs it as much as ever. A limited gate
+            // has room for a retry all the same, and a closed one need not.
+            if what != Charge::Timeout {
+                return Some(Some(Taken(0)));
+            }
+            return (why & LIMITED != 0).then(|| {
+                let floor = self.floor_now.load(Ordering::Relaxed);
+                self.take(self.cost_of(what), floor).or(Some(Taken(0)))
+            });
         }
         // What was paid when it failed goes while there is strictly more than the floor (A6).
         let granted = why & WAIVED != 0

@@ -54,7 +54,7 @@ use closed::Closed;
 pub use config::GateConfig;
 use evidence::Evidence;
 use flapping::Flapping;
-use limit::{BARE, Limit};
+use limit::{BARE, Limit, Stride};
 use measure::{Demand, Share, Tally, Usual};
 use parked::Parked;
 use run::Run;
@@ -134,8 +134,6 @@ impl Ended {
     }
 }
 
-/// What a success opens the way to, as a multiple of the demand.
-const HEADROOM: f64 = 1.1;
 /// More than this is open.
 const OPEN: f64 = 1.2;
 /// Requests per second from which on a process sees enough to hold back fresh ones, which the others
@@ -225,6 +223,7 @@ pub struct Gate {
     evidence: Evidence,
     widening: Widening,
     flapping: Flapping,
+    stride: Stride,
 }
 
 impl Gate {
@@ -256,6 +255,7 @@ impl Gate {
             evidence: Evidence::default(),
             widening: Widening::new(),
             flapping: Flapping::new(),
+            stride: Stride::WHOLE,
         }
     }
 
@@ -363,16 +363,25 @@ impl Gate {
         if !self.is_open() || self.is_bound(now) || self.at_once.is_above(HOPELESS) {
             return 0.0;
         }
-        match self.evidence.is_served(self.recent, &self.usual) {
+        match self.is_served() {
             true => self.highest_ratio(),
             false => self.highest_ratio().min(self.widening.ratio()),
         }
     }
 
-    /// Whether a timeout may be taken for an attempt that was lost on the way: the gate is open, or it is limited after
-    /// a closure that need not have been.
+    /// Whether a timeout may be taken for an attempt that was lost on the way. Where the gate is limited and the last
+    /// success was slow, it waited in a queue.
     fn hears_losses(&self) -> bool {
-        self.is_open() || self.false_alarm && !self.is_closed()
+        match self.state {
+            State::Open => true,
+            State::Limited(_) => self.slowed.is_none(),
+            State::Closed(_) => false,
+        }
+    }
+
+    /// Whether what fails takes about as long as what succeeds, and so does not come of load.
+    fn is_served(&self) -> bool {
+        self.evidence.is_served(self.recent, &self.usual)
     }
 
     /// Whether overload was seen a short time ago.
@@ -386,11 +395,12 @@ impl Gate {
         Lesson {
             ratio: self.ratio(now),
             requests: self.demand.least(now),
-            suspicious: !self.evidence.is_served(self.recent, &self.usual),
+            suspicious: !self.is_served(),
             repeated: self.run.is_repeated(),
             lossy: self.hears_losses() && self.evidence.is_lossy(),
             // Who has made few requests cannot tell whether it is one of very many.
             waived: !self.is_open() && self.demand.is_known(now),
+            limited: !self.is_open() && !self.is_closed(),
         }
     }
 
@@ -531,7 +541,7 @@ impl Gate {
                 self.slowed = self.usual.is_far_below(took).then_some(now);
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
-                    let factor = self.flapping.on_opened(now);
+                    let factor = self.flapping.on_opened(now, self.stride.headroom());
                     // A queue would have made it slow: one was lost, or one of several nodes is down.
                     let few = self.parked.len() <= FEW_PARKED;
                     if self.false_alarm && closed.lone && few && self.usual.is_as_fast(took as f64)
@@ -613,6 +623,9 @@ impl Gate {
         self.tally.failure(ended);
         if self.run.is_outage(now, demand) || self.run.is_silence(now, silence, self.false_alarm) {
             let flaps = self.flapping.on_closed(now, self.run.since());
+            if overloaded && !self.is_open() {
+                self.stride.halve();
+            }
             self.leave_open(now);
             let mut closed = Closed::new(now, &self.config, demand, overloaded, random);
             closed.flaps = flaps;
@@ -645,6 +658,7 @@ impl Gate {
     fn open(&mut self, now: Instant) {
         self.tally.clear(now);
         self.flapping.on_growth(OPEN);
+        self.stride = Stride::WHOLE;
         self.state = State::Open;
     }
 
@@ -652,7 +666,8 @@ impl Gate {
     /// took far longer than usual are overload, unless what failed had been worked on. And one that sees much need not
     /// wait until half a second has passed.
     fn judge_soon(&mut self, now: Instant) {
-        if !self.is_open() || !self.usual.is_failing(&self.tally) {
+        let served = self.is_served();
+        if !self.is_open() || !self.usual.is_failing(&self.tally, served) {
             return;
         }
         if self.tally.is_clear(now) && self.tally.is_many() && self.usual.is_slow(&self.tally) {
@@ -661,8 +676,7 @@ impl Gate {
         let slowed = self
             .slowed
             .is_some_and(|then| then.saturating_add(BOUND) > now);
-        let served = self.tally.is_plain() && self.evidence.is_served(self.recent, &self.usual);
-        if slowed && !served && self.demand.usual(now) < BUSY {
+        if slowed && !(served && self.tally.is_plain()) && self.demand.usual(now) < BUSY {
             self.overload = Some(now);
             self.limit(now, BARE);
         }
@@ -726,7 +740,8 @@ impl Gate {
             BARE
         };
         let slow = self.usual.is_slow(&tally);
-        let failing = self.usual.is_failing(&tally);
+        let served = self.is_served();
+        let failing = self.usual.is_failing(&tally, served);
         let overload = failing && (slow || self.usual.is_too_much(&tally));
         if overload {
             self.flapping.on_overload();
@@ -734,6 +749,8 @@ impl Gate {
         } else if !slow && tally.is_faultless() {
             self.flapping.on_faultless();
         }
+        // A small process finds out nothing by degrees where attempts are lost on the way.
+        let lost = demand < BUSY && served && tally.is_plain() && self.evidence.is_lossy();
         let kept = tally.kept(&self.usual);
         match &mut self.state {
             State::Open if overload => {
@@ -751,13 +768,16 @@ impl Gate {
                     limit.cut(now, kept, least);
                 } else if slow {
                     limit.hold(now, self.usual.is_very_slow(&tally), rising);
+                } else if failing && lost {
+                    return self.open(now);
                 } else if failing {
                     if limit.is_bare() {
                         self.usual.learn_failed(&tally);
                     }
                     limit.doubt(now, kept, &self.usual);
                 } else {
-                    limit.grow(tally.weight());
+                    self.usual.learn_while_limited(&tally);
+                    limit.grow(tally.weight(), &mut self.stride);
                     self.flapping.on_growth(limit.factor);
                     if self.parked.len() == 0 && limit.factor >= OPEN {
                         return self.open(now);

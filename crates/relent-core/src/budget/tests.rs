@@ -407,6 +407,7 @@ const FIVE_A_SECOND: Lesson = Lesson {
     repeated: false,
     lossy: false,
     waived: false,
+    limited: false,
 };
 
 #[test]

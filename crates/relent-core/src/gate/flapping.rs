@@ -1,6 +1,6 @@
 //! A destination that goes down and comes up again within seconds.
 
-use super::{HEADROOM, OPEN};
+use super::OPEN;
 use crate::time::Instant;
 
 /// A gate that opens again within so many nanoseconds was closed briefly.
@@ -83,14 +83,14 @@ impl Flapping {
         self.brief
     }
 
-    /// The gate opens again: the multiple of the demand that it begins with.
-    pub(super) fn on_opened(&mut self, now: Instant) -> f64 {
+    /// The gate opens again: the multiple of the demand that it begins with, `headroom` if it was not closed briefly.
+    pub(super) fn on_opened(&mut self, now: Instant, headroom: f64) -> f64 {
         self.brief = self.sudden && !self.loaded && is_brief(self.since, now);
         self.begin(now);
         self.factor = if self.brief {
-            HEADROOM.max(self.factor * STEP)
+            headroom.max(self.factor * STEP)
         } else {
-            HEADROOM
+            headroom
         };
         self.factor
     }

@@ -17,6 +17,8 @@ const EASE: f64 = 0.95;
 /// Seconds per second by which the mean of a few successes rises by chance.
 const NOISE: f64 = 0.12;
 const MOST: f64 = 4.0;
+/// What a success opens the way to beside the demand, as a multiple of it.
+const HEADROOM: f64 = 0.1;
 /// What was parked in some time follows in this many times as long: ρ/(1 − ρ) for ρ = 0.8, and a tenth.
 const SPREAD: f64 = 4.4;
 /// A timer that is late by no more than this costs no release, in nanoseconds.
@@ -35,6 +37,34 @@ const MOST_PER_REQUEST: f64 = 1.05;
 
 fn attempts_per_request(usual: &Usual) -> f64 {
     usual.attempts().min(MOST_PER_REQUEST)
+}
+
+/// The least stride, and how many times as long each good judgement makes it.
+const LEAST_STRIDE: f32 = 1.0 / 32.0;
+const LONGER: f32 = 1.05;
+
+/// How far a limited gate goes beyond the demand at a time, as a share of the usual steps. One that goes too far for a
+/// slow service closes before it has seen the queue that it made, and would do so again and again: it goes half as far
+/// after each time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stride(f32);
+
+impl Stride {
+    pub(super) const WHOLE: Self = Self(1.0);
+
+    /// The gate closes, while it was limited, for what may come of load.
+    pub(super) const fn halve(&mut self) {
+        self.0 = (self.0 / 2.0).max(LEAST_STRIDE);
+    }
+
+    const fn lengthen(&mut self) {
+        self.0 = (self.0 * LONGER).min(1.0);
+    }
+
+    /// The multiple of the demand that a success opens the way to.
+    pub(super) fn headroom(self) -> f64 {
+        (1.0 + HEADROOM * f64::from(self.0)).max(BARE)
+    }
 }
 
 /// All attempts together are held to a multiple of the demand.
@@ -230,14 +260,15 @@ impl Limit {
     }
 
     /// All is well. Where little was seen (`weight`, from 0 to 1), little is risked.
-    pub(super) fn grow(&mut self, weight: f64) {
-        let most = if self.factor < 1.0 {
-            LAST_STEP
+    pub(super) fn grow(&mut self, weight: f64, stride: &mut Stride) {
+        let step = if self.factor < 1.0 {
+            self.step
         } else {
-            FIRST_STEP
+            self.step.min(FIRST_STEP) * f64::from(stride.0)
         };
+        stride.lengthen();
         self.before = self.factor;
-        self.factor = (self.factor + self.step.min(most) * weight).min(MOST);
+        self.factor = (self.factor + step * weight).min(MOST);
         self.step = (self.step * 2.0).min(LAST_STEP);
         self.rest = 1.0;
     }

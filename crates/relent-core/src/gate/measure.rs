@@ -279,8 +279,12 @@ const MANY: f64 = 10.0;
 const MANY_SMALL: f64 = 3.0;
 const SILENCE: u64 = 250_000_000;
 const SEVERAL: f64 = 8.0;
-/// Where more fails, what it would take on average is not made.
-const MOST_FAILED: f64 = 0.6;
+/// No more is usual where failures may come of load: a queue may have refused the rest. And no more counts in what a
+/// request takes on average.
+const MOST_USUAL: f64 = 0.5;
+/// A gate that began in an outage or in a queue has seen how it is without when it has learned from so many judgements
+/// while it was open.
+const WELL_LEARNED: u32 = 4;
 
 impl Usual {
     /// Learns slowly, and little from what is far above it: a queue that builds up is not usual. Learns at once from what
@@ -296,6 +300,17 @@ impl Usual {
         }
     }
 
+    /// Learns from a limited gate what successes take, until an open one has taught enough: nothing is slow before that is
+    /// known, and in a queue all would be. The fastest is the nearest to how it is without one.
+    pub(super) fn learn_while_limited(&mut self, tally: &Tally) {
+        if let Some(mean) = tally.mean()
+            && (self.took == 0.0 || self.learned < WELL_LEARNED && mean < self.took)
+            && tally.is_faultless()
+        {
+            self.took = mean;
+        }
+    }
+
     pub(super) fn learn_failed(&mut self, tally: &Tally) {
         self.learned = (self.learned + 1).min(REMEMBERED);
         self.failed += (tally.failed() - self.failed) / f64::from(self.learned);
@@ -308,12 +323,14 @@ impl Usual {
 
     /// Attempts that a request usually takes.
     pub(super) fn attempts(&self) -> f64 {
-        1.0 / (1.0 - self.failed.min(MOST_FAILED))
+        1.0 / (1.0 - self.failed.min(MOST_USUAL))
     }
 
-    /// Whether more fails than usual.
-    pub(super) fn is_failing(&self, tally: &Tally) -> bool {
-        tally.failed() > 1.5 * self.failed + 0.02
+    /// Whether more fails than usual. Where what fails is `served`, it does not come of load, and as much as there is
+    /// may be usual.
+    pub(super) fn is_failing(&self, tally: &Tally, served: bool) -> bool {
+        let most = if served { 1.0 } else { MOST_USUAL };
+        tally.failed() > 1.5 * self.failed.min(most) + 0.02
     }
 
     /// Whether it is too much, by how most failures ended. Timeouts say so only if there are no

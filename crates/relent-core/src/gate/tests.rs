@@ -7,6 +7,8 @@ use crate::hint::Hint;
 use crate::random::Draw;
 
 const MIDDLE: Draw = Draw::at(0.5);
+/// What a success opens the way to, before anything went wrong.
+const HEADROOM: f64 = 1.1;
 
 fn millis(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
@@ -430,7 +432,7 @@ fn a_cut_just_before_a_brief_closure_says_nothing_of_what_there_is_room_for() {
         }
         flapping.on_failure(at(1000), true);
         flapping.on_closed(at(1150), at(1000));
-        flapping.on_opened(at(2000))
+        flapping.on_opened(at(2000), HEADROOM)
     };
     assert!((opened(false) - 2.4).abs() < 1e-9);
     // Above the demand, half of it was not too much.
@@ -773,7 +775,7 @@ fn a_limit_counts_in_attempts_that_a_request_usually_takes_up_to_a_twentieth_mor
 fn what_fresh_requests_leave_of_the_demand_goes_to_those_that_wait_once_all_is_well() {
     let mut limit = Limit::new(Instant::ORIGIN, HEADROOM, &Usual::default());
     assert!((limit.pace(10.0) - 1.0).abs() < 1e-6, "beside the demand");
-    limit.grow(0.0);
+    limit.grow(0.0, &mut { Stride::WHOLE });
     assert!((limit.pace(10.0) - 11.0).abs() < 1e-6);
     let gone = |limit: Limit, every: u64| {
         let mut limit = limit;
@@ -829,8 +831,8 @@ fn after_a_burst_those_that_wait_ask_for_half_of_what_was_served_in_it() {
 fn a_limit_gives_way_as_fast_as_successes_become_slower() {
     let usual = Usual::default();
     let mut limit = Limit::new(Instant::ORIGIN, 1.1, &usual);
-    limit.grow(1.0);
-    limit.grow(1.0);
+    limit.grow(1.0, &mut { Stride::WHOLE });
+    limit.grow(1.0, &mut { Stride::WHOLE });
     let grown = limit.factor;
     assert!(grown > 1.3);
     let mut steady = limit;
@@ -885,8 +887,8 @@ fn limits_of_processes_come_together() {
     for _ in 0..10 {
         for limit in [&mut one, &mut other] {
             limit.cut(Instant::ORIGIN, 0.7, LEAST);
-            limit.grow(1.0);
-            limit.grow(1.0);
+            limit.grow(1.0, &mut { Stride::WHOLE });
+            limit.grow(1.0, &mut { Stride::WHOLE });
         }
     }
     assert!(other.factor / one.factor < 1.05, "{one:?} {other:?}");
