@@ -140,7 +140,7 @@ pub struct Lesson {
     pub repeated: bool,
     /// Whether attempts that time out are taken to be lost on the way, and cost no more than others.
     pub lossy: bool,
-    /// Whether retries cost nothing but after timeouts: the gate is not open, and paces them.
+    /// Whether retries cost nothing, but after timeouts: the gate is not open, and paces them.
     pub waived: bool,
     /// Whether the gate is limited: a retry after a timeout takes what it costs if that is there, and goes without if
     /// it is not. Of no effect where retries are not `waived`.

@@ -12,7 +12,8 @@
 //!   demand. It shrinks by what fails, grows by steps while nothing does and successes are fast, and
 //!   stays while they are slow, less what makes them slower still: so the queue over there is never
 //!   empty and seldom full. Requests that are made now go first; what was held back follows as there
-//!   is room.
+//!   is room. A gate that closes while it is limited, for what may come of load, has gone too far: it goes half as
+//!   far the next time.
 //! - **Closed**: so much has failed in a row that it is no chance any more, or nothing was heard for the
 //!   time of an attempt. Requests are parked instead of attempted, and one probe at a time goes out. A
 //!   success opens the way, limited at first, so that what was parked does not become a second herd. It opens it wide

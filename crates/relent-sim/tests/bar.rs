@@ -301,6 +301,18 @@ fn a_node_of_four_that_refuses_or_is_slow_is_hidden() {
     }
 }
 
+/// The outage is the first that clients see of a service with little room, and the queue that it leaves the second.
+#[test]
+fn an_outage_that_is_the_first_that_few_processes_see_costs_no_more_than_without_retries() {
+    for processes in ["1", "4"] {
+        let changes = [("clients.processes", processes)];
+        let with = runs("cold-blackout", &changes);
+        let without = runs_of(&none(), "cold-blackout", &changes, SEEDS);
+        let (with, without) = (goodput(&with), goodput(&without));
+        assert!(with > without - 0.005, "{processes}: {with}, {without}");
+    }
+}
+
 /// A process that hears little cannot know of the others' nodes, and finds out soon that not all is down.
 #[test]
 fn a_node_of_four_that_answers_nothing_costs_small_processes_half_of_what_it_costs_without_retries()

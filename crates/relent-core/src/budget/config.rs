@@ -37,7 +37,8 @@ pub struct BudgetConfig {
     pub cost: f64,
     /// What a retry after a throttled failure costs.
     pub throttled_cost: f64,
-    /// What a retry after an attempt that timed out costs; `None` for what any other costs.
+    /// What a retry after an attempt that timed out costs; `None` for what any other costs. It is granted without where
+    /// that is not there but a limited [`Gate`](crate::Gate) paces retries.
     pub timeout_cost: Option<f64>,
     /// A retry is granted only if at least this much would be left.
     pub floor: f64,

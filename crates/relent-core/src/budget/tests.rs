@@ -625,6 +625,34 @@ fn a_closed_gate_pays_for_retries_but_not_after_timeouts() {
     assert!(budget.withdraw(Instant::ORIGIN, Charge::Timeout).is_none());
 }
 
+/// Who is turned away gives up at once where it would have waited for room.
+#[test]
+fn no_retry_is_turned_away_that_waits_at_a_limited_gate_and_after_a_timeout_it_takes_its_cost_if_it_is_there()
+ {
+    let config = BudgetConfig {
+        reserve: 4.0,
+        timeout_cost: Some(3.0),
+        ..STILL
+    };
+    let (budget, now) = (Budget::new(&config).unwrap(), Instant::ORIGIN);
+    budget.learn(&Lesson {
+        waived: true,
+        limited: true,
+        ..Lesson::default()
+    });
+    for balance in [1.0, 1.0, 1.0] {
+        assert!(budget.withdraw(now, Charge::Timeout).is_some());
+        assert!(budget.withdraw(now, Charge::Ordinary).is_some());
+        assert_eq!(budget.balance(), balance);
+    }
+    // Who cannot tell whether it is one of very many pays.
+    budget.learn(&Lesson {
+        limited: true,
+        ..Lesson::default()
+    });
+    assert!(budget.withdraw(now, Charge::Timeout).is_none());
+}
+
 /// The balance has 128 of them to itself, and the next 64 are what requests and retries look at.
 #[test]
 fn a_budget_takes_256_bytes() {

@@ -613,6 +613,28 @@ fn after_a_false_alarm_a_timeout_between_fast_successes_is_taken_for_lost() {
     assert!(timeout_is_lost(&mut gate, now));
 }
 
+/// One of four nodes answers nothing. What a small process sees of that leaves it limited for long, since it finds out
+/// nothing by degrees.
+#[test]
+fn a_limited_gate_of_a_small_process_opens_where_what_fails_is_lost_between_fast_successes() {
+    for (took, lossy) in [(10, true), (400, false)] {
+        let mut gate = gate();
+        let mut now = requests(&mut gate, 0, 100, 500, 10, |_| Ended::Answered);
+        requests(&mut gate, now, 1, 1, 400, |_| Ended::Answered);
+        now = requests(&mut gate, now + 500, 1, 500, 1, |_| Ended::Failed);
+        assert!(!gate.is_open() && !gate.is_closed());
+        for _ in 0..5 {
+            let pass = gate.admit(millis(now), caller(1, millis(now)), true);
+            requests(&mut gate, now + 990 - took, 1, 1, took, |_| Ended::Answered);
+            let end = (millis(now + 1000), pass.unwrap(), Ended::TimedOut);
+            gate.on_end(end.0, end.1, end.2, &mut MIDDLE.clone());
+            assert_eq!(gate.lesson(millis(now + 1000)).lossy, lossy);
+            now += 1500;
+        }
+        assert_eq!(gate.is_open(), lossy, "successes take {took} ms");
+    }
+}
+
 /// The mean of a few says little, but what is far from usual need not be measured twice.
 #[test]
 fn who_asks_seldom_takes_one_slow_success_and_a_failure_for_overload() {
@@ -638,6 +660,49 @@ fn overload_is_seen_as_soon_as_many_attempts_say_so() {
         requests(&mut gate, now, count, 1, 50, failing);
         assert_eq!(!gate.is_open(), limited, "{count} in so many milliseconds");
     }
+}
+
+/// A gate that is closed from its first second opens into the queue that the outage has left. What that makes of a success
+/// would be usual, and a queue as long never slow.
+#[test]
+fn who_began_in_an_outage_or_in_a_queue_takes_the_fastest_successes_since_for_usual() {
+    let usual_after = |judgements: &[(u64, Ended)]| {
+        let mut gate = gate();
+        requests(&mut gate, 0, 20, 25, 1000, |_| Ended::TimedOut);
+        assert!(gate.is_closed());
+        let mut now = requests(&mut gate, 3000, 1, 1000, 900, |_| Ended::Answered);
+        for &(took, last) in judgements {
+            assert!(!gate.is_open() && !gate.is_closed());
+            now = requests(&mut gate, now + 2000, 29, 25, took, |id| match id % 4 {
+                3 => last,
+                _ => Ended::Answered,
+            });
+        }
+        gate.usual.took() / 1e6
+    };
+    let well = Ended::Answered;
+    assert_eq!(usual_after(&[(300, well)]), 300.0);
+    assert_eq!(usual_after(&[(300, well), (60, well)]), 60.0);
+    assert_eq!(usual_after(&[(60, well), (300, well)]), 60.0, "a queue");
+    let refused = [(300, well), (60, Ended::Overloaded)];
+    assert_eq!(usual_after(&refused), 300.0, "not faultless");
+    // An open gate has taught what is usual.
+    let mut usual = Usual::default();
+    let tally = |took: u64| {
+        let mut tally = Tally::default();
+        tally.add(8, 8 * took);
+        tally
+    };
+    usual.learn_while_limited(&tally(60_000_000));
+    let mut faulty = tally(50_000_000);
+    faulty.failure(Ended::Failed);
+    usual.learn_while_limited(&faulty);
+    assert_eq!(usual.took(), 6e7);
+    for _ in 0..4 {
+        usual.learn(&tally(60_000_000));
+    }
+    usual.learn_while_limited(&tally(50_000_000));
+    assert_eq!(usual.took(), 6e7);
 }
 
 /// A process that begins in a burst would take the queue of the next ones for usual.
@@ -753,6 +818,74 @@ fn the_end_of_a_limit_is_a_time_to_look() {
     let next = gate.next_release(millis(up)).unwrap();
     assert!(next <= millis(up + 5000), "{next:?}");
     assert!(gate.release(next).is_some() && gate.is_open());
+}
+
+/// A queue refuses most of what comes, and goes on to: if that were usual nothing would speak against more.
+#[test]
+fn no_more_than_half_is_usual_where_failures_may_come_of_load() {
+    let tally = |failures: u32| {
+        let mut tally = Tally::default();
+        tally.add(100 - failures, 1_000_000);
+        (0..failures).for_each(|_| tally.failure(Ended::Failed));
+        tally
+    };
+    let mut usual = Usual::default();
+    usual.learn(&tally(80));
+    assert!(usual.is_failing(&tally(80), false));
+    assert!(!usual.is_failing(&tally(80), true));
+    assert_eq!(usual.attempts(), 2.0);
+    let mut half = Usual::default();
+    half.learn(&tally(50));
+    assert!(!half.is_failing(&tally(70), false), "it varies");
+}
+
+/// It closes before it has seen the queue that it made, where answers take longer than callers wait: with the same
+/// steps it would do so again and again.
+#[test]
+fn a_gate_that_closes_while_it_is_limited_goes_half_as_far_the_next_time_until_it_is_open() {
+    let (mut gate, mut now) = closed();
+    let open_a_little = |gate: &mut Gate, now: u64| {
+        let now = requests(gate, now + 2500, 1, 25, 5, |_| Ended::Answered);
+        match gate.state {
+            State::Limited(limit) => (now, limit.factor - 1.0),
+            State::Open | State::Closed(_) => panic!("{:?}", gate.state),
+        }
+    };
+    for (least, ended) in [
+        (0.1, Ended::TimedOut),
+        (0.05, Ended::TimedOut),
+        (0.025, Ended::Failed),
+        (0.025, Ended::TimedOut),
+        // No less than what parked requests get whatever happens.
+        (BARE - 1.0, Ended::TimedOut),
+        (BARE - 1.0, Ended::TimedOut),
+    ] {
+        let (then, headroom) = open_a_little(&mut gate, now);
+        assert!((headroom - least).abs() < 1e-6, "{headroom}, {least}");
+        // So long after a success none of them is taken to be lost.
+        now = requests(&mut gate, then + 200, 60, 25, 1000, |_| ended);
+        assert!(gate.is_closed());
+    }
+    // The steps are shorter, too, and become longer while all is well.
+    (now, _) = open_a_little(&mut gate, now);
+    let mut factors = Vec::new();
+    for _ in 0..8 {
+        now = requests(&mut gate, now, 24, 25, 5, |_| Ended::Answered);
+        if let State::Limited(limit) = gate.state {
+            factors.push(limit.factor);
+        }
+    }
+    let steps: Vec<f64> = factors.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(steps[0] < 0.12 / 20.0, "{steps:?}");
+    assert!(steps.len() == 7 && steps[6] > 1.3 * steps[0], "{steps:?}");
+    gate.open(millis(now));
+    requests(&mut gate, now + 200, 60, 25, 1000, |_| Ended::TimedOut);
+    assert!(gate.is_closed());
+    let (_, headroom) = open_a_little(&mut gate, now + 1700);
+    assert!(
+        (headroom - 0.1).abs() < 1e-6,
+        "{headroom} after it was open"
+    );
 }
 
 /// Where attempts fail anyway, what was parked needs more of them; a twentieth more at most, however many fail.
