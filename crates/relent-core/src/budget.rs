@@ -18,9 +18,6 @@ const MILLI: f64 = 1000.0;
 /// in which it makes a tenth.
 const PER_MILLI: u128 = 1_000_000_000_000_000;
 const TENTH: u64 = 100_000_000_000_000_000;
-/// Thousand millionths of a token in a thousandth of one; and nanoseconds in a second.
-const PER_SECOND_IN_MILLI: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000_000;
 /// No time has been seen yet: the first refill counts from the first withdrawal, not from zero
 /// (the AWS SDK for Rust counts its first refill from 1970).
 ///
@@ -62,9 +59,6 @@ impl From<Kind> for Charge {
     }
 }
 
-/// What an empty balance is counted as, so that it can go below: that much is lent.
-const EMPTY: u64 = 1 << 40;
-
 /// A gate paces retries; or each was paid for when it failed; or the gate paces them and lets attempts go.
 const WAIVED: u8 = 1;
 const CHARGED: u8 = 2;
@@ -97,7 +91,7 @@ pub struct Budget {
     refilled: AtomicU64,
     /// Nanoseconds after which time makes a deposit; `u64::MAX` for never.
     refill_every: AtomicU64,
-    /// What a retry leaves, above [`EMPTY`]; and what one leaves that does not pause.
+    /// What a retry leaves; and what one leaves that does not pause.
     floor_now: AtomicU64,
     soon_floor: AtomicU64,
     ratio: AtomicU32,
@@ -119,9 +113,9 @@ pub struct Budget {
     floor: AtomicU32,
     overload_floor: AtomicU32,
     reserve: AtomicU32,
-    lend: AtomicBool,
-    /// What requests and time deposit in a second, as far as it lends.
-    earning: AtomicU64,
+    wait_when_empty: AtomicBool,
+    /// Whether a retry waits at the gate where nothing is left.
+    waits: AtomicBool,
     /// What time deposits in a second, in thousand millionths of a token; 0 for nothing.
     per_second: AtomicU64,
 }
@@ -132,8 +126,8 @@ pub struct Lesson {
     /// The ratio of retries to requests that hides the failures seen, while they do not depend on load
     /// (design rule 7).
     pub ratio: f64,
-    /// Requests per second, at least.
-    pub requests: f64,
+    /// Whether there is a gate at which a retry can wait that the budget cannot pay for.
+    pub gated: bool,
     /// Whether a failure may be a sign of overload, as far as one can tell.
     pub suspicious: bool,
     /// Whether the last failures were two or more in a row.
@@ -154,6 +148,21 @@ pub struct Taken(u32);
 
 impl Taken {
     pub(crate) const NOTHING: Self = Self(0);
+
+    pub(crate) const fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// What a budget says to a retry that can wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Payment {
+    Paid(Taken),
+    /// It is not to start before so many nanoseconds have passed.
+    PaidAfter(Taken, u64),
+    /// Nothing is left, but it may wait for room at the gate.
+    AtGate,
+    Refused,
 }
 
 impl Budget {
@@ -168,14 +177,14 @@ impl Budget {
 
     pub(crate) fn from_checked(config: &BudgetConfig) -> Self {
         let budget = Self {
-            balance: Alone(AtomicU64::new(EMPTY + u64::from(milli(config.reserve)))),
+            balance: Alone(AtomicU64::new(milli(config.reserve).into())),
             refilled: AtomicU64::new(NEVER),
             unpaid: AtomicU8::new(0),
             ratio: AtomicU32::new(0),
             floor_now: AtomicU64::new(0),
             soon_floor: AtomicU64::new(0),
             timeout_cost_now: AtomicU32::new(0),
-            earning: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
             least_ratio: AtomicU32::new(0),
             success: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
@@ -185,7 +194,7 @@ impl Budget {
             floor: AtomicU32::new(0),
             overload_floor: AtomicU32::new(0),
             reserve: AtomicU32::new(0),
-            lend: AtomicBool::new(false),
+            wait_when_empty: AtomicBool::new(false),
             per_second: AtomicU64::new(0),
             refill_every: AtomicU64::new(u64::MAX),
             refunds: AtomicBool::new(false),
@@ -224,8 +233,8 @@ impl Budget {
         let is_first = self.capacity.load(Ordering::Relaxed) == 0;
         self.set(config);
         let (reserve, capacity) = (
-            EMPTY + u64::from(milli(config.reserve)),
-            EMPTY + u64::from(milli(config.capacity)),
+            u64::from(milli(config.reserve)),
+            u64::from(milli(config.capacity)),
         );
         update(&self.balance.0, |balance| match is_first {
             true => Some(reserve),
@@ -251,7 +260,8 @@ impl Budget {
         set(&self.floor, milli(config.floor));
         set(&self.overload_floor, milli(config.overload_floor));
         set(&self.reserve, milli(config.reserve));
-        self.lend.store(config.lend, Ordering::Relaxed);
+        self.wait_when_empty
+            .store(config.wait_when_empty, Ordering::Relaxed);
         self.per_second.store(per_second, Ordering::Relaxed);
         let refill_every = TENTH.checked_div(per_second).unwrap_or(u64::MAX);
         self.refill_every.store(refill_every, Ordering::Relaxed);
@@ -299,21 +309,18 @@ impl Budget {
         let ratio = ((lesson.ratio * MILLI) as u32).min(self.capacity.load(Ordering::Relaxed));
         let ratio = ratio.max(self.least_ratio.load(Ordering::Relaxed));
         set_amount(&self.ratio, ratio);
-        // Where failures may come of load a success says nothing of room: others may fail for it. A gate that has
-        // widened the ratio has seen that they do not.
-        let is_narrow = ratio == self.least_ratio.load(Ordering::Relaxed);
-        let refunds =
-            self.refund_on_success.load(Ordering::Relaxed) && !(lesson.suspicious && is_narrow);
+        // Where failures may come of load a success says nothing of room: others may fail for it.
+        let refunds = self.refund_on_success.load(Ordering::Relaxed) && !lesson.suspicious;
         if self.refunds.load(Ordering::Relaxed) != refunds {
             self.refunds.store(refunds, Ordering::Relaxed);
         }
-        let floor = EMPTY + u64::from(self.floor.load(Ordering::Relaxed));
+        let floor = u64::from(self.floor.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_floor.load(Ordering::Relaxed));
         let floor = floor + if lesson.suspicious { beside } else { 0 };
         set(&self.floor_now, floor);
         // Who may be one of very many.
         let soon_floor = match lesson.suspicious && lesson.repeated && beside > 0 {
-            true => floor.max(EMPTY + u64::from(self.reserve.load(Ordering::Relaxed))),
+            true => floor.max(self.reserve.load(Ordering::Relaxed).into()),
             false => floor,
         };
         set(&self.soon_floor, soon_floor);
@@ -322,17 +329,14 @@ impl Budget {
             false => &self.timeout_cost,
         };
         set_amount(&self.timeout_cost_now, timeout_cost.load(Ordering::Relaxed));
-        let earning = match self.lend.load(Ordering::Relaxed) && lesson.requests > 0.0 {
-            true => {
-                let per_second = self.per_second.load(Ordering::Relaxed);
-                (lesson.requests * f64::from(ratio)) as u64 + per_second / PER_SECOND_IN_MILLI
-            }
-            false => 0,
-        };
-        set(&self.earning, earning);
+        let waits = lesson.gated && self.wait_when_empty.load(Ordering::Relaxed);
+        if self.waits.load(Ordering::Relaxed) != waits {
+            self.waits.store(waits, Ordering::Relaxed);
+        }
         let charged = u8::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
         let limited = u8::from(lesson.waived && lesson.limited) * LIMITED;
-        let unpaid = charged | limited | (u8::from(lesson.waived) * WAIVED);
+        let waived = u8::from(lesson.waived) * WAIVED;
+        let unpaid = charged | limited | waived;
         if self.unpaid.load(Ordering::Relaxed) != unpaid {
             self.unpaid.store(unpaid, Ordering::Relaxed);
         }
@@ -371,8 +375,7 @@ impl Budget {
         if self.charge_failures.load(Ordering::Relaxed) {
             let cost = u64::from(self.cost_of(what.into()));
             update(&self.balance.0, |balance| {
-                // What was lent is not forgiven.
-                Some(balance.saturating_sub(cost).max(EMPTY.min(balance)))
+                Some(balance.saturating_sub(cost))
             });
         }
     }
@@ -389,62 +392,36 @@ impl Budget {
         self.take(self.cost_of(what), self.floor_now.load(Ordering::Relaxed))
     }
 
-    /// The same, with the nanoseconds before which the retry is not to start, `longest` at most. One that lives off
-    /// the reserve after two failures in a row pauses. Where nothing is left, it has a token that requests will have
-    /// deposited by then: `None` also where nothing is lent.
+    /// The same for a retry that waits for `longest` nanoseconds at most. One that lives off the reserve after two failures
+    /// in a row pauses, and where nothing is left there may be room at the gate.
     pub(crate) fn withdraw_within(
         &self,
         now: Instant,
         what: Charge,
         longest: u64,
         random: &mut (impl Random + ?Sized),
-    ) -> Option<(Taken, u64)> {
+    ) -> Payment {
         if let Some(granted) = self.settle(now, what) {
-            return granted.map(|taken| (taken, 0));
+            return granted.map_or(Payment::Refused, Payment::Paid);
         }
         let cost = self.cost_of(what);
         let floor = self.floor_now.load(Ordering::Relaxed);
         let soon_floor = self.soon_floor.load(Ordering::Relaxed);
         if let Some(taken) = self.take(cost, soon_floor) {
-            return Some((taken, 0));
+            return Payment::Paid(taken);
         }
-        if soon_floor > floor {
+        if soon_floor > floor && cost > 0 {
             let pause = PAUSE + up_to(PAUSE, random);
             if pause <= longest
                 && let Some(taken) = self.take(cost, floor)
             {
-                return Some((taken, pause));
+                return Payment::PaidAfter(taken, pause);
             }
         }
-        let earning = self.earning.load(Ordering::Relaxed);
-        if earning == 0 {
-            return None;
-        }
-        let lowest = EMPTY - u64::from(self.capacity.load(Ordering::Relaxed));
-        let earned_in = |balance: u64| {
-            let missing = (floor + u64::from(cost)).saturating_sub(balance);
-            missing.saturating_mul(SECOND) / earning
-        };
-        let mut seen = self.balance.0.load(Ordering::Relaxed);
-        loop {
-            let wait = earned_in(seen);
-            if wait > longest {
-                return None;
-            }
-            // No more than it could hold: who made many requests and makes few now could not pay it back.
-            let left = seen.checked_sub(u64::from(cost))?;
-            if left < lowest {
-                return None;
-            }
-            match self.balance.0.compare_exchange_weak(
-                seen,
-                left,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Some((Taken(cost), wait)),
-                Err(now) => seen = now,
-            }
+        // What timed out has cost the destination as much as what is answered, and so would the next.
+        match what != Charge::Timeout && self.waits.load(Ordering::Relaxed) {
+            true => Payment::AtGate,
+            false => Payment::Refused,
         }
     }
 
@@ -503,10 +480,10 @@ impl Budget {
         self.deposit(u64::from(taken.0));
     }
 
-    /// The tokens in the budget now; negative by what is lent.
+    /// The tokens in the budget now.
     #[must_use]
     pub fn balance(&self) -> f64 {
-        (self.balance.0.load(Ordering::Relaxed) as f64 - EMPTY as f64) / MILLI
+        self.balance.0.load(Ordering::Relaxed) as f64 / MILLI
     }
 
     #[inline]
@@ -523,9 +500,9 @@ impl Budget {
     fn deposit(&self, amount: u64) {
         // A full budget is the usual state of a healthy destination: it is only read, so that
         // its cache line stays shared among the cores.
-        let capacity = EMPTY + u64::from(self.capacity.load(Ordering::Relaxed));
+        let capacity = u64::from(self.capacity.load(Ordering::Relaxed));
         update(&self.balance.0, |balance| {
-            let after = (balance + amount).min(capacity);
+            let after = balance.saturating_add(amount).min(capacity);
             (after > balance).then_some(after)
         });
     }
@@ -568,8 +545,7 @@ impl Budget {
             .compare_exchange(last, moved, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
         {
-            // More than all that can be lent is too much to be added; the capacity is seen to there.
-            self.deposit(u64::try_from(gained).unwrap_or(u64::MAX).min(2 * EMPTY));
+            self.deposit(u64::try_from(gained).unwrap_or(u64::MAX));
         }
     }
 }

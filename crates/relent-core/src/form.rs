@@ -80,7 +80,7 @@ table!(BudgetForm {
     timeout_cost: f64,
     floor: f64,
     overload_floor: f64,
-    lend: bool,
+    wait_when_empty: bool,
     refund_on_success: bool,
     charge_failures: bool,
 });
@@ -290,7 +290,7 @@ impl BudgetForm {
             timeout_cost: config.timeout_cost,
             floor: unless(config.floor, &default.floor),
             overload_floor: unless(config.overload_floor, &default.overload_floor),
-            lend: unless(config.lend, &default.lend),
+            wait_when_empty: unless(config.wait_when_empty, &default.wait_when_empty),
             refund_on_success: unless(config.refund_on_success, &default.refund_on_success),
             charge_failures: unless(config.charge_failures, &default.charge_failures),
         }
@@ -309,7 +309,7 @@ impl BudgetForm {
             timeout_cost: self.timeout_cost,
             floor: self.floor.unwrap_or(default.floor),
             overload_floor: self.overload_floor.unwrap_or(default.overload_floor),
-            lend: self.lend.unwrap_or(default.lend),
+            wait_when_empty: self.wait_when_empty.unwrap_or(default.wait_when_empty),
             refund_on_success: self.refund_on_success.unwrap_or(default.refund_on_success),
             charge_failures: self.charge_failures.unwrap_or(default.charge_failures),
         }

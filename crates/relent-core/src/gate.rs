@@ -5,15 +5,14 @@
 //! rule 7). The gate tells the two apart and acts on what it finds:
 //!
 //! - **Open**: everything goes. While attempts fail but those that succeed are as fast as ever, the
-//!   failures do not depend on load, and [`Gate::ratio`] widens the budget to what hides them. Failures
-//!   that come at once may come of a queue too short to be seen: it is tried whether more retries help.
+//!   failures do not depend on load, and [`Gate::ratio`] widens the budget to what hides them.
 //! - **Limited**: more fails than usual, and successes are slow or attempts time out: there is a
-//!   queue, and more attempts get less done. All attempts together are held to a multiple of the
-//!   demand. It shrinks by what fails, grows by steps while nothing does and successes are fast, and
-//!   stays while they are slow, less what makes them slower still: so the queue over there is never
-//!   empty and seldom full. Requests that are made now go first; what was held back follows as there
-//!   is room. A gate that closes while it is limited, for what may come of load, has gone too far: it goes half as
-//!   far the next time.
+//!   queue, and more attempts get less done. Or retries are asked for that no budget has paid for. All attempts
+//!   together are held to a multiple of the demand. It shrinks by what fails, grows by steps while nothing does and
+//!   successes are fast, and stays while they are slow, less what makes them slower still: so the queue over there is
+//!   never empty and seldom full. Requests that are made now go first; what was held back follows as there is room. A
+//!   step after which more fails at once was too long, as was one after which the gate closes for what may come of
+//!   load: the next is half as long.
 //! - **Closed**: so much has failed in a row that it is no chance any more, or nothing was heard for the
 //!   time of an attempt. Requests are parked instead of attempted, and one probe at a time goes out. A
 //!   success opens the way, limited at first, so that what was parked does not become a second herd. It opens it wide
@@ -41,7 +40,6 @@ mod limit;
 mod measure;
 mod parked;
 mod run;
-mod widening;
 
 use core::time::Duration;
 
@@ -59,7 +57,6 @@ use limit::{BARE, Limit, Stride};
 use measure::{Demand, Share, Tally, Usual};
 use parked::Parked;
 use run::Run;
-use widening::Widening;
 
 /// Who asks to make an attempt. Of those who are parked, the one whose time runs out first goes
 /// first; between equals, the one who has waited longest.
@@ -71,6 +68,18 @@ pub struct Caller {
     pub since: Instant,
     /// Tells the requests of one gate apart; the driver's choice.
     pub id: u64,
+}
+
+/// What somebody asks to make an attempt for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Claim {
+    /// The first attempt of a request. No retries would make it, too.
+    First,
+    /// A retry that the budget has paid for, or that nothing has to pay for.
+    Paid,
+    /// A retry that an empty budget could not pay for: it goes where the gate finds room, and not before. See
+    /// [`BudgetConfig::wait_when_empty`](crate::BudgetConfig::wait_when_empty).
+    Unpaid,
 }
 
 /// Leave to make one attempt. Give it back with [`Gate::on_end`] when the attempt is over.
@@ -178,13 +187,13 @@ enum State {
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Caller, Draw, Ended, Gate, GateConfig, Instant};
+/// use relent_core::{Caller, Claim, Draw, Ended, Gate, GateConfig, Instant};
 ///
 /// let mut gate = Gate::new(&GateConfig::DEFAULT)?;
 /// let mut now = Instant::ORIGIN;
 /// let caller = |id, now| Caller { until: Instant::MAX, since: now, id };
 /// let mut id = 0;
-/// while let Some(pass) = gate.admit(now, caller(id, now), true) {
+/// while let Some(pass) = gate.admit(now, caller(id, now), Claim::First) {
 ///     gate.on_request(now);
 ///     gate.on_end(now, pass, Ended::Failed, &mut Draw::at(0.5));
 ///     now = now.saturating_add(Duration::from_millis(20));
@@ -222,7 +231,6 @@ pub struct Gate {
     /// When overload was last seen.
     overload: Option<Instant>,
     evidence: Evidence,
-    widening: Widening,
     flapping: Flapping,
     stride: Stride,
 }
@@ -254,7 +262,6 @@ impl Gate {
             recent: 0.0,
             overload: None,
             evidence: Evidence::default(),
-            widening: Widening::new(),
             flapping: Flapping::new(),
             stride: Stride::WHOLE,
         }
@@ -268,7 +275,6 @@ impl Gate {
             ^ self.config.patience.as_secs()
             ^ u64::from(self.is_open())
             ^ u64::from(self.evidence.is_lossy())
-            ^ self.widening.ratio().to_bits()
             ^ self.parked.len() as u64
             ^ self.tally.earliest().as_nanos()
             ^ self.usual.took().to_bits()
@@ -306,7 +312,6 @@ impl Gate {
             self.run.on_success(counted.answered);
             self.share.add_successes(counted.successes);
             self.at_once.add_successes(counted.successes);
-            self.widening.on_successes(counted.successes);
             self.slowed = None;
             self.tally.add(counted.successes, counted.took);
         }
@@ -358,15 +363,13 @@ impl Gate {
     }
 
     /// The ratio of retries to requests that hides the failures seen, while they do not depend on
-    /// load; 0 otherwise. Where failures come at once, it is found by trying.
+    /// load; 0 otherwise.
     #[must_use]
     pub fn ratio(&self, now: Instant) -> f64 {
-        if !self.is_open() || self.is_bound(now) || self.at_once.is_above(HOPELESS) {
-            return 0.0;
-        }
-        match self.is_served() {
+        let bound = self.is_bound(now) || self.at_once.is_above(HOPELESS);
+        match self.is_open() && self.is_served() && !bound {
             true => self.highest_ratio(),
-            false => self.highest_ratio().min(self.widening.ratio()),
+            false => 0.0,
         }
     }
 
@@ -395,7 +398,7 @@ impl Gate {
     pub fn lesson(&mut self, now: Instant) -> Lesson {
         Lesson {
             ratio: self.ratio(now),
-            requests: self.demand.least(now),
+            gated: true,
             suspicious: !self.is_served(),
             repeated: self.run.is_repeated(),
             lossy: self.hears_losses() && self.evidence.is_lossy(),
@@ -419,10 +422,15 @@ impl Gate {
         (MARGIN * failing / (1.0 - failing)).min(WIDEST)
     }
 
-    /// May the caller make an attempt now, which is `fresh` if its request has made none yet? `None`: it is
-    /// parked until [`release`](Self::release) names it, or the driver [forgets](Self::forget) it.
-    pub fn admit(&mut self, now: Instant, caller: Caller, fresh: bool) -> Option<Pass> {
+    /// May the caller make an attempt now? `None`: it is parked until [`release`](Self::release) names it, or the
+    /// driver [forgets](Self::forget) it. A retry that nothing has paid for limits an open gate, and goes when the
+    /// gate finds room for it.
+    pub fn admit(&mut self, now: Instant, caller: Caller, claim: Claim) -> Option<Pass> {
         self.judge_in_time(now);
+        if claim == Claim::Unpaid && self.is_open() {
+            self.limit(now, BARE.max(1.0 + self.ratio(now)));
+        }
+        let fresh = claim == Claim::First;
         let (go, probe) = match &mut self.state {
             State::Open => (true, false),
             State::Limited(limit) => {
@@ -536,9 +544,6 @@ impl Gate {
                 self.run.on_success(now);
                 self.share.add(false);
                 self.at_once.add(false);
-                if self.is_open() {
-                    self.widening.on_successes(1);
-                }
                 self.slowed = self.usual.is_far_below(took).then_some(now);
                 if let State::Closed(closed) = self.state {
                     self.false_alarm = closed.is_unfounded();
@@ -610,10 +615,6 @@ impl Gate {
         }
         self.at_once.add(harmless);
         self.flapping.on_failure(pass.started, at_once);
-        if self.is_open() {
-            let (needed, bound) = (self.highest_ratio(), self.is_bound(now));
-            self.widening.on_failure(now, needed, bound, random);
-        }
         let overloaded = ended != Ended::Failed;
         if let State::Closed(closed) = &mut self.state {
             if pass.probe {
@@ -771,12 +772,18 @@ impl Gate {
                     limit.hold(now, self.usual.is_very_slow(&tally), rising);
                 } else if failing && lost {
                     return self.open(now);
-                } else if failing {
+                } else if failing && !served {
                     if limit.is_bare() {
-                        self.usual.learn_failed(&tally);
+                        self.usual.learn_failed_anew(&tally);
+                    } else {
+                        self.stride.halve();
                     }
                     limit.doubt(now, kept, &self.usual);
                 } else {
+                    if failing {
+                        // It does not come of load, and is no reason to ask for less.
+                        self.usual.learn_failed_anew(&tally);
+                    }
                     self.usual.learn_while_limited(&tally);
                     limit.grow(tally.weight(), &mut self.stride);
                     self.flapping.on_growth(limit.factor);

@@ -99,7 +99,7 @@ pub use doubt::Doubt;
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use error::PolicyError;
 pub use failure::{Cause, Failure, Hop, Kind, Network, Scope};
-pub use gate::{Caller, Ended, Gate, GateConfig, Pass};
+pub use gate::{Caller, Claim, Ended, Gate, GateConfig, Pass};
 pub use grpc::{GrpcCode, GrpcCodeError};
 pub use hedge::{Hedge, HedgeConfig, HedgeDelay, MAX_HEDGES};
 pub use hint::{Advice, Audience, Hint, HintMode, HintSource};

@@ -59,7 +59,7 @@ pub use permit::Permit;
 ///
 /// ```
 /// use core::time::Duration;
-/// use relent_core::{Answer, Asking, Cooldown, Draw, Ended, Instant, Outbound, Policy};
+/// use relent_core::{Answer, Asking, Claim, Cooldown, Draw, Ended, Instant, Outbound, Policy};
 ///
 /// let mut outbound = Outbound::new(Policy::STANDARD);
 /// let (cooldown, mut random) = (Cooldown::new(), Draw::at(0.5));
@@ -72,7 +72,7 @@ pub use permit::Permit;
 ///     answer_by: Instant::MAX,
 ///     longest: Duration::from_secs(300),
 ///     spread: 1.0,
-///     fresh: true,
+///     claim: Claim::First,
 ///     stays: false,
 ///     paced_only: false,
 /// };

@@ -14,7 +14,7 @@ static STANDARD: Policy = Policy::builder(Backoff::exponential(Duration::from_mi
         per_second: 0.0,
         timeout_cost: Some(3.0),
         overload_floor: 8.0,
-        lend: true,
+        wait_when_empty: true,
         refund_on_success: true,
         ..BudgetConfig::DEFAULT
     })

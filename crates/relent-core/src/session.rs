@@ -7,7 +7,7 @@ mod saved;
 use core::time::Duration;
 
 use crate::backoff::Step;
-use crate::budget::{Budget, Charge, Taken};
+use crate::budget::{Budget, Charge, Payment, Taken};
 use crate::ceiling::Ceiling;
 use crate::decision::{Decision, Stop, StopReason};
 use crate::failure::{Cause, Failure, Kind, Network, Scope};
@@ -28,8 +28,8 @@ const WAITING: u8 = 64;
 const HEDGING: u8 = 128;
 /// A wait was cut so that one last attempt fits before a time limit.
 const LAST_WAIT_CUT: u8 = 32;
-/// It waits for a token that is lent to it, and not yet in the budget.
-const LENT: u8 = 16;
+/// The budget holds the retry back: it pauses, or waits at the gate if nothing was taken for it.
+const HELD: u8 = 16;
 
 /// No rule has matched yet.
 const NO_RULE: u8 = u8::MAX;
@@ -84,7 +84,7 @@ pub struct Session {
     /// The rule of the last failure.
     rule: u8,
     /// Causes that are retried once and have been (bits of [`once_bit`]), [`WAITING`], [`HEDGING`]
-    /// [`LAST_WAIT_CUT`] and [`LENT`]. In one byte, which keeps a session at 64.
+    /// [`LAST_WAIT_CUT`] and [`HELD`]. In one byte, which keeps a session at 64.
     marks: u8,
     repeatable: Repeatable,
     /// Whether an attempt so far may have taken effect.
@@ -142,7 +142,7 @@ impl Session {
             // The number stays, and retries are counted all the same.
             None => self.base = self.base.saturating_sub(1),
         }
-        self.marks &= !(WAITING | LENT);
+        self.marks &= !(WAITING | HELD);
         self.attempts
     }
 
@@ -165,8 +165,14 @@ impl Session {
             budget.refund(self.taken);
         }
         self.taken = Taken::NOTHING;
-        self.marks &= !(WAITING | LENT);
+        self.marks &= !(WAITING | HELD);
         self.call_off_hedge(budget);
+    }
+
+    /// Whether the next attempt is a retry that the budget could not pay for.
+    #[inline]
+    pub(crate) const fn is_unpaid(&self) -> bool {
+        self.marks & HELD != 0 && self.taken.is_nothing()
     }
 
     /// Whether it has taken something from the budget that [`on_cancel`](Self::on_cancel) gives back.
@@ -206,8 +212,8 @@ impl Session {
         };
         let is_first = step <= 1 && !backoff.looks_at_elapsed();
         self.reset(now);
-        // What is lent goes as it is deposited, and not before.
-        if is_first || self.marks & LENT != 0 {
+        // Whom the budget holds back goes no sooner.
+        if is_first || self.marks & HELD != 0 {
             return until;
         }
         match self.own_wait(policy, now, Kind::NotProcessed, rule, Own::Backoff, random) {
@@ -486,16 +492,18 @@ impl Session {
                 };
                 let most = policy.max_delay().unwrap_or(policy.max_hint);
                 let longest = useful.min(nanos(most));
-                match budget.withdraw_within(now, Charge::of(kind, failure.cause), longest, random)
-                {
-                    Some((taken, earned_in)) => {
+                let charge = Charge::of(kind, failure.cause);
+                match budget.withdraw_within(now, charge, longest, random) {
+                    Payment::Paid(taken) => self.taken = taken,
+                    Payment::PaidAfter(taken, pause) => {
                         self.taken = taken;
-                        if earned_in > wait {
-                            wait = earned_in;
-                            self.marks |= LENT;
+                        if pause > wait {
+                            wait = pause;
+                            self.marks |= HELD;
                         }
                     }
-                    None => return stop(StopReason::Budget),
+                    Payment::AtGate => self.marks |= HELD,
+                    Payment::Refused => return stop(StopReason::Budget),
                 }
             }
         }

@@ -66,7 +66,7 @@ cost = 14
 throttled_cost = 5
 timeout_cost = 10
 overload_floor = 2
-lend = true
+wait_when_empty = true
 floor = 1
 refund_on_success = true
 charge_failures = false
@@ -132,7 +132,7 @@ fn every_key() -> Policy {
         throttled_cost: 5.0,
         timeout_cost: Some(10.0),
         overload_floor: 2.0,
-        lend: true,
+        wait_when_empty: true,
         floor: 1.0,
         refund_on_success: true,
         charge_failures: false,
@@ -268,7 +268,7 @@ fn what_is_written_leaves_out_every_default() {
     let written = serde_json::to_string(&Policy::STANDARD).unwrap();
     assert_eq!(
         written,
-        r#"{"max_retries":7,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{"per_second":0.0,"timeout_cost":3.0,"overload_floor":8.0,"lend":true,"refund_on_success":true},"gate":{}}"#
+        r#"{"max_retries":7,"max_delay":"20s","backoff":{"exponential":{"initial":"100ms"}},"budget":{"per_second":0.0,"timeout_cost":3.0,"overload_floor":8.0,"wait_when_empty":true,"refund_on_success":true},"gate":{}}"#
     );
 }
 

@@ -112,7 +112,7 @@ pub struct NamedPolicy {
 /// # timeout_cost = 10       # of a retry after an attempt that timed out; as `cost` if absent
 /// floor = 0                 # a retry leaves at least this much
 /// overload_floor = 0        # and this beside, after what may be a sign of overload; needs a [gate]
-/// lend = false              # an empty one lends what requests will deposit; needs a [gate]
+/// wait_when_empty = false   # a retry that an empty one cannot pay waits for room; needs a [gate]
 /// refund_on_success = false # the last cost comes back
 /// charge_failures = false   # every failure pays, instead of every retry
 ///

@@ -47,12 +47,13 @@ pub struct BudgetConfig {
     /// with a [`Gate`](crate::Gate), which tells; without one it has no effect. Whoever has less than the reserve then,
     /// and has had no success since the failure before, waits 4 to 8 s before the retry, within `max_delay`.
     pub overload_floor: f64,
-    /// Whether an empty budget lends what requests will deposit within the policy's `max_delay`: the retry
-    /// waits for that long. For a budget with a [`Gate`](crate::Gate), which counts the requests; without
-    /// one it lends nothing, and neither does one that [charges failures](Self::charge_failures).
-    pub lend: bool,
+    /// Whether a retry that an empty budget cannot pay for waits at the [`Gate`](crate::Gate), and goes when that finds
+    /// room for it ([`Claim::Unpaid`](crate::Claim::Unpaid)). After a timeout it does not, since the next attempt would
+    /// cost the destination as much again. Without a gate, or with [`charge_failures`](Self::charge_failures), this has
+    /// no effect: an empty budget ends the request.
+    pub wait_when_empty: bool,
     /// The cost of the last retry comes back when it succeeds (AWS). With a [`Gate`](crate::Gate) it does not while
-    /// failures may be a sign of overload, unless the gate has widened the ratio.
+    /// failures may be a sign of overload.
     pub refund_on_success: bool,
     /// The cost is taken by every failure, granted a retry or not (gRFC A6), instead of by every
     /// retry.
@@ -72,7 +73,7 @@ impl BudgetConfig {
         timeout_cost: None,
         floor: 0.0,
         overload_floor: 0.0,
-        lend: false,
+        wait_when_empty: false,
         refund_on_success: false,
         charge_failures: false,
     };

@@ -392,99 +392,38 @@ proptest! {
     }
 }
 
-/// Of a budget that lends, a gate counts five requests a second: half a token.
-const LENDING: BudgetConfig = BudgetConfig {
-    reserve: 1.0,
-    timeout_cost: Some(3.0),
-    overload_floor: 8.0,
-    lend: true,
-    ..STILL
-};
-const FIVE_A_SECOND: Lesson = Lesson {
-    ratio: 0.0,
-    requests: 5.0,
-    suspicious: false,
-    repeated: false,
-    lossy: false,
-    waived: false,
-    limited: false,
-};
-
 #[test]
-fn an_empty_budget_lends_what_requests_will_deposit_in_time() {
-    let (budget, now) = (Budget::new(&LENDING).unwrap(), Instant::ORIGIN);
-    budget.learn(&FIVE_A_SECOND);
-    let longest = 5_000_000_000;
-    let take = || budget.withdraw_within(now, Charge::Ordinary, longest, &mut Draw::at(0.5));
-    assert_eq!(take().unwrap().1, 0, "there is one");
-    assert_eq!(
-        take().unwrap().1,
-        2_000_000_000,
-        "the next is deposited in two seconds"
-    );
-    let (taken, wait) = take().unwrap();
-    assert_eq!((wait, budget.balance()), (4_000_000_000, -2.0));
-    assert!(take().is_none(), "six seconds are too long");
-    // Who is called off gives up its place.
-    budget.refund(taken);
-    assert_eq!(take().unwrap().1, 4_000_000_000);
-}
-
-#[test]
-fn what_is_lent_is_paid_back_before_anything_else_is_taken() {
-    let (budget, now) = (Budget::new(&LENDING).unwrap(), Instant::ORIGIN);
-    budget.learn(&FIVE_A_SECOND);
-    for _ in 0..3 {
-        assert!(
-            budget
-                .withdraw_within(now, Charge::Ordinary, u64::MAX, &mut Draw::at(0.5))
-                .is_some()
-        );
-    }
-    for _ in 0..29 {
-        budget.on_request();
-        assert!(budget.withdraw(now, Kind::Ambiguous).is_none());
-    }
-    budget.on_request();
-    assert!(budget.withdraw(now, Kind::Ambiguous).is_some());
-}
-
-#[test]
-fn nothing_is_lent_where_nobody_counts_the_requests_or_the_configuration_does_not_say_so() {
-    let none = Budget::new(&BudgetConfig {
-        reserve: 0.0,
-        lend: true,
+fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate() {
+    let config = BudgetConfig {
+        reserve: 1.0,
+        wait_when_empty: true,
         ..STILL
-    })
-    .unwrap();
-    assert!(
-        none.withdraw_within(
-            Instant::ORIGIN,
-            Charge::Ordinary,
-            u64::MAX,
-            &mut Draw::at(0.5)
-        )
-        .is_none()
-    );
-    let unlent = Budget::new(&BudgetConfig {
-        reserve: 0.0,
-        ..STILL
-    })
-    .unwrap();
-    unlent.learn(&Lesson {
-        requests: 1e6,
+    };
+    let gated = Lesson {
+        gated: true,
         ..Lesson::default()
-    });
-    assert!(
-        unlent
-            .withdraw_within(
-                Instant::ORIGIN,
-                Charge::Ordinary,
-                u64::MAX,
-                &mut Draw::at(0.5)
-            )
-            .is_none()
-    );
+    };
+    let ask = |config: &BudgetConfig, lesson: &Lesson, charge| {
+        let (budget, now) = (Budget::new(config).unwrap(), Instant::ORIGIN);
+        budget.learn(lesson);
+        let ask = || budget.withdraw_within(now, charge, 5_000_000_000, &mut Draw::at(0.5));
+        assert!(matches!(ask(), Payment::Paid(_)), "there is one");
+        let second = ask();
+        assert_eq!(budget.balance(), 0.0);
+        second
+    };
+    let (ordinary, throttled, timeout) = (Charge::Ordinary, Charge::Throttled, Charge::Timeout);
+    assert_eq!(ask(&config, &gated, ordinary), Payment::AtGate);
+    assert_eq!(ask(&config, &gated, throttled), Payment::AtGate);
+    assert_eq!(ask(&config, &gated, timeout), Payment::Refused);
+    // Without a gate nobody finds out whether there is room.
+    let none = Lesson::default();
+    assert_eq!(ask(&config, &none, ordinary), Payment::Refused);
+    let ends = BudgetConfig {
+        wait_when_empty: false,
+        ..config
+    };
+    assert_eq!(ask(&ends, &gated, ordinary), Payment::Refused);
 }
 
 #[test]
@@ -516,10 +455,15 @@ fn who_lives_off_the_reserve_pauses_after_two_failures_in_a_row() {
         repeated: true,
         ..Lesson::default()
     };
-    let take = |longest| {
-        budget
-            .withdraw_within(now, Charge::Ordinary, longest, &mut Draw::at(0.5))
-            .map(|(_, wait)| wait)
+    let take = |longest| match budget.withdraw_within(
+        now,
+        Charge::Ordinary,
+        longest,
+        &mut Draw::at(0.5),
+    ) {
+        Payment::Paid(_) => Some(0),
+        Payment::PaidAfter(_, wait) => Some(wait),
+        Payment::AtGate | Payment::Refused => None,
     };
     budget.learn(&Lesson {
         repeated: false,
@@ -555,7 +499,7 @@ fn a_retry_that_succeeds_costs_nothing() {
 
 /// docs/stability.md: a success where failures come at once may be another's failure.
 #[test]
-fn a_retry_is_paid_for_where_failures_may_come_of_load_until_the_budget_is_widened() {
+fn a_retry_is_paid_for_where_failures_may_come_of_load() {
     let budget = Policy::STANDARD.new_budget().unwrap();
     let mut lesson = Lesson {
         suspicious: true,
@@ -566,7 +510,7 @@ fn a_retry_is_paid_for_where_failures_may_come_of_load_until_the_budget_is_widen
     assert!(!budget.hears_of_success(taken));
     budget.on_success(taken);
     assert_eq!(budget.balance(), 9.0);
-    lesson.ratio = 0.2;
+    lesson.suspicious = false;
     budget.learn(&lesson);
     budget.on_success(taken);
     assert_eq!(budget.balance(), 10.0);

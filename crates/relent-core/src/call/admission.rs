@@ -7,7 +7,7 @@ use super::place::{Entered, Place, Stage};
 use super::{Attempt, Attends, Call, Environment, NOT_YET};
 use crate::decision::{Stop, StopReason};
 use crate::destination::{Access, Destination};
-use crate::gate::Ended;
+use crate::gate::{Claim, Ended};
 use crate::outbound::{Answer, Asking, Holding, Permit};
 use crate::time::Instant;
 
@@ -250,10 +250,11 @@ impl<L: Place> Call<'_, L> {
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> bool {
         let last_start = self.last_start(environment);
+        let unpaid = self.session.is_unpaid();
         let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
             return false;
         };
-        if now > last_start || !destination.is_calm(now) {
+        if now > last_start || unpaid || !destination.is_calm(now) {
             return false;
         }
         let id = match slot {
@@ -377,7 +378,11 @@ impl<L: Place> Call<'_, L> {
             answer_by: self.answer_by(environment),
             longest: policy.max_hint(),
             spread: policy.hint_spread(),
-            fresh: self.session.attempts() == 0,
+            claim: match self.session.attempts() {
+                0 => Claim::First,
+                _ if self.session.is_unpaid() => Claim::Unpaid,
+                _ => Claim::Paid,
+            },
             stays: false,
             paced_only: policy.is_off(),
         }

@@ -12,8 +12,8 @@ use core::cell::{Cell, RefCell};
 use super::*;
 use crate::backoff::Backoff;
 use crate::budget::BudgetConfig;
-use crate::failure::Cause;
-use crate::gate::Ended;
+use crate::failure::{Cause, Kind};
+use crate::gate::{Ended, GateConfig};
 use crate::hedge::{Hedge, HedgeConfig};
 use crate::hint::Hint;
 use crate::jitter::Jitter;
@@ -242,6 +242,55 @@ fn rule_10_with_a_limit_of_time_the_clock_is_read_once_for_each_start() {
     call.failed(&mut alone, &Failure::ambiguous());
     start(&mut call, &mut alone);
     assert_eq!(clock.reads.get(), 3);
+}
+
+/// Nothing goes past the gate that nobody has paid for, however well the destination is.
+#[test]
+fn a_retry_that_an_empty_budget_cannot_pay_for_waits_at_the_gate_of_a_calm_destination() {
+    for (wait_when_empty, waits) in [(true, true), (false, false)] {
+        let budget = BudgetConfig {
+            ratio: 0.2,
+            per_second: 0.0,
+            wait_when_empty,
+            ..BudgetConfig::DEFAULT
+        };
+        let policy = policy().gate(GateConfig::DEFAULT).budget(budget);
+        let policy = policy.build().unwrap();
+        let (there, clock) = (there(&policy), Hand::default());
+        let mut at = at(&policy, &there, &clock);
+        let others = |at: &mut At<'_>, count| {
+            for _ in 0..count {
+                let mut call = Call::new(CallOptions::new(), at);
+                start(&mut call, at);
+                clock.advance(SECOND / 20);
+                call.succeeded(at);
+            }
+        };
+        others(&mut at, 40);
+        let now = |clock: &Hand| Instant::from_nanos(clock.nanos.get());
+        let budget = there.budget().unwrap();
+        while budget.withdraw(now(&clock), Kind::Ambiguous).is_some() {}
+        let mut call = Call::new(CallOptions::new(), &at);
+        start(&mut call, &mut at);
+        let decision = call.failed(&mut at, &Failure::ambiguous());
+        if !waits {
+            assert_eq!(decision.stop().unwrap().reason, StopReason::Budget);
+            continue;
+        }
+        assert_eq!(decision, Decision::Retry { after: SECOND });
+        others(&mut at, 20);
+        assert!(there.is_calm(now(&clock)), "nobody would have to ask");
+        let Next::Wait { by, .. } = call.next(&mut at, None) else {
+            panic!("it has to wait")
+        };
+        assert_eq!(by, Holding::Gate);
+        // Others have room, and so has it.
+        let gone = (0..200).any(|_| {
+            others(&mut at, 1);
+            call.next(&mut at, None).leave().is_some()
+        });
+        assert!(gone);
+    }
 }
 
 /// Whatever holds it back: the stop is told once, the trace ends in it, and the retry is given back.

@@ -52,7 +52,7 @@ pub(super) struct Stride(f32);
 impl Stride {
     pub(super) const WHOLE: Self = Self(1.0);
 
-    /// The gate closes, while it was limited, for what may come of load.
+    /// More failed after a step, or the gate closes for what may come of load.
     pub(super) const fn halve(&mut self) {
         self.0 = (self.0 / 2.0).max(LEAST_STRIDE);
     }
@@ -270,7 +270,7 @@ impl Limit {
         self.before = self.factor;
         self.factor = (self.factor + step * weight).min(MOST);
         self.step = (self.step * 2.0).min(LAST_STEP);
-        self.rest = 1.0;
+        self.rest = (self.rest + weight).min(1.0);
     }
 
     fn settle(&mut self, now: Instant, factor: f64) {

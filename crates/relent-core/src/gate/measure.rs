@@ -316,6 +316,12 @@ impl Usual {
         self.failed += (tally.failed() - self.failed) / f64::from(self.learned);
     }
 
+    /// The same where nothing is made beside the demand.
+    pub(super) fn learn_failed_anew(&mut self, tally: &Tally) {
+        self.learned = self.learned.min(WELL_LEARNED);
+        self.learn_failed(tally);
+    }
+
     /// Nanoseconds; 0 for unknown.
     pub(super) const fn took(&self) -> f64 {
         self.took
@@ -428,15 +434,6 @@ impl Share {
     pub(super) fn likely(&self) -> f64 {
         let count = f64::from(self.count);
         (self.value * count + 1.0) / (count + 3.0)
-    }
-
-    /// Whether `rise` more fails than of another, by more than three times the standard deviation of so
-    /// few: it is asked again and again.
-    pub(super) fn is_above_share(&self, other: &Self, rise: f64) -> bool {
-        let above = (self.value - other.value - rise).max(0.0);
-        let mean = (self.value + other.value) / 2.0;
-        let each = |share: &Self| 1.0 / f64::from(share.count.max(1));
-        above * above > 9.0 * mean * (1.0 - mean) * (each(self) + each(other))
     }
 
     /// Whether more than `limit` fails, by more than twice the standard deviation of so many.

@@ -6,7 +6,7 @@ use super::last_chance::last_chance;
 use super::{Outbound, Permit};
 use crate::cooldown::Cooldown;
 use crate::decision::{Stop, StopReason};
-use crate::gate::{Caller, Pass};
+use crate::gate::{Caller, Claim, Pass};
 use crate::random::Random;
 use crate::time::Instant;
 
@@ -26,8 +26,8 @@ pub struct Asking {
     /// The share of a cooldown's length by which the caller is spread behind it: the policy's
     /// `hint_spread`.
     pub spread: f64,
-    /// Whether the request has made no attempt yet.
-    pub fresh: bool,
+    /// What the attempt is.
+    pub claim: Claim,
     /// Whether it waits at the gate for as long as it takes: the gate's patience does not end its wait, and it
     /// has no last chance.
     pub stays: bool,
@@ -200,7 +200,7 @@ impl Outbound {
         }
         let mut pass = None;
         if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
-            pass = gate.admit(now, asking.caller(), asking.fresh);
+            pass = gate.admit(now, asking.caller(), asking.claim);
             let is_late = || last_chance(gate, asking).is_some_and(|at| at <= now);
             if pass.is_none() && is_late() && gate.takes_chance(now) {
                 // It comes too late for another one, since it was held or queued before.

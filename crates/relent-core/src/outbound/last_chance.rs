@@ -3,7 +3,7 @@
 use super::waiting::is_overdue;
 use super::{Asking, Holding, Outbound, Permit, later_by};
 use crate::cooldown::Cooldown;
-use crate::gate::{Gate, Pass};
+use crate::gate::{Claim, Gate, Pass};
 use crate::time::Instant;
 
 /// A parked request that has made no attempt makes one when this part of its time is left, one in so many: enough
@@ -58,5 +58,5 @@ pub(super) fn last_chance(gate: &Gate, asking: &Asking) -> Option<Instant> {
     let until = patience_ends(gate, asking).min(asking.answer_by);
     let time = until.nanos_since(asking.since);
     let last = later_by(asking.since, time - time / LAST_PART);
-    (asking.fresh && !asking.stays).then_some(last)
+    (asking.claim == Claim::First && !asking.stays).then_some(last)
 }

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Asking, Holding, Permit};
+use crate::gate::Claim;
 use crate::ordered_map::OrderedMap;
 use crate::time::{Instant, nanos};
 
@@ -47,7 +48,7 @@ struct Waiter {
     /// In nanoseconds.
     longest: u64,
     spread: f64,
-    fresh: bool,
+    claim: Claim,
     stays: bool,
     paced_only: bool,
 }
@@ -60,7 +61,7 @@ impl Waiter {
             answer_by: asking.answer_by,
             longest: nanos(asking.longest),
             spread: asking.spread,
-            fresh: asking.fresh,
+            claim: asking.claim,
             stays: asking.stays,
             paced_only: asking.paced_only,
         }
@@ -74,7 +75,7 @@ impl Waiter {
             answer_by: self.answer_by,
             longest: Duration::from_nanos(self.longest),
             spread: self.spread,
-            fresh: self.fresh,
+            claim: self.claim,
             stays: self.stays,
             paced_only: self.paced_only,
         }

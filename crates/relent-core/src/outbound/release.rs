@@ -88,7 +88,7 @@ impl Outbound {
             }
             let mut pass = None;
             if let Some(gate) = self.gate.as_mut().filter(|_| !asking.paced_only) {
-                pass = gate.admit(now, asking.caller(), asking.fresh);
+                pass = gate.admit(now, asking.caller(), asking.claim);
                 if pass.is_none() {
                     self.line.park(asking.id);
                     self.line.woken.push(asking.id);

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::backoff::Backoff;
 use crate::decision::{Stop, StopReason};
-use crate::gate::GateConfig;
+use crate::gate::{Claim, GateConfig};
 use crate::hint::{Audience, Hint};
 use crate::random::Draw;
 use crate::request_rate::RequestRateConfig;
@@ -84,7 +84,7 @@ impl There {
             answer_by: Instant::MAX,
             longest: MOST,
             spread: 1.0,
-            fresh: true,
+            claim: Claim::First,
             stays: false,
             paced_only: false,
         }
@@ -578,7 +578,7 @@ fn what_a_caller_says_later_leaves_no_ghost_of_it_at_the_gate() {
     let other = Asking {
         last_start: at(90_000),
         longest: Duration::ZERO,
-        fresh: false,
+        claim: Claim::Paid,
         ..caller
     };
     let now = later_by(now, MILLI);
@@ -644,7 +644,7 @@ fn a_parked_caller_that_may_still_start_goes_however_long_answers_take() {
         there.ended(later, permit, Ended::Answered);
     }
     let retry = Asking {
-        fresh: false,
+        claim: Claim::Paid,
         last_start: later_by(later, 90_000 * MILLI),
         ..there.caller(later)
     };

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{HEDGING, LENT, NO_RULE, Session, WAITING};
+use super::{HEDGING, HELD, NO_RULE, Session, WAITING};
 use crate::budget::Taken;
 use crate::policy::MAX_RULES;
 use crate::repeatable::Repeatable;
@@ -67,7 +67,7 @@ impl Session {
         for count in [self.attempts, self.base, self.step] {
             put(&count.to_le_bytes());
         }
-        let marks = self.marks & !(WAITING | HEDGING | LENT);
+        let marks = self.marks & !(WAITING | HEDGING | HELD);
         put(&[
             self.rule,
             marks,
@@ -110,7 +110,7 @@ impl Session {
             _ => return Err(NotASession),
         };
         let rule_is_one = rule == NO_RULE || usize::from(rule) < MAX_RULES;
-        if form != FORM || !rule_is_one || marks & (WAITING | HEDGING | LENT) != 0 || bytes[40] > 1
+        if form != FORM || !rule_is_one || marks & (WAITING | HEDGING | HELD) != 0 || bytes[40] > 1
         {
             return Err(NotASession);
         }

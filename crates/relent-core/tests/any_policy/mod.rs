@@ -128,10 +128,17 @@ fn budget() -> BoxedStrategy<BudgetConfig> {
         any::<bool>(),
     )
         .prop_map(
-            |(filling, taking, overload_floor, lend, refund_on_success, charge_failures)| {
+            |(
+                filling,
+                taking,
+                overload_floor,
+                wait_when_empty,
+                refund_on_success,
+                charge_failures,
+            )| {
                 BudgetConfig {
                     overload_floor: (overload_floor - 4.0).max(0.0),
-                    lend,
+                    wait_when_empty,
                     ratio: filling.0,
                     success: filling.1,
                     reserve: filling.2,

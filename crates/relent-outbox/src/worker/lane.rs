@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::{
-    Answer, Asking, Backoff, Cooldown, Ended, Failure, Gate, Instant, Outbound, Permit, Policy,
+    Answer, Asking, Backoff, Claim, Cooldown, Ended, Failure, Gate, Instant, Outbound, Permit,
+    Policy,
 };
 
 use super::held::Because;
@@ -174,7 +175,7 @@ impl Lane {
                     answer_by: Instant::MAX,
                     longest: Duration::MAX,
                     spread: self.rules.policy.hint_spread(),
-                    fresh: true,
+                    claim: Claim::First,
                     // Nobody waits for an answer.
                     stays: true,
                     paced_only: false,

@@ -240,13 +240,13 @@ fn budget(text: &mut String, service: &Description, size: Size, hedges: &Hedges)
         &format!(
             "{why} {paid} Reserves of {} processes add up: at most 10 for each, and all together no more than what is left \
              of the capacity in a second. Most of them are for failures that do not come of load, time brings none, a \
-             timeout costs three, a retry that succeeds nothing, and an empty budget is waited for, all as in `standard`.",
+             timeout costs three, a retry that succeeds nothing, and one that cannot be paid for waits at the gate, all as in `standard`.",
             service.processes
         ),
     );
     let _ = writeln!(
         text,
-        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = 0\ntimeout_cost = 3\noverload_floor = {overload_floor}\nlend = \
+        "[budget]\nratio = {}\nreserve = {reserve}\nper_second = 0\ntimeout_cost = 3\noverload_floor = {overload_floor}\nwait_when_empty = \
          true\nrefund_on_success = true",
         figure(ratio)
     );

@@ -8,7 +8,6 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::gate::GateConfig;
 
 const MILLI: u64 = 1_000_000;
 /// Requests are counted in slots of five seconds.

@@ -25,7 +25,7 @@ fn who_has_made_an_attempt_has_no_last_chance() {
     let (mut there, now) = There::closed();
     let asking = Asking {
         answer_by: later_by(now, 400 * MILLI),
-        fresh: false,
+        claim: Claim::Paid,
         ..there.caller(now)
     };
     assert!(waits(there.ask(now, &asking)) > later_by(now, 300 * MILLI));

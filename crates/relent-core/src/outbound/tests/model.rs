@@ -4,6 +4,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::gate::Claim;
+
 use proptest::prelude::*;
 
 use super::super::release::OFFER;
@@ -180,7 +182,7 @@ impl World {
                 answer_by: until,
                 longest: Duration::from_secs(300),
                 spread: 1.0,
-                fresh: true,
+                claim: Claim::First,
                 stays: false,
                 paced_only,
             },
@@ -282,7 +284,7 @@ impl World {
         let again = failure.is_some() && client.retries > 0;
         if again {
             client.retries -= 1;
-            client.asking.fresh = false;
+            client.asking.claim = Claim::Paid;
         }
         self.wake();
         if again {

@@ -148,7 +148,7 @@ fn nothing_is_due_when_the_last_one_is_told_that_its_turn_comes_too_late() {
 fn a_shorter_patience_reaches_those_who_are_parked() {
     let (mut there, now) = There::closed();
     let caller = Asking {
-        fresh: false,
+        claim: Claim::Paid,
         ..there.caller(now)
     };
     let until = waits(there.ask(now, &caller));
