@@ -502,7 +502,7 @@ impl Budget {
         // its cache line stays shared among the cores.
         let capacity = u64::from(self.capacity.load(Ordering::Relaxed));
         update(&self.balance.0, |balance| {
-            let after = balance.saturating_add(amount).min(capacity);
+            let after = (balance + amount).min(capacity);
             (after > balance).then_some(after)
         });
     }
@@ -545,7 +545,8 @@ impl Budget {
             .compare_exchange(last, moved, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
         {
-            self.deposit(u64::try_from(gained).unwrap_or(u64::MAX));
+            // More than any budget holds is too much to be added; the capacity is seen to there.
+            self.deposit(u32::try_from(gained).unwrap_or(u32::MAX).into());
         }
     }
 }

@@ -250,16 +250,19 @@ impl<L: Place> Call<'_, L> {
         waker: Option<&<E::Access as Access>::Waker>,
     ) -> bool {
         let last_start = self.last_start(environment);
-        let unpaid = self.session.is_unpaid();
         let (Some(destination), Some(slot)) = (environment.destination(), self.place.slot()) else {
             return false;
         };
-        if now > last_start || unpaid || !destination.is_calm(now) {
+        if now > last_start || !destination.is_calm(now) {
             return false;
         }
         let id = match slot {
             None => destination.enter_calm(waker),
-            Some(entered) if matches!(entered.stage, Stage::Outside) => entered.id,
+            Some(entered)
+                if matches!(entered.stage, Stage::Outside) && !self.session.is_unpaid() =>
+            {
+                entered.id
+            }
             Some(_) => return false,
         };
         let is_new = slot.is_none();
