@@ -301,6 +301,11 @@ impl Budget {
                 cell.store(to, Ordering::Relaxed);
             }
         };
+        let set_flag = |cell: &AtomicBool, to: bool| {
+            if cell.load(Ordering::Relaxed) != to {
+                cell.store(to, Ordering::Relaxed);
+            }
+        };
         let set_amount = |cell: &AtomicU32, to: u32| {
             if cell.load(Ordering::Relaxed) != to {
                 cell.store(to, Ordering::Relaxed);
@@ -311,9 +316,7 @@ impl Budget {
         set_amount(&self.ratio, ratio);
         // Where failures may come of load a success says nothing of room: others may fail for it.
         let refunds = self.refund_on_success.load(Ordering::Relaxed) && !lesson.suspicious;
-        if self.refunds.load(Ordering::Relaxed) != refunds {
-            self.refunds.store(refunds, Ordering::Relaxed);
-        }
+        set_flag(&self.refunds, refunds);
         let floor = u64::from(self.floor.load(Ordering::Relaxed));
         let beside = u64::from(self.overload_floor.load(Ordering::Relaxed));
         let floor = floor + if lesson.suspicious { beside } else { 0 };
@@ -330,13 +333,10 @@ impl Budget {
         };
         set_amount(&self.timeout_cost_now, timeout_cost.load(Ordering::Relaxed));
         let waits = lesson.gated && self.wait_when_empty.load(Ordering::Relaxed);
-        if self.waits.load(Ordering::Relaxed) != waits {
-            self.waits.store(waits, Ordering::Relaxed);
-        }
+        set_flag(&self.waits, waits);
         let charged = u8::from(self.charge_failures.load(Ordering::Relaxed)) * CHARGED;
         let limited = u8::from(lesson.waived && lesson.limited) * LIMITED;
-        let waived = u8::from(lesson.waived) * WAIVED;
-        let unpaid = charged | limited | waived;
+        let unpaid = charged | limited | (u8::from(lesson.waived) * WAIVED);
         if self.unpaid.load(Ordering::Relaxed) != unpaid {
             self.unpaid.store(unpaid, Ordering::Relaxed);
         }
@@ -410,7 +410,7 @@ impl Budget {
         if let Some(taken) = self.take(cost, soon_floor) {
             return Payment::Paid(taken);
         }
-        if soon_floor > floor && cost > 0 {
+        if soon_floor > floor {
             let pause = PAUSE + up_to(PAUSE, random);
             if pause <= longest
                 && let Some(taken) = self.take(cost, floor)

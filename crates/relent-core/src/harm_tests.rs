@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 use crate::budget::{Budget, BudgetConfig, Lesson};
 use crate::decision::Decision;
 use crate::destination::{Access, Destination};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::gate::{Caller, Claim, Ended, Gate, GateConfig};
 use crate::hint::Hint;
 use crate::outbound::{Answer, Asking, Outbound};
@@ -61,6 +61,40 @@ fn nobody_hastens_a_retry_that_the_budget_holds_back() {
     let until = at(100).saturating_add(after);
     let hastened = session.hasten(&policy, at(200), until, &mut Draw::at(0.5));
     assert_eq!(hastened, until);
+}
+
+/// What is free is not unpaid: it pauses like others, and does not limit a gate.
+#[test]
+fn a_free_retry_that_pauses_is_no_retry_that_could_not_be_paid_for() {
+    let policy = Policy::builder(Backoff::None)
+        .max_retries(9)
+        .build()
+        .unwrap();
+    let budget = Budget::new(&BudgetConfig {
+        cost: 0.0,
+        overload_floor: 8.0,
+        ..BudgetConfig::DEFAULT
+    })
+    .unwrap();
+    assert!(budget.withdraw(at(0), Kind::Throttled).is_some());
+    budget.learn(&Lesson {
+        suspicious: true,
+        repeated: true,
+        ..Lesson::default()
+    });
+    let mut session = Session::new(at(0), true);
+    session.on_attempt();
+    let mut middle = Draw::at(0.5);
+    let decision = session.on_failure(
+        &policy,
+        at(0),
+        &Failure::ambiguous(),
+        &mut middle,
+        Some(&budget),
+    );
+    let after = Duration::from_secs(6);
+    assert_eq!(decision, Decision::Retry { after });
+    assert!(!session.is_unpaid());
 }
 
 struct OneThread(RefCell<Outbound>);

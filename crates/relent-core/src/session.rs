@@ -499,7 +499,10 @@ impl Session {
                         self.taken = taken;
                         if pause > wait {
                             wait = pause;
-                            self.marks |= HELD;
+                            // Held back with nothing taken means unpaid, and what is free is not.
+                            if !taken.is_nothing() {
+                                self.marks |= HELD;
+                            }
                         }
                     }
                     Payment::AtGate => self.marks |= HELD,

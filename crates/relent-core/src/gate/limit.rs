@@ -84,8 +84,8 @@ pub(super) struct Limit {
     pub(super) next: Instant,
     /// Parked requests that go per second at least.
     spread: f64,
-    /// Up to which share of the demand those that wait take the place of requests that are not made: all of it once all
-    /// was well at the last judgement, and half of what was served where some failed and nothing timed out.
+    /// Up to which share of the demand those that wait take the place of requests that are not made: more with each
+    /// attempt that showed that all is well, and half of what was served where some failed and nothing timed out.
     rest: f64,
     /// From then on there is no limit; [`Instant::MAX`] if that is for what is seen to say.
     pub(super) until: Instant,

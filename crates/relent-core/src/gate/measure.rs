@@ -316,7 +316,7 @@ impl Usual {
         self.failed += (tally.failed() - self.failed) / f64::from(self.learned);
     }
 
-    /// The same where nothing is made beside the demand.
+    /// The same, but sooner: what fails is known not to come of the gate's own attempts, and may have changed.
     pub(super) fn learn_failed_anew(&mut self, tally: &Tally) {
         self.learned = self.learned.min(WELL_LEARNED);
         self.learn_failed(tally);
