@@ -172,10 +172,13 @@ where
     /// ```
     pub async fn with_summary(self) -> (Result<C::Success, Option<C::Last>>, Summary) {
         let mut future = std::pin::pin!(self.into_future());
-        let (result, stop) =
-            std::future::poll_fn(|context| future.as_mut().poll_end(context, true)).await;
-        let summary = future.project().driver.summary(stop);
-        (result, summary)
+        match std::future::poll_fn(|context| future.as_mut().poll_end(context, true)).await {
+            Ok(value) => (Ok(value), future.project().driver.summary(None)),
+            Err(gave_up) => {
+                let (last, summary) = gave_up.into_parts();
+                (Err(last), summary)
+            }
+        }
     }
 
     /// Like awaiting it, with the operation's own error in place of a [`GaveUp`]: for a function that
@@ -207,9 +210,6 @@ where
     }
 }
 
-/// How it ended: a success, or the last failure with the stop.
-type End<S, L> = (Result<S, Option<L>>, Option<Stop>);
-
 impl<O, C, H, K, R, X, D> RetryFuture<'_, O, C, H, K, R, X, D>
 where
     O: AsyncOperation,
@@ -226,12 +226,12 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         seen: bool,
-    ) -> Poll<End<C::Success, C::Last>> {
-        loop {
+    ) -> Poll<Result<C::Success, GaveUp<C::Last>>> {
+        let stop = loop {
             let mut this = self.as_mut().project();
             match this.interrupt.as_mut().poll_interrupt(context) {
                 Poll::Pending => {}
-                Poll::Ready(Interruption::Cancel) => return Poll::Ready(self.cancel()),
+                Poll::Ready(Interruption::Cancel) => return Poll::Ready(Err(self.cancel())),
                 Poll::Ready(Interruption::Reset) => {
                     self.as_mut().reset();
                     // The interrupt has to be asked again, or it would not wake the task.
@@ -244,15 +244,12 @@ where
                     None if O::MAY_OVERLAP && this.driver.policy().hedge().is_some() => {
                         match ready!(self.as_mut().poll_begin_hedged(context)) {
                             Ok(()) => continue,
-                            Err(stop) => return Poll::Ready(self.give_up(stop)),
+                            Err(stop) => break stop,
                         }
                     }
                     None => match ready!(this.driver.poll_begin(context, this.timer)) {
                         Ok(begun) => begun,
-                        Err(stop) => {
-                            this.state.set(State::Done);
-                            return Poll::Ready((Err(this.last.take()), Some(stop)));
-                        }
+                        Err(stop) => break stop,
                     },
                 };
                 let limit = limit.map_or(Limit::Never, Limit::At);
@@ -291,7 +288,7 @@ where
                                 false => this.driver.on_success_unseen(),
                             }
                             this.state.set(State::Done);
-                            return Poll::Ready((Ok(value), None));
+                            return Poll::Ready(Ok(value));
                         }
                         Err((failure, error)) => {
                             let number = this.driver.attempts();
@@ -310,12 +307,9 @@ where
             match settled {
                 After::Success(value) => {
                     this.state.set(State::Done);
-                    return Poll::Ready((Ok(value), None));
+                    return Poll::Ready(Ok(value));
                 }
-                After::Stop(stop) => {
-                    this.state.set(State::Done);
-                    return Poll::Ready((Err(this.last.take()), Some(stop)));
-                }
+                After::Stop(stop) => break stop,
                 After::Wait {
                     after: Duration::ZERO,
                     ..
@@ -334,7 +328,8 @@ where
                     this.state.set(State::Waiting { own });
                 }
             }
-        }
+        };
+        Poll::Ready(Err(self.give_up(stop)))
     }
 }
 
@@ -350,23 +345,22 @@ where
 {
     #[cold]
     #[inline(never)]
-    fn cancel(self: Pin<&mut Self>) -> End<C::Success, C::Last> {
-        let mut this = self.project();
-        let mut last = this.last.take();
-        if let Some(mut racing) = this.state.as_mut().end_race() {
-            last = racing.cancel(this.driver).or(last);
+    fn cancel(mut self: Pin<&mut Self>) -> GaveUp<C::Last> {
+        let this = self.as_mut().project();
+        if let Some(mut racing) = this.state.end_race()
+            && let Some(last) = racing.cancel(this.driver)
+        {
+            *this.last = Some(last);
         }
         let stop = this.driver.on_cancel();
-        this.state.set(State::Done);
-        (Err(last), Some(stop))
+        self.give_up(stop)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn give_up(self: Pin<&mut Self>, stop: Stop) -> End<C::Success, C::Last> {
+    #[inline]
+    fn give_up(self: Pin<&mut Self>, stop: Stop) -> GaveUp<C::Last> {
         let mut this = self.project();
         this.state.set(State::Done);
-        (Err(this.last.take()), Some(stop))
+        GaveUp::new(this.last.take(), this.driver.summary(Some(stop)))
     }
 
     /// Something happened that makes the backoff begin anew.
@@ -454,9 +448,8 @@ where
     type Output = Result<C::Success, GaveUp<C::Last>>;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (result, stop) = ready!(self.as_mut().poll_end(context, false));
-        Poll::Ready(result.map_err(|last| GaveUp::new(last, self.project().driver.summary(stop))))
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_end(context, false)
     }
 }
 

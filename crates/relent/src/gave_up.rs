@@ -84,6 +84,11 @@ impl<L> GaveUp<L> {
         }
     }
 
+    /// The last error and the whole account.
+    pub(crate) fn into_parts(self) -> (Option<L>, Summary) {
+        (self.last, *self.summary)
+    }
+
     /// Why.
     #[must_use]
     pub fn reason(&self) -> StopReason {
