@@ -80,7 +80,7 @@ impl Demand {
     }
 
     /// Requests per second over the last minute, at least: as many as there are less twice what chance adds.
-    pub(super) fn least(&mut self, now: Instant) -> f64 {
+    fn least(&mut self, now: Instant) -> f64 {
         let count = f64::from(self.counted(now));
         let least = (count - 2.0 * libm::sqrt(count)).max(0.0);
         least / self.covered(now) as f64 * 1e9

@@ -26,7 +26,7 @@ pub struct Asking {
     /// The share of a cooldown's length by which the caller is spread behind it: the policy's
     /// `hint_spread`.
     pub spread: f64,
-    /// What the attempt is.
+    /// Whether it is the first attempt of the request, or a retry, and whether the budget has paid for that.
     pub claim: Claim,
     /// Whether it waits at the gate for as long as it takes: the gate's patience does not end its wait, and it
     /// has no last chance.
