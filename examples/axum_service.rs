@@ -28,13 +28,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let client = Client::new(policy(Duration::from_secs(2))?)?.cross_layer();
     let calls = [
-        client.get(format!("{shop}/price/tea")),
-        client.get(format!("{shop}/price/gone")),
         // After a doubtful failure it is sent again, with the same key.
         client
             .post(format!("{shop}/orders"))
             .body("2 tea")
             .idempotency_key(IdempotencyKey::new()),
+        client.get(format!("{shop}/price/tea")),
+        client.get(format!("{shop}/price/gone")),
     ];
     for call in calls {
         let response = call.send().await?;
@@ -68,8 +68,9 @@ struct Shop {
 }
 
 fn shop(warehouse: String) -> Result<Router, Box<dyn std::error::Error>> {
-    // Nobody waits for longer than this, and less if the caller says so.
-    let client = Client::new(policy(Duration::from_secs(10))?)?.cross_layer();
+    // Sooner than the callers' own deadlines, so that they hear why there is no answer, and sooner still if a caller
+    // says that it has less time.
+    let client = Client::new(policy(Duration::from_secs(1))?)?.cross_layer();
     let routes = Router::new()
         .route("/price/{item}", get(price))
         .route("/orders", post(order));
