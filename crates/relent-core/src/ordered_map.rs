@@ -11,18 +11,23 @@ const FEW: usize = 4;
 
 /// A map in the order of its keys, in blocks of up to [`MOST`] entries. A B-tree of the entries themselves is half
 /// empty if they come in order, as callers do; these blocks are full then. A map of a few entries is one small
-/// block, and an empty one has 16 bytes.
+/// block, and the only entry of a map that never had two is in the map itself.
 #[derive(Debug)]
-pub(crate) struct OrderedMap<K, V> {
-    len: usize,
-    /// Made for the first entry.
-    blocks: Option<Box<Blocks<K, V>>>,
+pub(crate) struct OrderedMap<K, V>(Entries<K, V>);
+
+#[derive(Debug)]
+enum Entries<K, V> {
+    None,
+    One((K, V)),
+    /// However many, once there were two.
+    Many(Box<Blocks<K, V>>),
 }
 
 type Block<K, V> = VecDeque<(K, V)>;
 
 #[derive(Debug)]
 struct Blocks<K, V> {
+    len: usize,
     /// The entries before all others. Empty only if there are none.
     first: Block<K, V>,
     /// Each by a key that is at most its first and above all of the block before. None is empty.
@@ -30,9 +35,12 @@ struct Blocks<K, V> {
 }
 
 impl<K: Ord + Copy, V> Blocks<K, V> {
-    fn new() -> Self {
+    fn of_one(entry: (K, V)) -> Self {
+        let mut first = Block::with_capacity(2);
+        first.push_back(entry);
         Self {
-            first: Block::with_capacity(1),
+            len: 1,
+            first,
             rest: BTreeMap::new(),
         }
     }
@@ -81,60 +89,9 @@ impl<K: Ord + Copy, V> Blocks<K, V> {
             }
         }
     }
-}
 
-impl<K, V> Default for OrderedMap<K, V> {
-    fn default() -> Self {
-        Self {
-            len: 0,
-            blocks: None,
-        }
-    }
-}
-
-impl<K: Ord + Copy, V> OrderedMap<K, V> {
-    #[inline]
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
-    #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
-        let blocks = self.blocks.iter();
-        blocks.flat_map(|blocks| blocks.first.iter().chain(blocks.rest.values().flatten()))
-    }
-
-    #[inline]
-    pub(crate) fn first(&self) -> Option<&(K, V)> {
-        self.blocks.as_ref()?.first.front()
-    }
-
-    pub(crate) fn last(&self) -> Option<&(K, V)> {
-        self.blocks.as_ref()?.last().back()
-    }
-
-    /// The first whose key is not below this one.
-    pub(crate) fn first_from(&self, key: &K) -> Option<&(K, V)> {
-        let blocks = self.blocks.as_ref()?;
-        let own = blocks.of(key);
-        let in_own = own.get(own.partition_point(|(k, _)| k < key));
-        in_own.or_else(|| blocks.rest.range(key..).next()?.1.front())
-    }
-
-    pub(crate) fn get(&self, key: &K) -> Option<&V> {
-        let block = self.blocks.as_ref()?.of(key);
-        let at = find(block, key).ok()?;
-        Some(&block[at].1)
-    }
-
-    /// Returns what was there before by this key.
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let blocks = self.blocks.get_or_insert_with(|| Box::new(Blocks::new()));
-        let (_, block) = blocks.of_mut(&key);
+    fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let (_, block) = self.of_mut(&key);
         match find(block, &key) {
             Ok(at) => return Some(mem::replace(&mut block[at].1, value)),
             Err(at) if block.len() < MOST => block.insert(at, (key, value)),
@@ -156,11 +113,128 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
                     true => upper.insert(at - from, (key, value)),
                     false => block.insert(at, (key, value)),
                 }
-                blocks.rest.insert(upper[0].0, upper);
+                self.rest.insert(upper[0].0, upper);
             }
         }
         self.len += 1;
         None
+    }
+
+    fn remove_if(&mut self, key: &K, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
+        let (own, block) = self.of_mut(key);
+        let at = find(block, key).ok()?;
+        if !wanted(&block[at].1) {
+            return None;
+        }
+        let (_, value) = block.remove(at)?;
+        if block.is_empty() {
+            self.drop_empty(own);
+        } else if block.capacity() > FEW && block.len() < block.capacity() / 4 {
+            // The few that stay do not keep the memory of the many that left.
+            block.shrink_to(block.capacity() / 2);
+        }
+        self.len -= 1;
+        Some(value)
+    }
+
+    fn first_from(&self, key: &K) -> Option<&(K, V)> {
+        let own = self.of(key);
+        let in_own = own.get(own.partition_point(|(k, _)| k < key));
+        in_own.or_else(|| self.rest.range(key..).next()?.1.front())
+    }
+
+    fn get(&self, key: &K) -> Option<&V> {
+        let block = self.of(key);
+        let at = find(block, key).ok()?;
+        Some(&block[at].1)
+    }
+}
+
+impl<K, V> Default for OrderedMap<K, V> {
+    fn default() -> Self {
+        Self(Entries::None)
+    }
+}
+
+impl<K: Ord + Copy, V> OrderedMap<K, V> {
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        match &self.0 {
+            Entries::None => 0,
+            Entries::One(_) => 1,
+            Entries::Many(blocks) => blocks.len,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
+        let (one, blocks) = match &self.0 {
+            Entries::None => (None, None),
+            Entries::One(entry) => (Some(entry), None),
+            Entries::Many(blocks) => (None, Some(blocks)),
+        };
+        let many = blocks.into_iter();
+        one.into_iter().chain(
+            many.flat_map(|blocks| blocks.first.iter().chain(blocks.rest.values().flatten())),
+        )
+    }
+
+    #[inline]
+    pub(crate) fn first(&self) -> Option<&(K, V)> {
+        match &self.0 {
+            Entries::None => None,
+            Entries::One(entry) => Some(entry),
+            Entries::Many(blocks) => blocks.first.front(),
+        }
+    }
+
+    pub(crate) fn last(&self) -> Option<&(K, V)> {
+        match &self.0 {
+            Entries::None => None,
+            Entries::One(entry) => Some(entry),
+            Entries::Many(blocks) => blocks.last().back(),
+        }
+    }
+
+    /// The first whose key is not below this one.
+    pub(crate) fn first_from(&self, key: &K) -> Option<&(K, V)> {
+        match &self.0 {
+            Entries::None => None,
+            Entries::One(entry) => (entry.0 >= *key).then_some(entry),
+            Entries::Many(blocks) => blocks.first_from(key),
+        }
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        match &self.0 {
+            Entries::None => None,
+            Entries::One((own, value)) => (own == key).then_some(value),
+            Entries::Many(blocks) => blocks.get(key),
+        }
+    }
+
+    /// Returns what was there before by this key.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match &mut self.0 {
+            Entries::None => {
+                self.0 = Entries::One((key, value));
+                None
+            }
+            Entries::One((own, before)) if *own == key => Some(mem::replace(before, value)),
+            Entries::One(_) => {
+                if let Entries::One(entry) = mem::replace(&mut self.0, Entries::None) {
+                    let mut blocks = Box::new(Blocks::of_one(entry));
+                    blocks.insert(key, value);
+                    self.0 = Entries::Many(blocks);
+                }
+                None
+            }
+            Entries::Many(blocks) => blocks.insert(key, value),
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
@@ -169,21 +243,19 @@ impl<K: Ord + Copy, V> OrderedMap<K, V> {
 
     /// Removes it if it is such a one.
     pub(crate) fn remove_if(&mut self, key: &K, wanted: impl FnOnce(&V) -> bool) -> Option<V> {
-        let blocks = self.blocks.as_mut()?;
-        let (own, block) = blocks.of_mut(key);
-        let at = find(block, key).ok()?;
-        if !wanted(&block[at].1) {
-            return None;
+        match &mut self.0 {
+            Entries::None => None,
+            Entries::One((own, value)) => {
+                if own != key || !wanted(value) {
+                    return None;
+                }
+                match mem::replace(&mut self.0, Entries::None) {
+                    Entries::One((_, value)) => Some(value),
+                    Entries::None | Entries::Many(_) => None,
+                }
+            }
+            Entries::Many(blocks) => blocks.remove_if(key, wanted),
         }
-        let (_, value) = block.remove(at)?;
-        if block.is_empty() {
-            blocks.drop_empty(own);
-        } else if block.capacity() > FEW && block.len() < block.capacity() / 4 {
-            // The few that stay do not keep the memory of the many that left.
-            block.shrink_to(block.capacity() / 2);
-        }
-        self.len -= 1;
-        Some(value)
     }
 }
 
@@ -206,9 +278,13 @@ mod tests {
     impl<K, V> OrderedMap<K, V> {
         /// Entries for which there is memory.
         fn capacity(&self) -> usize {
-            let blocks = self.blocks.iter();
-            let all = blocks.flat_map(|blocks| blocks.rest.values().chain([&blocks.first]));
-            all.map(VecDeque::capacity).sum()
+            match &self.0 {
+                Entries::None | Entries::One(_) => 1,
+                Entries::Many(blocks) => {
+                    let all = blocks.rest.values().chain([&blocks.first]);
+                    all.map(VecDeque::capacity).sum()
+                }
+            }
         }
     }
 
@@ -225,13 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_map_takes_16_bytes_and_one_of_a_single_entry_has_room_for_it_alone() {
-        assert_eq!(size_of::<OrderedMap<u64, [u64; 7]>>(), 16);
+    fn a_single_entry_is_in_the_map_itself() {
+        assert!(size_of::<OrderedMap<u64, [u64; 2]>>() <= 32);
         let mut map = OrderedMap::default();
         for key in 0..10 {
             map.insert(key, ());
             assert_eq!((map.capacity(), map.first()), (1, Some(&(key, ()))));
-            map.remove(&key);
+            assert_eq!(map.remove(&key), Some(()));
+            assert!(map.is_empty());
         }
     }
 

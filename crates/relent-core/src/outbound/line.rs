@@ -1,5 +1,6 @@
 //! Those who wait to make an attempt, but for those whom the gate has parked: it knows them by itself.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -11,17 +12,24 @@ use crate::time::{Instant, nanos};
 #[derive(Default, Debug)]
 pub(super) struct Line {
     places: OrderedMap<u64, Place>,
+    /// Until when those may go who have an offer, and by what permit.
+    offers: OrderedMap<(Instant, u64), Permit>,
+    /// Made for the first of them, since a process may have very many destinations.
+    waiters: Option<Box<Waiters>>,
+    lookout: Option<Lookout>,
+    /// To be woken by the driver.
+    pub(super) woken: Vec<u64>,
+}
+
+/// Those who wait for something else than the gate.
+#[derive(Default, Debug)]
+struct Waiters {
     /// Until when the cooldown holds them.
     held: OrderedMap<(Instant, u64), Waiter>,
     /// By the order in which they came to the request rate.
     queue: OrderedMap<u64, (u64, Waiter)>,
     /// The next place in the queue.
     next_place: u64,
-    /// Until when those may go who have an offer, and by what permit.
-    offers: OrderedMap<(Instant, u64), Permit>,
-    lookout: Option<Lookout>,
-    /// To be woken by the driver.
-    pub(super) woken: Vec<u64>,
 }
 
 /// What somebody waits for.
@@ -93,7 +101,10 @@ impl Line {
     /// Reads of each end: see [`Outbound::touch`](super::Outbound::touch).
     #[inline]
     pub(super) fn touch(&self) -> u64 {
-        self.len() as u64 ^ self.next_place ^ self.woken.len() as u64 ^ self.offers.len() as u64
+        self.len() as u64
+            ^ self.offers.len() as u64
+            ^ u64::from(self.waiters.is_some())
+            ^ self.woken.len() as u64
     }
 
     /// Reads of who is first.
@@ -112,7 +123,9 @@ impl Line {
     }
 
     pub(super) fn queued(&self) -> usize {
-        self.queue.len()
+        self.waiters
+            .as_ref()
+            .map_or(0, |waiters| waiters.queue.len())
     }
 
     pub(super) fn holding(&self, id: u64) -> Option<Holding> {
@@ -134,8 +147,11 @@ impl Line {
     /// At most how many are before it in the queue. Those who have left the middle are counted; who is
     /// first is told exactly.
     pub(super) fn ahead(&self, id: u64) -> u64 {
-        match (self.places.get(&id), self.queue.first()) {
-            (Some(Place::Queued(place)), Some((first, _))) => place.saturating_sub(*first),
+        let first = || self.waiters.as_ref()?.queue.first();
+        match self.places.get(&id) {
+            Some(Place::Queued(place)) => {
+                first().map_or(0, |(first, _)| place.saturating_sub(*first))
+            }
             _ => 0,
         }
     }
@@ -144,15 +160,19 @@ impl Line {
     pub(super) fn hold(&mut self, asking: &Asking, until: Instant) {
         self.relieve(asking.id);
         self.put(asking.id, Place::Held(until));
-        self.held.insert((until, asking.id), Waiter::new(asking));
+        let waiters = self.waiters.get_or_insert_default();
+        waiters.held.insert((until, asking.id), Waiter::new(asking));
     }
 
     /// It waits for the request rate, behind all who do already.
     pub(super) fn queue(&mut self, asking: &Asking) {
-        let place = self.next_place;
-        self.next_place += 1;
+        let waiters = self.waiters.get_or_insert_default();
+        let place = waiters.next_place;
+        waiters.next_place += 1;
+        waiters
+            .queue
+            .insert(place, (asking.id, Waiter::new(asking)));
         self.put(asking.id, Place::Queued(place));
-        self.queue.insert(place, (asking.id, Waiter::new(asking)));
     }
 
     /// The gate has parked it. If it has the timer for the next offer, it keeps it.
@@ -208,19 +228,20 @@ impl Line {
 
     /// Until when the first is held whom the cooldown holds.
     pub(super) fn first_held(&self) -> Option<Instant> {
-        self.held.first().map(|((until, _), _)| *until)
+        let first = self.waiters.as_ref()?.held.first();
+        first.map(|((until, _), _)| *until)
     }
 
     /// The first whom the cooldown holds no longer than until then.
     pub(super) fn first_held_by(&self, now: Instant) -> Option<Asking> {
-        let ((until, id), waiter) = self.held.first()?;
+        let ((until, id), waiter) = self.waiters.as_ref()?.held.first()?;
         (*until <= now).then(|| waiter.asking(*id))
     }
 
     /// Until when the first is held whom the cooldown holds for longer than this.
     pub(super) fn first_held_after(&self, after: Instant) -> Option<Instant> {
         let later = Instant::from_nanos(after.as_nanos().saturating_add(1));
-        let first = self.held.first_from(&(later, 0));
+        let first = self.waiters.as_ref()?.held.first_from(&(later, 0));
         first
             .map(|((until, _), _)| *until)
             .filter(|until| *until > after)
@@ -228,7 +249,7 @@ impl Line {
 
     /// Those whom the cooldown holds are held until then.
     pub(super) fn hold_again(&mut self, mut until: impl FnMut(&Asking, Instant) -> Instant) {
-        let held = self.held.iter();
+        let held = self.waiters.iter().flat_map(|waiters| waiters.held.iter());
         let held: Vec<_> = held
             .map(|((until, id), waiter)| (*until, waiter.asking(*id)))
             .collect();
@@ -245,13 +266,15 @@ impl Line {
 
     /// The number of the first in the queue.
     pub(super) fn first_queued(&self) -> Option<u64> {
-        self.queue.first().map(|(_, (id, _))| *id)
+        let first = self.waiters.as_ref()?.queue.first();
+        first.map(|(_, (id, _))| *id)
     }
 
     /// Those in the queue.
     pub(super) fn all_queued(&self) -> impl Iterator<Item = Asking> {
-        self.queue
-            .iter()
+        let waiters = self.waiters.iter();
+        waiters
+            .flat_map(|waiters| waiters.queue.iter())
             .map(|(_, (id, waiter))| waiter.asking(*id))
     }
 
@@ -289,10 +312,14 @@ impl Line {
     fn take_out(&mut self, id: u64, place: Place) {
         match place {
             Place::Held(until) => {
-                self.held.remove(&(until, id));
+                if let Some(waiters) = &mut self.waiters {
+                    waiters.held.remove(&(until, id));
+                }
             }
             Place::Queued(place) => {
-                self.queue.remove(&place);
+                if let Some(waiters) = &mut self.waiters {
+                    waiters.queue.remove(&place);
+                }
             }
             Place::Offered(until) => {
                 self.offers.remove(&(until, id));
@@ -316,8 +343,11 @@ impl Line {
         held.sort_unstable();
         queue.sort_unstable();
         offers.sort_unstable();
-        let queued = self.queue.iter().map(|(place, (id, _))| (*place, *id));
-        held.iter().eq(self.held.iter().map(|(held, _)| held))
+        let waiters = || self.waiters.iter();
+        let all_held = waiters().flat_map(|waiters| waiters.held.iter());
+        let all_queued = waiters().flat_map(|waiters| waiters.queue.iter());
+        let queued = all_queued.map(|(place, (id, _))| (*place, *id));
+        held.iter().eq(all_held.map(|(held, _)| held))
             && queue.iter().copied().eq(queued)
             && offers.iter().eq(self.offers.iter().map(|(offer, _)| offer))
     }
