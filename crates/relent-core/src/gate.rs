@@ -385,7 +385,11 @@ impl Gate {
 
     /// Whether what fails takes about as long as what succeeds, and so does not come of load.
     fn is_served(&self) -> bool {
-        self.evidence.is_served(self.recent, &self.usual)
+        let recent = match self.recent {
+            0.0 => self.tally.mean().unwrap_or(0.0) / SECOND,
+            recent => recent,
+        };
+        self.evidence.is_served(recent, &self.usual)
     }
 
     /// Whether overload was seen a short time ago.
