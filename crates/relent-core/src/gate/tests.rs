@@ -218,6 +218,18 @@ fn what_fails_at_once_or_before_any_success_is_suspicious_and_what_was_worked_on
     }
 }
 
+/// A small program's first retries do not wait for its first judgement, which may be ten seconds away.
+#[test]
+fn who_has_just_begun_compares_failures_with_the_first_success() {
+    for (failed_after, suspicious) in [(1, true), (20, false)] {
+        let mut gate = gate();
+        let now = requests(&mut gate, 0, 1, 100, 20, |_| Ended::Answered);
+        let now = requests(&mut gate, now, 1, 100, failed_after, |_| Ended::Failed);
+        let lesson = gate.lesson(millis(now));
+        assert_eq!(lesson.suspicious, suspicious, "{failed_after} ms");
+    }
+}
+
 #[test]
 fn who_has_made_few_requests_pays_for_its_retries() {
     let mut seldom = gate();
