@@ -392,7 +392,7 @@ impl Scenario {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Scenario::parse`], of the text and of what the changes make of it.
+    /// Those of [`Scenario::parse`], of the text and of what the changes make of it together.
     pub fn parse_with(text: &str, changes: &[(&str, &str)]) -> Result<Self, ScenarioError> {
         let scenario = Self::parse(text)?;
         if changes.is_empty() {
@@ -400,21 +400,27 @@ impl Scenario {
         }
         let mut table: toml::Table =
             toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
+        // What each change makes of the scenario, if that makes no sense by itself.
+        let mut doubts = Vec::new();
         for (key, value) in changes {
-            words::change(&mut table, key, value)
-                .map_err(|message| ScenarioError::change(&format!("{key}={value}"), &message))?;
+            let change = |message: &str| ScenarioError::change(&format!("{key}={value}"), message);
+            words::change(&mut table, key, value).map_err(|message| change(&message))?;
             let changed: Result<Self, _> = table.clone().try_into();
-            changed
-                .map_err(|error| error.message().to_owned())
-                .and_then(|scenario| match scenario.check() {
-                    Ok(()) => Ok(scenario),
-                    Err((key, accepted)) => Err(format!("{key}: {accepted}")),
-                })
-                .map_err(|message| ScenarioError::change(&format!("{key}={value}"), &message))?;
+            let changed = changed.map_err(|error| change(error.message()))?;
+            doubts.push(
+                changed
+                    .check()
+                    .err()
+                    .map(|(key, accepted)| change(&format!("{key}: {accepted}"))),
+            );
         }
-        table
-            .try_into()
-            .map_err(|error: toml::de::Error| ScenarioError::change("", error.message()))
+        // Those may make sense together that do not one by one: of what does not in the end, the first is to blame.
+        match doubts.into_iter().rev().map_while(|doubt| doubt).last() {
+            Some(doubt) => Err(doubt),
+            None => table
+                .try_into()
+                .map_err(|error: toml::de::Error| ScenarioError::change("", error.message())),
+        }
     }
 
     /// When the last request is made, at most; 0 for a herd.

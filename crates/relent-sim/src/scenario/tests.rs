@@ -218,6 +218,30 @@ fn a_change_is_checked_like_the_file() {
     assert!(Scenario::parse_with(&text, &[("outages.0.at", "25h")]).is_err());
 }
 
+/// More than ten million requests are too many, whichever of the two comes first.
+#[test]
+fn changes_need_to_make_sense_together_and_not_one_by_one() {
+    let text = "clients.arrivals.poisson = { rate = 100, for = \"1h\" }";
+    let (rate, short) = (
+        ("clients.arrivals.poisson.rate", "10000"),
+        ("clients.arrivals.poisson.for", "10s"),
+    );
+    for changes in [[rate, short], [short, rate]] {
+        assert!(Scenario::parse_with(text, &changes).is_ok());
+    }
+    let other = ("network.one_way", "20ms");
+    let blamed = |changes: &[(&str, &str)]| {
+        let error = Scenario::parse_with(text, changes).unwrap_err();
+        error.to_string().split('=').next().unwrap().to_owned()
+    };
+    assert_eq!(
+        blamed(&[other, rate, other]),
+        "clients.arrivals.poisson.rate"
+    );
+    let loss = ("network.loss", "2");
+    assert_eq!(blamed(&[rate, short, loss]), "network.loss");
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in "\\PC{0,80}", key in "\\PC{0,20}", value in "\\PC{0,20}") {
