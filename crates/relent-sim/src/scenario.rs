@@ -394,33 +394,24 @@ impl Scenario {
     /// # Errors
     /// Those of [`Scenario::parse`], of the text and of what the changes make of it together.
     pub fn parse_with(text: &str, changes: &[(&str, &str)]) -> Result<Self, ScenarioError> {
-        let scenario = Self::parse(text)?;
-        if changes.is_empty() {
-            return Ok(scenario);
-        }
+        let mut scenario = Self::parse(text)?;
         let mut table: toml::Table =
             toml::from_str(text).map_err(|error| ScenarioError::toml(text, &error))?;
-        // What each change makes of the scenario, if that makes no sense by itself.
-        let mut doubts = Vec::new();
+        // Changes may make sense together that do not one by one: if they do not in the end, the first since they
+        // last did is to blame.
+        let mut to_blame = None;
         for (key, value) in changes {
-            let change = |message: &str| ScenarioError::change(&format!("{key}={value}"), message);
-            words::change(&mut table, key, value).map_err(|message| change(&message))?;
+            let error = |message: &str| ScenarioError::change(&format!("{key}={value}"), message);
+            words::change(&mut table, key, value).map_err(|message| error(&message))?;
             let changed: Result<Self, _> = table.clone().try_into();
-            let changed = changed.map_err(|error| change(error.message()))?;
-            doubts.push(
-                changed
-                    .check()
-                    .err()
-                    .map(|(key, accepted)| change(&format!("{key}: {accepted}"))),
-            );
+            scenario = changed.map_err(|unread| error(unread.message()))?;
+            to_blame = match (scenario.check(), to_blame) {
+                (Ok(()), _) => None,
+                (Err((key, accepted)), None) => Some(error(&format!("{key}: {accepted}"))),
+                (Err(_), earlier) => earlier,
+            };
         }
-        // Those may make sense together that do not one by one: of what does not in the end, the first is to blame.
-        match doubts.into_iter().rev().map_while(|doubt| doubt).last() {
-            Some(doubt) => Err(doubt),
-            None => table
-                .try_into()
-                .map_err(|error: toml::de::Error| ScenarioError::change("", error.message())),
-        }
+        to_blame.map_or(Ok(scenario), Err)
     }
 
     /// When the last request is made, at most; 0 for a herd.
