@@ -385,11 +385,15 @@ impl Gate {
 
     /// Whether what fails takes about as long as what succeeds, and so does not come of load.
     fn is_served(&self) -> bool {
-        let recent = match self.recent {
+        self.evidence.is_served(self.lately(), &self.usual)
+    }
+
+    /// Seconds that successes have taken lately: those counted so far before the first judgement, 0 before the first of them.
+    fn lately(&self) -> f64 {
+        match self.recent {
             0.0 => self.tally.mean().unwrap_or(0.0) / SECOND,
             recent => recent,
-        };
-        self.evidence.is_served(recent, &self.usual)
+        }
     }
 
     /// Whether overload was seen a short time ago.
@@ -615,7 +619,7 @@ impl Gate {
         let harmless = ended == Ended::Failed;
         if harmless {
             let took = now.nanos_since(pass.started);
-            self.evidence.on_failure(took, self.recent, &self.usual);
+            self.evidence.on_failure(took, self.lately(), &self.usual);
         }
         self.at_once.add(harmless);
         self.flapping.on_failure(pass.started, at_once);

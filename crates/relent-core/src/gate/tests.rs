@@ -230,6 +230,16 @@ fn who_has_just_begun_compares_failures_with_the_first_success() {
     }
 }
 
+/// One failure that took very long says nothing of the others, before the first judgement as after it.
+#[test]
+fn a_failure_counts_for_no_longer_than_the_first_success_took() {
+    let mut gate = gate();
+    let now = requests(&mut gate, 0, 1, 1000, 20, |_| Ended::Answered);
+    let now = requests(&mut gate, now, 1, 1000, 2000, |_| Ended::Failed);
+    let now = requests(&mut gate, now, 3, 1000, 1, |_| Ended::Failed);
+    assert!(gate.lesson(millis(now)).suspicious);
+}
+
 #[test]
 fn who_has_made_few_requests_pays_for_its_retries() {
     let mut seldom = gate();
