@@ -335,18 +335,25 @@ fn polls_grow_with_the_logarithm_of_the_job() {
     assert_eq!(metrics.goodput, 1.0);
 }
 
+fn found(name: &str, changes: &[(&str, &str)]) -> Scenario {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");
+    let text = std::fs::read_to_string(format!("{folder}/{name}.toml")).unwrap();
+    Scenario::parse_with(&text, changes).unwrap()
+}
+
+/// The share of the requests that are done.
+fn done(scenario: &Scenario, policy: &Policy) -> f64 {
+    mean(&runs(scenario, policy, 1), |run| run.goodput)
+}
+
 /// docs/limits.md, 1: a crowd that asks seldom sees the same where it is refused by chance and where the service is
 /// full, so whoever gains there loses here.
 #[test]
 fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
-    let found = |name: &str| {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/found");
-        let text = std::fs::read_to_string(format!("{folder}/{name}.toml")).unwrap();
-        Scenario::parse(&text).unwrap()
-    };
-    let (chance, full) = (found("refused-by-chance"), found("refused-when-full"));
-    let done =
-        |scenario: &Scenario, policy: &Policy| mean(&runs(scenario, policy, 1), |run| run.goodput);
+    let (chance, full) = (
+        found("refused-by-chance", &[]),
+        found("refused-when-full", &[]),
+    );
     let (off_by_chance, off_when_full) = (done(&chance, &off()), done(&full, &off()));
     // Without retries a fifth is lost at each.
     assert!((off_by_chance - off_when_full).abs() < 0.03);
@@ -361,4 +368,25 @@ fn no_preset_hides_chance_without_harm_where_the_service_is_full() {
         }
     }
     assert!(gained > 8, "{gained}");
+}
+
+/// docs/limits.md, 5: who asks once does not see how much room there will be after an outage, so whoever gains where there
+/// is much loses where there is little.
+#[test]
+fn no_preset_outlasts_an_outage_for_a_crowd_without_harm_where_there_is_little_room() {
+    let little = found("crowd-after-an-outage", &[]);
+    let much = found("crowd-after-an-outage", &[("service.capacity", "100")]);
+    let (off_little, off_much) = (done(&little, &off()), done(&much, &off()));
+    assert!((off_little - off_much).abs() < 0.01);
+    let mut gained = 0;
+    for preset in relent::presets::all() {
+        let policy = preset.load().unwrap().policy;
+        let gain = done(&much, &policy) - off_much;
+        if gain > 0.02 {
+            gained += 1;
+            let harm = off_little - done(&little, &policy);
+            assert!(harm > gain, "{}: {gain:.3}, {harm:.3}", preset.name);
+        }
+    }
+    assert!(gained >= 2, "{gained}");
 }
