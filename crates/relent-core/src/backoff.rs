@@ -67,7 +67,7 @@ pub enum Backoff {
     Slotted {
         /// One slot; 51.2 µs at 10 Mb/s.
         slot: Duration,
-        /// Where the range stops doubling; 10 in IEEE 802.3, at most 62.
+        /// Where the range stops doubling: from 1 to 62, 10 in IEEE 802.3.
         exponent_limit: u32,
     },
     /// Exactly these waits; there is no retry after the last.
@@ -233,6 +233,25 @@ impl Backoff {
         longest
     }
 
+    /// The longest slot; of a chain that of all phases. Below it a ceiling leaves no delay but 0.
+    pub(crate) const fn longest_slot(&self) -> Option<Duration> {
+        let mut longest = self.slot();
+        let phases = self.phases();
+        let mut index = 0;
+        while index < phases.len() {
+            longest = longer(longest, phases[index].backoff.slot());
+            index += 1;
+        }
+        longest
+    }
+
+    const fn slot(&self) -> Option<Duration> {
+        match self {
+            Self::Slotted { slot, .. } => Some(*slot),
+            _ => None,
+        }
+    }
+
     /// The wait before the first retry, where there is one by name.
     pub(crate) const fn first(&self) -> Option<Duration> {
         match self {
@@ -360,6 +379,12 @@ impl Backoff {
                         "slot",
                         Found::Duration(*slot),
                         "a slot lasts longer than nothing, such as 51.2us",
+                    ))
+                } else if *exponent_limit == 0 {
+                    Err(PolicyError::new(
+                        "exponent_limit",
+                        Found::Count(0),
+                        "with an exponent limit of 0 every delay is 0: it is from 1 to 62",
                     ))
                 } else if *exponent_limit > 62 {
                     Err(PolicyError::new(
@@ -507,6 +532,13 @@ mod tests {
                 Backoff::Slotted {
                     slot: MS,
                     exponent_limit: 63,
+                },
+                "exponent_limit",
+            ),
+            (
+                Backoff::Slotted {
+                    slot: MS,
+                    exponent_limit: 0,
                 },
                 "exponent_limit",
             ),

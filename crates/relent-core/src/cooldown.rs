@@ -35,8 +35,31 @@ use crate::time::{Instant, nanos, share_of};
 pub struct Cooldown {
     /// Its end in nanoseconds; 0 for none.
     until: AtomicU64,
-    /// How long it was when it began: over a share of it its callers are spread.
+    /// How long it was when it began: over a share of it its callers are spread. See [`Length`].
     length: AtomicU64,
+}
+
+/// The length of a cooldown in whole microseconds, and how often it was written: 40 and 24 bits of one word.
+///
+/// The count lets a writer notice that another has written between its read and its write, even if that wrote an equal
+/// length. 40 bits are twelve days; a longer cooldown spreads its callers over a share of that.
+#[derive(Clone, Copy)]
+struct Length(u64);
+
+impl Length {
+    const COUNT_BITS: u32 = 24;
+    const MAX_MICROS: u64 = u64::MAX >> Self::COUNT_BITS;
+
+    const fn nanos(self) -> u64 {
+        (self.0 >> Self::COUNT_BITS) * 1000
+    }
+
+    /// Rounded up to the microsecond.
+    fn replaced_by(self, nanos: u64) -> Self {
+        let micros = nanos.div_ceil(1000).min(Self::MAX_MICROS);
+        let count = self.0.wrapping_add(1) & ((1 << Self::COUNT_BITS) - 1);
+        Self((micros << Self::COUNT_BITS) | count)
+    }
 }
 
 impl Cooldown {
@@ -70,16 +93,35 @@ impl Cooldown {
         let until = now.as_nanos().saturating_add(delay);
         let before = self.until.fetch_max(until, Ordering::Relaxed);
         if before < until {
-            self.length.store(delay, Ordering::Relaxed);
+            self.set_length(until, delay);
         }
         before <= now.as_nanos() && now.as_nanos() < until
+    }
+
+    /// Writes the length of the cooldown that ends at `until`, unless another cooldown has replaced it.
+    ///
+    /// The length that stays is that of the cooldown whose end stays: a writer that reads its own end after the length
+    /// of a later cooldown sees the later end, because that length is released after that end.
+    fn set_length(&self, until: u64, length: u64) {
+        let mut known = self.length.load(Ordering::Acquire);
+        while self.until.load(Ordering::Relaxed) == until {
+            let own = Length(known).replaced_by(length).0;
+            match self
+                .length
+                .compare_exchange(known, own, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(other) => known = other,
+            }
+        }
     }
 
     /// One that runs lasts no longer than `most` from now on.
     pub(crate) fn shorten(&self, now: Instant, most: Duration) {
         let until = now.saturating_add(most).as_nanos();
-        self.until.fetch_min(until, Ordering::Relaxed);
-        self.length.fetch_min(nanos(most), Ordering::Relaxed);
+        let until = self.until.fetch_min(until, Ordering::Relaxed).min(until);
+        let length = Length(self.length.load(Ordering::Acquire)).nanos();
+        self.set_length(until, length.min(nanos(most)));
     }
 
     /// Whether there is one that has not been [forgotten](Self::forget_past): without, nobody needs to
@@ -128,7 +170,11 @@ impl Cooldown {
         if left == 0 {
             return Duration::ZERO;
         }
-        let spread = share_of(self.length.load(Ordering::Relaxed), share);
+        // A cooldown whose length has yet to be written is at least as long as what is left of it.
+        let length = Length(self.length.load(Ordering::Relaxed))
+            .nanos()
+            .max(left);
+        let spread = share_of(length, share);
         let spread = spread.min(nanos(room).saturating_sub(left));
         Duration::from_nanos(left.saturating_add(up_to(spread, random)))
     }
@@ -137,6 +183,45 @@ impl Cooldown {
 impl Default for Cooldown {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Run with `RUSTFLAGS="--cfg loom" cargo test -p relent-core --lib loom`.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::hint::Hint;
+    use crate::random::Draw;
+
+    #[test]
+    fn loom_the_longest_of_concurrent_cooldowns_sets_the_spread() {
+        // The first has the length of the longest, so that a length alone does not show which one wrote it.
+        for lengths in [[0, 20, 12], [20, 20, 12], [12, 20, 12], [20, 12, 12]] {
+            loom::model(move || {
+                let begin = |cooldown: &Cooldown, at: u64, seconds: u64| {
+                    let now = Instant::ORIGIN.saturating_add(Duration::from_secs(at));
+                    let hint = Hint::after(Duration::from_secs(seconds));
+                    let refused = Failure::throttled().hint(hint);
+                    cooldown.on_failure(now, &refused, Duration::from_secs(300));
+                };
+                let cooldown = Arc::new(Cooldown::new());
+                begin(&cooldown, 0, lengths[0]);
+                let threads = [lengths[1], lengths[2]].map(|seconds| {
+                    let cooldown = Arc::clone(&cooldown);
+                    thread::spawn(move || begin(&cooldown, 100, seconds))
+                });
+                for thread in threads {
+                    thread.join().unwrap();
+                }
+                let longest = lengths[1].max(lengths[2]);
+                let now = Instant::ORIGIN.saturating_add(Duration::from_secs(100));
+                let wait = cooldown.wait(now, Duration::MAX, 1.0, &mut Draw::at(1.0));
+                assert_eq!(wait, Duration::from_secs(2 * longest));
+            });
+        }
     }
 }
 

@@ -286,6 +286,15 @@ const fn check_waits(
             "the ceiling may not be below the first delay of the backoff",
         ));
     }
+    if let (Some(ceiling), Some(slot)) = (max_delay, backoff.longest_slot())
+        && ceiling.as_nanos() < slot.as_nanos()
+    {
+        return Err(PolicyError::new(
+            "max_delay",
+            Found::Duration(ceiling),
+            "with a ceiling below one slot every delay is 0: raise max_delay to the slot or above",
+        ));
+    }
     Ok(())
 }
 
@@ -308,8 +317,16 @@ mod tests {
     fn contradictory_policies_do_not_build() {
         let throttled = |backoff| Policy::builder(backoff).throttled_initial(SECOND);
         let many = (0..9).fold(base(), |builder, _| builder.rule(Rule::on([Pattern::Any])));
-        let cases: [(PolicyBuilder, &str); 37] = [
+        let cases: [(PolicyBuilder, &str); 38] = [
             (base().max_delay(SECOND / 2), "max_delay"),
+            (
+                Policy::builder(Backoff::Slotted {
+                    slot: SECOND,
+                    exponent_limit: 10,
+                })
+                .max_delay(SECOND / 2),
+                "max_delay",
+            ),
             (
                 base().max_delay(SECOND).throttled_initial(2 * SECOND),
                 "throttled_initial",

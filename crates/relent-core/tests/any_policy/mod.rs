@@ -28,7 +28,7 @@ fn simple_backoff() -> BoxedStrategy<Backoff> {
         duration().prop_map(Backoff::fibonacci),
         (duration(), 1.0..1e9f64)
             .prop_map(|(initial, factor)| Backoff::Decorrelated { initial, factor }),
-        (1..u64::MAX, 0..=62u32).prop_map(|(slot, exponent_limit)| Backoff::Slotted {
+        (1..u64::MAX, 1..=62u32).prop_map(|(slot, exponent_limit)| Backoff::Slotted {
             slot: Duration::from_nanos(slot),
             exponent_limit,
         }),
