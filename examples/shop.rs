@@ -168,7 +168,7 @@ async fn unique(store: Sqlite, url: &str, namespace: &str) -> Result<Router, Fai
     claim.lease = Duration::from_secs(1);
     let layer = IdempotencyLayer::anonymous(redis.namespace(namespace))
         .require(|_| true)
-        .claim(claim);
+        .claim(claim)?;
     let router = Router::new().route("/unique/{number}", post(pay));
     Ok(router.layer(layer).with_state(store))
 }

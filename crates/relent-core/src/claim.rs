@@ -34,6 +34,29 @@ impl ClaimConfig {
         takeover: Takeover::Refuse,
     };
 
+    /// Whether a key can be held and its answer kept by it.
+    ///
+    /// # Errors
+    /// [`InvalidClaimConfig`]: a key that is not held, or is forgotten immediately, runs twice.
+    pub const fn check(&self) -> Result<(), InvalidClaimConfig> {
+        if self.lease.is_zero() {
+            return Err(InvalidClaimConfig::NoLease);
+        }
+        self.check_keep(Duration::from_nanos(1))
+    }
+
+    /// Whether a record is kept for at least so long.
+    ///
+    /// # Errors
+    /// [`InvalidClaimConfig::KeptTooShort`].
+    pub const fn check_keep(&self, least: Duration) -> Result<(), InvalidClaimConfig> {
+        if self.keep.as_nanos() < least.as_nanos() {
+            let keep = self.keep;
+            return Err(InvalidClaimConfig::KeptTooShort { keep, least });
+        }
+        Ok(())
+    }
+
     /// Whether a request that its client first sent at `first_sent` may be a repetition of one whose
     /// record is gone. It is to be refused (412): nobody knows whether it has run (OASIS Repeatable
     /// Requests 1.0, `Repeatability-First-Sent`).
@@ -48,6 +71,38 @@ impl Default for ClaimConfig {
         Self::DEFAULT
     }
 }
+
+/// Why a [`ClaimConfig`] keeps nothing from running twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InvalidClaimConfig {
+    /// The lease is zero: it has run out when it begins.
+    NoLease,
+    /// The record is gone before its last duplicate can arrive, which then runs.
+    KeptTooShort {
+        /// How long it would be kept.
+        keep: Duration,
+        /// How long it has to be kept at least.
+        least: Duration,
+    },
+}
+
+impl fmt::Display for InvalidClaimConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLease => f.write_str(
+                "`lease` is zero, so a duplicate would not see that its key is held: the default is 30 s",
+            ),
+            Self::KeptTooShort { keep, least } => write!(
+                f,
+                "`keep` is {keep:?}, so a duplicate would run after that: it has to be at least {least:?}, and as long as \
+                 anybody repeats a request"
+            ),
+        }
+    }
+}
+
+impl Error for InvalidClaimConfig {}
 
 /// What a duplicate does when the execution before it was lost, by a crash or a lease that ran out: it may
 /// have taken effect.

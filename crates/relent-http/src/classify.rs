@@ -11,7 +11,8 @@ use crate::mark::marked;
 use crate::repeatable::RequestFacts;
 use crate::status::{kind, scope};
 
-/// Classifies a response; `None` if it is not a failure.
+/// Classifies a response; `None` if it is not a failure. Whether the request took effect is what [`Outcome`](crate::Outcome)
+/// says of the status, as on the server's side.
 ///
 /// | status | kind |
 /// |---|---|

@@ -10,6 +10,7 @@ use relent::Summary;
 use relent_core::{Advice, GrpcCode, Hint, Rejected, Shed, StopReason};
 
 use crate::mark::Mark;
+use crate::outcome::Outcome;
 use crate::problem::{Problem, QUOTA_EXCEEDED, TEMPORARY_REDUCED_CAPACITY};
 use crate::set_hint;
 
@@ -63,6 +64,10 @@ pub struct ErrorResponse {
     pub hint: Hint,
     /// The mark for all layers above.
     pub mark: Option<Mark>,
+    /// Whether the request took effect, for an idempotency layer outside: in the extensions of the responses that are
+    /// made of this. What was not let in has had no effect. Of what has called another service it is not known, unless
+    /// the handler knows better and sets it.
+    pub outcome: Outcome,
     /// A sentence for people.
     pub detail: &'static str,
 }
@@ -105,6 +110,7 @@ impl ErrorResponse {
             code,
             hint: rejected.hint(),
             mark,
+            outcome: Outcome::NotApplied,
             detail,
         }
     }
@@ -144,6 +150,7 @@ impl ErrorResponse {
             code,
             hint,
             mark: Mark::of(reason),
+            outcome: Outcome::Unknown,
             detail: "a service that this one calls has failed",
         }
     }
@@ -170,7 +177,7 @@ impl ErrorResponse {
     }
 
     /// Writes hint and mark into the headers of a response, in place of those that are there. Without a
-    /// mark of its own it leaves one from below.
+    /// mark of its own it leaves one from below. The [outcome](Self::outcome) is no header.
     pub fn set(&self, headers: &mut HeaderMap) {
         set_hint(headers, &self.hint);
         if let Some(mark) = self.mark {
@@ -178,11 +185,12 @@ impl ErrorResponse {
         }
     }
 
-    /// The head of the response: status, hint and mark.
+    /// The head of the response: status, hint, mark and outcome.
     #[must_use]
     pub fn head(&self) -> Response<()> {
         let mut response = Response::new(());
         *response.status_mut() = self.status;
+        response.extensions_mut().insert(self.outcome);
         self.set(response.headers_mut());
         response
     }
@@ -209,6 +217,7 @@ impl ErrorResponse {
     pub fn into_http(self) -> Response<String> {
         let mut response = self.problem().into_response();
         self.set(response.headers_mut());
+        response.extensions_mut().insert(self.outcome);
         response
     }
 
@@ -231,6 +240,7 @@ impl ErrorResponse {
     #[must_use]
     pub fn grpc_head(&self) -> Response<()> {
         let mut response = Response::new(());
+        response.extensions_mut().insert(self.outcome);
         let headers = response.headers_mut();
         let grpc = http::HeaderValue::from_static("application/grpc");
         headers.insert(crate::headers::CONTENT_TYPE, grpc);
@@ -387,6 +397,30 @@ mod tests {
         assert_eq!(status(StopReason::Deadline), 504);
         assert_eq!(status(StopReason::Gate), 503);
         assert_eq!(status(StopReason::RetriesExhausted), 502);
+    }
+
+    #[test]
+    fn what_was_not_let_in_has_had_no_effect_and_of_a_call_that_was_given_up_it_is_unknown() {
+        for rejected in [
+            Rejected::Expired,
+            shed(Advice::None),
+            shed(Advice::DoNotRetry),
+            limited(Refusal::Shared),
+        ] {
+            let response = ErrorResponse::rejected(&rejected);
+            assert_eq!(Outcome::of(&response.head()), Outcome::NotApplied);
+            assert_eq!(Outcome::of(&response.into_http()), Outcome::NotApplied);
+        }
+        // The handler may have had an effect before its call, also where a time to come back is handed up.
+        for reason in ALL {
+            let response = ErrorResponse::stopped(reason, Some(Duration::from_secs(1)));
+            assert_eq!(Outcome::of(&response.head()), Outcome::Unknown, "{reason}");
+            assert_eq!(
+                Outcome::of(&response.into_http()),
+                Outcome::Unknown,
+                "{reason}"
+            );
+        }
     }
 
     #[cfg(feature = "attempt")]

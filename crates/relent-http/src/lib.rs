@@ -2,8 +2,8 @@
 //!
 //! Pure functions over the types of [`http`]: [`classify`] turns a response into a
 //! [`Failure`](relent_core::Failure) or finds that it is none, [`hint`] reads what the server said
-//! about time, and [`RequestFacts`] tells whether a request may run twice. None of them reads a
-//! clock.
+//! about time, [`Outcome`] is whether the request took effect, and [`RequestFacts`] tells whether a request may run
+//! twice. None of them reads a clock.
 //!
 //! # Across layers
 //! A client can tell the server which attempt a request is, how much time is left, and how many
@@ -66,6 +66,7 @@ mod mark;
 pub mod network;
 #[cfg(feature = "attempt")]
 mod observe;
+mod outcome;
 pub mod problem;
 pub mod rate_limit;
 mod repeatable;
@@ -95,6 +96,7 @@ pub use layer::{Override, RetryLayer, ServiceError};
 pub use mark::Mark;
 #[cfg(feature = "attempt")]
 pub use mark::mark_response;
+pub use outcome::Outcome;
 pub use repeatable::RequestFacts;
 #[cfg(feature = "attempt")]
 pub use replay::BoxError;

@@ -1,21 +1,21 @@
 //! What a status of HTTP means by itself (design rule 2).
 
 use http::StatusCode;
-use relent_core::{Advice, Hint, HintSource, Kind, Scope};
+use relent_core::{Hint, HintSource, Kind, Scope};
 
+use crate::outcome::Outcome;
 use crate::repeatable::RequestFacts;
 
-/// The kind of a status of 400 or above.
+/// The kind of a status of 400 or above: whether the request took effect, and whether repeating it can help.
 pub(crate) fn kind(status: StatusCode, hint: &Hint, request: RequestFacts) -> Kind {
-    match status.as_u16() {
-        421 | 425 => Kind::NotProcessed,
-        429 => Kind::Throttled,
-        408 | 503 if asks_for_delay(hint) || hint.advice == Advice::DoRetry => Kind::NotProcessed,
-        408 | 503 => Kind::Ambiguous,
-        409 if request.keyed && asks_for_delay(hint) => Kind::Throttled,
-        413 if asks_for_delay(hint) => Kind::NotProcessed,
-        400..=499 | 501 | 505 | 511 => Kind::Permanent,
-        _ => Kind::Ambiguous,
+    match (status.as_u16(), Outcome::of_status(status, || *hint)) {
+        // Repeating cannot help, whatever came of it.
+        (401 | 403 | 501 | 505 | 511, _) => Kind::Permanent,
+        (409, _) if !(request.keyed && asks_for_delay(hint)) => Kind::Permanent,
+        (409 | 429, _) => Kind::Throttled,
+        (_, Outcome::NotApplied) => Kind::NotProcessed,
+        (_, Outcome::Final) => Kind::Permanent,
+        (_, Outcome::Unknown) => Kind::Ambiguous,
     }
 }
 

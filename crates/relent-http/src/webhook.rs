@@ -172,6 +172,13 @@ impl Verifier {
         self
     }
 
+    /// For how long one signature is good at most: twice the tolerance, since the time that it names may be ahead. Whoever
+    /// has overheard a message can replay it for so long, and its receiver has to remember it for longer.
+    #[must_use]
+    pub const fn replay_window(&self) -> Duration {
+        self.tolerance.saturating_mul(2)
+    }
+
     /// Verifies a message that arrived at `now`. The body is the bytes that were received: not parsed and
     /// written anew.
     ///

@@ -62,6 +62,16 @@
 //! What the answer says ([`Outcome`]): a final one is committed with the record. Any other, or an error, rolls all
 //! of it back: the request has had no effect, and the next with its key runs. So a 5xx is never unknown here.
 //!
+//! # What the handler must not do
+//! - Run twice: a request has one transaction. A second `run` is an error ([`AlreadyRun`]), and the layer answers 500 where the
+//!   handler answers with success all the same.
+//! - Answer with success what is not recorded: because it has not called `run`, has dropped it before its end, or has
+//!   not looked at its error. The layer answers 500 instead. To acknowledge without a record, insert
+//!   [`Outcome::NotApplied`](crate::idempotency::Outcome) into the response.
+//!
+//! Where `run` refuses the request (the key belongs to another request, or still runs; its outcome is unknown; the store
+//! fails) the client gets that refusal, whatever the handler answers.
+//!
 //! # What the work must not do
 //! Anything that the transaction does not undo, such as a request to another service: write a row for it in the
 //! transaction, and send it when that is committed, as `examples/shop.rs` does with its receipts. Nor may it end the
@@ -81,8 +91,7 @@ mod sqlite;
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::Response;
@@ -175,8 +184,40 @@ pub struct ExactlyOnce<S> {
     until: Instant,
     common: Arc<Common>,
     is_grpc: bool,
-    used: Arc<AtomicBool>,
+    used: Arc<Mutex<Used>>,
 }
+
+/// What the handler has done with it, as far as the layer has to know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Used {
+    /// How often the handler has called `run`, up to 2.
+    runs: u8,
+    /// There is a record with an answer.
+    pub(crate) is_recorded: bool,
+    /// The request may not run: its client hears so.
+    pub(crate) refused: Option<Refused>,
+}
+
+impl Used {
+    pub(crate) const fn is_run_twice(self) -> bool {
+        self.runs > 1
+    }
+}
+
+/// A handler has called `run` twice in one request: the second call has done nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AlreadyRun;
+
+impl fmt::Display for AlreadyRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "`run` was called before in this request, which has one transaction: nothing of this call is done. Put all \
+             effects of the request into one call",
+        )
+    }
+}
+
+impl Error for AlreadyRun {}
 
 impl<S> ExactlyOnce<S> {
     pub(crate) fn new(
@@ -202,16 +243,22 @@ impl<S> ExactlyOnce<S> {
         &self.keyed
     }
 
-    /// Whether the handler has run something with it; of a webhook, whether it is recorded.
-    pub(crate) fn is_used(&self) -> bool {
-        self.used.load(Ordering::Relaxed)
+    fn lock(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handler begins to use it. An acknowledgement of a webhook needs more: what it acknowledges is
-    /// [recorded](Self::respond), since nobody would deliver again what was rolled back.
-    fn set_used(&self) {
-        if self.keyed.source == KeySource::IdempotencyKey {
-            self.used.store(true, Ordering::Relaxed);
+    /// What the handler has done with it.
+    pub(crate) fn used(&self) -> Used {
+        *self.lock()
+    }
+
+    /// The handler begins to use it.
+    fn begin(&self) -> Result<(), AlreadyRun> {
+        let mut used = self.lock();
+        used.runs = used.runs.saturating_add(1);
+        match used.is_run_twice() {
+            true => Err(AlreadyRun),
+            false => Ok(()),
         }
     }
 
@@ -223,14 +270,12 @@ impl<S> ExactlyOnce<S> {
         let refused = match done {
             Ok(Done::Ran(response)) => {
                 observe::keyed("run");
-                if Outcome::of(&response) == Outcome::Final {
-                    self.used.store(true, Ordering::Relaxed);
-                }
+                self.lock().is_recorded = Outcome::of(&response) == Outcome::Final;
                 return Ok(response.map(Full::new));
             }
             Ok(Done::Not(claimed)) => match Refused::of(claimed) {
                 Ok(answer) => {
-                    self.used.store(true, Ordering::Relaxed);
+                    self.lock().is_recorded = true;
                     match answer.replay_whole() {
                         Some(response) => return Ok(response.map(Full::new)),
                         None => Refused::AnswerNotKept,
@@ -247,7 +292,9 @@ impl<S> ExactlyOnce<S> {
                 Refused::StoreFailed
             }
         };
-        let refused = refused.observed(self.keyed.source, self.is_grpc);
+        // The layer gives the client the same, whatever the handler does with it, and counts it.
+        self.lock().refused = Some(refused);
+        let refused = refused.told(self.keyed.source, self.is_grpc);
         Ok(refused.map(Full::new))
     }
 }

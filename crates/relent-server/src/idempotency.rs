@@ -41,7 +41,6 @@ pub(crate) mod execution;
 mod lease;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod once;
-mod outcome;
 pub(crate) mod problems;
 mod recovery;
 pub(crate) mod request;
@@ -56,14 +55,14 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::request::Parts;
-pub use relent_core::claim::{ClaimConfig, Takeover};
+pub use relent_core::claim::{ClaimConfig, InvalidClaimConfig, Takeover};
+pub use relent_http::Outcome;
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 
 pub use answer::{Answer, InvalidAnswer};
 pub use body::Body;
 pub use execution::{CheckpointError, Execution};
-pub use outcome::Outcome;
 pub use service::Idempotency;
 #[cfg(feature = "webhook")]
 pub(crate) use service::Server;
@@ -188,10 +187,13 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     /// The lease, how long answers are kept, and who may take over: 30 s, 24 h and nobody by default.
-    #[must_use]
-    pub const fn claim(mut self, config: ClaimConfig) -> Self {
+    ///
+    /// # Errors
+    /// By this configuration a key would run twice: [`ClaimConfig::check`].
+    pub fn claim(mut self, config: ClaimConfig) -> Result<Self, InvalidClaimConfig> {
+        config.check()?;
         self.settings.claim = config;
-        self
+        Ok(self)
     }
 
     /// What a duplicate does whose predecessor was lost; [`Takeover::Refuse`] by default.
@@ -265,9 +267,13 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     #[cfg(feature = "webhook")]
-    pub(crate) fn change_claim(mut self, change: impl FnOnce(&mut ClaimConfig)) -> Self {
-        change(&mut self.settings.claim);
-        self
+    pub(crate) fn change_claim(
+        self,
+        change: impl FnOnce(&mut ClaimConfig),
+    ) -> Result<Self, InvalidClaimConfig> {
+        let mut config = self.settings.claim;
+        change(&mut config);
+        self.claim(config)
     }
 
     /// What runs requests whose keys are found elsewhere.
@@ -289,7 +295,8 @@ impl<S: Store> IdempotencyLayer<S> {
     /// The requests of which nobody knows whether they had their effect: to find them, and to say what has come of them.
     #[must_use]
     pub fn unknown_outcomes(&self) -> UnknownOutcomes<S> {
-        UnknownOutcomes::new(Arc::clone(&self.store), self.settings.claim)
+        let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
+        UnknownOutcomes::of(store, self.settings.claim, common)
     }
 
     /// Waits until no handler of a request with a key runs any more. For the end of a server, when it takes no

@@ -183,16 +183,20 @@ impl Preconditions {
         }
     }
 
-    /// The version that `If-Match` asks for, for `UPDATE … SET version = version + 1 WHERE id = $1 AND version = $2`.
+    /// The version that `If-Match` asks for, for `UPDATE … SET version = version + 1 WHERE id = $1 AND version = $2`. An
+    /// `If-None-Match` beside it counts as in [`check`](Self::check).
     ///
     /// # Errors
-    /// [`PreconditionError::Required`] if it names none, and [`PreconditionError::Failed`] if what it names is not
-    /// one version of those that are [numbered](EntityTag::of_version): `*`, a weak tag, several.
+    /// [`PreconditionError::Required`] if `If-Match` names none, and [`PreconditionError::Failed`] if what it names is not
+    /// one version of those that are [numbered](EntityTag::of_version) (`*`, a weak tag, several), or is one that
+    /// `If-None-Match` excludes.
     pub fn version(&self) -> Result<u64, PreconditionError> {
         match &self.if_match {
             None => Err(PreconditionError::Required),
             Some(Tags::These(tags)) if tags.len() == 1 => {
-                tags[0].version().ok_or(PreconditionError::Failed)
+                let version = tags[0].version().ok_or(PreconditionError::Failed)?;
+                self.check(Some(&tags[0]))?;
+                Ok(version)
             }
             Some(_) => Err(PreconditionError::Failed),
         }
@@ -375,6 +379,29 @@ mod tests {
         for value in ["W/\"7\"", "\"07\"", "\"+7\"", "\"\"", "\"7\", \"8\"", "*"] {
             let several = of(&[("if-match", value)]).unwrap();
             assert_eq!(several.version(), Err(PreconditionError::Failed), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_version_that_if_none_match_excludes_is_not_changed() {
+        for (excluded, version) in [
+            ("*", None),
+            ("\"7\"", None),
+            ("W/\"7\"", None),
+            ("\"6\", \"7\"", None),
+            ("\"6\"", Some(7)),
+            ("\"6,7\"", Some(7)),
+        ] {
+            let both = of(&[("if-match", "\"7\""), ("if-none-match", excluded)]).unwrap();
+            let expected = version.ok_or(PreconditionError::Failed);
+            assert_eq!(both.version(), expected, "{excluded}");
+            // One rule for both ways.
+            let seven = EntityTag::of_version(7);
+            assert_eq!(
+                both.check(Some(&seven)).is_ok(),
+                version.is_some(),
+                "{excluded}"
+            );
         }
     }
 

@@ -213,7 +213,7 @@ impl<E> From<LeaseLost> for WriteError<E> {
 ///
 /// When the clock of the store is set forward, leases and records end so much earlier; when it is set back, so much later, but
 /// for records that are removed by then. Who has lost its lease writes nothing in either case: owner and fence decide that,
-/// and no time.
+/// and no time. The layer runs no request again that still runs in its own process, whatever the clock of the store says.
 pub trait Store: Send + Sync + 'static {
     /// Why it fails.
     type Error: Error + Send + Sync + 'static;

@@ -51,9 +51,12 @@
 //! | answer | the message |
 //! |---|---|
 //! | 2xx | is acknowledged: it does not run again, and its repetitions get this answer |
-//! | 4xx | was refused, and has had no effect: the next delivery runs |
-//! | 3xx, 5xx, an error, a panic, a crash | may have had its effect: [`takeover`](WebhookLayer::takeover) |
+//! | 4xx but 408, 503 with `Retry-After` | was refused, and has had no effect: the next delivery runs |
+//! | 3xx, 408, 5xx, an error, a panic, a crash | may have had its effect: [`takeover`](WebhookLayer::takeover) |
 //! | with an [`Outcome`](crate::idempotency::Outcome) in its extensions | as that says |
+//!
+//! A 408 with `Retry-After` is a refusal, too. A handler that may have had an effect before it answers with a
+//! refusal says so by its `Outcome`.
 //!
 //! Nothing is acknowledged before the handler is done and its answer is recorded. If the store fails at that for about
 //! 30 s, the sender gets the answer all the same: the message has been handled, and another delivery of it would find
@@ -139,13 +142,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::request::Parts;
-use relent_core::claim::{ClaimConfig, Takeover};
+use relent_core::claim::{ClaimConfig, InvalidClaimConfig, Takeover};
 use relent_http::webhook::Verifier;
 use tower_layer::Layer;
 
 pub use delivery::Delivery;
 pub use service::Webhook;
 
+use crate::idempotency::request::uri;
 use crate::idempotency::{IdempotencyLayer, UnknownOutcomes};
 use crate::store::Store;
 
@@ -192,39 +196,53 @@ struct Settings {
     clock: Arc<dyn Fn() -> SystemTime + Send + Sync>,
     max_body: usize,
     read_timeout: Duration,
+    /// A record is kept for at least so long: the [window](Verifier::replay_window) of a sender that is known.
+    least_keep: Duration,
 }
 
 impl<S: Store> WebhookLayer<S> {
     /// For the messages of one sender.
     #[must_use]
     pub fn new(store: S, name: impl Into<Arc<str>>, verifier: Verifier) -> Self {
+        let least_keep = verifier.replay_window();
         let sender = Sender::new(name, verifier);
-        Self::for_senders(store, move |_| Some(sender.clone()))
+        Self::with(store, move |_| Some(sender.clone()), least_keep)
     }
 
     /// For several senders: `sender` tells by the head of a request whose message it says it is, such as by its path,
     /// before anything of that is believed. It is asked for each request, so keys can change while the service runs.
-    /// `None` is answered as a wrong signature is.
+    /// `None` is answered as a wrong signature is. A message of a sender whose signatures are good for longer than
+    /// messages are [kept](Self::keep) is refused (500).
     #[must_use]
     pub fn for_senders(
         store: S,
         sender: impl Fn(&Parts) -> Option<Sender> + Send + Sync + 'static,
     ) -> Self {
+        Self::with(store, sender, Duration::ZERO)
+    }
+
+    fn with(
+        store: S,
+        sender: impl Fn(&Parts) -> Option<Sender> + Send + Sync + 'static,
+        least_keep: Duration,
+    ) -> Self {
         Self {
-            engine: IdempotencyLayer::of_webhooks(store, KEEP),
+            engine: IdempotencyLayer::of_webhooks(store, KEEP.max(least_keep)),
             settings: Settings {
                 sender: Arc::new(sender),
-                operation: Arc::new(|parts| path::canonical(parts.uri.path())),
+                operation: Arc::new(|parts| path::canonical(uri(parts).path())),
                 clock: Arc::new(SystemTime::now),
                 max_body: 256 << 10,
                 read_timeout: Duration::from_secs(10),
+                least_keep,
             },
         }
     }
 
     /// What a message is for, by default the path of the request: a sender that delivers one message to two endpoints
     /// uses one `webhook-id` for both, and each has to handle it. Give each a constant if their paths may change, or if a
-    /// router outside of this layer takes a prefix away and leaves the same for both (axum's `nest` does).
+    /// router outside of this layer takes a prefix away and leaves the same for both. axum's `nest` does; with the
+    /// feature `axum` the default reads the whole path all the same, and without it a layer in a nested router needs this.
     ///
     /// The signature does not cover the path. The default reads one path in whatever way it is percent-encoded, but whoever
     /// has overheard a message can bring it, for as long as its time counts, to each other path that leads to a handler. So a
@@ -262,28 +280,41 @@ impl<S: Store> WebhookLayer<S> {
         self
     }
 
-    /// How long a message is remembered after its record was last written: [8 days](KEEP) by default. Longer than the
-    /// sender repeats it, or it is handled twice.
-    #[must_use]
-    pub fn keep(self, keep: Duration) -> Self {
+    /// How long a message is remembered after its record was last written: [8 days](KEEP) by default, and the
+    /// [window](Verifier::replay_window) of its signature if that is longer. Longer than the sender repeats it, or it is
+    /// handled twice.
+    ///
+    /// # Errors
+    /// It is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise): whoever has
+    /// overheard a message could replay it when it is forgotten.
+    pub fn keep(self, keep: Duration) -> Result<Self, InvalidClaimConfig> {
+        let least = self.settings.least_keep;
+        ClaimConfig {
+            keep,
+            ..ClaimConfig::DEFAULT
+        }
+        .check_keep(least)?;
         self.claim(|claim| claim.keep = keep)
     }
 
     /// How long a handler that says nothing is believed to run: 30 s by default. It says so by itself while its process
     /// lives; after a crash deliveries are told to come back later for as long.
-    #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
+    ///
+    /// # Errors
+    /// It is zero.
+    pub fn lease(self, lease: Duration) -> Result<Self, InvalidClaimConfig> {
         self.claim(|claim| claim.lease = lease)
+    }
+
+    fn claim(mut self, change: impl FnOnce(&mut ClaimConfig)) -> Result<Self, InvalidClaimConfig> {
+        self.engine = self.engine.change_claim(change)?;
+        Ok(self)
     }
 
     /// What the next delivery does when a message may have had its effect: [`Takeover::Refuse`] by default.
     #[must_use]
-    pub fn takeover(self, takeover: Takeover) -> Self {
-        self.claim(|claim| claim.takeover = takeover)
-    }
-
-    fn claim(mut self, change: impl FnOnce(&mut ClaimConfig)) -> Self {
-        self.engine = self.engine.change_claim(change);
+    pub fn takeover(mut self, takeover: Takeover) -> Self {
+        self.engine = self.engine.takeover(takeover);
         self
     }
 

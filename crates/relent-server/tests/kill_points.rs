@@ -144,6 +144,7 @@ async fn pay(store: &Sqlite, takeover: Takeover, think: Duration) -> (u16, Strin
             takeover,
             ..ClaimConfig::DEFAULT
         })
+        .unwrap()
         .wait(Duration::ZERO);
     let store = store.clone();
     let handler = service_fn(move |request: Request<Body<Full<Bytes>>>| {

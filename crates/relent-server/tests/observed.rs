@@ -207,10 +207,12 @@ fn what_was_found_out_is_counted_and_said_when_it_is_written() {
     let resolve = async {
         let (key, print) = (Key([1; 32]), Fingerprint([0; 32]));
         let lost = ClaimConfig {
-            lease: Duration::ZERO,
+            lease: Duration::from_nanos(1),
             ..ClaimConfig::DEFAULT
         };
-        let layer = IdempotencyLayer::anonymous(Memory::new()).claim(lost);
+        let layer = IdempotencyLayer::anonymous(Memory::new())
+            .claim(lost)
+            .unwrap();
         layer.store().claim(&key, 1, print, &lost).await.unwrap();
         let outcomes = layer.unknown_outcomes();
         let found = outcomes.find(None, 1).await.unwrap()[0];

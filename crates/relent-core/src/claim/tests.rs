@@ -404,3 +404,19 @@ fn what_was_first_sent_before_records_were_kept_may_have_been_forgotten() {
         "a clock that is ahead"
     );
 }
+
+#[test]
+fn a_config_by_which_a_key_would_run_twice_is_refused() {
+    let config = ClaimConfig::DEFAULT;
+    assert_eq!(config.check(), Ok(()));
+    let lease = Duration::ZERO;
+    let no_lease = ClaimConfig { lease, ..config };
+    assert_eq!(no_lease.check(), Err(InvalidClaimConfig::NoLease));
+    let (keep, least) = (Duration::ZERO, Duration::from_secs(600));
+    let forgets = ClaimConfig { keep, ..config };
+    assert!(forgets.check().is_err());
+    let refused = Err(InvalidClaimConfig::KeptTooShort { keep, least });
+    assert_eq!(forgets.check_keep(least), refused);
+    let keep = least;
+    assert_eq!(ClaimConfig { keep, ..config }.check_keep(least), Ok(()));
+}

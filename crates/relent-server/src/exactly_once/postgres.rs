@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use http::Response;
 use http_body_util::Full;
 use relent::{Backoff, Policy, retry};
-use relent_core::claim::Lease;
+use relent_core::claim::{Fingerprint, Lease};
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
@@ -245,6 +245,7 @@ fn passes(failed: &Failed) -> bool {
 struct Turn {
     common: Arc<Common>,
     key: Key,
+    fingerprint: Fingerprint,
     running: Mutex<Option<Over>>,
 }
 
@@ -255,7 +256,7 @@ impl Turn {
     }
 
     fn begin(&self) {
-        self.set(Some(self.common.running.begin(self.key)));
+        self.set(Some(self.common.running.begin(self.key, self.fingerprint)));
     }
 }
 
@@ -264,6 +265,7 @@ impl<C: Connections> ExactlyOnce<Postgres<C>> {
         Turn {
             common: Arc::clone(&self.common),
             key: self.keyed.key,
+            fingerprint: self.keyed.fingerprint,
             running: Mutex::new(None),
         }
     }
@@ -277,7 +279,7 @@ impl<C: Connections> ExactlyOnce<Postgres<C>> {
     where
         F: Future<Output = Result<Done, Failed>>,
     {
-        self.set_used();
+        self.begin()?;
         let mut waits = None;
         loop {
             let done = run().await;

@@ -133,7 +133,7 @@ impl ExactlyOnce<Sqlite> {
     /// ran, was replayed or is refused.
     ///
     /// # Errors
-    /// That of the work, which is rolled back.
+    /// That of the work, which is rolled back; [`AlreadyRun`](super::AlreadyRun) if this is the second call in one request.
     pub async fn run<B, E>(
         &self,
         work: impl FnOnce(&Connection) -> Result<Response<B>, E> + Send + 'static,
@@ -142,7 +142,7 @@ impl ExactlyOnce<Sqlite> {
         B: Into<Bytes> + 'static,
         E: Into<WorkError> + 'static,
     {
-        self.set_used();
+        self.begin()?;
         self.respond(self.store.exactly_once(self.keyed, work).await)
     }
 }

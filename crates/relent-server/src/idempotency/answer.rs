@@ -19,7 +19,8 @@ const ORIGINAL_TRACE: HeaderName = HeaderName::from_static("relent-original-trac
 /// order with all their values, the body if it was not too long, and its trailers.
 ///
 /// Fields of one connection or one moment are left out: `Connection` and what goes with it, `Date`,
-/// `Set-Cookie`, `Content-Length` (which is made anew), rate limits and the identities of traces.
+/// `Set-Cookie`, `Content-Length` (which is made from the body), rate limits and the identities of traces. `Retry-After` is kept:
+/// a 202 says by it when there is a result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Answer {
@@ -34,7 +35,7 @@ pub struct Answer {
 }
 
 /// Of one connection or one moment.
-const LEFT_OUT: [&str; 22] = [
+const LEFT_OUT: [&str; 20] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -49,8 +50,6 @@ const LEFT_OUT: [&str; 22] = [
     "set-cookie",
     "ratelimit",
     "ratelimit-policy",
-    "retry-after",
-    "retry-after-ms",
     "traceparent",
     "tracestate",
     "x-request-id",
@@ -270,6 +269,8 @@ mod tests {
             .header("x-hop", "1")
             .header("date", "Sun, 06 Nov 1994 08:49:37 GMT")
             .header("set-cookie", "session=1")
+            .header("retry-after", "30")
+            .header("retry-after-ms", "30000")
             .header("x-ratelimit-remaining", "3")
             .header("content-length", "5")
             .body(())
@@ -282,7 +283,15 @@ mod tests {
         assert_eq!(links, ["<a>", "<b>"]);
         let mut names: Vec<_> = replayed.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["etag", "idempotent-replayed", "link", "location"]);
+        let kept = [
+            "etag",
+            "idempotent-replayed",
+            "link",
+            "location",
+            "retry-after",
+            "retry-after-ms",
+        ];
+        assert_eq!(names, kept);
     }
 
     #[test]

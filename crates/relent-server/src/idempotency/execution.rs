@@ -6,10 +6,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use relent_core::claim::Fingerprint;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use super::lease::HeldLease;
@@ -146,6 +148,9 @@ impl Error for CheckpointError {
     }
 }
 
+/// An execution whose end is written is on the list for a moment longer.
+const JUST_ENDED: Duration = Duration::from_millis(100);
+
 /// The executions of this process.
 #[derive(Default)]
 pub(crate) struct Running {
@@ -158,7 +163,28 @@ pub(crate) struct Running {
 #[derive(Default)]
 struct Keys {
     next: u64,
-    running: HashMap<Key, (u64, watch::Sender<()>)>,
+    running: HashMap<Key, Run>,
+}
+
+/// One that runs.
+struct Run {
+    number: u64,
+    fingerprint: Fingerprint,
+    /// It is dropped when the execution ends.
+    over: watch::Sender<()>,
+}
+
+impl Keys {
+    fn put(&mut self, key: Key, fingerprint: Fingerprint) -> u64 {
+        self.next += 1;
+        let run = Run {
+            number: self.next,
+            fingerprint,
+            over: watch::Sender::new(()),
+        };
+        self.running.insert(key, run);
+        self.next
+    }
 }
 
 impl Running {
@@ -167,12 +193,47 @@ impl Running {
         self.tasks.spawn(task);
     }
 
-    /// The execution of this key begins; it ends when what is returned is dropped.
-    pub(crate) fn begin(&self, key: Key) -> Over {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.next += 1;
-        let number = keys.next;
-        keys.running.insert(key, (number, watch::Sender::new(())));
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the execution of this key was asked for, if it runs in this process. A store may take it for lost, as when its
+    /// clock is set forward: this process knows better.
+    pub(super) fn fingerprint(&self, key: &Key) -> Option<Fingerprint> {
+        let keys = self.keys();
+        keys.running.get(key).map(|run| run.fingerprint)
+    }
+
+    /// The execution of this key begins, also if one before it is not over; it ends when what is returned is dropped.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn begin(&self, key: Key, fingerprint: Fingerprint) -> Over {
+        let number = self.keys().put(key, fingerprint);
+        self.entered(key, number)
+    }
+
+    /// The same, unless one of this key runs. One that has just ended is waited for.
+    pub(super) async fn begin_alone(&self, key: Key, fingerprint: Fingerprint) -> Option<Over> {
+        if let Some(over) = self.try_begin(key, fingerprint) {
+            return Some(over);
+        }
+        tokio::select! {
+            () = self.over(&key) => {}
+            () = sleep(JUST_ENDED) => {}
+        }
+        self.try_begin(key, fingerprint)
+    }
+
+    fn try_begin(&self, key: Key, fingerprint: Fingerprint) -> Option<Over> {
+        let mut keys = self.keys();
+        if keys.running.contains_key(&key) {
+            return None;
+        }
+        let number = keys.put(key, fingerprint);
+        drop(keys);
+        Some(self.entered(key, number))
+    }
+
+    fn entered(&self, key: Key, number: u64) -> Over {
         Over {
             keys: Arc::clone(&self.keys),
             key,
@@ -183,8 +244,8 @@ impl Running {
     /// Until the execution of this key ends, if it runs in this process; else forever.
     pub(crate) async fn over(&self, key: &Key) {
         let receiver = {
-            let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-            keys.running.get(key).map(|(_, sender)| sender.subscribe())
+            let keys = self.keys();
+            keys.running.get(key).map(|run| run.over.subscribe())
         };
         match receiver {
             // The end of the sender is what is waited for.
@@ -228,13 +289,12 @@ pub(crate) struct Over {
 impl Drop for Over {
     fn drop(&mut self) {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = keys.running.get(&self.key);
-        let sender = match running {
-            Some((number, _)) if *number == self.number => keys.running.remove(&self.key),
+        let ended = match keys.running.get(&self.key) {
+            Some(run) if run.number == self.number => keys.running.remove(&self.key),
             // Another has taken over.
             _ => None,
         };
         drop(keys);
-        drop(sender);
+        drop(ended);
     }
 }

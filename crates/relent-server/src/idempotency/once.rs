@@ -9,10 +9,9 @@ use http::{Request, Response};
 use relent_http::grpc;
 use tower_service::Service;
 
-use super::outcome::Outcome;
 use super::problems::Refused;
 use super::service::{Guarded, Server, Tried, Work};
-use super::{Body, KeySource};
+use super::{Body, KeySource, Outcome};
 use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::store::Store;
 
@@ -36,15 +35,28 @@ impl<S: Store> Server<S> {
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));
         let handle = async { work.inner.call(request).await };
         match AssertUnwindSafe(handle).catch_unwind().await {
-            Ok(Ok(mut response)) => {
+            Ok(handled) => {
+                let used = once.used();
+                if let Some(refused) = used.refused {
+                    // A handler may not have looked at it.
+                    return Tried::Refused(refused);
+                }
+                let mut response = match handled {
+                    Ok(response) => response,
+                    Err(error) => return Tried::Answered(Err(error)),
+                };
                 let source = self.settings.source;
                 source.judge(&mut response);
-                match !once.is_used() && succeeds(&response, source) {
-                    true => Tried::Refused(Refused::NotRecorded),
-                    false => Tried::Answered(Ok(response.map(Body::streamed))),
+                if succeeds(&response, source) {
+                    if !used.is_recorded {
+                        return Tried::Refused(Refused::NotRecorded);
+                    }
+                    if used.is_run_twice() {
+                        return Tried::Refused(Refused::RunTwice);
+                    }
                 }
+                Tried::Answered(Ok(response.map(Body::streamed)))
             }
-            Ok(Err(error)) => Tried::Answered(Err(error)),
             Err(payload) => Tried::Panicked(payload),
         }
     }

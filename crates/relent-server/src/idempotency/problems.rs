@@ -33,9 +33,12 @@ pub(crate) enum Refused {
     StoreFailed,
     /// A layer outside has claimed the key.
     Nested,
-    /// The handler has had effects, and no part of the transaction.
+    /// The handler has answered with success what is not recorded.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     NotRecorded,
+    /// The handler has answered with success, and a part of its effects was refused.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    RunTwice,
     /// Its fields are not those of a message.
     #[cfg(feature = "webhook")]
     NoMessage,
@@ -44,6 +47,9 @@ pub(crate) enum Refused {
     NotVerified,
     #[cfg(feature = "webhook")]
     BodyTooSlow,
+    /// The signature of the message is good for longer than its record is kept.
+    #[cfg(feature = "webhook")]
+    KeptTooShort,
 }
 
 /// Status, code and detail of a problem.
@@ -106,6 +112,11 @@ impl Refused {
     /// What the client is told, in the way that its request speaks; and it is counted.
     pub(crate) fn observed(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
         observe::keyed(self.code(source));
+        self.told(source, is_grpc)
+    }
+
+    /// The same, not counted.
+    pub(crate) fn told(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
         // A status of gRPC comes with 200, which a sender of webhooks takes for an acknowledgement.
         match is_grpc && source == KeySource::IdempotencyKey {
             true => self.grpc_response(),
@@ -149,13 +160,15 @@ impl Refused {
             Self::Busy | Self::StoreFailed => GrpcCode::Unavailable,
             Self::Nested => GrpcCode::Internal,
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
-            Self::NotRecorded => GrpcCode::Internal,
+            Self::NotRecorded | Self::RunTwice => GrpcCode::Internal,
             #[cfg(feature = "webhook")]
             Self::NoMessage => GrpcCode::InvalidArgument,
             #[cfg(feature = "webhook")]
             Self::NotVerified => GrpcCode::Unauthenticated,
             #[cfg(feature = "webhook")]
             Self::BodyTooSlow => GrpcCode::DeadlineExceeded,
+            #[cfg(feature = "webhook")]
+            Self::KeptTooShort => GrpcCode::Internal,
         }
     }
 
@@ -298,8 +311,15 @@ impl Refused {
             Self::NotRecorded => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "idempotency-transaction-unused",
-                "the handler of this operation has answered without the transaction of its \
-                 Idempotency-Key: it may have had its effect, and a repetition would run",
+                "the handler of this operation has answered with success what the transaction of its Idempotency-Key has \
+                 not recorded: it was not used, is not over, or was rolled back, and a repetition would run",
+            ),
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            Self::RunTwice => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "idempotency-transaction-run-twice",
+                "the handler of this operation has called `run` twice, and the second call has done nothing: put all effects \
+                 of a request into one call",
             ),
             #[cfg(feature = "webhook")]
             Self::NoMessage => (
@@ -320,6 +340,13 @@ impl Refused {
                 StatusCode::REQUEST_TIMEOUT,
                 "webhook-too-slow",
                 "the body of the message has not arrived in time",
+            ),
+            #[cfg(feature = "webhook")]
+            Self::KeptTooShort => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "webhook-kept-too-short",
+                "this receiver forgets messages while their signatures are still good: the operator of the receiver has to \
+                 raise `keep`, or to lower the tolerance of the verifier",
             ),
         }
     }

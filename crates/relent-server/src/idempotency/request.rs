@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method, Uri};
 use http_body_util::BodyExt;
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint};
@@ -55,14 +55,24 @@ pub(super) fn record_key(
     Ok(Key::of(&principal, method, &operation, key.as_str()))
 }
 
+/// The URI that the client has sent. Within axum's `nest` that of the request lacks the prefix, such as the account.
+pub(crate) fn uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}
+
 /// What tells the request from another with the same key.
 pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) -> Fingerprint {
     let mut digest = Sha256::new();
     digest.update([VERSION]);
     add(&mut digest, parts.method.as_str().as_bytes());
-    add(&mut digest, parts.uri.path().as_bytes());
+    let uri = uri(parts);
+    add(&mut digest, uri.path().as_bytes());
     // Their order says nothing to most services, and some clients change it.
-    let mut query: Vec<_> = parts.uri.query().unwrap_or_default().split('&').collect();
+    let mut query: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
     query.sort_unstable();
     count(&mut digest, query.len());
     for pair in query {
@@ -76,6 +86,10 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
         }
     }
     add(&mut digest, body);
+    if parts.uri.path() != uri.path() {
+        // A layer outside may have changed it by more than what was sent as URI, such as by a header.
+        add(&mut digest, parts.uri.path().as_bytes());
+    }
     Fingerprint(digest.finalize().into())
 }
 

@@ -20,10 +20,9 @@ use tower_service::Service;
 
 use super::execution::{CheckpointError, Execution};
 use super::lease::HeldLease;
-use super::outcome::Outcome;
 use super::problems::Refused;
 use super::service::{Guarded, Server, Tried, Work};
-use super::{Answer, Body, request};
+use super::{Answer, Body, Outcome, request};
 use crate::observe;
 use crate::store::{Change, Key, Store, WriteError};
 
@@ -39,6 +38,8 @@ static RECORD: Policy = Policy::builder(Backoff::exponential(Duration::from_mill
 
 /// A lease is renewed so often before it would run out.
 const RENEWALS: u32 = 3;
+/// However short it is, its renewal does not take a whole core.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl<S: Store> Server<S> {
     /// Runs the handler, and writes down how it ended. The lease is renewed meanwhile.
@@ -54,9 +55,15 @@ impl<S: Store> Server<S> {
         I: Service<Request<Body<B>>, Response = Response<R>>,
         R: http_body::Body<Data = Bytes>,
     {
-        observe::keyed(if repeated { "taken_over" } else { "run" });
         let held = HeldLease::new(work.key, work.fingerprint, lease, step, repeated);
         let held = Arc::new(held);
+        let begun = self.common.running.begin_alone(held.key, held.fingerprint);
+        let Some(_over) = begun.await else {
+            // It has begun since it was looked for, and the store takes it for lost already.
+            drop(self.write_held(&held, Change::GiveUp).await);
+            return Tried::InFlight(work, self.settings.claim.lease);
+        };
+        observe::keyed(if repeated { "taken_over" } else { "run" });
         let (server, own) = (self.clone(), Arc::clone(&held));
         let checkpoint = move |step| {
             let (server, held) = (server.clone(), Arc::clone(&own));
@@ -72,7 +79,6 @@ impl<S: Store> Server<S> {
             };
             Box::pin(write) as _
         };
-        let _over = self.common.running.begin(held.key);
         let execution = Execution::new(lease.fence, step, repeated, Arc::clone(&held), checkpoint);
         let ended = async {
             let began = Instant::now();
@@ -239,7 +245,7 @@ impl<S: Store> Server<S> {
     async fn renew(&self, held: &HeldLease) -> Infallible {
         let config = &self.settings.claim;
         loop {
-            sleep(config.lease / RENEWALS).await;
+            sleep((config.lease / RENEWALS).max(SHORTEST_WAIT)).await;
             let lease = held.get();
             let renewed = match self
                 .store

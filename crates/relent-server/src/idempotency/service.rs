@@ -13,6 +13,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use relent::{Backoff, Policy, retry};
+#[cfg(feature = "webhook")]
+use relent_core::claim::ClaimConfig;
 use relent_core::claim::Fingerprint;
 use relent_http::{CallerFacts, grpc};
 use tokio::sync::oneshot;
@@ -142,6 +144,11 @@ pub(super) enum Tried<I, R, E> {
 }
 
 impl<S> Server<S> {
+    #[cfg(feature = "webhook")]
+    pub(crate) fn claim_config(&self) -> &ClaimConfig {
+        &self.settings.claim
+    }
+
     /// What a request gets that gets no answer of its handler.
     pub(crate) fn refuse<R>(&self, refused: Refused, is_grpc: bool) -> Response<Body<R>> {
         let refused = refused.observed(self.settings.source, is_grpc);
@@ -276,6 +283,14 @@ impl<S: Store> Server<S> {
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
         if self.settings.exactly_once {
             return self.attempt_once(work).await;
+        }
+        // It is not lost, whatever the store says: its clock may have been set, or it may have forgotten.
+        match self.common.running.fingerprint(&work.key) {
+            Some(same) if same == work.fingerprint => {
+                return Tried::InFlight(work, self.settings.claim.lease);
+            }
+            Some(_) => return Tried::Refused(Refused::Mismatch),
+            None => {}
         }
         let claim = || {
             let (owner, fingerprint) = (work.owner, work.fingerprint);

@@ -20,20 +20,20 @@ impl KeySource {
     /// Has the response of a handler say what came of its request, if the handler has not, and if it is read by other
     /// rules than [`Outcome::of`].
     ///
-    /// A sender of webhooks comes again after everything but 2xx. So what stands is an acknowledgement; a refusal by
-    /// 4xx is judged anew each time, by code that may be better then.
+    /// A sender of webhooks reads the HTTP status only, and delivers again after everything but 2xx. So what stands is an
+    /// acknowledgement, and a refusal by 4xx is judged again with each delivery. What may have had an effect is the same
+    /// as for a client with an `Idempotency-Key`: a 408 is no refusal.
     #[cfg(feature = "webhook")]
     pub(crate) fn judge<B>(self, response: &mut Response<B>) {
         if self != Self::WebhookId || response.extensions().get::<Outcome>().is_some() {
             return;
         }
         let status = response.status();
-        let outcome = if status.is_success() {
-            Outcome::Final
-        } else if status.is_client_error() {
-            Outcome::NotApplied
-        } else {
-            Outcome::Unknown
+        let outcome = match Outcome::of_http(status, response.headers()) {
+            Outcome::Final if status.is_success() => Outcome::Final,
+            Outcome::Final if status.is_client_error() => Outcome::NotApplied,
+            Outcome::NotApplied => Outcome::NotApplied,
+            Outcome::Final | Outcome::Unknown => Outcome::Unknown,
         };
         response.extensions_mut().insert(outcome);
     }

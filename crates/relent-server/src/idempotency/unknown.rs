@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use relent_core::claim::ClaimConfig;
+use relent_core::claim::{ClaimConfig, NotResolved};
 
+use super::Common;
 use crate::observe;
 use crate::store::{Resolution, ResolveError, Store, UnknownOutcome};
 
@@ -33,6 +34,8 @@ use crate::store::{Resolution, ResolveError, Store, UnknownOutcome};
 pub struct UnknownOutcomes<S> {
     store: Arc<S>,
     config: ClaimConfig,
+    /// Of the layer in this process.
+    common: Option<Arc<Common>>,
 }
 
 impl<S: Store> UnknownOutcomes<S> {
@@ -40,7 +43,19 @@ impl<S: Store> UnknownOutcomes<S> {
     /// [layer](super::IdempotencyLayer::unknown_outcomes).
     #[must_use]
     pub const fn new(store: Arc<S>, config: ClaimConfig) -> Self {
-        Self { store, config }
+        Self {
+            store,
+            config,
+            common: None,
+        }
+    }
+
+    /// Of a layer, which knows what runs in this process.
+    pub(super) fn of(store: Arc<S>, config: ClaimConfig, common: Arc<Common>) -> Self {
+        Self {
+            common: Some(common),
+            ..Self::new(store, config)
+        }
     }
 
     /// At most so many, the one that expires first, first: [`Store::find_unknown`]. With `after` those that follow on it.
@@ -65,12 +80,18 @@ impl<S: Store> UnknownOutcomes<S> {
     /// refuses a second request with the same [`derived_key`](super::Execution::derived_key).
     ///
     /// # Errors
-    /// The record is not unknown any more, or was written since: the error says what it is. Or the store fails.
+    /// The record is not unknown any more, or was written since: the error says what it is. [`NotResolved::Running`] also if it
+    /// runs in this process, though the store takes it for lost, such as after its clock was set forward. Or the store
+    /// fails.
     pub async fn resolve(
         &self,
         found: &UnknownOutcome,
         resolution: Resolution,
     ) -> Result<(), ResolveError<S::Error>> {
+        let runs = |common: &Arc<Common>| common.running.fingerprint(found.key()).is_some();
+        if self.common.as_ref().is_some_and(runs) {
+            return Err(ResolveError::Refused(NotResolved::Running));
+        }
         let name = resolution.name();
         self.store.resolve(found, resolution, &self.config).await?;
         observe::resolved(name);
@@ -80,8 +101,11 @@ impl<S: Store> UnknownOutcomes<S> {
 
 impl<S> Clone for UnknownOutcomes<S> {
     fn clone(&self) -> Self {
-        let (store, config) = (Arc::clone(&self.store), self.config);
-        Self { store, config }
+        Self {
+            store: Arc::clone(&self.store),
+            config: self.config,
+            common: self.common.clone(),
+        }
     }
 }
 

@@ -126,8 +126,12 @@ impl Memory {
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<Full>> {
         let mut kept = self.lock();
-        let (record, _) = kept.records.get(key).ok_or(WriteError::Lost)?;
-        let (record, lease) = change.make(record, self.now(), lease, config)?;
+        let now = self.now();
+        let stored = kept.records.get(key).map(|(record, _)| record);
+        let record = stored
+            .filter(|record| !record.is_expired(now))
+            .ok_or(WriteError::Gone)?;
+        let (record, lease) = change.make(record, now, lease, config)?;
         let answer = match change {
             Change::Complete(answer) => Some(answer),
             _ => None,

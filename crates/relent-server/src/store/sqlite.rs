@@ -262,7 +262,10 @@ impl<'c> Records<'c> {
         change: &Change,
         config: &ClaimConfig,
     ) -> Result<Lease, WriteError<SqliteError>> {
-        let (record, _) = self.read(key)?.ok_or(WriteError::Lost)?;
+        let stored = self.read(key)?.map(|(record, _)| record);
+        let record = stored
+            .filter(|record| !record.is_expired(now))
+            .ok_or(WriteError::Gone)?;
         let (record, lease) = change.make(&record, now, lease, config)?;
         self.put(key, &record, change.answer().as_deref())
             .map_err(SqliteError::from)?;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
-use relent_core::claim::Fingerprint;
+use relent_core::claim::{ClaimConfig, Fingerprint};
 use relent_http::webhook::SignatureError;
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
@@ -63,7 +63,7 @@ where
         let (server, settings) = (self.server.clone(), self.settings.clone());
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let delivery = match settings.receive(&parts, body).await {
+            let delivery = match settings.receive(&parts, body, server.claim_config()).await {
                 Ok(delivery) => delivery,
                 Err(refused) => return Ok(server.refuse(refused, false)),
             };
@@ -78,7 +78,12 @@ where
 
 impl Settings {
     /// Reads the body, and believes it or not.
-    async fn receive<B>(&self, parts: &Parts, body: B) -> Result<Delivery, Refused>
+    async fn receive<B>(
+        &self,
+        parts: &Parts,
+        body: B,
+        claim: &ClaimConfig,
+    ) -> Result<Delivery, Refused>
     where
         B: http_body::Body<Data = Bytes>,
     {
@@ -86,6 +91,9 @@ impl Settings {
             observe::not_verified("unknown_sender");
             return Err(Refused::NotVerified);
         };
+        claim
+            .check_keep(sender.verifier.replay_window())
+            .map_err(|_| Refused::KeptTooShort)?;
         let read = timeout(self.read_timeout, read(parts, body, self.max_body));
         let body = read.await.map_err(|_| Refused::BodyTooSlow)??;
         let verified = sender

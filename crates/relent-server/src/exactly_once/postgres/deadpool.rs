@@ -66,7 +66,8 @@ impl ExactlyOnce<Postgres> {
     /// key; the answer for the client, whether it ran, was replayed or is refused.
     ///
     /// # Errors
-    /// That of the work, which is rolled back.
+    /// That of the work, which is rolled back; [`AlreadyRun`](crate::exactly_once::AlreadyRun) if this is the second call
+    /// in one request.
     pub async fn run<W, B, E>(&self, work: W) -> Result<Response<Full<Bytes>>, WorkError>
     where
         W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,

@@ -235,8 +235,9 @@ impl Sql {
     ) -> Result<Lease, WriteError<PostgresError>> {
         let (owner, answer) = (lease.owner.to_be_bytes(), change.answer());
         let parameters = written(key, &owner, lease, change, answer.as_deref(), config);
-        let written = session.query(&self.write, &parameters).await?;
-        let row = written.ok_or(WriteError::Lost)?;
+        let Some(row) = session.query(&self.write, &parameters).await? else {
+            return Err(self.why_not_written(session, key).await?);
+        };
         let until = row.long(0)?;
         Ok(match change {
             Change::Renew => Lease {
@@ -245,6 +246,21 @@ impl Sql {
             },
             _ => *lease,
         })
+    }
+
+    /// Another has the key, or nobody has: it was kept for so long, or the clock was set forward.
+    async fn why_not_written<S: Session>(
+        &self,
+        session: &mut S,
+        key: &Key,
+    ) -> Result<WriteError<PostgresError>, PostgresError> {
+        let key = [Value::Bytes(Some(&key.0))];
+        let Some(row) = session.query(&self.look, &key).await? else {
+            return Ok(WriteError::Lost);
+        };
+        let now = instant(row.long(9)?);
+        let stored = record(&row)?.filter(|(record, _)| !record.is_expired(now));
+        Ok(stored.map_or(WriteError::Gone, |_| WriteError::Lost))
     }
 
     /// The same, and commits the transaction.
