@@ -37,6 +37,8 @@
 
 mod answer;
 mod body;
+#[cfg(all(test, feature = "sqlite"))]
+mod clock_tests;
 pub(crate) mod execution;
 mod lease;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

@@ -18,7 +18,9 @@ use futures_util::future::{BoxFuture, join_all};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use relent_core::claim::Fingerprint;
-use relent_server::exactly_once::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError};
+use relent_server::exactly_once::{
+    AlreadyRun, Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError,
+};
 use relent_server::idempotency::{Body, IdempotencyLayer};
 use relent_server::postgres::{IsolationLevel, pool};
 use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
@@ -231,6 +233,38 @@ async fn send<S: Shop>(layer: &IdempotencyLayer<S>, request: Request<Full<Bytes>
             let refused = Response::builder().header("grpc-status", "3");
             return Ok(refused.body(Full::default()).unwrap());
         }
+        match order.as_str() {
+            "does not look" => {
+                // Not at an error either.
+                drop(S::serve(&once, &parts, order).await);
+                return Ok(Response::new(Full::from("paid")));
+            }
+            "ignores fails" | "ignores unavailable" => {
+                let order = order.trim_start_matches("ignores ").to_owned();
+                drop(S::serve(&once, &parts, order).await);
+                return Ok(Response::new(Full::from("paid")));
+            }
+            "twice" => {
+                let first = S::serve(&once, &parts, "first".to_owned()).await.unwrap();
+                let second = S::serve(&once, &parts, "second".to_owned()).await;
+                assert!(second.unwrap_err().is::<AlreadyRun>());
+                return Ok(first);
+            }
+            "answers first" => {
+                let once = once.clone();
+                tokio::spawn(async move {
+                    tokio::task::yield_now().await;
+                    S::serve(&once, &parts, "later".to_owned()).await.map(drop)
+                });
+                return Ok(Response::new(Full::from("paid")));
+            }
+            "drops it" => {
+                let run = std::pin::pin!(S::serve(&once, &parts, "dropped".to_owned()));
+                assert!(futures_util::future::poll_immediate(run).await.is_none());
+                return Ok(Response::new(Full::from("paid")));
+            }
+            _ => {}
+        }
         Ok(S::serve(&once, &parts, order)
             .await
             .unwrap_or_else(|error| {
@@ -319,6 +353,116 @@ async fn holds<S: Shop>(store: S) {
     );
     let (status, _, replayed) = send(&layer, change("c", "\"2\"", "pen")).await;
     assert_eq!((status, replayed), (200, false));
+}
+
+/// What a handler that does not do as it should is kept from saying, on each database.
+async fn is_not_hidden<S: Shop>(store: S) {
+    let layer = IdempotencyLayer::anonymous(store.clone())
+        .exactly_once()
+        .wait(Duration::ZERO);
+    let is = |(status, body, _): &Reply, expected: u16, code: &str| {
+        assert!(
+            *status == expected && body.contains(code),
+            "{status} {body}"
+        );
+    };
+
+    // A refused request stays refused, whatever its handler answers.
+    let mut paid = send(&layer, pay("looks", "does not look")).await;
+    assert_eq!((paid.0, &*paid.1), (200, "paid"), "it is recorded");
+    assert_eq!(store.charges().await, 1);
+    let mut other = pay("looks", "does not look");
+    *other.uri_mut() = "/payments?another".parse().unwrap();
+    paid = send(&layer, other).await;
+    is(&paid, 422, "idempotency-key-reused");
+    let lost = Key::of("", "POST", "", "lost");
+    let print = Fingerprint([0; 32]);
+    let mut lease = Keyed::new(lost, print).claim;
+    store.claim(&lost, 7, print, &lease).await.unwrap();
+    let refused = send(&layer, pay("lost", "does not look")).await;
+    is(&refused, 422, "idempotency-key-reused");
+    for (key, is_lost) in [("runs", false), ("unknown", true)] {
+        // A first request tells what its record is like.
+        let keyed = Key::of("", "POST", "", key);
+        let seen = Arc::new(std::sync::Mutex::new(None));
+        let see = Arc::clone(&seen);
+        let handler = service_fn(move |request: Request<Body<Full<Bytes>>>| {
+            let once = request.extensions().get::<ExactlyOnce<S>>().unwrap();
+            *see.lock().unwrap() = Some(once.keyed().fingerprint);
+            async {
+                Ok::<_, Infallible>(
+                    Response::builder()
+                        .status(400)
+                        .body(Full::<Bytes>::default())
+                        .unwrap(),
+                )
+            }
+        });
+        layer
+            .layer(handler)
+            .oneshot(pay(key, "does not look"))
+            .await
+            .unwrap();
+        let print = seen.lock().unwrap().unwrap();
+        if is_lost {
+            lease.lease = Duration::ZERO;
+        }
+        store.claim(&keyed, 7, print, &lease).await.unwrap();
+        let refused = send(&layer, pay(key, "does not look")).await;
+        let code = if is_lost {
+            "idempotency-outcome-unknown"
+        } else {
+            "idempotency-in-flight"
+        };
+        is(&refused, 409, code);
+    }
+    assert_eq!(store.charges().await, 1);
+
+    // Success is not said of what is rolled back.
+    for order in ["ignores fails", "ignores unavailable"] {
+        is(
+            &send(&layer, pay(order, order)).await,
+            500,
+            "idempotency-transaction-unused",
+        );
+    }
+    assert_eq!(store.charges().await, 1);
+
+    // A second run is an error of the handler, and of its client.
+    is(
+        &send(&layer, pay("twice", "twice")).await,
+        500,
+        "idempotency-transaction-run-twice",
+    );
+    assert_eq!(store.charges().await, 2);
+
+    // Nor is it said of what is not over.
+    for order in ["answers first", "drops it"] {
+        is(
+            &send(&layer, pay(order, order)).await,
+            500,
+            "idempotency-transaction-unused",
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sqlite_a_refused_request_stays_refused_and_a_second_run_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    is_not_hidden(sqlite(directory.path())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_a_refused_request_stays_refused_and_a_second_run_is_an_error() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let store = postgres(&server).await;
+    is_not_hidden(store.clone()).await;
+    let client = store.pool().get().await.unwrap();
+    let renew = format!("DROP TABLE charges, carts; TRUNCATE relent_idempotency_1; {TABLES}");
+    client.batch_execute(&renew).await.unwrap();
+    is_not_hidden(Postgres::new(by_sqlx(server.server.directory()))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

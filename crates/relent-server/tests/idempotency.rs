@@ -540,9 +540,10 @@ async fn without_the_store_a_request_with_a_key_is_refused_unless_it_is_said_to_
 #[tokio::test(start_paused = true)]
 async fn who_has_lost_its_lease_writes_nothing() {
     let (payments, store) = (Payments::default(), Flaky::new(Away::Renewals));
-    let layer = IdempotencyLayer::anonymous(store.clone()).takeover(Takeover::Rerun);
+    // Two processes: in its own the first is known to run.
     let ask = || {
-        let (payments, layer) = (payments.clone(), layer.clone());
+        let layer = IdempotencyLayer::anonymous(store.clone()).takeover(Takeover::Rerun);
+        let payments = payments.clone();
         tokio::spawn(async move { payments.ask(&layer, pay("a", "hour")).await })
     };
     let first = ask();
@@ -557,8 +558,44 @@ async fn who_has_lost_its_lease_writes_nothing() {
     assert!(reply.is(409, "idempotency-in-flight"), "{reply:?}");
     let reply = second.await.unwrap();
     assert_eq!((reply.status, reply.replayed), (201, false));
-    let replayed = payments.ask(&layer, pay("a", "hour")).await;
+    let replayed = ask().await.unwrap();
     assert_eq!((&replayed.body, replayed.replayed), (&reply.body, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_execution_whose_lease_could_not_be_renewed_is_not_run_again_beside_itself() {
+    for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
+        let (payments, store) = (Payments::default(), Flaky::new(Away::Renewals));
+        let layer = IdempotencyLayer::anonymous(store.clone()).takeover(takeover);
+        let first = tokio::spawn({
+            let (payments, layer) = (payments.clone(), layer.clone());
+            async move { payments.ask(&layer, pay("a", "hour")).await }
+        });
+        sleep(Duration::from_secs(31)).await;
+        let reply = payments.ask(&layer, pay("a", "hour")).await;
+        assert!(reply.is(409, "idempotency-in-flight"), "{reply:?}");
+        assert_eq!(first.await.unwrap().status, 201);
+        assert!(payments.ask(&layer, pay("a", "hour")).await.replayed);
+        assert_eq!(payments.charges(), 1, "{takeover:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replayed_202_says_when_there_is_a_result() {
+    let handler = service_fn(async |_: Request<Body<Full<Bytes>>>| {
+        let accepted = Response::builder().status(202).header("retry-after", "30");
+        Ok::<_, Infallible>(accepted.body(Full::<Bytes>::default()).unwrap())
+    });
+    let service = layer().layer(handler);
+    for replayed in [false, true] {
+        let response = service.clone().oneshot(pay("a", "5")).await.unwrap();
+        let headers = response.headers();
+        assert_eq!(headers.contains_key("idempotent-replayed"), replayed);
+        assert_eq!(
+            (response.status().as_u16(), &headers["retry-after"]),
+            (202, &"30".parse().unwrap())
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -177,7 +177,30 @@ async fn who_is_forgotten_claims_the_key_again_and_a_duplicate_does_not_run() {
     }
 }
 
-/// A duplicate was sooner. Where a handler may be stopped it is; elsewhere it is told and ends. In either case the answer
+/// Whatever the store has lost: the process that runs the first knows it.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_runs_in_this_process_is_not_run_again_when_the_store_has_forgotten_it() {
+    for takeover in [Takeover::Refuse, Takeover::Rerun, Takeover::Resume] {
+        let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
+        let service = service(&store, &payments, takeover);
+        let first = begin(&service, "/pay").await;
+        store.forget();
+        for _ in 0..2 {
+            let (status, problem) = ask(&service, "/pay").await;
+            let in_flight = status == 409 && problem.contains("idempotency-in-flight");
+            assert!(in_flight, "{takeover:?}: {status} {problem}");
+        }
+        // Another request with its key is told so, and nothing of the first.
+        assert_eq!(ask(&service, "/undone").await.0, 422);
+        payments.go.notify_one();
+        let answer = (200, "charge 1".to_owned());
+        assert_eq!(first.await.unwrap(), answer);
+        assert_eq!(ask(&service, "/pay").await, answer);
+        assert_eq!(payments.begun.load(Ordering::SeqCst), 1, "{takeover:?}");
+    }
+}
+
+/// A duplicate was sooner, in another process. Where a handler may be stopped it is; elsewhere it is told and ends. In either case the answer
 /// of the duplicate is the one that stands, and its client hears no other.
 #[tokio::test(start_paused = true)]
 async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_stored() {
@@ -187,10 +210,11 @@ async fn who_is_forgotten_and_replaced_is_stopped_or_told_and_its_answer_is_not_
         (Takeover::Resume, 1),
     ] {
         let (store, payments) = (Forgetful::default(), Arc::new(Payments::default()));
-        let service = service(&store, &payments, takeover);
-        let first = begin(&service, "/pay").await;
+        let first = begin(&service(&store, &payments, takeover), "/pay").await;
         store.forget();
         let second = (200, "charge 2".to_owned());
+        // Another process: in its own the first is known to run.
+        let service = service(&store, &payments, takeover);
         assert_eq!(ask(&service, "/pay").await, second);
         let execution = payments.executions.lock().unwrap()[0].clone();
         assert!(!execution.is_lost());

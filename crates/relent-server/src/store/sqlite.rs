@@ -176,6 +176,13 @@ impl Seen {
         Instant::from_nanos(nanos.max(before))
     }
 
+    /// As if the clock of the machine had been set forward.
+    #[cfg(test)]
+    pub(crate) fn set_ahead(&self, ahead: std::time::Duration) {
+        let ahead = self.now().saturating_add(ahead);
+        self.latest.store(ahead.as_nanos(), Ordering::Relaxed);
+    }
+
     /// The time of a claim. Expired records are removed now and then.
     pub(crate) fn claim(&self, records: &mut Records<'_>) -> rusqlite::Result<Instant> {
         let now = self.now();
