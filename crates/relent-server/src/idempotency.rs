@@ -15,6 +15,18 @@
 //! Problems are `application/problem+json` with a member `code`. Requests without a key, and those of the
 //! methods GET, HEAD, OPTIONS and TRACE, go through untouched.
 //!
+//! # In a nested router
+//! axum's `nest` takes the prefix of a route out of the URI that this layer sees, and with it what may tell one account from
+//! another. With the feature `axum` the layer reads the URI that the client has sent. Without it, give a layer in a nested
+//! router its [`operation`](IdempotencyLayer::operation), with the parts of the path that `nest` takes away; else one key of two
+//! accounts is one request. The functions that a layer is given see the request as it is, without the prefix.
+//!
+//! # What a response means
+//! [`Outcome`] has the table. In short: 2xx, 3xx and most 4xx are stored; a refusal that says "nothing was done" (401, 403, 409,
+//! 421, 425, 429; 408, 413 and 503 with `Retry-After`) releases the key; after 408, 5xx, an error or a panic the outcome is unknown.
+//! A handler that may have taken effect before it answers 503 with `Retry-After` must insert an [`Outcome`] into the
+//! extensions of its response.
+//!
 //! # What a key is
 //! It belongs to a principal: the authenticated account, never a header that the client chose nor a token
 //! that is renewed between two attempts. It stands for one request: method, path, query, content type and body are
@@ -33,7 +45,7 @@
 //!
 //! # The order of layers
 //! Tracing, authentication, rate limits and overload outside, so that what they refuse is not stored; this layer;
-//! a timeout inside, so that it ends the handler. Compression stays outside: what is stored is not compressed.
+//! a timeout inside, so that it ends the handler: it answers 408, 503 or 504 without `Retry-After`, and the outcome is unknown. Compression stays outside: what is stored is not compressed.
 
 mod answer;
 mod body;
@@ -162,7 +174,7 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     /// Keys are those of an operation, such as the template of the route, and one key may be used for
-    /// several operations. Without it, or where it returns `None`, one key of a principal stands for one request
+    /// several operations. A layer [in a nested router](self#in-a-nested-router) needs it without the feature `axum`. Without it, or where it returns `None`, one key of a principal stands for one request
     /// with one method.
     #[must_use]
     pub fn operation(

@@ -51,7 +51,8 @@ use crate::store::Store;
 ///    limits given back.
 /// 5. A limit of the body's length. (The idempotency layer has one for requests with a key.)
 /// 6. Idempotency.
-/// 7. A timeout: inside, so that it ends the handler, which runs on when the client has gone.
+/// 7. A timeout: inside, so that it ends the handler, which runs on when the client has gone. It answers 408, 503 or 504
+///    without `Retry-After`, and the outcome is unknown.
 /// 8. The handler.
 ///
 /// What can be seen of it is checked: a request with a key that passes two idempotency layers is refused (500), and what
