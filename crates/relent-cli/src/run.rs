@@ -11,6 +11,7 @@ mod terminal;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -67,13 +68,15 @@ Streams:
   pipe or a file gets the output of one attempt, the final one, when that has
   ended, and what earlier attempts wrote there goes to standard error (--stream
   changes this). When nobody reads standard output any more (| head), no other
-  attempt follows.
+  attempt follows. What is kept is bounded (--max-buffer).
 
 Attempts:
   An attempt is the command with its process group. It finds its number in
   RELENT_ATTEMPT. When it has failed, what is left of its group is ended before
-  the next begins: two attempts never run at the same time. What a command that
-  succeeded leaves in the background goes on running. A process that has left
+  the next begins: two attempts never run at the same time. SIGINT, SIGTERM,
+  SIGHUP and SIGQUIT are passed on to the group, and end it: what is left of it
+  after --kill-after is killed. What a command that succeeded leaves in the
+  background goes on running. A process that has left
   the group (setsid, a daemon) is not ended: it can run beside the next attempt
   and after the deadline. What it writes is waited for while the command has
   time, and lost afterwards.
@@ -163,7 +166,8 @@ pub(crate) struct RunArgs {
 
     /// The time between SIGTERM and SIGKILL when an attempt is ended [default: 2s]
     ///
-    /// SIGTERM goes to the whole process group, and SIGKILL to what is left of it. The time lies
+    /// SIGTERM goes to the whole process group, and SIGKILL to what is left of it. So it is after a
+    /// signal that relent has passed on to the group, such as SIGINT. The time lies
     /// inside the deadline: with --deadline 60s --kill-after 5s, a command is asked to end after 55 s
     /// at the latest, and nothing of it runs after 60 s. The default is a tenth of the deadline if
     /// that is less.
@@ -177,8 +181,39 @@ pub(crate) struct RunArgs {
     )]
     kill_after: Option<Duration>,
 
+    /// The most that is kept of an attempt's standard output, and of standard input for another attempt
+    ///
+    /// Bytes, or a number with KiB, MiB or GiB. Up to 1 MiB is in memory, and the rest in a file
+    /// without a name in TMPDIR. Output that is longer is passed on as it is written, and input that is
+    /// longer is passed through; the attempt is then the last one, whatever comes of it.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "1GiB",
+        value_parser = size,
+        help_heading = "How the command runs"
+    )]
+    max_buffer: u64,
+
     #[command(flatten)]
     options: PolicyOptions,
+}
+
+/// A number of bytes, such as 64KiB.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let factor = match &text[digits.len()..] {
+        "" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let number = digits.parse::<u64>().ok();
+    number
+        .zip(factor)
+        .and_then(|(number, factor)| number.checked_mul(factor))
+        .ok_or_else(|| "use a number of bytes, such as 65536, 64KiB, 10MiB or 1GiB".to_owned())
 }
 
 /// When standard output is passed on as it is written.
@@ -220,6 +255,7 @@ struct Run {
     stop_on_exit: Option<ExitList>,
     stream: bool,
     kill_after: Duration,
+    max_buffer: u64,
     live: Live,
 }
 
@@ -248,6 +284,10 @@ enum Refused {
     CannotRun,
     StopOnExit,
     NotInRetryOnExit,
+    /// Its output exceeded `--max-buffer` and has been passed on.
+    PassedOn,
+    /// Standard input exceeded `--max-buffer` and cannot be replayed.
+    InputNotKept,
 }
 
 /// Runs the command until it succeeds, must not be repeated or has been repeated enough, and returns
@@ -284,6 +324,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
         stop_on_exit: args.stop_on_exit,
         stream: args.stream.now(),
         kill_after,
+        max_buffer: args.max_buffer,
         live: Live::new(args.options.quiet),
     };
     let why = "two attempts of a command never run at the same time";
@@ -315,6 +356,14 @@ pub(crate) async fn run(args: RunArgs) -> Result<i32, String> {
             Some(Refused::NotInRetryOnExit) => run
                 .live
                 .say(|| format!("{last} is not retried: it is not in --retry-on-exit")),
+            Some(Refused::PassedOn) => run.live.say(|| {
+                format!("{last} is not retried: its output exceeded --max-buffer and was passed on")
+            }),
+            Some(Refused::InputNotKept) => run.live.say(|| {
+                format!(
+                    "{last} is not retried: standard input exceeded --max-buffer and was not kept"
+                )
+            }),
         }
     }
     if let Err(error) = trace_out::finish(trace, &summary) {
@@ -393,7 +442,7 @@ impl Run {
     ) -> Result<End, Error> {
         // What is kept of the output goes to a file, and the command must not outlive relent.
         outlive_file_limit().map_err(Error::Signals)?;
-        let mut stdin = Stdin::of_process()?;
+        let mut stdin = Stdin::of_process(self.max_buffer)?;
         // What is to be said, and the exit status of the attempt before, if there was one.
         let mut last = None;
         loop {
@@ -422,14 +471,17 @@ impl Run {
             };
             let how = self.next_attempt(driver, leave);
             let mut attempted = child::attempt(&self.command, how, &mut stdin, signals).await?;
-            let verdict = self.judge(&attempted);
+            let verdict = self.judge(&attempted, &stdin);
             self.say_what_no_status_tells(&attempted, verdict.as_ref());
             if verdict.is_some()
-                && let (Some(group), None) = (attempted.left, attempted.cancelled)
+                && let Some(group) = attempted.left
             {
-                // Two attempts never run at the same time.
-                let ending = child::end(group, how.limits);
-                attempted.cancelled = signals.cancelling(ending).await;
+                // Two attempts never run at the same time, and nothing of a failed one outlives relent.
+                let mut ending = pin!(child::end(group, how.limits));
+                attempted.cancelled = signals.cancelling(ending.as_mut()).await;
+                if attempted.cancelled.is_some() {
+                    ending.await;
+                }
             }
             let unread = attempted.unread || verdict.is_some() && self.stream_is_unread();
             let decision = verdict
@@ -494,6 +546,7 @@ impl Run {
             },
             last: most.is_some_and(|most| attempt.number > most),
             stream: self.stream,
+            most: self.max_buffer,
             advise: attempt.number == 1 && self.live.is_watched(),
         }
     }
@@ -519,10 +572,16 @@ impl Run {
     }
 
     /// Whether an attempt failed, and how; `None` is a success.
-    fn judge(&self, attempted: &Attempted) -> Option<Verdict> {
+    fn judge(&self, attempted: &Attempted, stdin: &Stdin) -> Option<Verdict> {
         let status = attempted.ended.status();
         let listed = |list: &Option<ExitList>| list.as_ref().map(|list| list.contains(status));
+        let kept = match (attempted.passed_on, stdin.is_exceeded()) {
+            (true, _) => Some(Refused::PassedOn),
+            (_, true) => Some(Refused::InputNotKept),
+            _ => None,
+        };
         let verdict = |cause, refused: Option<Refused>| {
+            let refused = refused.or(kept);
             let failure = match refused {
                 None => Failure::ambiguous(),
                 Some(_) => Failure::permanent(),

@@ -326,6 +326,58 @@ fn a_timeout_reaches_a_stopped_command() {
     assert_eq!(text(&result.stderr), "ready\nheard\n");
 }
 
+/// As execvp does it, and so env(1), `xargs` and every shell.
+#[test]
+fn a_script_without_an_interpreter_line_is_given_to_the_shell() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("import");
+    std::fs::write(&script, "echo \"$0 $1 $RELENT_ATTEMPT\"\nexit 3\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    for program in [script, "import"] {
+        let mut relent = command(&["--max-retries", "1"], &[program, "a b"]);
+        relent.env("PATH", &path);
+        let result = output(relent);
+        assert_eq!(code(&result), 3, "{result:?}");
+        assert_eq!(text(&result.stdout), format!("{script} a b 2\n"));
+    }
+    // What may not be executed is none, as for env(1).
+    std::fs::set_permissions(script, PermissionsExt::from_mode(0o644)).unwrap();
+    assert_eq!(code(&output(command(&[], &[script]))), 126);
+}
+
+#[test]
+fn what_is_kept_of_an_output_is_bounded_and_a_longer_one_is_passed_on() {
+    let said = "standard output exceeds --max-buffer (100.00 KiB)";
+    let options = ["--max-buffer", "100KiB", "--max-retries", "3"];
+    // A writer without end has a reader that ends it: what is kept must not be all that there is.
+    let script = "yes | head -c 10000000; echo left >&2; yes";
+    let mut relent = told(&options, script).spawn().unwrap();
+    let mut read = vec![0; 10_000_000];
+    relent.stdout.take().unwrap().read_exact(&mut read).unwrap();
+    assert!(read.chunks(2).all(|line| line == b"y\n"));
+    let result = finish(relent);
+    assert_eq!(code(&result), 141, "SIGPIPE ends it: {result:?}");
+    assert_eq!(text(&result.stderr).matches(said).count(), 1, "{result:?}");
+
+    // It is passed on whole and once, and is not repeated.
+    let script = "echo $RELENT_ATTEMPT; [ $RELENT_ATTEMPT = 1 ] || seq 100000; exit 5";
+    let result = output(told(&options, script));
+    assert_eq!(code(&result), 5);
+    let expected: String = (1..=100_000).map(|number| format!("{number}\n")).collect();
+    assert_eq!(text(&result.stdout), format!("2\n{expected}"));
+    assert!(text(&result.stderr).contains("is not retried: its output exceeded"));
+
+    // What fits is kept, and repeated.
+    let script = "[ $RELENT_ATTEMPT = 3 ] || head -c 102400 /dev/zero; [ $RELENT_ATTEMPT = 3 ]";
+    let result = output(told(&options, script));
+    assert_eq!((code(&result), text(&result.stdout)), (0, ""));
+    assert!(!text(&result.stderr).contains(said));
+}
+
 #[test]
 fn a_process_left_behind_does_not_hang_the_run_and_what_it_writes_soon_is_kept() {
     let script = "(exec 2>/dev/null; sleep 0.1; echo late; exec sleep 1000) & \

@@ -164,3 +164,49 @@ fn signals_to_relents_own_group_do_not_reach_the_command_twice() {
     assert_eq!(code(&finish(child)), 0);
     assert!(!rest(stderr).contains("heard"), "it is heard once");
 }
+
+/// Ignores all signals that can be ignored, and says its process id.
+const DEAF: &str = "trap '' INT TERM HUP QUIT; echo $$ >&2; while :; do sleep 0.05; done";
+
+#[test]
+fn whatever_signal_ends_run_no_member_of_the_group_is_left() {
+    for (signal, name) in [
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGTERM, "TERM"),
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGQUIT, "QUIT"),
+    ] {
+        let deaf = DEAF.replace('\'', "\"");
+        let leaves = format!("trap 'exit 7' {name}; sh -c '{deaf}' & while :; do sleep 0.05; done");
+        for (script, status) in [(DEAF, 137), (leaves.as_str(), 7)] {
+            for options in [
+                &["--kill-after", "300ms"][..],
+                &["--kill-after", "300ms", "--stream"],
+            ] {
+                let (child, mut stderr) = start(sh(options, script));
+                let member = parse_pid(&line(&mut stderr));
+                kill(pid(&child), signal).unwrap();
+                assert_eq!(code(&finish(child)), status, "{signal}: {script}");
+                assert!(is_dead(member), "{signal}: it outlives relent: {script}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_signal_while_what_an_attempt_has_left_is_ended_does_not_cut_that_short() {
+    let deaf = DEAF.replace('\'', "\"");
+    for output in ["", ">/dev/null"] {
+        let script = format!("echo $$ >&2; sh -c '{deaf}' {output} & read x; exit 1");
+        let mut relent = sh(&["--kill-after", "1s", "--max-retries", "3"], &script);
+        relent.stdin(Stdio::piped());
+        let (mut child, mut stderr) = start(relent);
+        let leader = parse_pid(&line(&mut stderr));
+        let member = parse_pid(&line(&mut stderr));
+        child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+        eventually("the leader ends", || is_dead(leader));
+        kill(pid(&child), Signal::SIGTERM).unwrap();
+        let _ = code(&finish(child));
+        assert!(is_dead(member), "it is killed before relent ends");
+    }
+}

@@ -7,7 +7,7 @@ use std::io::{BufReader, ErrorKind, Write};
 use std::process::Stdio;
 use std::thread;
 
-use run_support::{code, eventually, finish, line, output, sh, text};
+use run_support::{code, eventually, finish, line, output, sh, text, told};
 
 #[test]
 fn every_attempt_reads_the_input_from_its_beginning() {
@@ -41,6 +41,41 @@ fn input_larger_than_memory_is_replayed_complete() {
         sender.join().unwrap().unwrap();
         assert_eq!(code(&result), 0);
         assert!(result.stdout == input);
+    }
+}
+
+#[test]
+fn what_is_kept_of_an_input_is_bounded_and_a_longer_one_is_passed_through() {
+    let options = ["--max-buffer", "200KiB", "--max-retries", "2"];
+    for (script, status, attempts, repeated) in [
+        ("wc -c; exit $RELENT_ATTEMPT", 1, "300000\n", false),
+        (
+            "head -c 10 | wc -c; [ $RELENT_ATTEMPT = 3 ]",
+            0,
+            "10\n",
+            true,
+        ),
+    ] {
+        let mut relent = told(&options, script);
+        relent.stdin(Stdio::piped());
+        let mut child = relent.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let writing = thread::spawn(move || {
+            // A command that takes only the beginning leaves the rest.
+            let _ = stdin.write_all(&[b'x'; 300_000]);
+        });
+        let result = finish(child);
+        writing.join().unwrap();
+        assert_eq!(code(&result), status, "{result:?}");
+        assert_eq!(text(&result.stdout), attempts);
+        let said = text(&result.stderr);
+        let exceeded = "standard input exceeds --max-buffer (200.00 KiB)";
+        assert_eq!(
+            said.matches(exceeded).count(),
+            usize::from(!repeated),
+            "{said}"
+        );
+        assert_eq!(said.contains("and was not kept"), !repeated, "{said}");
     }
 }
 

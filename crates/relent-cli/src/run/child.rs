@@ -1,16 +1,19 @@
 //! One attempt: a command in a process group of its own, from its start to its end.
 
 use std::cell::Cell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use indicatif::BinaryBytes;
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::unistd::{AccessFlags, Pid, access};
 use regex::bytes::Regex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -67,6 +70,8 @@ pub(crate) struct Attempt {
     pub(crate) last: bool,
     /// What it writes to standard output is passed on at once, not when it has been judged.
     pub(crate) stream: bool,
+    /// The most of its standard output that is kept, in bytes: what is longer is passed on as it is written.
+    pub(crate) most: u64,
     /// A person watches, who is told when output is kept for long.
     pub(crate) advise: bool,
 }
@@ -135,6 +140,8 @@ pub(crate) struct Attempted {
     pub(crate) straggler: bool,
     /// Nobody reads standard output any more, which the command was going to write to.
     pub(crate) unread: bool,
+    /// Its output exceeded [`Attempt::most`] and was written to standard output before it had ended.
+    pub(crate) passed_on: bool,
     /// The command's process group, if it may have members left. Their leader has ended.
     pub(crate) left: Option<Group>,
 }
@@ -152,21 +159,33 @@ pub(crate) async fn attempt(
     signals: &mut Signals,
 ) -> Result<Attempted, Error> {
     let direct = command.output_regex.is_none() && (attempt.last || attempt.stream);
-    let started = Command::new(&command.program)
-        .args(&command.args)
-        .env("RELENT_ATTEMPT", attempt.number.to_string())
-        .stdin(stdin.for_attempt(attempt.last)?)
-        .stdout(if direct {
-            Stdio::inherit()
-        } else {
-            Stdio::piped()
-        })
-        .stderr(match command.output_regex {
-            None => Stdio::inherit(),
-            Some(_) => Stdio::piped(),
-        })
-        .process_group(0)
-        .spawn();
+    let start = |mut program: Command| {
+        let started = program
+            .args(&command.args)
+            .env("RELENT_ATTEMPT", attempt.number.to_string())
+            .stdin(stdin.for_attempt(attempt.last)?)
+            .stdout(if direct {
+                Stdio::inherit()
+            } else {
+                Stdio::piped()
+            })
+            .stderr(match command.output_regex {
+                None => Stdio::inherit(),
+                Some(_) => Stdio::piped(),
+            })
+            .process_group(0)
+            .spawn();
+        Ok::<_, Error>(started)
+    };
+    let started = match start(Command::new(&command.program))? {
+        // A script without `#!`: execvp, and so env(1), gives it to this shell.
+        Err(e) if e.raw_os_error() == Some(Errno::ENOEXEC as i32) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.arg(found(&command.program));
+            start(shell)?
+        }
+        started => started,
+    };
     let mut child = match started {
         Ok(child) => child,
         Err(e) => {
@@ -177,6 +196,7 @@ pub(crate) async fn attempt(
                 cancelled: None,
                 straggler: false,
                 unread: false,
+                passed_on: false,
                 left: None,
             });
         }
@@ -193,6 +213,19 @@ pub(crate) async fn attempt(
         end(group, limits).await;
     }
     result
+}
+
+/// The file that a program is: as it is named, or by its name in `PATH`.
+fn found(program: &OsStr) -> PathBuf {
+    let named = Path::new(program);
+    if program.as_encoded_bytes().contains(&b'/') {
+        return named.to_owned();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(named));
+    let is_program = |place: &PathBuf| place.is_file() && access(place, AccessFlags::X_OK).is_ok();
+    let found = places.find(is_program);
+    found.unwrap_or_else(|| Path::new(".").join(named))
 }
 
 /// Ends what an attempt has left running in its group, whose leader has ended: asks it to, and kills
@@ -226,7 +259,6 @@ async fn is_gone_by(group: Group, end: Instant) -> bool {
 
 /// Tells a command that cannot be run from a machine that cannot run another one.
 fn never_began(e: io::Error) -> Result<Ended, Error> {
-    use nix::errno::Errno;
     match e.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT) => Ok(Ended::NotFound),
         Some(Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE) => Err(Error::Spawn(e)),
@@ -255,7 +287,7 @@ async fn supervise(
     let mut cancelled = None;
     let mut terminal = Terminal::for_command(group);
     let mut straggler = false;
-    let unread = Cell::new(false);
+    let (unread, passed_on) = (Cell::new(false), Cell::new(false));
     let left;
 
     let (stdout_pipe, stderr_pipe) = (child.stdout.take(), child.stderr.take());
@@ -263,7 +295,12 @@ async fn supervise(
     let sink = if attempt.stream {
         Sink::Stdout(&unread)
     } else {
-        Sink::Spool(&mut stdout, &unread)
+        Sink::Spool {
+            spool: &mut stdout,
+            most: attempt.most,
+            unread: &unread,
+            passed_on: &passed_on,
+        }
     };
     let ended = {
         let mut output = pin!(async {
@@ -286,8 +323,11 @@ async fn supervise(
                     signal = signals.next() => match signal {
                         Signal::SIGCHLD => limit.postpone(terminal.child_changed()),
                         signal => {
-                            cancelled = cancelled.or(cancels(signal).then_some(signal));
                             group.send(signal);
+                            if cancels(signal) {
+                                cancelled = cancelled.or(Some(signal));
+                                limit.cancel(group);
+                            }
                         }
                     },
                     () = limit.reached() => limit.enforce(group),
@@ -320,11 +360,19 @@ async fn supervise(
         }
         terminal.take_back(!matches!(ended, Ended::Exit(_)));
 
-        // The members that are left: after a timeout they have the rest of the grace to end.
-        let mut awaited = limit.asked && !group.is_gone();
+        if cancelled.is_some() {
+            limit.cancel(group);
+        }
+        // The members that are left: after a timeout or a signal they have the rest of the grace to end.
+        let mut awaited = limit.is_ending() && !group.is_gone();
+        if awaited && !limit.asked {
+            // A shell starts background commands with SIGINT and SIGQUIT ignored.
+            ask_to_end(group);
+        }
+        let mut hurried = false;
         let mut silence = pin!(activity.ceased(SILENCE, STRAGGLING));
         // The deadline leaves no more time for output than ending the group takes.
-        let patience = attempt.limits.last.map(|last| match limit.asked {
+        let patience = attempt.limits.last.map(|last| match limit.is_ending() {
             true => attempt.limits.kill_asked_at(last),
             false => last,
         });
@@ -332,7 +380,7 @@ async fn supervise(
             until(patience).await;
             activity.ceased(LAST_SILENCE, SILENCE).await;
         });
-        while open || awaited {
+        while open && !hurried || awaited {
             tokio::select! {
                 biased;
                 result = &mut output, if open => {
@@ -343,7 +391,10 @@ async fn supervise(
                     group.send(signal);
                     if cancels(signal) {
                         cancelled = cancelled.or(Some(signal));
-                        break;
+                        hurried = true;
+                        limit.cancel(group);
+                        ask_to_end(group);
+                        awaited = !group.is_gone();
                     }
                 },
                 () = limit.reached(), if awaited => {
@@ -361,10 +412,10 @@ async fn supervise(
                 }
             }
         }
-        if limit.asked && !group.is_gone() {
+        if limit.is_ending() && !group.is_gone() {
             kill(group).await;
         }
-        left = (!limit.asked).then_some(group);
+        left = (!limit.is_ending()).then_some(group);
         ended
     };
     let found = |output: Option<OutputMatch>| output.is_some_and(OutputMatch::finish);
@@ -376,6 +427,7 @@ async fn supervise(
         cancelled,
         straggler,
         unread: unread.get(),
+        passed_on: passed_on.get(),
         left,
     })
 }
@@ -414,11 +466,14 @@ async fn until(at: Option<Instant>) {
 }
 
 /// The time given to an attempt, and what happens when it is over: SIGTERM to the whole group, and
-/// SIGKILL later.
+/// SIGKILL later. The same when a signal asks for the end: the group has had that signal.
 struct Limit {
     limits: Limits,
     next: Option<Instant>,
+    /// The time is over, and the group was asked to end.
     asked: bool,
+    /// A signal has asked for the end.
+    cancelled: bool,
 }
 
 impl Limit {
@@ -427,13 +482,29 @@ impl Limit {
             limits,
             next: limits.end,
             asked: false,
+            cancelled: false,
         }
+    }
+
+    /// Whether the group was asked to end.
+    fn is_ending(&self) -> bool {
+        self.asked || self.cancelled
+    }
+
+    /// The group has had a signal that asks for the end: what is left of it after the time for that is killed.
+    fn cancel(&mut self, group: Group) {
+        if !self.is_ending() {
+            // What is stopped could not hear it.
+            group.send(Signal::SIGCONT);
+            self.next = Some(self.limits.kill_asked_now());
+        }
+        self.cancelled = true;
     }
 
     /// Moves what is next, for time in which the attempt could not run; never past the deadline.
     fn postpone(&mut self, by: Duration) {
         let latest = match self.limits.last {
-            Some(last) if self.asked => Some(self.limits.kill_asked_at(last)),
+            Some(last) if self.is_ending() => Some(self.limits.kill_asked_at(last)),
             last => last,
         };
         let Some(next) = self.next else { return };
@@ -448,7 +519,7 @@ impl Limit {
     }
 
     fn enforce(&mut self, group: Group) {
-        if self.asked {
+        if self.is_ending() {
             group.send(Signal::SIGKILL);
             self.next = None;
         } else {
@@ -494,7 +565,13 @@ impl Activity {
 /// Where the bytes of a pipe go. For those that end up on standard output, it is noted if nobody
 /// reads there any more.
 enum Sink<'a> {
-    Spool(&'a mut Spool, &'a Cell<bool>),
+    /// Kept, up to so many bytes; then all of it is passed on, and what follows as it is written.
+    Spool {
+        spool: &'a mut Spool,
+        most: u64,
+        unread: &'a Cell<bool>,
+        passed_on: &'a Cell<bool>,
+    },
     Stdout(&'a Cell<bool>),
     Stderr,
 }
@@ -521,14 +598,33 @@ async fn pump(
         if let Some(matcher) = &mut matcher {
             matcher.push(&buf[..n]);
         }
+        if let Sink::Spool {
+            spool,
+            most,
+            unread,
+            passed_on,
+        } = &mut sink
+            && spool.len().saturating_add(n as u64) > *most
+        {
+            say(&format!(
+                "standard output exceeds --max-buffer ({}): it is passed on as it is written, and no other attempt follows",
+                BinaryBytes(*most)
+            ));
+            passed_on.set(true);
+            activity.kept.set(false);
+            let unread = *unread;
+            unread.set(!output::pass_on_kept(spool).await?);
+            sink = Sink::Stdout(unread);
+        }
         match &mut sink {
-            Sink::Spool(spool, unread) => {
+            Sink::Spool { spool, unread, .. } => {
                 unread.set(stdout::reader_is_gone());
                 if !unread.get() {
                     spool.append(&buf[..n]).map_err(Error::KeepOutput)?;
                     activity.kept.set(true);
                 }
             }
+            Sink::Stdout(unread) if unread.get() => {}
             Sink::Stdout(unread) => unread.set(!output::pass_on(buf[..n].to_vec()).await?),
             Sink::Stderr => {
                 // A standard error that takes nothing is no reason to stop the command.
@@ -539,7 +635,7 @@ async fn pump(
             }
         }
         activity.passing_on.set(activity.passing_on.get() - 1);
-        if let Sink::Spool(_, unread) | Sink::Stdout(unread) = sink
+        if let Sink::Spool { unread, .. } | Sink::Stdout(unread) = sink
             && unread.get()
         {
             return Ok(());

@@ -43,6 +43,29 @@ pub(crate) async fn pass_on(piece: Vec<u8>) -> Result<bool, Error> {
     }
 }
 
+/// Passes on all that is kept, which is then empty. False if nobody reads there any more.
+///
+/// # Errors
+/// When it cannot be read, or standard output cannot take it (a full disk).
+pub(crate) async fn pass_on_kept(spool: &mut Spool) -> Result<bool, Error> {
+    let spool = std::mem::take(spool);
+    let mut position = 0;
+    loop {
+        let mut piece = vec![0; 1 << 16];
+        let n = spool
+            .read_at(position, &mut piece)
+            .map_err(Error::KeepOutput)?;
+        if n == 0 {
+            return Ok(true);
+        }
+        piece.truncate(n);
+        if !pass_on(piece).await? {
+            return Ok(false);
+        }
+        position += n as u64;
+    }
+}
+
 /// Writes the standard output of an attempt that is followed by another to standard error, where a
 /// person can see it and a pipe does not. Returns the signal that ended the writing early, if one
 /// did. A standard error that takes nothing changes nothing.

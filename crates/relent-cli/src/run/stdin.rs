@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::mpsc;
 use std::thread;
 
+use indicatif::BinaryBytes;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::AsyncWriteExt;
@@ -14,6 +15,7 @@ use tokio::process::ChildStdin;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::Error;
+use crate::console::say;
 use crate::spool::Spool;
 
 /// How much is read at once, in bytes: what a pipe holds on Linux.
@@ -24,6 +26,8 @@ const PIECE: usize = 1 << 16;
 /// A terminal is passed through: nobody types the same thing twice for a retry. So is a descriptor
 /// that cannot be read at all (`nohup` leaves one behind). Anything else is kept in a [`Spool`]
 /// while it streams: an attempt first gets what earlier ones were given and then continues live.
+///
+/// What is longer than may be kept is passed through from then on, and cannot be replayed.
 ///
 /// Nothing is read before the first attempt, and never more than one piece (64 KiB) beyond what a
 /// command has taken: `yes | relent run -- sleep 60` does not fill the disk.
@@ -39,6 +43,10 @@ pub(crate) enum Stdin {
 #[derive(Debug)]
 pub(crate) struct Replayed {
     kept: Spool,
+    /// The most that is kept, in bytes.
+    most: u64,
+    /// More has been read than may be kept: no other attempt can be given all of it.
+    exceeded: bool,
     reader: Reader,
 }
 
@@ -59,12 +67,22 @@ enum Reader {
     Ended,
 }
 
+/// What has come of waiting for more input.
+enum More {
+    /// More is kept.
+    Kept,
+    /// This is not kept, since there is no room.
+    Passed(Vec<u8>),
+    /// The input has ended.
+    End,
+}
+
 impl Stdin {
-    /// This process's standard input; nothing is read yet.
+    /// This process's standard input, of which so many bytes are kept; nothing is read yet.
     ///
     /// # Errors
     /// When the descriptor cannot be duplicated.
-    pub(crate) fn of_process() -> Result<Self, Error> {
+    pub(crate) fn of_process(most: u64) -> Result<Self, Error> {
         let stdin = io::stdin();
         if stdin.is_terminal() || !is_readable(&stdin) {
             return Ok(Self::Inherited);
@@ -72,16 +90,23 @@ impl Stdin {
         stdin
             .as_fd()
             .try_clone_to_owned()
-            .map(Self::replay)
+            .map(|fd| Self::replay(fd, most))
             .map_err(Error::ReadStdin)
     }
 
     /// The bytes of `fd`, from where it stands.
-    pub(crate) fn replay(fd: OwnedFd) -> Self {
+    pub(crate) fn replay(fd: OwnedFd, most: u64) -> Self {
         Self::Replayed(Replayed {
             kept: Spool::default(),
+            most,
+            exceeded: false,
             reader: Reader::Untouched(fd),
         })
+    }
+
+    /// Whether more was read than may be kept, so that no other attempt can be given all of it.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        matches!(self, Self::Replayed(input) if input.exceeded)
     }
 
     /// What an attempt is to be started with. The `last` one needs no replay after it: if it is
@@ -121,16 +146,24 @@ impl Stdin {
                     return Ok(());
                 }
                 position += n as u64;
-            } else if !input.read_more().await? {
-                return Ok(());
+                continue;
+            }
+            match input.read_more().await? {
+                More::Kept => {}
+                More::Passed(piece) => {
+                    if pipe.write_all(&piece).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                More::End => return Ok(()),
             }
         }
     }
 }
 
 impl Replayed {
-    /// Waits until more input is kept; false at its end.
-    async fn read_more(&mut self) -> Result<bool, Error> {
+    /// Waits for more input.
+    async fn read_more(&mut self) -> Result<More, Error> {
         if let Reader::Untouched(fd) = &self.reader {
             let fd = fd.try_clone().map_err(Error::ReadStdin)?;
             self.reader = start(fd).map_err(Error::ReadStdin)?;
@@ -141,7 +174,7 @@ impl Replayed {
             requested,
         } = &mut self.reader
         else {
-            return Ok(false);
+            return Ok(More::End);
         };
         if !*requested {
             *requested = requests.send(()).is_ok();
@@ -155,10 +188,19 @@ impl Replayed {
         *requested = false;
         if piece.is_empty() {
             self.reader = Reader::Ended;
-            return Ok(false);
+            return Ok(More::End);
+        }
+        if self.exceeded || self.kept.len().saturating_add(piece.len() as u64) > self.most {
+            if !std::mem::replace(&mut self.exceeded, true) {
+                say(&format!(
+                    "standard input exceeds --max-buffer ({}): it is passed through, and no other attempt follows",
+                    BinaryBytes(self.most)
+                ));
+            }
+            return Ok(More::Passed(piece));
         }
         self.kept.append(&piece).map_err(Error::KeepStdin)?;
-        Ok(true)
+        Ok(More::Kept)
     }
 }
 
