@@ -253,6 +253,24 @@ impl From<Unit> for TimeUnit {
     }
 }
 
+/// The TOML of a page in Markdown, whose prose becomes comments: a file to begin with.
+fn toml_of(page: &str) -> String {
+    let mut toml = String::new();
+    let mut is_prose = true;
+    for line in page.lines() {
+        if line.starts_with("```") {
+            is_prose = !is_prose;
+            continue;
+        }
+        if is_prose && !line.is_empty() && !line.starts_with("# ") {
+            toml.push_str("# ");
+        }
+        toml.push_str(line);
+        toml.push('\n');
+    }
+    toml
+}
+
 fn seeds(text: &str) -> Result<u64, String> {
     seed(text)
         .ok()
@@ -292,7 +310,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Quit> {
             FormatOf::Scenario => scenarios::FORMAT,
             FormatOf::Service => relent_sim::advise::FORMAT,
         };
-        return print(format).map_err(Quit::failed);
+        return print(&toml_of(format)).map_err(Quit::failed);
     }
     let threads = match args.jobs {
         Some(jobs) => jobs as usize,

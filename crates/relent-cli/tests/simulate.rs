@@ -121,7 +121,7 @@ fn a_scenario_of_ones_own_is_a_file() {
 fn an_installed_command_shows_the_format_and_a_scenario_to_start_from() {
     let format = run(&["simulate", "--format"]);
     assert_eq!(format.status, 0, "{}", format.stderr);
-    assert_eq!(format.stdout, relent_sim::scenarios::FORMAT);
+    assert_is_toml_of(&format.stdout, relent_sim::scenarios::FORMAT);
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
@@ -335,6 +335,38 @@ fn advice_is_a_policy_file_with_a_comparison_and_a_report() {
     let wrong = run(&args);
     assert_eq!(wrong.status, 2);
     assert!(wrong.stderr.contains("(line 2)"), "{}", wrong.stderr);
+}
+
+#[test]
+fn the_printed_format_of_a_service_is_a_file_that_advise_accepts() {
     let format = run(&["simulate", "--format", "service"]);
-    assert_eq!(format.stdout, relent_sim::advise::FORMAT);
+    assert_is_toml_of(&format.stdout, relent_sim::advise::FORMAT);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("orders.toml");
+    std::fs::write(&file, format.stdout).unwrap();
+    let file = file.to_str().unwrap();
+    let advised = run(&[
+        "simulate",
+        "--advise",
+        file,
+        "--seeds",
+        "1",
+        "--policies",
+        "off",
+    ]);
+    assert_eq!(advised.status, 0, "{}", advised.stderr);
+    relent::policy::PolicyFile::parse(&advised.stdout).unwrap();
+}
+
+/// The file has what the page shows as TOML, and all else as comments.
+fn assert_is_toml_of(file: &str, page: &str) {
+    toml::from_str::<toml::Table>(file).unwrap();
+    let (before, rest) = page.split_once("```toml\n").unwrap();
+    let (shown, _) = rest.split_once("```").unwrap();
+    assert!(file.contains(shown), "{file}");
+    let comments = file.split(shown).next().unwrap();
+    assert_eq!(comments.lines().count(), before.lines().count());
+    for line in comments.lines() {
+        assert!(line.is_empty() || line.starts_with("# "), "{line}");
+    }
 }

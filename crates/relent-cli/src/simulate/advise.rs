@@ -128,8 +128,17 @@ fn advice(args: &SimulateArgs, file: &Path) -> Result<Advised, Quit> {
                 unit: args.unit.map(Into::into),
                 since: since.as_deref(),
             };
-            advise::histogram(&read_metrics(metrics)?, options)
-                .map_err(|error| Quit::usage(format!("{}: {error}", metrics.display())))?
+            advise::histogram(&read_metrics(metrics)?, options).map_err(|error| {
+                // The options of the command are not those of the library.
+                let error = error
+                    .to_string()
+                    .replace(
+                        "give the unit of its bounds",
+                        "give the unit of its bounds by --unit",
+                    )
+                    .replace("so name one of", "so name one by --metric, of");
+                Quit::usage(format!("{}: {error}", metrics.display()))
+            })?
         }
         (Some(_), Some(_)) => {
             return Err(Quit::usage(format!(

@@ -110,8 +110,7 @@ pub fn histogram(text: &str, options: HistogramOptions<'_>) -> Result<Latency, S
     let name = found.name;
     let unit = unit.or_else(|| TimeUnit::of(name)).ok_or_else(|| {
         nowhere(format!(
-            "{name}: its name does not end with a unit of time, such as _seconds or _ms: say by --unit what its bounds \
-             are counted in"
+            "{name}: its name does not end with a unit of time, such as _seconds or _ms, so give the unit of its bounds"
         ))
     })?;
     if let Some(earlier) = since {
@@ -226,7 +225,7 @@ impl<'a> Found<'a> {
         let list = names.iter().copied().collect::<Vec<_>>().join(", ");
         match (wanted, names.first()) {
             (None, Some(_)) if names.len() > 1 => nowhere(format!(
-                "there are several histograms: name one with --metric, of {list}"
+                "there are several histograms, so name one of {list}"
             )),
             (None, Some(name)) => Ok(Self { name, series }),
             (Some((wanted, _)), Some(_)) => match names.iter().find(|name| *name == wanted) {
@@ -492,7 +491,7 @@ up 1
         assert!((found / seconds - 1.0).abs() < 1e-9);
         for name in ["http_latency", "http_response_size_bytes"] {
             let error = median(name, None).unwrap_err().to_string();
-            assert!(error.contains("--unit"), "{error}");
+            assert!(error.contains("the unit of its bounds"), "{error}");
         }
     }
 
