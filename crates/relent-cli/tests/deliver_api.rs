@@ -9,11 +9,11 @@
 mod deliver_support;
 mod support;
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use deliver_support::{Receiver, Server, until};
+use relent_outbox::observe::{Kind, METRICS, Part};
 use serde_json::{Value, json};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -608,7 +608,7 @@ fn a_payload_arrives_byte_by_byte_and_signed_and_no_answer_has_its_key() {
 }
 
 #[test]
-fn metrics_are_those_that_the_page_of_documentation_names() {
+fn metrics_are_those_of_the_table_and_each_is_described() {
     let mut at = Setup::start();
     let url = at.receiver.url("/ok");
     at.ask("PUT", "/v1/endpoints/shop", &endpoint(&url));
@@ -633,14 +633,32 @@ fn metrics_are_those_that_the_page_of_documentation_names() {
     ] {
         assert!(text.lines().any(|own| own == line), "{line} in\n{text}");
     }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deliver.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
-        let name = line.split(' ').next().unwrap();
-        assert!(
-            page.contains(&format!("`{name}`")),
-            "docs/deliver.md does not name {name}"
-        );
+    let described = |kind: &str| -> BTreeMap<&str, &str> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(kind));
+        lines.filter_map(|line| line.split_once(' ')).collect()
+    };
+    let (help, types) = (described("# HELP "), described("# TYPE "));
+    let serve = [Part::Worker, Part::Api];
+    let rows = METRICS
+        .into_iter()
+        .filter(|metric| metric.parts.iter().any(|part| serve.contains(part)));
+    let rows: Vec<_> = rows.collect();
+    for metric in &rows {
+        assert_eq!(help.get(metric.name), Some(&metric.meaning), "{text}");
+        assert_eq!(types.get(metric.name), Some(&metric.kind.name()), "{text}");
+    }
+    assert_eq!(
+        (types.len(), help.len()),
+        (rows.len(), rows.len()),
+        "{text}"
+    );
+    // Each value of a label is there before anything is counted.
+    for metric in rows.iter().filter(|metric| metric.kind == Kind::Counter) {
+        let Some(label) = metric.label else { continue };
+        for value in label.values {
+            let series = format!("{}{{{}=\"{value}\"}} ", metric.name, label.name);
+            assert!(text.contains(&series), "{series} in\n{text}");
+        }
     }
 }
 
@@ -674,6 +692,9 @@ fn a_store_that_fails_is_told_and_the_request_may_be_repeated() {
     });
     let (status, problem) = at.ask("POST", "/v1/messages", &message("shop", "e"));
     assert_eq!(status, 503, "{problem}");
+    let (_, text) = at.ask("GET", "/metrics", "");
+    let counted = "relent_outbox_store_errors_total{operation=\"api\"} 1\n";
+    assert!(text.as_str().unwrap().contains(counted), "{text}");
     let token = format!("authorization: Bearer {}\r\n", at.server.token);
     let (_, head, _) = at
         .server

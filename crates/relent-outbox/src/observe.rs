@@ -3,74 +3,336 @@
 
 use std::time::Duration;
 
-/// Counter: attempts that are over, by [`RESULT`].
-pub const ATTEMPTS: &str = "relent_outbox_attempts_total";
-/// Histogram: from when a message was enqueued until it was acknowledged, in seconds.
-pub const ACKNOWLEDGED_AFTER: &str = "relent_outbox_time_to_acknowledgement_seconds";
-/// Histogram: how long attempts took, in seconds.
-pub const ATTEMPT_TIME: &str = "relent_outbox_attempt_seconds";
-/// Counter: messages that no attempt follows on.
-pub const DEAD: &str = "relent_outbox_dead_letters_total";
-/// Counter: endpoints that a worker has disabled.
-pub const DISABLED: &str = "relent_outbox_endpoints_disabled_total";
-/// Gauge: attempts that run.
-pub const IN_FLIGHT: &str = "relent_outbox_in_flight";
-/// Gauge: endpoints that the worker has.
-pub const ENDPOINTS: &str = "relent_outbox_endpoints";
-/// Counter: calls of the store that failed, by [`OPERATION`].
-pub const STORE_ERRORS: &str = "relent_outbox_store_errors_total";
-/// Counter: leases that were lost.
-pub const LEASES_LOST: &str = "relent_outbox_leases_lost_total";
+/// A row of [`METRICS`], the one table of what is measured: the code records by it, [`describe`] tells an exporter of it, and
+/// `docs/observability.md` of the repository shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Metric {
+    /// The name, as dashboards and alerts have it.
+    pub name: &'static str,
+    /// The type.
+    pub kind: Kind,
+    /// What is counted or measured, such as `attempts` or `seconds`.
+    pub unit: &'static str,
+    /// The label, if it has one.
+    pub label: Option<Label>,
+    /// The parts of a process that record it.
+    pub parts: &'static [Part],
+    /// The meaning, in one sentence.
+    pub meaning: &'static str,
+}
 
-/// Counter: attempts that a relay has taken back since no deliverer had begun them.
-pub const NOT_BEGUN: &str = "relent_outbox_not_begun_total";
-/// Counter: what has kept a relay or a deliverer from NATS.
-pub const NATS_ERRORS: &str = "relent_outbox_nats_errors_total";
-/// Counter: what a relay or a deliverer was sent by NATS and has not taken, by [`REASON`].
-pub const NATS_REFUSED: &str = "relent_outbox_nats_refused_total";
-/// Counter: what a deliverer has done with what it took, by [`RESULT`].
-pub const EXCHANGES: &str = "relent_outbox_exchanges_total";
+/// The type of a metric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Kind {
+    /// It only rises. It is 0 as soon as its [part](Part) runs, so that a first event is seen as a rise.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
 
-/// Label: `unreadable`: not of this version of Relent, cut off, or with a number that cannot be; `unknown`: of an attempt that
-/// the relay has not published; `not_begun`: an answer without leave to begin; `over`: an answer that was told before, which
-/// happens when NATS has lost what was said to it, or that the relay does not wait for any more.
-pub const REASON: &str = "reason";
-/// Label: `acknowledged`, `failed`, or `lost` with the worker that made it. Of exchanges: `answered`; `failed` without an
-/// answer; `withdrawn` by the relay before it began; `untold`, since the relay was gone when it had ended.
-pub const RESULT: &str = "result";
-/// Label: `find`, `acquire`, `claim`, `settle` or `release`.
-pub const OPERATION: &str = "operation";
+impl Kind {
+    /// The name of the type, as Prometheus writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A label of a metric, with all its values: none is taken out of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Label {
+    /// The name.
+    pub name: &'static str,
+    /// All values.
+    pub values: &'static [&'static str],
+}
+
+/// A part of a process that records metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Part {
+    /// A [`Worker`](crate::worker::Worker).
+    Worker,
+    /// A worker that hands its attempts out by NATS.
+    Relay,
+    /// A `Deliverer`, which makes attempts for a relay: `relent deliver work`.
+    Deliverer,
+    /// The HTTP API, when its metrics are asked for.
+    Api,
+}
+
+/// Attempts that are over.
+pub const ATTEMPTS: Metric = Metric {
+    name: "relent_outbox_attempts_total",
+    kind: Kind::Counter,
+    unit: "attempts",
+    label: Some(Label {
+        name: "result",
+        values: &["acknowledged", "failed", "lost"],
+    }),
+    parts: &[Part::Worker],
+    meaning: "Attempts that are over; `lost` ones ended with the process that made them.",
+};
+/// From when a message was enqueued until it was acknowledged.
+pub const ACKNOWLEDGED_AFTER: Metric = Metric {
+    name: "relent_outbox_time_to_acknowledgement_seconds",
+    kind: Kind::Histogram,
+    unit: "seconds",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Time from when a message was enqueued until it was acknowledged.",
+};
+/// How long attempts took.
+pub const ATTEMPT_TIME: Metric = Metric {
+    name: "relent_outbox_attempt_seconds",
+    kind: Kind::Histogram,
+    unit: "seconds",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Time that attempts took.",
+};
+/// Messages that became dead letters.
+pub const DEAD: Metric = Metric {
+    name: "relent_outbox_dead_letters_total",
+    kind: Kind::Counter,
+    unit: "messages",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Messages that became dead letters: no attempt follows.",
+};
+/// Endpoints that this worker has disabled.
+pub const DISABLED: Metric = Metric {
+    name: "relent_outbox_endpoints_disabled_total",
+    kind: Kind::Counter,
+    unit: "endpoints",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Endpoints that this process disabled, after a 410 or after long failure; each disabling counts once.",
+};
+/// Attempts that run.
+pub const IN_FLIGHT: Metric = Metric {
+    name: "relent_outbox_in_flight",
+    kind: Kind::Gauge,
+    unit: "attempts",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Attempts that run, as of the last poll.",
+};
+/// Endpoints that the worker has.
+pub const ENDPOINTS: Metric = Metric {
+    name: "relent_outbox_endpoints",
+    kind: Kind::Gauge,
+    unit: "endpoints",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Endpoints that this process serves, as of the last poll.",
+};
+/// Calls of the store that failed.
+pub const STORE_ERRORS: Metric = Metric {
+    name: "relent_outbox_store_errors_total",
+    kind: Kind::Counter,
+    unit: "calls",
+    label: Some(Label {
+        name: "operation",
+        values: &[
+            "find", "acquire", "claim", "settle", "release", "beat", "api", "summary",
+        ],
+    }),
+    parts: &[Part::Worker, Part::Api],
+    meaning: "Calls of the store that failed; each `api` one was answered with 503.",
+};
+/// Leases that were lost.
+pub const LEASES_LOST: Metric = Metric {
+    name: "relent_outbox_leases_lost_total",
+    kind: Kind::Counter,
+    unit: "leases",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Times that other processes could take its endpoints, since it gave no sign of life.",
+};
+/// Attempts that a relay has taken back since no deliverer had begun them.
+pub const NOT_BEGUN: Metric = Metric {
+    name: "relent_outbox_not_begun_total",
+    kind: Kind::Counter,
+    unit: "attempts",
+    label: None,
+    parts: &[Part::Relay],
+    meaning: "Attempts that were taken back, since no `work` had begun them.",
+};
+/// What has kept a relay or a deliverer from NATS.
+pub const NATS_ERRORS: Metric = Metric {
+    name: "relent_outbox_nats_errors_total",
+    kind: Kind::Counter,
+    unit: "errors",
+    label: None,
+    parts: &[Part::Relay, Part::Deliverer],
+    meaning: "Errors that kept this process from using NATS.",
+};
+/// What a relay or a deliverer was sent by NATS and has not taken. `unreadable`: not of this version of Relent, cut off, or
+/// with a number that cannot be; `unknown`: of an attempt that the relay has not published; `not_begun`: an answer without
+/// leave to begin; `over`: an answer that came before, which happens when NATS has lost what was said to it, or that the
+/// relay does not wait for any more.
+pub const NATS_REFUSED: Metric = Metric {
+    name: "relent_outbox_nats_refused_total",
+    kind: Kind::Counter,
+    unit: "messages",
+    label: Some(Label {
+        name: "reason",
+        values: &["unreadable", "unknown", "not_begun", "over"],
+    }),
+    parts: &[Part::Relay, Part::Deliverer],
+    meaning: "Messages of NATS that were refused.",
+};
+/// What a deliverer has done with the attempts that it took. `answered`; `failed` without an answer; `withdrawn` by the relay
+/// before it began; `untold`, since the relay was gone when it had ended.
+pub const EXCHANGES: Metric = Metric {
+    name: "relent_outbox_exchanges_total",
+    kind: Kind::Counter,
+    unit: "attempts",
+    label: Some(Label {
+        name: "result",
+        values: &["answered", "failed", "withdrawn", "untold"],
+    }),
+    parts: &[Part::Deliverer],
+    meaning: "Attempts that `work` took from NATS.",
+};
+/// Messages of the whole outbox.
+pub const MESSAGES: Metric = Metric {
+    name: "relent_outbox_messages",
+    kind: Kind::Gauge,
+    unit: "messages",
+    label: Some(Label {
+        name: "state",
+        values: &["pending", "running", "dead"],
+    }),
+    parts: &[Part::Api],
+    meaning: "Messages of the whole outbox.",
+};
+/// How late the outbox is.
+pub const LAG: Metric = Metric {
+    name: "relent_outbox_lag_seconds",
+    kind: Kind::Gauge,
+    unit: "seconds",
+    label: None,
+    parts: &[Part::Api],
+    meaning: "Time for which the oldest message that may be attempted has been due; 0 if none is.",
+};
+/// Endpoints of the whole outbox that are disabled.
+pub const ENDPOINTS_DISABLED: Metric = Metric {
+    name: "relent_outbox_endpoints_disabled",
+    kind: Kind::Gauge,
+    unit: "endpoints",
+    label: None,
+    parts: &[Part::Api],
+    meaning: "Endpoints of the whole outbox that are disabled.",
+};
+
+/// All metrics of an outbox.
+pub const METRICS: [Metric; 16] = [
+    MESSAGES,
+    LAG,
+    ENDPOINTS_DISABLED,
+    ATTEMPTS,
+    ACKNOWLEDGED_AFTER,
+    ATTEMPT_TIME,
+    DEAD,
+    DISABLED,
+    IN_FLIGHT,
+    ENDPOINTS,
+    STORE_ERRORS,
+    LEASES_LOST,
+    NOT_BEGUN,
+    NATS_ERRORS,
+    NATS_REFUSED,
+    EXCHANGES,
+];
+
+/// Tells the installed recorder what the metrics mean and in which units they are. Call it once, after a recorder is
+/// installed.
+#[cfg(feature = "metrics")]
+pub fn describe() {
+    for metric in METRICS {
+        let unit = match metric.unit {
+            "seconds" => metrics::Unit::Seconds,
+            _ => metrics::Unit::Count,
+        };
+        match metric.kind {
+            Kind::Counter => metrics::describe_counter!(metric.name, unit, metric.meaning),
+            Kind::Gauge => metrics::describe_gauge!(metric.name, unit, metric.meaning),
+            Kind::Histogram => metrics::describe_histogram!(metric.name, unit, metric.meaning),
+        }
+    }
+}
 
 /// The target of the events.
 #[cfg(feature = "tracing")]
 pub const TARGET: &str = "relent";
 
+/// A part begins to run: its counters are there, at 0.
+pub(crate) fn begin(part: Part) {
+    #[cfg(feature = "metrics")]
+    for metric in METRICS {
+        if metric.kind != Kind::Counter || !metric.parts.contains(&part) {
+            continue;
+        }
+        let values = metric.label.map_or(&[""][..], |label| label.values);
+        for value in values {
+            counter(&metric, value).increment(0);
+        }
+    }
+    let _ = part;
+}
+
+/// The counter of this metric with this value of its label, which is empty if it has none.
 #[cfg(feature = "metrics")]
-fn count(name: &'static str, label: Option<(&'static str, &'static str)>) {
-    match label {
-        Some((key, value)) => metrics::counter!(name, key => value).increment(1),
-        None => metrics::counter!(name).increment(1),
+fn counter(metric: &Metric, value: &'static str) -> metrics::Counter {
+    match metric.label {
+        Some(label) => metrics::counter!(metric.name, label.name => value),
+        None => metrics::counter!(metric.name),
+    }
+}
+
+#[cfg(feature = "metrics")]
+fn count(metric: &Metric, value: &'static str) {
+    counter(metric, value).increment(1);
+}
+
+/// Sets a gauge, with this value of its label, which is empty if it has none.
+#[cfg(feature = "metrics")]
+pub(crate) fn gauge(metric: &Metric, label: &'static str, value: f64) {
+    match metric.label {
+        Some(Label { name, .. }) => metrics::gauge!(metric.name, name => label).set(value),
+        None => metrics::gauge!(metric.name).set(value),
     }
 }
 
 pub(crate) fn attempt(result: &'static str, took: Duration) {
     #[cfg(feature = "metrics")]
     {
-        count(ATTEMPTS, Some((RESULT, result)));
-        metrics::histogram!(ATTEMPT_TIME).record(took.as_secs_f64());
+        count(&ATTEMPTS, result);
+        metrics::histogram!(ATTEMPT_TIME.name).record(took.as_secs_f64());
     }
     let _ = (result, took);
 }
 
 pub(crate) fn acknowledged(after: Duration) {
     #[cfg(feature = "metrics")]
-    metrics::histogram!(ACKNOWLEDGED_AFTER).record(after.as_secs_f64());
+    metrics::histogram!(ACKNOWLEDGED_AFTER.name).record(after.as_secs_f64());
     let _ = after;
 }
 
 pub(crate) fn dead(id: &str, reason: &str) {
     #[cfg(feature = "metrics")]
-    count(DEAD, None);
+    count(&DEAD, "");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, id, reason, "no attempt follows: a dead letter");
     let _ = (id, reason);
@@ -78,7 +340,7 @@ pub(crate) fn dead(id: &str, reason: &str) {
 
 pub(crate) fn disabled(tenant: &str, endpoint: &str, reason: &str) {
     #[cfg(feature = "metrics")]
-    count(DISABLED, None);
+    count(&DISABLED, "");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, tenant, endpoint, reason, "endpoint disabled");
     let _ = (tenant, endpoint, reason);
@@ -87,15 +349,15 @@ pub(crate) fn disabled(tenant: &str, endpoint: &str, reason: &str) {
 pub(crate) fn holding(endpoints: usize, in_flight: usize) {
     #[cfg(feature = "metrics")]
     {
-        metrics::gauge!(ENDPOINTS).set(endpoints as f64);
-        metrics::gauge!(IN_FLIGHT).set(in_flight as f64);
+        gauge(&ENDPOINTS, "", endpoints as f64);
+        gauge(&IN_FLIGHT, "", in_flight as f64);
     }
     let _ = (endpoints, in_flight);
 }
 
 pub(crate) fn store_error(operation: &'static str, error: &str) {
     #[cfg(feature = "metrics")]
-    count(STORE_ERRORS, Some((OPERATION, operation)));
+    count(&STORE_ERRORS, operation);
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, operation, error, "the store of the outbox fails");
     let _ = (operation, error);
@@ -104,13 +366,13 @@ pub(crate) fn store_error(operation: &'static str, error: &str) {
 #[cfg(feature = "nats")]
 pub(crate) fn not_begun() {
     #[cfg(feature = "metrics")]
-    count(NOT_BEGUN, None);
+    count(&NOT_BEGUN, "");
 }
 
 #[cfg(feature = "nats")]
 pub(crate) fn nats_error(error: &str) {
     #[cfg(feature = "metrics")]
-    count(NATS_ERRORS, None);
+    count(&NATS_ERRORS, "");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, error, "NATS fails");
     let _ = error;
@@ -119,7 +381,7 @@ pub(crate) fn nats_error(error: &str) {
 #[cfg(feature = "nats")]
 pub(crate) fn refused(reason: &'static str, error: &impl std::fmt::Display) {
     #[cfg(feature = "metrics")]
-    count(NATS_REFUSED, Some((REASON, reason)));
+    count(&NATS_REFUSED, reason);
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, reason, %error, "refused what came by NATS");
     let _ = (reason, error);
@@ -128,13 +390,46 @@ pub(crate) fn refused(reason: &'static str, error: &impl std::fmt::Display) {
 #[cfg(feature = "nats")]
 pub(crate) fn exchange(result: &'static str) {
     #[cfg(feature = "metrics")]
-    count(EXCHANGES, Some((RESULT, result)));
+    count(&EXCHANGES, result);
     let _ = result;
 }
 
 pub(crate) fn lease_lost() {
     #[cfg(feature = "metrics")]
-    count(LEASES_LOST, None);
+    count(&LEASES_LOST, "");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, "the worker's lease is lost: its endpoints are given back");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests may")]
+    use super::*;
+
+    /// The names are an interface: dashboards and alerts are made of them.
+    #[test]
+    fn the_page_on_observability_shows_the_table_of_metrics() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/observability.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let shown: Vec<&str> = page
+            .lines()
+            .filter(|line| line.starts_with("| `relent_outbox_"))
+            .collect();
+        let rows: Vec<String> = METRICS
+            .iter()
+            .map(|metric| {
+                let labels = metric.label.map_or_else(String::new, |label| {
+                    format!("`{}`: `{}` ", label.name, label.values.join("`, `"))
+                });
+                format!(
+                    "| `{}` | {} | {} | {labels}| {} |",
+                    metric.name,
+                    metric.kind.name(),
+                    metric.unit,
+                    metric.meaning
+                )
+            })
+            .collect();
+        assert_eq!(shown, rows);
+    }
 }

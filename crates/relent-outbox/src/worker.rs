@@ -29,6 +29,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::health::DisableAfter;
+use crate::observe::{self, Part};
 use crate::secrets::Secrets;
 use crate::sender::Sender;
 use crate::store::Store;
@@ -175,8 +176,10 @@ impl<S: Store> Worker<S> {
             watch: _,
             asked,
         } = self;
+        observe::begin(Part::Worker);
         #[cfg(feature = "nats")]
         if let Some(queue) = relay {
+            observe::begin(Part::Relay);
             let relay = crate::nats::Relay::begin(queue, sender.attempt_timeout());
             let (transport, open) = (relay.transport(), relay.open());
             let worker = Scheduler::new(store, sender, secrets, config, transport, hint);

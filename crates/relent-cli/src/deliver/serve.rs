@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use relent_outbox::api::{Api, Token};
-use relent_outbox::observe::{ACKNOWLEDGED_AFTER, ATTEMPT_TIME};
+use relent_outbox::observe::{self, ACKNOWLEDGED_AFTER, ATTEMPT_TIME, Metric};
 use relent_outbox::secrets::{KEY_VARIABLE, Secrets};
 use relent_outbox::store::Store;
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
@@ -247,12 +247,9 @@ async fn serve<S: Store>(
         .hint(worker.hint())
         .watch(worker.watch())
         .metrics(move || render.render());
-    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
-        Quit::failed(format!(
-            "--listen {}: {error}; if another one runs there, choose another port",
-            args.listen
-        ))
-    })?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| cannot_listen("--listen", args.listen, &error))?;
     let address = listener
         .local_addr()
         .map_err(|error| Quit::failed(error.to_string()))?;
@@ -301,6 +298,25 @@ async fn serve<S: Store>(
     }
 }
 
+/// Why there can be no listener at the address that this option gives.
+pub(super) fn cannot_listen(option: &str, address: SocketAddr, error: &io::Error) -> Quit {
+    let port = address.port();
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "port {port} is in use by another process, perhaps another `relent deliver`: end that one, or choose another port by {option}"
+        ),
+        io::ErrorKind::AddrNotAvailable => format!(
+            "this machine does not have the address {}: choose one of its own by {option}",
+            address.ip()
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "this user may not listen on port {port}: choose another port, above 1023, by {option}"
+        ),
+        _ => error.to_string(),
+    };
+    Quit::failed(format!("{option} {address}: {advice}"))
+}
+
 /// Says what was left, and with which status to end.
 fn report(Drained { cut_off, unsettled }: Drained) -> i32 {
     if cut_off > 0 {
@@ -317,12 +333,14 @@ fn report(Drained { cut_off, unsettled }: Drained) -> i32 {
 }
 
 fn metrics() -> Result<PrometheusHandle, Quit> {
-    let full = |name: &str| Matcher::Full(name.to_owned());
-    PrometheusBuilder::new()
+    let full = |metric: Metric| Matcher::Full(metric.name.to_owned());
+    let kept = PrometheusBuilder::new()
         .set_buckets_for_metric(full(ACKNOWLEDGED_AFTER), &ACKNOWLEDGED)
         .and_then(|builder| builder.set_buckets_for_metric(full(ATTEMPT_TIME), &ATTEMPT))
         .and_then(PrometheusBuilder::install_recorder)
-        .map_err(|error| Quit::failed(format!("cannot keep metrics: {error}")))
+        .map_err(|error| Quit::failed(format!("cannot keep metrics: {error}")));
+    observe::describe();
+    kept
 }
 
 /// Forgets what ended long ago, and keeps the metrics from growing.

@@ -8,8 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use relent_outbox::store::{Postgres, Sqlite};
+use relent_outbox::store::{Postgres, Sqlite, SqliteError};
 use relent_server::postgres::pool_of;
+use relent_server::sqlite::WriterError;
+use rusqlite::ErrorCode;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -105,7 +107,23 @@ pub(super) fn open(path: &Path) -> Result<Sqlite, String> {
             let folder = folder_of(path).display();
             format!("cannot be opened, or made in the folder {folder}: {error}")
         })?;
-    Sqlite::open(path).map_err(|error| error.to_string())
+    Sqlite::open(path).map_err(|error| match is_locked(&error) {
+        true => "is locked by another process, such as a sqlite3 shell with an open transaction: end it and start again"
+            .to_owned(),
+        false => error.to_string(),
+    })
+}
+
+/// Whether another process keeps the database from being written.
+fn is_locked(error: &SqliteError) -> bool {
+    let code = match error {
+        SqliteError::Writer(WriterError::Sqlite(error)) => error.sqlite_error_code(),
+        _ => None,
+    };
+    matches!(
+        code,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
 }
 
 /// The folder that a file is in.

@@ -1,16 +1,18 @@
 //! `relent deliver work`: makes the attempts that relays publish by NATS.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use relent_outbox::nats::{Deliverer, DelivererConfig};
+use relent_outbox::observe;
 use tokio::sync::oneshot;
 
 use super::nats::NatsArgs;
 use super::reach::Reach;
+use super::serve::cannot_listen;
 use crate::console::say;
 use crate::options::duration;
 use crate::quit::Quit;
@@ -66,10 +68,15 @@ pub(super) async fn run(args: &WorkArgs) -> Result<i32, Quit> {
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
     let sender = args.reach.sender()?;
     if let Some(address) = args.metrics {
+        // The exporter keeps of an error only a text.
+        TcpListener::bind(address)
+            .map(drop)
+            .map_err(|error| cannot_listen("--metrics", address, &error))?;
         PrometheusBuilder::new()
             .with_http_listener(address)
             .install()
             .map_err(|error| Quit::failed(format!("--metrics {address}: {error}")))?;
+        observe::describe();
     }
     let missing = || Quit::usage("say by --nats where the servers of NATS are".to_owned());
     let queue = args.nats.queue().await?.ok_or_else(missing)?;

@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{MAX_BODY, OPENAPI};
+use crate::observe;
 
 /// What a handler answers.
 pub(super) type Answer = Result<Response, Refused>;
@@ -46,6 +47,7 @@ pub(super) fn unacceptable(detail: impl Into<String>) -> Refused {
 
 /// The store fails: nobody knows whether anything was done, and every request may be repeated.
 pub(super) fn store_failed(error: &impl Error) -> Response {
+    observe::store_error("api", &error.to_string());
     let detail = format!("the store does not answer, so ask again: {error}");
     let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, detail).into_response();
     let seconds = HeaderValue::from_static("1");

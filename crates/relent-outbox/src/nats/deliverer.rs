@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::wire::{self, Attempt};
 use super::{ANSWER_WITHIN, HEARD, PAUSE, Queue, TELL_FOR};
 use crate::acknowledgement::printable;
-use crate::observe;
+use crate::observe::{self, Part};
 use crate::sender::{Exchange, Sender};
 
 /// As many attempts are asked for at once.
@@ -75,6 +75,7 @@ impl Deliverer {
     ///
     /// While NATS is away it waits. To be called within a runtime of tokio with time and I/O.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> usize {
+        observe::begin(Part::Deliverer);
         let slots = self.config.in_flight.clamp(1, Semaphore::MAX_PERMITS);
         let slots = Arc::new(Semaphore::new(slots));
         let one = Arc::new(One {

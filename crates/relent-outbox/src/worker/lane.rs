@@ -96,6 +96,8 @@ pub(super) struct Lane {
     pub(super) alone: bool,
     /// It is given back when nothing of it runs.
     pub(super) leaving: bool,
+    /// This worker has disabled the endpoint, which is counted once however many attempts ask for it.
+    pub(super) is_disabled: bool,
     /// When it asks again, if it waits for leave.
     pub(super) wakes: Option<tokio::time::Instant>,
     /// Whether it stands in the queue of those that are looked at.
@@ -132,6 +134,7 @@ impl Lane {
             slow: false,
             alone: false,
             leaving: false,
+            is_disabled: false,
             wakes: None,
             queued: false,
         }

@@ -140,6 +140,10 @@ struct Pending {
     /// It has changed the health of its endpoint, which is written as it is by then: what could not be written comes after
     /// what has ended since.
     changes_health: bool,
+    /// An earlier call for it failed, and may have had its effect.
+    is_repeated: bool,
+    /// [`Scheduler::lost`] when it was noted.
+    lost: u64,
     ended: Instant,
     ordered: bool,
 }

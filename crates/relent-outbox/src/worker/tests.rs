@@ -114,7 +114,7 @@ impl Receivers {
                     Some(failure) => Err(crate::acknowledgement::Refused {
                         failure,
                         error: failure.cause.to_string(),
-                        gone: false,
+                        gone: failure.cause == Cause::Status(410),
                     }),
                 };
                 Ok(sent)

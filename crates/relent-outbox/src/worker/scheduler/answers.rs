@@ -84,7 +84,10 @@ impl<S: Store> Scheduler<S> {
                         self.settle_failed = true;
                         // If the store cannot keep one of them, the others come before it.
                         self.settle_batch = (self.settle_batch / 2).max(1);
-                        self.unsettled.extend(std::mem::take(&mut self.settling));
+                        for mut pending in std::mem::take(&mut self.settling) {
+                            pending.is_repeated = true;
+                            self.unsettled.push_back(pending);
+                        }
                     }
                     // It is found as this worker's, and acquired again.
                     Kind::Release => {}
@@ -386,7 +389,6 @@ impl<S: Store> Scheduler<S> {
         }
         self.settle(now, claimed, next, schedule.save(), Some(sent));
         if let Some(reason) = disable {
-            observe::disabled(&rules.endpoint.tenant, &rules.endpoint.name, &reason);
             if let Some(pending) = self.unsettled.back_mut() {
                 pending.settled.disable = Some(reason);
             }
@@ -438,6 +440,8 @@ impl<S: Store> Scheduler<S> {
                 disable: None,
             },
             changes_health,
+            is_repeated: false,
+            lost: self.lost,
             ended: now,
             ordered: claimed.ordered,
         });
@@ -452,7 +456,17 @@ impl<S: Store> Scheduler<S> {
                 continue;
             };
             lane.unsettled = lane.unsettled.saturating_sub(1);
-            if written.get(at) != Some(&true) {
+            let is_written = written.get(at) == Some(&true);
+            // Not written again, while the endpoint was this worker's all the time: the first try had an effect.
+            let was_written = pending.is_repeated && pending.lost == self.lost;
+            if let Some(reason) = &pending.settled.disable
+                && (is_written || was_written)
+                && !std::mem::replace(&mut lane.is_disabled, true)
+            {
+                let endpoint = &lane.rules.endpoint;
+                observe::disabled(&endpoint.tenant, &endpoint.name, reason);
+            }
+            if !is_written {
                 // The endpoint is another's, or the answer to an earlier try was lost. Taken anew, it is known again.
                 self.leave(id);
                 continue;

@@ -140,3 +140,46 @@ async fn a_repeat_is_in_time_also_if_the_store_writes_slowly() {
         let _ = running.stop().await;
     }
 }
+
+/// Several attempts run when the endpoint says that it is gone, and each asks for the endpoint to be disabled.
+#[cfg(feature = "metrics")]
+#[tokio::test(start_paused = true)]
+async fn one_disabling_of_an_endpoint_counts_once_however_often_it_is_written() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    for faults in [
+        &[][..],
+        &[Fault::Before],
+        &[Fault::After],
+        &[Fault::Hang],
+        &[Fault::After, Fault::Before, Fault::After],
+    ] {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let store = Memory::new([endpoint(0)]);
+        let gone = Failure::permanent().cause(Cause::Status(410));
+        let receivers = Receivers::new(move |job| match &job.payload[..] {
+            b"makes it known" => (Duration::ZERO, None),
+            _ => (SECOND, Some(gone)),
+        });
+        let one = start(&store, &receivers, config("one"));
+        store.add(1, "makes it known");
+        until_ended(&store).await;
+        store.fail("settle", faults);
+        for _ in 0..4 {
+            store.add(1, "is refused");
+        }
+        until(|| store.disabled(1).is_some()).await;
+        let two = start(&store, &receivers, config("two"));
+        sleep(120 * SECOND).await;
+        assert!(receivers.hits() > 2, "several attempts ran");
+        let _ = (one.stop().await, two.stop().await);
+        let counted = snapshotter.snapshot().into_vec().into_iter();
+        let counted: Vec<_> = counted
+            .filter(|(key, ..)| key.key().name() == crate::observe::DISABLED.name)
+            .map(|(_, _, _, value)| value)
+            .collect();
+        assert_eq!(counted, [DebugValue::Counter(1)], "{faults:?}");
+    }
+}
