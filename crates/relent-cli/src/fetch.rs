@@ -12,7 +12,7 @@ mod proxies;
 mod request;
 mod trust;
 mod verbose;
-mod words;
+pub(crate) mod words;
 mod write_out;
 
 use std::fmt::Display;

@@ -377,6 +377,154 @@ fn what_is_kept_is_for_its_owner_alone_and_others_need_a_token() {
 }
 
 #[test]
+fn a_listener_that_cannot_be_is_refused_with_its_address_and_the_option() {
+    let folder = folder();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let port = format!("port {} is in use", address.port());
+    let address = address.to_string();
+    let work = ["work", "--nats", "nats://127.0.0.1:9", "--metrics"];
+    for (args, option, says) in [
+        (
+            &["serve", "--listen", &address][..],
+            "--listen",
+            port.as_str(),
+        ),
+        (&[&work[..], &[&address]].concat(), "--metrics", &port),
+        (
+            &[
+                "serve",
+                "--listen",
+                "192.0.2.1:8480",
+                "--token-file",
+                "token",
+            ],
+            "--listen",
+            "does not have the address 192.0.2.1",
+        ),
+    ] {
+        let ran = deliver(folder.path(), args, b"");
+        assert_eq!(ran.status, 1, "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(says), "{args:?}: {}", ran.stderr);
+        let advice = format!("by {option}");
+        assert!(ran.stderr.contains(&advice), "{args:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("os error"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_refused_with_its_file_and_the_cause() {
+    let folder = folder();
+    let path = folder.path();
+    fs::create_dir(path.join("folder.db")).unwrap();
+    fs::write(path.join("text.db"), "no database\n".repeat(1000)).unwrap();
+    let locked = rusqlite::Connection::open(path.join("locked.db")).unwrap();
+    locked.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    for (file, says) in [
+        ("folder.db", "directory"),
+        ("text.db", "not a database"),
+        ("locked.db", "is locked by another process"),
+    ] {
+        let store = format!("sqlite:{file}");
+        let args = ["serve", "--listen", "127.0.0.1:0", "--store", &store];
+        let ran = deliver(path, &args, b"");
+        assert_eq!(ran.status, 1, "{file}: {ran:?}");
+        for part in [format!("--store {store}: "), says.to_owned()] {
+            assert!(ran.stderr.contains(&part), "{file}: {}", ran.stderr);
+        }
+    }
+}
+
+/// A port that nobody listens on.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn a_client_waits_for_a_server_that_starts_after_it() {
+    let folder = folder();
+    let address = format!("127.0.0.1:{}", free_port());
+    let url = format!("http://{address}");
+    let add = [
+        "deliver",
+        "endpoints",
+        "add",
+        "shop",
+        "https://shop.example/",
+    ];
+    let client = relent(&add)
+        .env("RELENT_DELIVER_SERVER", &url)
+        .current_dir(folder.path())
+        .spawn();
+    let mut client = client.unwrap();
+    // It has found nobody, and no token: longer than that nothing is to be waited for here.
+    std::thread::sleep(std::time::Duration::from_millis(1300));
+    assert_eq!(client.try_wait().unwrap(), None, "it waits");
+    let server = Server::start_with(folder.path(), &["--listen", &address]);
+    let ran = finish(client);
+    ok(&ran);
+    let notice = format!("waiting for {url} to start, up to 10s (--wait-for-server)");
+    assert_eq!(ran.stderr.matches(&notice).count(), 1, "{}", ran.stderr);
+    assert_eq!(server.ask("GET", "/v1/endpoints/shop", "").0, 200);
+}
+
+#[test]
+fn a_client_waits_no_longer_than_it_is_asked_to_and_says_what_is_wrong() {
+    let folder = folder();
+    let path = folder.path();
+    fs::write(path.join("relent-deliver.token"), "relent_0123456789abcdef").unwrap();
+    let closed = format!("http://127.0.0.1:{}", free_port());
+    let ask = |server: &str, wait: &str| {
+        let args = ["list", "--server", server, "--wait-for-server", wait];
+        let ran = deliver(path, &args, b"");
+        assert_eq!(ran.status, 1, "{ran:?}");
+        ran.stderr
+    };
+    let waited = ask(&closed, "1500ms");
+    assert_eq!(waited.matches("waiting for ").count(), 1, "{waited}");
+    let refused = format!("{closed} does not answer: Connection refused (127.0.0.1:");
+    for said in [&waited, &ask(&closed, "0s"), &ask(&closed, "100ms")] {
+        assert!(said.contains(&refused), "{said}");
+    }
+    assert!(!ask(&closed, "100ms").contains("waiting"));
+    // What no waiting mends is no reason to wait.
+    let unknown = ask("http://no-such-host.invalid:8480", "1h");
+    assert!(unknown.contains("name"), "{unknown}");
+    assert!(!unknown.contains("refused"), "{unknown}");
+    assert!(!unknown.contains("waiting"), "{unknown}");
+}
+
+/// As what is in front of a server answers while that starts.
+#[test]
+fn a_client_asks_again_after_a_503() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("relent-deliver.token"),
+        "relent_0123456789abcdef",
+    )
+    .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answering = std::thread::spawn(move || {
+        for (status, body) in [(503, ""), (503, "{}"), (200, "{\"messages\":[]}")] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = [0; 4096];
+            let _ = std::io::Read::read(&mut stream, &mut head).unwrap();
+            let length = body.len();
+            write!(
+                stream,
+                "HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            )
+            .unwrap();
+        }
+    });
+    let ran = deliver(folder.path(), &["list", "--json", "--server", &url], b"");
+    assert_eq!(ok(&ran), "[]");
+    answering.join().unwrap();
+}
+
+#[test]
 fn clients_say_what_is_wrong() {
     let folder = folder();
     let server = Server::start(folder.path());
@@ -390,7 +538,13 @@ fn clients_say_what_is_wrong() {
             "http://127.0.0.1:8480",
         ),
         (
-            &["list", "--server", "http://127.0.0.1:9"],
+            &[
+                "list",
+                "--server",
+                "http://127.0.0.1:9",
+                "--wait-for-server",
+                "0s",
+            ],
             1,
             "does not answer",
         ),
@@ -677,53 +831,16 @@ fn a_signature_is_verified_and_what_is_wrong_is_said() {
     }
 }
 
-/// Every command of docs/deliver.md that is marked so does what the page says, one after another in one shell.
-#[test]
-fn the_commands_of_the_documentation_work() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deliver.md");
-    let page = fs::read_to_string(page).unwrap();
-    let blocks: Vec<&str> = page
-        .split("<!-- tested: ")
-        .skip(1)
-        .map(|rest| {
-            let (_, rest) = rest.split_once("```sh\n").unwrap();
-            rest.split_once("```").unwrap().0
-        })
-        .collect();
-    assert_eq!(blocks.len(), 4);
-    // On ports of its own, since the usual ones may be taken; and no longer than there is something to see.
-    let free = || {
-        TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port()
-    };
-    let (own, receiver) = (free().to_string(), free().to_string());
-    let wait = |port: &str| {
-        format!("until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.05; done\n")
-    };
-    let script = [
-        "set -euo pipefail\ntrap 'kill $(jobs -p)' EXIT\n",
-        blocks[0],
-        &wait("8480"),
-        blocks[1],
-        &wait("3000"),
-        blocks[2],
-        blocks[3],
-    ]
-    .concat()
-    .replace("deliver serve", "deliver serve --listen 127.0.0.1:8480")
-    .replace("8480", &own)
-    .replace("3000", &receiver);
+/// The commands of a page, in one shell and on ports of its own, since the usual ones may be taken.
+fn pasted(blocks: &str) -> Ran {
+    let (own, receiver) = (free_port().to_string(), free_port().to_string());
+    let script = format!("set -euo pipefail\ntrap 'kill $(jobs -p)' EXIT\n{blocks}")
+        .replace("deliver serve", "deliver serve --listen 127.0.0.1:8480")
+        .replace("8480", &own)
+        .replace("3000", &receiver);
     let folder = folder();
-    let bin = Path::new(support::RELENT)
-        .parent()
-        .unwrap()
-        .to_str()
-        .unwrap()
-        .to_owned();
-    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    let bin = Path::new(support::RELENT).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let child = std::process::Command::new("bash")
         .args(["-c", &script])
         .current_dir(folder.path())
@@ -738,6 +855,28 @@ fn the_commands_of_the_documentation_work() {
         .unwrap();
     let ran = finish(child);
     assert_eq!(ran.status, 0, "{ran:?}");
+    ran
+}
+
+fn page(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(root.join(name)).unwrap()
+}
+
+/// Every command of docs/deliver.md that is marked so does what the page says, one after another in one shell.
+#[test]
+fn the_commands_of_the_documentation_work() {
+    let page = page("docs/deliver.md");
+    let blocks: Vec<&str> = page
+        .split("<!-- tested: ")
+        .skip(1)
+        .map(|rest| {
+            let (_, rest) = rest.split_once("```sh\n").unwrap();
+            rest.split_once("```").unwrap().0
+        })
+        .collect();
+    assert_eq!(blocks.len(), 4);
+    let ran = pasted(&blocks.concat());
     for part in [
         "b'{\"order\":17}'",
         "delivered",
@@ -746,4 +885,15 @@ fn the_commands_of_the_documentation_work() {
     ] {
         assert!(ran.stdout.contains(part), "{part} in {ran:?}");
     }
+}
+
+#[test]
+fn the_block_of_the_readme_works_as_it_is_pasted() {
+    let readme = page("README.md");
+    let mut blocks = readme.split("```sh\n").skip(1);
+    let block = blocks.find(|block| block.starts_with("relent deliver serve"));
+    let ran = pasted(block.unwrap().split_once("```").unwrap().0);
+    let listed = ran.stdout.lines().last().unwrap();
+    assert!(ran.stdout.contains("order-17-paid"), "{ran:?}");
+    assert!(!listed.is_empty());
 }

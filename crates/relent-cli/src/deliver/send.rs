@@ -254,11 +254,9 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
     config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
     config.http = args.allow_http;
     let sender = Sender::new(config).map_err(|error| Quit::failed(error.to_string()))?;
-    let target = sender.target(url).map_err(|error| {
-        let http = url.starts_with("http://") && !args.allow_http;
-        let advice = if http { " by --allow-http" } else { "" };
-        Quit::usage(format!("{url}: {error}{advice}"))
-    })?;
+    let target = sender
+        .target(url)
+        .map_err(|error| Quit::usage(format!("{url}: {}", allowing(&error.to_string()))))?;
     let mut endpoint = Endpoint::new("send", url);
     let signing = signing(args, &mut endpoint)?
         .signing(&endpoint)
@@ -300,7 +298,7 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
             }
             Err(refused) => refused,
         };
-        let error = plain(&refused.error);
+        let error = allowing(&plain(&refused.error));
         if refused.gone {
             return Err(Quit::failed(format!(
                 "{id} is not acknowledged, and nothing more is wanted there: {error}"
@@ -323,6 +321,19 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
         }
         sleep(wait).await;
     }
+}
+
+/// The same error with the options that allow what it refuses.
+fn allowing(error: &str) -> String {
+    error
+        .replace(
+            "whoever runs the sender can allow http as well",
+            "it is allowed by --allow-http",
+        )
+        .replace(
+            "if it is the operator's own, allow its network",
+            "if it is your own, allow its network by --allow-network CIDR",
+        )
 }
 
 fn attempt(number: u32, sent: &Sent, what: &str) -> String {

@@ -1,16 +1,26 @@
 //! How subcommands ask a running server.
 
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use relent::failure::{Cause, Network};
+use relent::{Backoff, Policy, retry};
 use relent_outbox::api::Token;
-use reqwest::{Client, Method};
+use relent_reqwest::dns::Resolver;
+use relent_reqwest::network::classify;
+use reqwest::{Client, Method, StatusCode, Url};
 use serde::Serialize;
 use serde_json::Value;
+use tokio::time::Instant;
 
+use crate::console::say;
+use crate::fetch::words::{host_and_port, root, without_number};
+use crate::human::human;
 use crate::options::duration;
 use crate::quit::Quit;
 
@@ -18,6 +28,12 @@ use crate::quit::Quit;
 pub(super) const ADDRESS: &str = "127.0.0.1:8480";
 /// The file with its token.
 pub(super) const TOKEN_FILE: &str = "relent-deliver.token";
+/// The time for a whole exchange with the server.
+const EXCHANGE: Duration = Duration::from_secs(60);
+/// The longest pause between two tries to reach a server that starts.
+const LOOK: Duration = Duration::from_millis(250);
+/// A wait for the server is announced when it lasts longer than this.
+const ANNOUNCED_AFTER: Duration = Duration::from_secs(1);
 
 /// Which server is asked.
 #[derive(Args, Debug)]
@@ -41,28 +57,55 @@ pub(crate) struct Connection {
         help_heading = "Server"
     )]
     token_file: PathBuf,
+
+    /// Wait so long for a server that starts: one that refuses connections, or answers 503
+    ///
+    /// So a command that directly follows `relent deliver serve &` works. 0s does not wait.
+    #[arg(
+        long,
+        value_name = "D",
+        default_value = "10s",
+        value_parser = duration,
+        help_heading = "Server"
+    )]
+    wait_for_server: Duration,
 }
 
 /// A server, as it is asked.
 pub(super) struct Server {
     client: Client,
     base: String,
-    token: Token,
+    token_file: PathBuf,
+    patience: Policy,
+    wait: Duration,
+}
+
+/// Why a request has no result.
+struct Unanswered {
+    quit: Quit,
+    /// The server may be starting: another try within [`Connection::wait_for_server`] can succeed.
+    is_starting: bool,
+}
+
+impl Unanswered {
+    fn finally(quit: Quit) -> Self {
+        Self {
+            quit,
+            is_starting: false,
+        }
+    }
 }
 
 impl Connection {
     pub(super) fn open(&self) -> Result<Server, Quit> {
-        let file = self.token_file.display();
-        let token = std::fs::read_to_string(&self.token_file).map_err(|error| {
-            Quit::usage(format!(
-                "--token-file {file}: cannot be read: {error}; it is where `relent deliver serve` was started"
-            ))
-        })?;
-        let token = token
-            .parse()
-            .map_err(|error| Quit::usage(format!("--token-file {file}: {error}")))?;
         let base = self.server.trim_end_matches('/').to_owned();
-        if !base.starts_with("http://") && !base.starts_with("https://") {
+        let accepted = Url::parse(&base).is_ok_and(|url| {
+            matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.query().is_none()
+                && url.fragment().is_none()
+        });
+        if !accepted {
             return Err(Quit::usage(format!(
                 "--server {base}: use a URL such as http://{ADDRESS}"
             )));
@@ -71,13 +114,26 @@ impl Connection {
         let client = Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
-            .timeout(Duration::from_secs(60))
+            .dns_resolver(Arc::new(Resolver))
+            .timeout(EXCHANGE)
             .build()
             .map_err(|error| Quit::failed(error.to_string()))?;
+        let patience = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
+            .max_delay(LOOK)
+            .cut_last_wait(true);
+        let patience = match self.wait_for_server {
+            Duration::ZERO => patience.max_retries(0),
+            wait => patience.unlimited_retries().max_elapsed(wait),
+        };
+        let patience = patience
+            .build()
+            .map_err(|error| Quit::usage(format!("--wait-for-server: {error}")))?;
         Ok(Server {
             client,
             base,
-            token,
+            token_file: self.token_file.clone(),
+            patience,
+            wait: self.wait_for_server,
         })
     }
 }
@@ -99,52 +155,144 @@ impl Server {
         self.ask(Method::PUT, path, Some(json(body)?)).await
     }
 
+    /// Asks, and asks again while the server may be starting. Every request of the API may be repeated.
     async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value, Quit> {
-        let Self {
-            client,
-            base,
-            token,
-        } = self;
-        let url = format!("{base}{path}");
-        let mut request = client.request(method, &url).bearer_auth(token.as_str());
+        let begun = Instant::now();
+        let mut is_announced = self.wait <= ANNOUNCED_AFTER;
+        let asked = retry(&self.patience, || {
+            self.once(method.clone(), path, body.clone())
+        })
+        .when(|unanswered: &Unanswered| unanswered.is_starting)
+        .notify(|notice| {
+            let waiting = begun.elapsed().saturating_add(notice.wait);
+            if waiting > ANNOUNCED_AFTER && !is_announced {
+                is_announced = true;
+                say(&format!(
+                    "waiting for {} to start, up to {} (--wait-for-server)",
+                    self.base,
+                    human(self.wait)
+                ));
+            }
+        });
+        asked.await.map_err(|gave_up| {
+            let gave_up = gave_up.into_last_or_else(|stop| {
+                Unanswered::finally(Quit::failed(format!("{}: {stop}", self.base)))
+            });
+            gave_up.quit
+        })
+    }
+
+    async fn once(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<Value, Unanswered> {
+        let token = self.token().await?;
+        let url = format!("{}{path}", self.base);
+        let mut request = self
+            .client
+            .request(method, &url)
+            .bearer_auth(token.as_str());
         if let Some(body) = body {
             request = request
                 .header("content-type", "application/json")
                 .body(body);
         }
-        let unreachable = |error: reqwest::Error| {
-            let mut reason = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(deeper) = source {
-                reason = deeper.to_string();
-                source = deeper.source();
-            }
-            Quit::failed(format!(
-                "{base} does not answer: {reason}; `relent deliver serve` starts it, --server names another"
-            ))
-        };
-        let response = request.send().await.map_err(unreachable)?;
+        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
         let status = response.status();
-        let text = response.text().await.map_err(unreachable)?;
+        let text = response.text().await.map_err(|e| self.unreachable(&e))?;
         let value: Option<Value> = serde_json::from_str(&text).ok();
-        match value {
-            Some(value) if status.is_success() => Ok(value),
-            Some(problem) if problem["detail"].is_string() => {
-                // The same on a command line.
-                let detail = plain(problem["detail"].as_str().unwrap_or_default())
-                    .replace("GET /v1/messages lists", "`relent deliver list` lists")
-                    .replace(
-                        "GET /v1/endpoints lists",
-                        "`relent deliver endpoints list` lists",
-                    )
-                    .replace("by ?discard=true", "by --discard");
-                Err(Quit::failed(detail))
+        let quit = match value {
+            Some(value) if status.is_success() => return Ok(value),
+            Some(problem) if problem["detail"].is_string() => Quit::failed(match status {
+                StatusCode::UNAUTHORIZED => format!(
+                    "--token-file {}: this is not the token of this server ({}): name the file that its `relent deliver serve` has written",
+                    self.token_file.display(),
+                    self.base
+                ),
+                _ => on_command_line(plain(problem["detail"].as_str().unwrap_or_default())),
+            }),
+            _ => Quit::failed(format!(
+                "{} answered {status}, which is no answer of `relent deliver serve`: check --server",
+                self.base
+            )),
+        };
+        Err(Unanswered {
+            quit,
+            is_starting: status == StatusCode::SERVICE_UNAVAILABLE,
+        })
+    }
+
+    /// The token. A server writes its file before it listens.
+    async fn token(&self) -> Result<Token, Unanswered> {
+        let read = || std::fs::read_to_string(&self.token_file);
+        let mut text = read();
+        if matches!(&text, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            let health = format!("{}/health", self.base);
+            let listens = self.client.get(health).send().await;
+            listens.map_err(|error| self.unreachable(&error))?;
+            text = read();
+        }
+        let wrong = |error: &dyn std::fmt::Display| {
+            let file = self.token_file.display();
+            Unanswered::finally(Quit::usage(format!("--token-file {file}: {error}")))
+        };
+        let text = text.map_err(|error| {
+            wrong(&format!(
+                "cannot be read: {error}; it is where `relent deliver serve` was started"
+            ))
+        })?;
+        text.parse().map_err(|error| wrong(&error))
+    }
+
+    /// There is no answer.
+    fn unreachable(&self, error: &reqwest::Error) -> Unanswered {
+        let cause = classify(error).cause;
+        let root = root(error);
+        let io = root.downcast_ref::<io::Error>().map(io::Error::kind);
+        let is_refused = io == Some(io::ErrorKind::ConnectionRefused);
+        let place = error.url().map_or_else(|| self.base.clone(), host_and_port);
+        let reason = match cause {
+            Cause::Network(Network::Dns | Network::NameNotFound) => format!("{cause} ({place})"),
+            Cause::Network(Network::Connect) => {
+                format!("{} ({place})", without_number(&root.to_string()))
             }
-            _ => Err(Quit::failed(format!(
-                "{base} answered {status}, which is no answer of `relent deliver serve`: check --server"
-            ))),
+            Cause::Timeout => format!("no answer within {} ({place})", human(EXCHANGE)),
+            cause => format!("{cause}: {root} ({place})"),
+        };
+        Unanswered {
+            quit: Quit::failed(format!(
+                "{} does not answer: {reason}; `relent deliver serve` starts it, --server names another",
+                self.base
+            )),
+            is_starting: is_refused || cause == Cause::Network(Network::Reset),
         }
     }
+}
+
+/// What the API advises, as it is said on a command line.
+const ADVICE: [(&str, &str); 5] = [
+    ("GET /v1/messages lists", "`relent deliver list` lists"),
+    (
+        "GET /v1/endpoints lists",
+        "`relent deliver endpoints list` lists",
+    ),
+    ("by ?discard=true", "by --discard"),
+    (
+        "whoever runs the sender can allow http as well",
+        "`relent deliver serve --allow-http` allows http as well",
+    ),
+    (
+        "if it is the operator's own, allow its network",
+        "if it is your own, allow its network by `relent deliver serve --allow-network CIDR`",
+    ),
+];
+
+fn on_command_line(detail: String) -> String {
+    ADVICE.iter().fold(detail, |detail, (of_the_api, here)| {
+        detail.replace(of_the_api, here)
+    })
 }
 
 pub(super) fn json(value: &impl Serialize) -> Result<String, Quit> {

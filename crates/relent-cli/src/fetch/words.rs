@@ -144,7 +144,7 @@ pub(crate) fn host_and_port(url: &Url) -> String {
 }
 
 /// "Connection refused (os error 111)" without the number, which says nothing to a person.
-fn without_number(text: &str) -> &str {
+pub(crate) fn without_number(text: &str) -> &str {
     text.split(" (os error").next().unwrap_or(text)
 }
 
@@ -153,11 +153,11 @@ fn rustls_error(error: &reqwest::Error) -> Option<&rustls::Error> {
 }
 
 /// The innermost error: reqwest's own text only names the URL.
-fn root(error: &reqwest::Error) -> &dyn Error {
+pub(crate) fn root(error: &reqwest::Error) -> Source<'_> {
     chain(error).last().unwrap_or(error)
 }
 
-type Source<'e> = &'e (dyn Error + 'static);
+pub(crate) type Source<'e> = &'e (dyn Error + 'static);
 
 /// An error and what caused it, outermost first.
 fn chain(error: &reqwest::Error) -> impl Iterator<Item = Source<'_>> {
