@@ -172,8 +172,8 @@ impl Verifier {
         self
     }
 
-    /// For how long one signature is good at most: twice the tolerance, since the time that it names may be ahead. Whoever
-    /// has overheard a message can replay it for so long, and its receiver has to remember it for longer.
+    /// For how long one signature is good at most: twice the tolerance, since the time that it names may be ahead. An
+    /// attacker with a copy of a message can replay it for so long, so its receiver has to remember it at least as long.
     #[must_use]
     pub const fn replay_window(&self) -> Duration {
         self.tolerance.saturating_mul(2)

@@ -294,7 +294,7 @@ impl<S> ExactlyOnce<S> {
         };
         // The layer gives the client the same, whatever the handler does with it, and counts it.
         self.lock().refused = Some(refused);
-        let refused = refused.told(self.keyed.source, self.is_grpc);
+        let refused = refused.written(self.keyed.source, self.is_grpc);
         Ok(refused.map(Full::new))
     }
 }

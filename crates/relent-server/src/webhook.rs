@@ -285,8 +285,8 @@ impl<S: Store> WebhookLayer<S> {
     /// handled twice.
     ///
     /// # Errors
-    /// It is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise): whoever has
-    /// overheard a message could replay it when it is forgotten.
+    /// It is zero, or shorter than the window of a signature (10 min unless the verifier says otherwise): an attacker
+    /// with a copy of a message could replay it when it is forgotten.
     pub fn keep(self, keep: Duration) -> Result<Self, InvalidClaimConfig> {
         let least = self.settings.least_keep;
         ClaimConfig {

@@ -190,7 +190,7 @@ async fn a_request_that_runs_in_this_process_is_not_run_again_when_the_store_has
             let in_flight = status == 409 && problem.contains("idempotency-in-flight");
             assert!(in_flight, "{takeover:?}: {status} {problem}");
         }
-        // Another request with its key is told so, and nothing of the first.
+        // Another request with its key is refused, and learns nothing of the first.
         assert_eq!(ask(&service, "/undone").await.0, 422);
         payments.go.notify_one();
         let answer = (200, "charge 1".to_owned());

@@ -6,7 +6,34 @@
 #[path = "support/servers.rs"]
 mod servers;
 
-use relent_server::store::{Memory, conformance};
+use relent_core::claim::{ClaimConfig, Fingerprint};
+use relent_server::store::{Change, Claimed, Key, Memory, Store, WriteError, conformance};
+
+/// Its execution claims the key again then, rather than to take it for another's.
+async fn tells_a_record_that_has_expired_from_one_that_another_has<S: Store>(store: S) {
+    let (key, print) = (Key([9; 32]), Fingerprint([0; 32]));
+    let forgets = ClaimConfig {
+        lease: std::time::Duration::ZERO,
+        keep: std::time::Duration::ZERO,
+        ..ClaimConfig::DEFAULT
+    };
+    let claimed = store.claim(&key, 1, print, &forgets).await.unwrap();
+    let Claimed::Run { lease, .. } = claimed else {
+        panic!("{claimed:?}");
+    };
+    let write = async || store.write(&key, &lease, Change::GiveUp, &forgets).await;
+    let written = write().await;
+    assert!(matches!(written, Err(WriteError::Gone)), "{written:?}");
+    let claimed = store.claim(&key, 2, print, &ClaimConfig::DEFAULT).await;
+    assert!(matches!(claimed, Ok(Claimed::Run { .. })), "{claimed:?}");
+    let written = write().await;
+    assert!(matches!(written, Err(WriteError::Lost)), "{written:?}");
+}
+
+#[tokio::test]
+async fn memory_tells_a_record_that_has_expired_from_one_that_another_has() {
+    tells_a_record_that_has_expired_from_one_that_another_has(Memory::new()).await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_decides_as_the_core_does() {
@@ -31,6 +58,13 @@ async fn memory_decides_as_the_core_does_at_each_time() {
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use relent_server::store::{Sqlite, conformance};
+
+    #[tokio::test]
+    async fn sqlite_tells_a_record_that_has_expired_from_one_that_another_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
+        super::tells_a_record_that_has_expired_from_one_that_another_has(store).await;
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn sqlite_decides_as_the_core_does() {
@@ -220,6 +254,7 @@ mod postgres {
         }
         #[cfg(feature = "sqlx")]
         by_sqlx(&server).await;
+        super::tells_a_record_that_has_expired_from_one_that_another_has(store.clone()).await;
         old_records_are_removed(&store).await;
         many_processes_begin_at_once(&server).await;
     }

@@ -112,11 +112,11 @@ impl Refused {
     /// What the client is told, in the way that its request speaks; and it is counted.
     pub(crate) fn observed(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
         observe::keyed(self.code(source));
-        self.told(source, is_grpc)
+        self.written(source, is_grpc)
     }
 
     /// The same, not counted.
-    pub(crate) fn told(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
+    pub(crate) fn written(self, source: KeySource, is_grpc: bool) -> Response<Bytes> {
         // A status of gRPC comes with 200, which a sender of webhooks takes for an acknowledgement.
         match is_grpc && source == KeySource::IdempotencyKey {
             true => self.grpc_response(),
