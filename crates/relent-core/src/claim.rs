@@ -383,6 +383,26 @@ impl Record {
         self.end(now, lease, stage, config)
     }
 
+    /// A claim of this owner is given back by the process that made it: it did not learn in time whether it had the key,
+    /// and has run nothing. The next request with this key runs. Only the owner counts, since that process knows no fence;
+    /// an owner is drawn at random for each request.
+    ///
+    /// # Errors
+    /// The record is not that of a claim by this owner.
+    pub fn give_back(
+        &self,
+        now: Instant,
+        owner: u128,
+        config: &ClaimConfig,
+    ) -> Result<Self, LeaseLost> {
+        let lease = Lease {
+            owner,
+            fence: self.fence,
+            until: now,
+        };
+        self.release(now, &lease, config)
+    }
+
     /// The execution has ended without an answer, as in a panic, and may have had an effect.
     ///
     /// # Errors

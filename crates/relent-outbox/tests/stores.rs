@@ -32,10 +32,39 @@ fn play_random_steps<F: Future<Output = ()>>(cases: u32, play: impl Fn(Vec<u32>)
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use std::cell::Cell;
+    use std::fs;
 
     use relent_outbox::store::{Sqlite, conformance};
 
     use super::play_random_steps;
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_refused_by_its_name_and_left_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let (text, outbox) = (path.join("letter.txt"), path.join("outbox.db"));
+        fs::write(&text, "Dear Sir or Madam, ".repeat(1000)).unwrap();
+        drop(Sqlite::open(&outbox).unwrap());
+        let mut permissions = fs::metadata(&outbox).unwrap().permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(&outbox, permissions).unwrap();
+        let wrong = [
+            (path.to_owned(), "is a directory"),
+            (
+                path.join("missing").join("outbox.db"),
+                "folder does not exist",
+            ),
+            (text, "is not an SQLite database"),
+            (outbox, "is read-only"),
+        ];
+        for (file, why) in wrong {
+            let before = fs::read(&file).ok();
+            let error = Sqlite::open(&file).unwrap_err().to_string();
+            let name = file.display().to_string();
+            assert!(error.contains(&name) && error.contains(why), "{error}");
+            assert_eq!(fs::read(&file).ok(), before);
+        }
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn sqlite_keeps_what_the_trait_promises() {

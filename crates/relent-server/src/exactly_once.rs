@@ -102,7 +102,8 @@ use tokio::time::Instant;
 use crate::idempotency::problems::Refused;
 use crate::idempotency::{Answer, Common, KeySource, Outcome};
 use crate::observe;
-use crate::store::{Change, Claimed, Key};
+use crate::store::failure::Failures;
+use crate::store::{Change, Claimed, Key, StoreFailure};
 
 /// Any error, as work returns it.
 pub type WorkError = Box<dyn Error + Send + Sync>;
@@ -183,6 +184,7 @@ pub struct ExactlyOnce<S> {
     /// How long a duplicate waits for the first.
     until: Instant,
     common: Arc<Common>,
+    failures: Failures,
     is_grpc: bool,
     used: Arc<Mutex<Used>>,
 }
@@ -225,6 +227,7 @@ impl<S> ExactlyOnce<S> {
         keyed: Keyed,
         until: Instant,
         common: Arc<Common>,
+        failures: Failures,
         is_grpc: bool,
     ) -> Self {
         Self {
@@ -232,6 +235,7 @@ impl<S> ExactlyOnce<S> {
             keyed,
             until,
             common,
+            failures,
             is_grpc,
             used: Arc::default(),
         }
@@ -288,7 +292,8 @@ impl<S> ExactlyOnce<S> {
                 return Err(error);
             }
             Err(ExactlyOnceError::Store(error)) => {
-                observe::store_failed("transaction", &error);
+                let failure = StoreFailure::new("transaction", self.keyed.key, &error);
+                self.failures.failed(&failure);
                 Refused::StoreFailed
             }
         };
@@ -319,6 +324,7 @@ impl<S> Clone for ExactlyOnce<S> {
             keyed: self.keyed,
             until: self.until,
             common: Arc::clone(&self.common),
+            failures: self.failures.clone(),
             is_grpc: self.is_grpc,
             used: Arc::clone(&self.used),
         }

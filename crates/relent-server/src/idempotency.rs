@@ -83,7 +83,8 @@ pub(crate) use service::Server;
 pub(crate) use source::KeySource;
 pub use unknown::UnknownOutcomes;
 
-use crate::store::Store;
+use crate::store::failure::Failures;
+use crate::store::{Store, StoreFailure};
 use execution::Running;
 
 /// Drops duplicates of requests with an `Idempotency-Key`: see the [module](self).
@@ -110,6 +111,7 @@ struct Settings {
     max_answer: usize,
     fail_open: bool,
     first_sent: bool,
+    failures: Failures,
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     exactly_once: bool,
 }
@@ -121,13 +123,17 @@ pub(crate) struct Common {
     executions: Arc<Semaphore>,
     /// Duplicates that may wait.
     pub(crate) waiters: Semaphore,
-    /// Claims that may be given back at once.
+    /// Claims that may be given back.
+    abandoned: Semaphore,
+    /// And so many of them concurrently.
     give_backs: Semaphore,
 }
 
 /// At most so many executions run at once, and so many duplicates wait.
 const MOST_EXECUTIONS: usize = 1000;
 const MOST_WAITERS: usize = 1000;
+/// About a kilobyte each.
+const MOST_ABANDONED: usize = 16_384;
 const MOST_GIVE_BACKS: usize = 64;
 
 impl<S: Store> IdempotencyLayer<S> {
@@ -150,6 +156,7 @@ impl<S: Store> IdempotencyLayer<S> {
             max_answer: 256 << 10,
             fail_open: false,
             first_sent: false,
+            failures: Failures::default(),
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             exactly_once: false,
         };
@@ -157,6 +164,7 @@ impl<S: Store> IdempotencyLayer<S> {
             running: Running::default(),
             executions: Arc::new(Semaphore::new(MOST_EXECUTIONS)),
             waiters: Semaphore::new(MOST_WAITERS),
+            abandoned: Semaphore::new(MOST_ABANDONED),
             give_backs: Semaphore::new(MOST_GIVE_BACKS),
         };
         Self {
@@ -258,6 +266,29 @@ impl<S: Store> IdempotencyLayer<S> {
     #[must_use]
     pub const fn fail_open(mut self) -> Self {
         self.settings.fail_open = true;
+        self
+    }
+
+    /// Calls this whenever a call of the store has failed with all its attempts: for an alarm, or a log of your own. What it
+    /// gets holds nothing secret, and the client is told nothing of it. It runs in the task of the request, so it had better
+    /// be short.
+    ///
+    /// ```
+    /// use relent_server::idempotency::IdempotencyLayer;
+    /// use relent_server::store::{FailureKind, Memory};
+    ///
+    /// let layer = IdempotencyLayer::anonymous(Memory::new()).on_store_failure(|failure| {
+    ///     if failure.kind == FailureKind::Full {
+    ///         eprintln!("{failure}, at the request {}", failure.key);
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn on_store_failure(
+        mut self,
+        callback: impl Fn(&StoreFailure) + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.failures = Failures(Some(Arc::new(callback)));
         self
     }
 

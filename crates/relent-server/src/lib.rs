@@ -54,6 +54,8 @@ pub mod overload;
 pub mod postgres;
 pub mod precondition;
 mod refusal;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod server_clock;
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
 #[path = "../tests/support/servers.rs"]
 mod servers;

@@ -9,7 +9,6 @@ mod events;
 #[cfg(feature = "metrics")]
 mod meters;
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,10 @@ use relent_core::{Admitted, Advice, Criticality, Rejected, Shed};
 
 #[cfg(feature = "metrics")]
 pub use meters::describe;
+
+#[cfg(feature = "redis")]
+use crate::store::FailureKind;
+use crate::store::{Key, StoreFailure};
 
 /// The target of the events.
 pub const TARGET: &str = "relent";
@@ -76,7 +79,7 @@ pub const AWAY: &str = "away";
 pub const RESULT: &str = "result";
 /// Label: `applied` or `not_applied`.
 pub const RESOLUTION: &str = "resolution";
-/// Label: `claim`, `write` or `renew`; of a handler that runs exactly once `transaction`.
+/// Label: `claim`, `write`, `renew` or `give_back`; of a handler that runs exactly once `transaction`.
 pub const OPERATION: &str = "operation";
 
 /// The rate limits let a request in.
@@ -105,6 +108,15 @@ pub(crate) fn rate_refused(rejected: &Rejected, quota: Option<&Arc<str>>) {
 pub(crate) fn rate_away() {
     #[cfg(feature = "metrics")]
     meters::rate_refused("away", None);
+}
+
+/// Redis has begun to fail, so the rate limits are not shared.
+#[cfg(feature = "redis")]
+#[cold]
+pub(crate) fn rate_failed((kind, code): (FailureKind, Option<String>)) {
+    #[cfg(feature = "tracing")]
+    events::rate_failed(kind.name(), code.as_deref());
+    let _ = (kind, code);
 }
 
 /// A request is judged without Redis, since that is away.
@@ -180,39 +192,41 @@ pub(crate) fn replayed(original: Option<&str>) {
 
 /// An execution has ended, and nobody knows whether it had an effect.
 #[cold]
-pub(crate) fn unknown() {
+pub(crate) fn unknown(key: &Key) {
     #[cfg(feature = "metrics")]
     meters::count((UNKNOWN, "", ""), None);
     #[cfg(feature = "tracing")]
-    events::unknown();
+    events::unknown(key);
+    let _ = key;
 }
 
 /// Somebody has found out what came of an execution, and it is written down.
-pub(crate) fn resolved(resolution: &'static str) {
+pub(crate) fn resolved(key: &Key, resolution: &'static str) {
     #[cfg(feature = "metrics")]
     meters::count((RESOLVED, RESOLUTION, resolution), None);
     #[cfg(feature = "tracing")]
-    events::resolved(resolution);
-    let _ = resolution;
+    events::resolved(key, resolution);
+    let _ = (key, resolution);
 }
 
 /// Another execution has the key of one that still runs.
 #[cold]
-pub(crate) fn lease_lost() {
+pub(crate) fn lease_lost(key: &Key) {
     #[cfg(feature = "metrics")]
     meters::count((LEASE_LOST, "", ""), None);
     #[cfg(feature = "tracing")]
-    events::lease_lost();
+    events::lease_lost(key);
+    let _ = key;
 }
 
-/// The store has failed. What its error says stays with it: it may hold what is secret.
+/// The store has failed.
 #[cold]
-pub(crate) fn store_failed(operation: &'static str, _error: &dyn Error) {
+pub(crate) fn store_failed(failure: &StoreFailure) {
     #[cfg(feature = "metrics")]
-    meters::count((STORE_ERRORS, OPERATION, operation), None);
+    meters::count((STORE_ERRORS, OPERATION, failure.operation), None);
     #[cfg(feature = "tracing")]
-    events::store_failed(operation);
-    let _ = operation;
+    events::store_failed(failure);
+    let _ = failure;
 }
 
 /// An answer with a body of this length is stored.

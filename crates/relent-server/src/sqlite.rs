@@ -14,7 +14,7 @@ use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -45,6 +45,13 @@ pub struct Writer {
 pub enum WriterError {
     /// The database refuses it.
     Sqlite(rusqlite::Error),
+    /// The file of the database cannot be opened and written.
+    File {
+        /// As it was named.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: FileProblem,
+    },
     /// The transaction could not be committed, with all that was in it.
     Commit(Arc<rusqlite::Error>),
     /// The work has ended the transaction that it shares with others, by `COMMIT`, `ROLLBACK` or `ON CONFLICT
@@ -58,10 +65,70 @@ pub enum WriterError {
     Ended,
 }
 
+/// Why a file is no database that can be written. The file is left as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FileProblem {
+    /// The file is read-only, or its folder, its file system, or a file that SQLite keeps beside it.
+    ReadOnly,
+    /// It is a directory.
+    Directory,
+    /// It holds something else.
+    NotADatabase,
+    /// The folder that it should be in does not exist.
+    NoFolder,
+    /// The operating system does not open it.
+    CannotOpen,
+}
+
+impl FileProblem {
+    /// What is wrong with a file that could not be set up.
+    fn of(path: &Path, error: &rusqlite::Error) -> Option<Self> {
+        match error.sqlite_error_code()? {
+            ErrorCode::ReadOnly => Some(Self::ReadOnly),
+            ErrorCode::NotADatabase => Some(Self::NotADatabase),
+            ErrorCode::CannotOpen if path.is_dir() => Some(Self::Directory),
+            ErrorCode::CannotOpen => {
+                let folder = path.parent().unwrap_or(path);
+                // A name that begins so is an address, which SQLite reads in its own way.
+                let is_plain = !folder.as_os_str().is_empty() && !path.starts_with("file:");
+                let is_missing = is_plain && !folder.is_dir();
+                Some(if is_missing {
+                    Self::NoFolder
+                } else {
+                    Self::CannotOpen
+                })
+            }
+            ErrorCode::PermissionDenied => Some(Self::CannotOpen),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for FileProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadOnly => {
+                "is read-only, or its folder or a file of SQLite beside it (-wal, -shm) is, and records have to be written: \
+                 change the permissions, or name another file"
+            }
+            Self::Directory => "is a directory: name a file in it",
+            Self::NotADatabase => "is not an SQLite database, and is left as it is: name another file",
+            Self::NoFolder => "cannot be made, since its folder does not exist: make that first",
+            Self::CannotOpen => {
+                "cannot be opened: check the permissions of the file and of its folder, and that the path is right"
+            }
+        })
+    }
+}
+
 impl fmt::Display for WriterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(error) => write!(f, "SQLite: {error}"),
+            Self::File { path, problem } => {
+                write!(f, "SQLite: the file {} {problem}", path.display())
+            }
             Self::Commit(error) => write!(f, "SQLite could not commit: {error}"),
             Self::TransactionEnded => f.write_str(
                 "nothing is written, since the transaction that the work shares with others has ended within it. If a \
@@ -82,7 +149,7 @@ impl Error for WriterError {
         match self {
             Self::Sqlite(error) => error.source(),
             Self::Commit(error) => error.source(),
-            Self::TransactionEnded | Self::Undone | Self::Ended => None,
+            Self::File { .. } | Self::TransactionEnded | Self::Undone | Self::Ended => None,
         }
     }
 }
@@ -99,16 +166,23 @@ impl Writer {
     /// (`synchronous = FULL`).
     ///
     /// # Errors
-    /// The database cannot be opened or set up.
+    /// The database cannot be opened or set up, or is [read-only](FileProblem::ReadOnly), also by its permissions alone.
     pub fn open(
         path: impl AsRef<Path>,
         set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
     ) -> Result<Self, WriterError> {
-        let mut connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY)?;
-        write_ahead(&connection)?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        set_up(&connection)?;
+        let path = path.as_ref();
+        let of_file = |problem| WriterError::File {
+            path: path.to_owned(),
+            problem,
+        };
+        let opened = open(path, set_up).map_err(|error| match FileProblem::of(path, &error) {
+            Some(problem) => of_file(problem),
+            None => error.into(),
+        });
+        let Some(mut connection) = opened? else {
+            return Err(of_file(FileProblem::ReadOnly));
+        };
         let hooks = Arc::new(Hooks::default());
         hooks.set(&mut connection)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
@@ -166,6 +240,33 @@ impl Writer {
             Err(_) => Err(WriterError::Ended.into()),
         }
     }
+}
+
+/// A connection to a database that is set up; `None` if the database is read-only.
+fn open(
+    path: &Path,
+    set_up: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+) -> rusqlite::Result<Option<Connection>> {
+    let connection = Connection::open(path)?;
+    // What SQLite may write against the permissions, as the superuser, is still not meant to be written.
+    let file = connection.path().filter(|file| !file.is_empty());
+    let file = file.and_then(|file| std::fs::metadata(file).ok());
+    let is_marked = file.is_some_and(|file| file.permissions().readonly());
+    if is_marked || connection.is_readonly("main")? {
+        return Ok(None);
+    }
+    connection.busy_timeout(BUSY)?;
+    write_ahead(&connection)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    set_up(&connection)?;
+    // Where nothing had to be set up nothing was written yet. Another process may write at the moment, so it can be.
+    connection.busy_timeout(Duration::ZERO)?;
+    match connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK") {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
+        written => written?,
+    }
+    connection.busy_timeout(BUSY)?;
+    Ok(Some(connection))
 }
 
 /// Turns the journal into a write-ahead log. SQLite waits for nobody there, and others may do the same.

@@ -1,6 +1,7 @@
 //! Where the records of idempotency keys are kept.
 
 pub mod conformance;
+pub(crate) mod failure;
 mod memory;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod micros;
@@ -28,15 +29,24 @@ pub use self::postgres::{Postgres, PostgresError};
 pub use self::redis::{Redis, RedisError};
 pub use crate::idempotency::Answer;
 use crate::idempotency::request::add;
+pub use failure::{FailureKind, StoreFailure};
 pub use memory::{Full, Memory};
 pub use relent_core::claim::NotResolved;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Sqlite, SqliteError};
 pub use unknown::{Resolution, ResolveError, UnknownOutcome};
 
-/// What a record is found by: a digest of principal, method, operation and idempotency key.
+/// What a record is found by: a digest of principal, method, operation and idempotency key. Its first eight bytes are of
+/// the principal alone, so that a store can share out what it has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(pub [u8; 32]);
+
+/// In hexadecimal digits, for logs and for who looks in the store.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
 
 impl Key {
     /// The key of a request with this `Idempotency-Key`, as the [layer](crate::idempotency::IdempotencyLayer) makes it:
@@ -48,7 +58,24 @@ impl Key {
         for part in [principal, method, operation, idempotency_key] {
             add(&mut digest, part.as_bytes());
         }
-        Self(digest.finalize().into())
+        Self::of_principal(principal, digest)
+    }
+
+    /// This digest, of a principal.
+    pub(crate) fn of_principal(principal: &str, digest: Sha256) -> Self {
+        let mut whose = Sha256::new();
+        add(&mut whose, b"relent principal");
+        add(&mut whose, principal.as_bytes());
+        let mut key: [u8; 32] = digest.finalize().into();
+        key[..8].copy_from_slice(&whose.finalize()[..8]);
+        Self(key)
+    }
+
+    /// Whose it is: the first eight bytes, which all keys of a principal have in common.
+    #[must_use]
+    pub const fn principal(&self) -> [u8; 8] {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        [a, b, c, d, e, f, g, h]
     }
 
     /// The key of a request to another service, in 64 hexadecimal digits, as its handler
@@ -152,6 +179,9 @@ pub enum Change {
     Release,
     /// It has ended without an answer.
     GiveUp,
+    /// It has never begun: its process did not learn in time whether the key was claimed. Of the lease only the owner
+    /// counts: [`Record::give_back`].
+    GiveBack,
 }
 
 impl Change {
@@ -173,6 +203,7 @@ impl Change {
             Self::Complete(_) => record.complete(now, lease, config),
             Self::Release => record.release(now, lease, config),
             Self::GiveUp => record.give_up(now, lease, config),
+            Self::GiveBack => record.give_back(now, lease.owner, config),
         };
         Ok((record?, *lease))
     }
@@ -214,6 +245,11 @@ impl<E> From<LeaseLost> for WriteError<E> {
 /// When the clock of the store is set forward, leases and records end so much earlier; when it is set back, so much later, but
 /// for records that are removed by then. Who has lost its lease writes nothing in either case: owner and fence decide that,
 /// and no time. The layer runs no request again that still runs in its own process, whatever the clock of the store says.
+///
+/// # Claims that nobody waits for
+/// A claim that takes effect after its caller has given up holds its key, and nothing runs: when its lease runs out the
+/// outcome is taken for unknown. So a store refuses a claim that it executes too late, as far as it can tell; and the
+/// layer [gives back](Change::GiveBack) each claim that has failed, until the store knows of none.
 pub trait Store: Send + Sync + 'static {
     /// Why it fails.
     type Error: Error + Send + Sync + 'static;

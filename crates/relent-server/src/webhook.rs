@@ -151,7 +151,7 @@ pub use service::Webhook;
 
 use crate::idempotency::request::uri;
 use crate::idempotency::{IdempotencyLayer, UnknownOutcomes};
-use crate::store::Store;
+use crate::store::{Store, StoreFailure};
 
 /// How long a message is remembered after it was acknowledged: 8 days, more than twice the longest published schedule.
 pub const KEEP: Duration = Duration::from_secs(8 * 24 * 3600);
@@ -322,6 +322,17 @@ impl<S: Store> WebhookLayer<S> {
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.engine = self.engine.wait(wait);
+        self
+    }
+
+    /// Calls this whenever a call of the store has failed with all its attempts:
+    /// [`IdempotencyLayer::on_store_failure`](crate::idempotency::IdempotencyLayer::on_store_failure).
+    #[must_use]
+    pub fn on_store_failure(
+        mut self,
+        callback: impl Fn(&StoreFailure) + Send + Sync + 'static,
+    ) -> Self {
+        self.engine = self.engine.on_store_failure(callback);
         self
     }
 

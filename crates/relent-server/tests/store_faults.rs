@@ -448,3 +448,107 @@ async fn while_postgres_stands_still_or_is_away_requests_with_a_key_are_refused_
     let store = store.patience(Duration::from_secs(2));
     is_closed_while_it_is_away(store, way).await;
 }
+
+/// Signals of the process of a store that is stopped, and goes on.
+async fn no_claim_is_left_behind<S: Store + Clone>(store: S, stop: impl Fn(&str)) {
+    const KEYS: usize = 200;
+    let layer = IdempotencyLayer::anonymous(store.clone()).wait(Duration::ZERO);
+    let handled = Arc::new(Mutex::new(HashSet::new()));
+    let ledger = Arc::clone(&handled);
+    let service = layer.layer(service_fn(move |request: Request<Body<Full<Bytes>>>| {
+        let key = request.headers()["idempotency-key"].clone();
+        assert!(ledger.lock().unwrap().insert(key), "it ran twice");
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("charged"))) }
+    }));
+    let send = |number: usize| {
+        let request = Request::post("/payments").header("idempotency-key", format!("k{number}"));
+        let request = request.body(Full::<Bytes>::from("5 EUR")).unwrap();
+        let service = service.clone();
+        async move { service.oneshot(request).await.unwrap().status().as_u16() }
+    };
+    // Connections are there, and statements are prepared.
+    assert_eq!(send(KEYS).await, 200);
+    stop("STOP");
+    let mut sent: JoinSet<u16> = (0..KEYS).map(send).collect();
+    let resume = async {
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        stop("CONT");
+    };
+    let refused = async {
+        while let Some(status) = sent.join_next().await {
+            assert_eq!(status.unwrap(), 503);
+        }
+    };
+    tokio::join!(resume, refused);
+    let began = Instant::now();
+    for number in 0..KEYS {
+        while send(number).await != 200 {
+            assert!(began.elapsed() < Duration::from_secs(20), "{number} waits");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert_eq!(handled.lock().unwrap().len(), KEYS + 1);
+    let config = ClaimConfig::DEFAULT;
+    assert_eq!(store.find_unknown(None, KEYS, &config).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_stands_still_claims_nothing_for_requests_that_were_refused_meanwhile() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = Client::open(server.url()).unwrap();
+    let store = Redis::connect_unchecked(client).await.unwrap();
+    no_claim_is_left_behind(store, |signal| server.server.signal(signal)).await;
+}
+
+/// The process that has sent the claims is gone by the time that they are executed: nobody gives them back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_redis_executes_when_its_process_is_gone_holds_no_key() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let connect = || Redis::connect_unchecked(Client::open(server.url()).unwrap());
+    let (store, config) = (connect().await.unwrap(), ClaimConfig::DEFAULT);
+    store.claim(&key(0), 1, PRINT, &config).await.unwrap();
+    server.server.signal("STOP");
+    for number in 1..50 {
+        // Sent, and its answer is not waited for.
+        let key = key(number);
+        let claim = store.claim(&key, 1, PRINT, &config);
+        let late = tokio::time::timeout(Duration::from_millis(5), claim).await;
+        assert!(late.is_err(), "{late:?}");
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    drop(store);
+    server.server.signal("CONT");
+    let store = connect().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for number in 1..50 {
+        let claimed = store.claim(&key(number), 2, PRINT, &config).await.unwrap();
+        assert!(
+            matches!(claimed, Claimed::Run { .. }),
+            "{number}: {claimed:?}"
+        );
+    }
+}
+
+/// All processes of it: each connection has one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_stands_still_claims_nothing_for_requests_that_were_refused_meanwhile() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let store = Postgres::new(pool(&server.config(), 8).unwrap());
+    store.create_tables().await.unwrap();
+    let store = store.patience(Duration::from_millis(500));
+    let id = server.server.id().to_string();
+    let signal = |signal: &str| {
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let mut kill = std::process::Command::new("kill");
+        kill.args(["-s", signal, &id]);
+        kill.args(children.unwrap_or_default().split_whitespace());
+        assert!(kill.status().unwrap().success());
+    };
+    no_claim_is_left_behind(store, signal).await;
+}

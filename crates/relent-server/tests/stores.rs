@@ -55,9 +55,244 @@ async fn memory_decides_as_the_core_does_at_each_time() {
     }
 }
 
+/// A service with 100 places for records, whose accounts say what they are answered.
+mod memory {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use http::{Request, Response, StatusCode};
+    use http_body_util::{BodyExt, Full};
+    use relent_server::idempotency::{Body, IdempotencyLayer, Outcome};
+    use relent_server::store::Memory;
+    use tower::{Layer, ServiceExt, service_fn};
+
+    struct Service {
+        layer: IdempotencyLayer<Memory>,
+        runs: Arc<AtomicUsize>,
+    }
+
+    impl Service {
+        fn new(store: Memory) -> Self {
+            let principal = |parts: &http::request::Parts| {
+                let account = parts.headers.get("account")?;
+                Some(account.to_str().ok()?.to_owned())
+            };
+            Self {
+                layer: IdempotencyLayer::new(store, principal),
+                runs: Arc::default(),
+            }
+        }
+
+        /// The status that this account gets, with this key, from a handler that answers so with a body of this length.
+        async fn send(&self, account: &str, key: usize, answer: u16, length: usize) -> u16 {
+            let runs = Arc::clone(&self.runs);
+            let handler = service_fn(move |request: Request<Body<Full<Bytes>>>| {
+                runs.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    drop(request);
+                    let mut response = Response::new(Full::from(vec![b'x'; length]));
+                    *response.status_mut() = StatusCode::from_u16(answer).unwrap();
+                    if answer == 402 {
+                        response.extensions_mut().insert(Outcome::NotApplied);
+                    }
+                    Ok::<_, Infallible>(response)
+                }
+            });
+            let request = Request::post("/payments")
+                .header("account", account)
+                .header("idempotency-key", format!("k{key}"));
+            let request = request.body(Full::<Bytes>::default()).unwrap();
+            let response = self.layer.layer(handler).oneshot(request).await.unwrap();
+            let status = response.status().as_u16();
+            drop(response.into_body().collect().await);
+            status
+        }
+
+        fn runs(&self) -> usize {
+            self.runs.load(Ordering::SeqCst)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_that_fills_the_memory_with_refusals_keeps_nobody_out_and_itself_neither() {
+        let service = Service::new(Memory::new().at_most(100));
+        for key in 0..1000 {
+            // Final, and free to run again.
+            for refusal in [422, 402] {
+                let key = 2 * key + usize::from(refusal == 402);
+                assert_eq!(service.send("mallory", key, refusal, 0).await, refusal);
+            }
+        }
+        assert_eq!(service.layer.store().len(), 50, "half of it is for others");
+        for account in ["ann", "bob", "cid"] {
+            assert_eq!(service.send(account, 0, 201, 0).await, 201);
+        }
+        assert_eq!(service.send("mallory", 5000, 201, 0).await, 201);
+        let runs = service.runs();
+        for account in ["ann", "bob", "cid"] {
+            assert_eq!(service.send(account, 0, 201, 0).await, 201);
+        }
+        assert_eq!(service.runs(), runs, "they are replayed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_had_its_effect_is_never_forgotten_and_ends_the_share_of_its_own_account_alone()
+     {
+        let service = Service::new(Memory::new().at_most(100));
+        for key in 0..50 {
+            // One in ten has an unknown outcome.
+            let answer = if key % 10 == 0 { 500 } else { 201 };
+            assert_eq!(service.send("mallory", key, answer, 0).await, answer);
+        }
+        assert_eq!(service.send("mallory", 50, 201, 0).await, 503);
+        assert_eq!(service.runs(), 50);
+        // Several that do the same leave something to the next.
+        for (account, share) in [("two", 25), ("three", 13), ("four", 6)] {
+            for key in 0..share {
+                assert_eq!(
+                    service.send(account, key, 201, 0).await,
+                    201,
+                    "{account} {key}"
+                );
+            }
+            assert_eq!(service.send(account, share, 201, 0).await, 503, "{account}");
+        }
+        assert_eq!(service.send("ann", 0, 201, 0).await, 201);
+        let runs = service.runs();
+        for key in 0..50 {
+            let answer = if key % 10 == 0 { 409 } else { 201 };
+            assert_eq!(service.send("mallory", key, 201, 0).await, answer);
+        }
+        assert_eq!(service.runs(), runs, "nothing runs again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_makes_room_among_its_own_refusals_before_those_of_others() {
+        let service = Service::new(Memory::new().at_most(100));
+        assert_eq!(service.send("ann", 0, 422, 0).await, 422);
+        for key in 0..200 {
+            assert_eq!(service.send("mallory", key, 404, 0).await, 404);
+        }
+        let runs = service.runs();
+        assert_eq!(service.send("ann", 0, 422, 0).await, 422);
+        assert_eq!(service.runs(), runs, "it is replayed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_have_no_room_are_kept_without_their_body_and_nothing_runs_again() {
+        let service = Service::new(Memory::new().at_most_bytes(100_000));
+        for key in 0..20 {
+            assert_eq!(service.send("mallory", key, 201, 10_000).await, 201);
+        }
+        assert!(service.layer.store().bytes() <= 50_000);
+        assert_eq!(service.send("ann", 0, 201, 20_000).await, 201);
+        let runs = service.runs();
+        assert_eq!(
+            service.send("ann", 0, 201, 20_000).await,
+            201,
+            "it is whole"
+        );
+        for key in 0..20 {
+            let status = if key < 5 { 201 } else { 410 };
+            assert_eq!(service.send("mallory", key, 201, 0).await, status, "{key}");
+        }
+        assert_eq!(service.runs(), runs);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_make_room_for_the_bodies_of_other_answers() {
+        let service = Service::new(Memory::new().at_most_bytes(100_000));
+        for key in 0..5 {
+            assert_eq!(service.send("ann", key, 404, 9_900).await, 404);
+        }
+        assert_eq!(service.send("ann", 5, 201, 9_900).await, 201);
+        let runs = service.runs();
+        assert_eq!(service.send("ann", 5, 201, 9_900).await, 201, "it is whole");
+        assert_eq!(service.runs(), runs);
+    }
+}
+
 #[cfg(feature = "sqlite")]
 mod sqlite {
-    use relent_server::store::{Sqlite, conformance};
+    use std::fs;
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use relent_core::claim::{ClaimConfig, Fingerprint};
+    use relent_server::sqlite::{FileProblem, WriterError};
+    use relent_server::store::{Claimed, Key, Sqlite, SqliteError, Store, conformance};
+
+    fn refused(path: &Path, expected: FileProblem) {
+        let error = Sqlite::open(path).unwrap_err();
+        assert!(
+            matches!(&error, WriterError::File { problem, .. } if *problem == expected),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains(&path.display().to_string()),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_refused_by_its_name_and_left_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        refused(path, FileProblem::Directory);
+        refused(&path.join("missing").join("keys.db"), FileProblem::NoFolder);
+        let text = path.join("letter.txt");
+        fs::write(&text, "Dear Sir or Madam, ".repeat(1000)).unwrap();
+        refused(&text, FileProblem::NotADatabase);
+        assert_eq!(fs::read(&text).unwrap().len(), 19_000);
+        // With its tables, and without.
+        let (empty, keys) = (path.join("empty.db"), path.join("keys.db"));
+        drop(Sqlite::open(&keys).unwrap());
+        fs::write(&empty, "").unwrap();
+        for file in [&empty, &keys] {
+            let mut permissions = fs::metadata(file).unwrap().permissions();
+            permissions.set_readonly(true);
+            fs::set_permissions(file, permissions).unwrap();
+            let before = fs::read(file).unwrap();
+            refused(file, FileProblem::ReadOnly);
+            assert_eq!(fs::read(file).unwrap(), before);
+            let error = Sqlite::open(file).unwrap_err().to_string();
+            assert!(error.contains("read-only"), "{error}");
+        }
+        let address = format!("file:{}?mode=ro", path.join("open.db").display());
+        drop(Sqlite::open(path.join("open.db")).unwrap());
+        refused(Path::new(&address), FileProblem::ReadOnly);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_claim_whose_caller_gave_up_before_it_was_begun_holds_no_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("keys.db")).unwrap();
+        let (key, print, config) = (Key([1; 32]), Fingerprint([0; 32]), ClaimConfig::DEFAULT);
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let writer = store.writer().clone();
+        let busy = tokio::spawn(async move {
+            let work = move |_: &rusqlite::Connection| {
+                begun.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok::<_, SqliteError>(())
+            };
+            writer.run(work).await.unwrap();
+        });
+        begins.await.unwrap();
+        // It is in the queue by then.
+        tokio::select! {
+            biased;
+            claimed = store.claim(&key, 1, print, &config) => panic!("{claimed:?}"),
+            () = async {} => {}
+        }
+        go.send(()).unwrap();
+        busy.await.unwrap();
+        let claimed = store.claim(&key, 2, print, &config).await.unwrap();
+        assert!(matches!(claimed, Claimed::Run { .. }), "{claimed:?}");
+    }
 
     #[tokio::test]
     async fn sqlite_tells_a_record_that_has_expired_from_one_that_another_has() {

@@ -48,6 +48,10 @@ enum Fault {
     ForgetsOwner,
     /// What is released cannot run again.
     KeepsReleased,
+    /// A claim is given back by its fence, which its process does not know.
+    GivesBackByFence,
+    /// A claim is given back whoever has made it.
+    GivesBackAnything,
     /// Written once more, an end is an error.
     EndsOnce,
     /// Steps are forgotten at a takeover.
@@ -64,7 +68,7 @@ enum Fault {
     ResolvesUnfenced,
 }
 
-const FAULTS: [Fault; 20] = [
+const FAULTS: [Fault; 22] = [
     Fault::NoClaim,
     Fault::LooksFirst,
     Fault::NoOwnerCheck,
@@ -78,6 +82,8 @@ const FAULTS: [Fault; 20] = [
     Fault::StatusIsLost,
     Fault::ForgetsOwner,
     Fault::KeepsReleased,
+    Fault::GivesBackByFence,
+    Fault::GivesBackAnything,
     Fault::EndsOnce,
     Fault::ForgetsSteps,
     Fault::NeverExpires,
@@ -186,6 +192,14 @@ impl Store for Wrong {
         match self.fault {
             Fault::NoOwnerCheck => (own.owner, own.fence) = (record.owner, record.fence),
             Fault::NoFence if own.owner == record.owner => own.fence = record.fence,
+            Fault::GivesBackAnything if matches!(change, Change::GiveBack) => {
+                own.owner = record.owner;
+            }
+            Fault::GivesBackByFence
+                if matches!(change, Change::GiveBack) && own.fence != record.fence =>
+            {
+                return Err(WriteError::Lost);
+            }
             Fault::EndsOnce if record.stage == Stage::Completed => return Err(WriteError::Lost),
             _ => {}
         }

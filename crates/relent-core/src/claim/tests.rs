@@ -420,3 +420,46 @@ fn a_config_by_which_a_key_would_run_twice_is_refused() {
     let keep = least;
     assert_eq!(ClaimConfig { keep, ..config }.check_keep(least), Ok(()));
 }
+
+#[test]
+fn a_claim_that_is_given_back_by_its_owner_has_had_no_effect_whatever_it_was_called_since() {
+    let config = config(Takeover::Refuse);
+    let (_, claimed) = Record::claim(None, at(0), &config, 1, ASKED);
+    let claimed = claimed.unwrap();
+    let free = |record: &Record, now| {
+        let (claim, _) = Record::claim(Some(record), now, &config, 3, OTHER);
+        matches!(
+            claim,
+            Claim::Run {
+                repeated: false,
+                ..
+            }
+        )
+    };
+    let given_back = claimed.give_back(at(1), 1, &config).unwrap();
+    assert!(free(&given_back, at(1)));
+    assert_eq!(given_back.give_back(at(1), 1, &config), Ok(given_back));
+    assert_eq!(claimed.give_back(at(1), 2, &config), Err(LeaseLost));
+    // A duplicate has found the lease run out.
+    let (claim, unknown) = Record::claim(Some(&claimed), at(2), &config, 2, ASKED);
+    assert_eq!(claim, Claim::Unknown);
+    assert!(free(
+        &unknown.unwrap().give_back(at(2), 1, &config).unwrap(),
+        at(2)
+    ));
+    // What has run is not given back, and an execution before it may have had an effect.
+    let lease = Lease {
+        owner: 1,
+        fence: 1,
+        until: at(2),
+    };
+    let completed = claimed.complete(at(1), &lease, &config).unwrap();
+    assert_eq!(completed.give_back(at(1), 1, &config), Err(LeaseLost));
+    let rerun = ClaimConfig {
+        takeover: Takeover::Rerun,
+        ..config
+    };
+    let (_, taken) = Record::claim(Some(&claimed), at(2), &rerun, 2, ASKED);
+    let given_back = taken.unwrap().give_back(at(2), 2, &config).unwrap();
+    assert_eq!(given_back.stage, Stage::Unknown);
+}

@@ -4,16 +4,21 @@
 -- The functions have the names that they have there.
 --
 -- KEYS, for each limiter: state, reserved slots, open slots, tickets. ARGV: caller (8 bytes, or none) and cost, negative for
--- a request whose cost is given back; then for each limiter: interval, burst, horizon, grace; times in microseconds.
+-- a request whose cost is given back; then for each limiter: interval, burst, horizon, grace; times in microseconds; and
+-- last until when the caller waits.
 -- Returns what, the limiter that refuses (from 0), its time; then for each limiter what is left of it: how many
--- within a second, and the time until one more.
-local ADMITTED, DUE, TICKET, SHARED, TOO_COSTLY = 0, 1, 2, 3, 4
+-- within a second, and the time until one more; and last the time.
+local ADMITTED, DUE, TICKET, SHARED, TOO_COSTLY, LATE = 0, 1, 2, 3, 4, 5
 local SECOND = 1000000
 local MOST = 4294967295
 -- scheduled, line, latest, last reserved slot, last open slot, spare, reserved, open, tickets: how many of them there are.
 local STATE = '>I8I8I8I8I8I4I4I4I4'
 local RESERVED, HELD = '>I8c8', '>I8I4'
 
+-- The request was judged without Redis by then, and must not take anything here.
+if now > tonumber(ARGV[#ARGV]) then
+    return {LATE, 0, 0, now}
+end
 local caller, given_back = ARGV[1], -tonumber(ARGV[2])
 local cost = math.max(-given_back, 1)
 
@@ -308,4 +313,5 @@ for _, l in ipairs(limiters) do
     reply[#reply + 1] = until_available(l, math.min(soon + 1, MOST))
     save(l)
 end
+reply[#reply + 1] = now
 return reply

@@ -7,7 +7,7 @@ use std::fmt;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant as Wall};
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, RedisError, Script};
@@ -18,6 +18,9 @@ use sha2::{Digest, Sha256};
 use super::judge::{Applied, Judgement, Judging, Left, Local, Refused, Taken, by_quota};
 use super::{Quota, Shared};
 use crate::observe;
+use crate::server_clock::ServerClock;
+use crate::store::FailureKind;
+use crate::store::failure::{Explained, explain};
 
 /// Limits that the processes of a fleet share: in Redis 6.2 or later, or what speaks as it does. Each request is
 /// judged by one call of a script, for all quotas together and by the clock of the server.
@@ -40,7 +43,7 @@ use crate::observe;
 ///
 /// A request waits for Redis [100 ms](Self::patience) at most, connecting included. After a failure no request waits at all for a second;
 /// then one of them tries again. A peer that accepts connections and never answers is no different, and neither is a reply that
-/// is not understood.
+/// is not understood. What Redis executes after its request was judged without it takes no quota there.
 ///
 /// # What it does not promise
 /// The limits are those of the processes in this one, with times in whole microseconds: an interval is rounded up. Slots are
@@ -54,6 +57,7 @@ pub struct Fleet {
     namespace: String,
     patience: Duration,
     script: Script,
+    clock: ServerClock,
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
     /// Until then nobody asks, by the clock of the layer; 0 if all is well.
     paused: AtomicU64,
@@ -107,6 +111,7 @@ impl Fleet {
             namespace: "relent".to_owned(),
             patience: Duration::from_millis(100),
             script: script(CLOCK),
+            clock: ServerClock::default(),
             connection: tokio::sync::Mutex::new(None),
             paused: AtomicU64::new(0),
         }
@@ -178,8 +183,11 @@ impl Micros {
 /// Times stay below what a number of Lua holds exactly, since it is 57 years and the year 2084 together.
 const FOREVER: u64 = 1_800_000_000_000_000;
 
-/// What the script answers: what, by which limiter, when; then what is left of each.
+/// What the script answers: what, by which limiter, when; then what is left of each; and last the time.
 type Reply = Vec<u64>;
+
+/// It has executed a request after its caller has given up.
+const LATE: u64 = 5;
 
 impl Limits {
     pub(super) fn new(fleet: Arc<Fleet>, quotas: &[Quota]) -> Self {
@@ -208,14 +216,17 @@ impl Limits {
             }
             if limits.fleet.may_ask(now()) {
                 let asked = limits.ask(&arrival, &applied);
-                match tokio::time::timeout(limits.fleet.patience, asked).await {
+                let failure = match tokio::time::timeout(limits.fleet.patience, asked).await {
                     Ok(Ok(Some(judgement))) => {
                         limits.fleet.paused.store(0, Ordering::Relaxed);
                         return judgement;
                     }
                     // What answers and is not understood limits nothing either.
-                    Ok(Ok(None) | Err(_)) | Err(_) => limits.fleet.failed(now()),
-                }
+                    Ok(Ok(None)) => (FailureKind::Other, None),
+                    Ok(Err(error)) => explain(&error),
+                    Err(_) => (FailureKind::TimedOut, None),
+                };
+                limits.fleet.failed(now(), failure);
             }
             observe::rate_alone(limits.fleet.away.name());
             limits.judge_alone(now(), arrival, &applied)
@@ -258,13 +269,24 @@ impl Limits {
         arrival: &Arrival,
         applied: &[Applied],
     ) -> Result<Option<Judgement>, RedisError> {
-        let reply = self.call(arrival.caller, i64::from(arrival.cost), applied);
-        Ok(judgement(&reply.await?, applied))
+        let (clock, until) = (&self.fleet.clock, Wall::now() + self.fleet.patience);
+        loop {
+            let (caller, cost) = (arrival.caller, i64::from(arrival.cost));
+            let mut reply = self.call(caller, cost, applied, clock.at(until)).await?;
+            let Some(now) = reply.pop() else {
+                return Ok(None);
+            };
+            clock.learn(i64::try_from(now).unwrap_or(i64::MAX));
+            // Else the time of the server was not known, or was set.
+            if reply.first() != Some(&LATE) || Wall::now() >= until {
+                return Ok(judgement(&reply, applied));
+            }
+        }
     }
 
     /// As [`Limiter::give_back`](relent_core::Limiter::give_back). If Redis fails the quota stays taken.
     pub(super) async fn give_back(&self, cost: u32, applied: &[Applied]) {
-        let given = self.call(None, -i64::from(cost.max(1)), applied);
+        let given = self.call(None, -i64::from(cost.max(1)), applied, i64::MAX);
         drop(tokio::time::timeout(self.fleet.patience, given).await);
     }
 
@@ -273,12 +295,14 @@ impl Limits {
         self.local.give_back(now, cost, applied);
     }
 
-    /// Runs the script, with a negative cost for one that is given back.
+    /// Runs the script, with a negative cost for one that is given back. After `until`, in the time of the server, it does
+    /// nothing.
     async fn call(
         &self,
         caller: Option<u64>,
         cost: i64,
         applied: &[Applied],
+        until: i64,
     ) -> Result<Reply, RedisError> {
         let caller = caller.map(u64::to_be_bytes);
         let mut call = self.fleet.script.prepare_invoke();
@@ -298,6 +322,7 @@ impl Limits {
                 .arg(quota.horizon)
                 .arg(quota.grace);
         }
+        call.arg(until);
         let mut connection = self.fleet.connection().await?;
         call.invoke_async(&mut connection).await
     }
@@ -353,9 +378,11 @@ impl Fleet {
                 .is_ok()
     }
 
-    fn failed(&self, now: Instant) {
+    fn failed(&self, now: Instant, failure: Explained) {
         let again = now.saturating_add(PAUSE).as_nanos();
-        self.paused.store(again, Ordering::Relaxed);
+        if self.paused.swap(again, Ordering::Relaxed) == 0 {
+            observe::rate_failed(failure);
+        }
         // What does not answer may be half open: the next one connects anew. Who connects at the moment needs no help.
         if let Ok(mut connection) = self.connection.try_lock() {
             *connection = None;

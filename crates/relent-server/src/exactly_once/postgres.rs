@@ -22,7 +22,7 @@ use super::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError, end};
 use crate::idempotency::Common;
 use crate::idempotency::execution::Over;
 use crate::postgres::{CommitError, ConnectionError, Connections, Opened, connect, is_passing};
-use crate::store::postgres::{Found, NONE_WRITTEN, PostgresError};
+use crate::store::postgres::{Found, Mode, NONE_WRITTEN, PostgresError};
 use crate::store::{Claimed, Key, Postgres};
 
 type Failed = ExactlyOnceError<PostgresError>;
@@ -203,9 +203,14 @@ impl<C: Connections> Postgres<C> {
             claim: config,
             ..
         } = &run.keyed;
-        let claim = self
-            .sql
-            .claim(transaction, true, key, run.owner, *fingerprint, config);
+        let claim = self.sql.claim(
+            transaction,
+            Mode::Locked,
+            key,
+            run.owner,
+            *fingerprint,
+            config,
+        );
         let Found { claimed, owner } = self.limit(claim).await?;
         Ok(match claimed {
             Claimed::Run { lease, .. } => Begun::Run(lease),

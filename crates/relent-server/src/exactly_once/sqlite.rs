@@ -61,7 +61,8 @@ impl Sqlite {
                 ..
             } = keyed;
             let records = &mut session.records;
-            let now = seen.claim(records).map_err(SqliteError::from)?;
+            let claim = seen.claim(records, &config);
+            let (now, config) = claim.map_err(SqliteError::from)?;
             let Found {
                 claimed,
                 before,

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::Body;
+use relent_http::grpc;
+
+use super::{Body, Outcome};
 use crate::observe;
 
 /// Tells that an answer is that of an earlier request with the same key.
@@ -119,6 +121,24 @@ impl Answer {
             headers,
             body,
             trailers,
+        }
+    }
+
+    /// How many bytes its body and its fields have.
+    pub(crate) fn size(&self) -> usize {
+        let fields = self.headers.iter().chain(self.trailers.iter().flatten());
+        let fields = fields.map(|(name, value)| name.as_str().len() + value.len());
+        fields.sum::<usize>() + self.body.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Whether it refuses a request, which has had no effect then: a 4xx, and over gRPC a status other than `OK` that
+    /// stands.
+    pub(crate) fn is_refusal(&self) -> bool {
+        let code =
+            grpc::code(&self.headers).or_else(|| self.trailers.as_ref().and_then(grpc::code));
+        match code {
+            Some(code) => code != 0 && Outcome::of_code(code) == Outcome::Final,
+            None => self.status.is_client_error(),
         }
     }
 

@@ -29,7 +29,8 @@ impl<S: Store> Server<S> {
         let until = self.until(&work.parts.headers);
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
         let is_grpc = grpc::is_grpc(&work.parts.headers);
-        let once = ExactlyOnce::new(store, keyed, until, common, is_grpc);
+        let failures = self.settings.failures.clone();
+        let once = ExactlyOnce::new(store, keyed, until, common, failures, is_grpc);
         work.parts.extensions.insert(once.clone());
         work.parts.extensions.insert(Guarded);
         let request = Request::from_parts(work.parts, Body::whole(work.bytes));

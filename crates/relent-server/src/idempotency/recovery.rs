@@ -2,19 +2,24 @@
 
 use std::time::Duration;
 
-use relent::{Backoff, Policy, retry};
-use relent_core::claim::{ClaimConfig, Fingerprint, Takeover};
+use relent::retry;
+use relent_core::Instant as StoreTime;
+use relent_core::claim::{ClaimConfig, Lease, Takeover};
+use tokio::time::{Instant, sleep};
 
 use super::lease::HeldLease;
 use super::running::WriteFailed;
 use super::service::{STORE, Server};
 use crate::store::{Change, Claimed, Key, Store, WriteError};
 
-/// While the store is away many claims are to be given back: each asks seldom.
-static GIVE_BACK: Policy = Policy::builder(Backoff::exponential(Duration::from_secs(1)))
-    .max_delay(Duration::from_secs(10))
-    .max_retries(4)
-    .build_const();
+/// A claim that is given back is looked for again after this time, and then after four times as long each time.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// But never less often than this.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// By then the store has executed each claim that was on its way, or executes it no more.
+const SETTLED: Duration = Duration::from_secs(20);
+/// A store that is away for longer is not waited for: then the outcome is unknown if the claim was made.
+const GONE: Duration = Duration::from_secs(3600);
 
 impl<S: Store> Server<S> {
     /// Writes into the record of an execution, also if the store has forgotten its claim and nobody has taken the
@@ -47,7 +52,10 @@ impl<S: Store> Server<S> {
         match retry(&STORE, claim).await {
             Ok(Claimed::Run { lease, .. }) => held.set(lease),
             Ok(_) => return Err(WriteError::Lost),
-            Err(gave_up) => return Err(WriteError::Store(Box::new(gave_up))),
+            Err(gave_up) => {
+                self.store_failed("claim", key, &gave_up);
+                return Err(WriteError::Store(Box::new(gave_up)));
+            }
         }
         match held.step() {
             0 => Ok(()),
@@ -56,17 +64,43 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// A claim that was not answered may have been made all the same, for a request that was refused and has not run:
-    /// it is given back, so that the next one runs.
-    pub(super) async fn give_back(self, key: Key, owner: u128, fingerprint: Fingerprint) {
+    /// A claim that was not answered in time may have been made all the same, for a request that was refused and has not
+    /// run: it is given back, so that the next one runs. Several times, since it may have been sent more than once, and may
+    /// still be on its way.
+    pub(super) async fn give_back(self, key: Key, owner: u128) {
         // Beyond that the lease runs out, and the outcome is unknown.
-        let Ok(_permit) = self.common.give_backs.try_acquire() else {
+        let Ok(_place) = self.common.abandoned.try_acquire() else {
             return;
         };
-        let config = self.takes_from_nobody();
-        let claim = || self.store.claim(&key, owner, fingerprint, &config);
-        if let Ok(Claimed::Run { lease, .. }) = retry(&GIVE_BACK, claim).await {
-            drop(self.write(&key, &lease, Change::Release).await);
+        let lease = Lease {
+            owner,
+            fence: 0,
+            until: StoreTime::ORIGIN,
+        };
+        let config = &self.settings.claim;
+        let (since, mut pause) = (Instant::now(), LOOK_AGAIN);
+        loop {
+            let given_back = {
+                // They do not keep others from a store that has just come back.
+                let Ok(_turn) = self.common.give_backs.acquire().await else {
+                    return;
+                };
+                self.store
+                    .write(&key, &lease, Change::GiveBack, config)
+                    .await
+            };
+            match given_back {
+                Err(WriteError::Store(error)) => {
+                    if since.elapsed() >= GONE {
+                        self.store_failed("give_back", &key, &error);
+                        return;
+                    }
+                }
+                _ if since.elapsed() >= SETTLED => return,
+                _ => {}
+            }
+            sleep(pause).await;
+            pause = (4 * pause).min(LOOK_EVERY);
         }
     }
 

@@ -87,14 +87,14 @@ impl<S: Store> Server<S> {
                 handled = handled => match handled {
                     Ok(handled) => self.end(&held, handled).await,
                     Err(payload) => {
-                        observe::unknown();
+                        observe::unknown(&held.key);
                         // If that is not written, the lease runs out, and it means the same.
                         drop(self.write_held(&held, Change::GiveUp).await);
                         Tried::Panicked(payload)
                     }
                 },
                 () = self.may_stop(&held) => {
-                    observe::lease_lost();
+                    observe::lease_lost(&held.key);
                     Tried::Refused(Refused::InFlight(self.common.running.mean()))
                 }
             };
@@ -196,7 +196,7 @@ impl<S: Store> Server<S> {
     async fn end<I, R, E>(&self, held: &HeldLease, handled: Handled<R, E>) -> Tried<I, R, E> {
         let completes = matches!(handled.end, Change::Complete(_));
         if matches!(handled.end, Change::GiveUp) {
-            observe::unknown();
+            observe::unknown(&held.key);
         }
         let written = self.write_held(held, handled.end).await;
         match (written, handled.answer) {
@@ -229,12 +229,12 @@ impl<S: Store> Server<S> {
         };
         match retry(&RECORD, write).await {
             Ok(Err(WriteError::Lost)) => {
-                observe::lease_lost();
+                observe::lease_lost(key);
                 Err(WriteError::Lost)
             }
             Ok(written) => written,
             Err(gave_up) => {
-                observe::store_failed("write", &gave_up);
+                self.store_failed("write", key, &gave_up);
                 Err(WriteError::Store(Box::new(gave_up)))
             }
         }
@@ -264,7 +264,7 @@ impl<S: Store> Server<S> {
                     return pending().await;
                 }
                 // It is made up for by the next.
-                Err(WriteError::Store(error)) => observe::store_failed("renew", &*error),
+                Err(WriteError::Store(error)) => self.store_failed("renew", &held.key, &*error),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What happens to one request.
 
 use std::any::Any;
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
-use relent::{Backoff, Policy, retry};
+use relent::{Backoff, GaveUp, Policy, retry};
 #[cfg(feature = "webhook")]
 use relent_core::claim::ClaimConfig;
 use relent_core::claim::Fingerprint;
@@ -27,7 +28,7 @@ use super::{Answer, Body, Common, Settings, request};
 use crate::loan::Loan;
 use crate::observe;
 use crate::overload::SlotOf;
-use crate::store::{Claimed, Key, Store};
+use crate::store::{Claimed, Key, Store, StoreFailure};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
 pub struct Idempotency<I, S> {
@@ -157,6 +158,23 @@ impl<S> Server<S> {
 }
 
 impl<S: Store> Server<S> {
+    /// The operator is told that a call of the store has failed.
+    pub(super) fn store_failed(
+        &self,
+        operation: &'static str,
+        key: &Key,
+        error: &(dyn Error + 'static),
+    ) {
+        // What has given up says no more than its last error.
+        let last = error.downcast_ref::<GaveUp<S::Error>>();
+        let error = match last.and_then(GaveUp::error) {
+            Some(last) => last,
+            None => error,
+        };
+        let failure = StoreFailure::new(operation, *key, error);
+        self.settings.failures.failed(&failure);
+    }
+
     /// Runs a request once for each key: what it gets, or the answer of the one before.
     pub(crate) async fn once<I, B, R>(
         self,
@@ -310,14 +328,11 @@ impl<S: Store> Server<S> {
                 Err(refused) => Tried::Refused(refused),
             },
             Err(error) => {
-                observe::store_failed("claim", &error);
+                self.store_failed("claim", &work.key, &error);
                 if self.settings.fail_open {
                     return Tried::Open(work);
                 }
-                let give_back = self
-                    .clone()
-                    .give_back(work.key, work.owner, work.fingerprint);
-                tokio::spawn(give_back);
+                tokio::spawn(self.clone().give_back(work.key, work.owner));
                 Tried::Refused(Refused::StoreFailed)
             }
         }

@@ -94,7 +94,7 @@ impl<S: Store> UnknownOutcomes<S> {
         }
         let name = resolution.name();
         self.store.resolve(found, resolution, &self.config).await?;
-        observe::resolved(name);
+        observe::resolved(found.key(), name);
         Ok(())
     }
 }

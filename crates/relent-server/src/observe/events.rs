@@ -1,6 +1,7 @@
 //! The events: what an operator has to see.
 
 use super::TARGET;
+use crate::store::{Key, StoreFailure};
 
 pub(super) fn replayed(original: Option<&str>) {
     tracing::debug!(
@@ -19,34 +20,51 @@ pub(super) fn not_verified(reason: &'static str) {
     );
 }
 
-pub(super) fn unknown() {
+pub(super) fn unknown(key: &Key) {
     tracing::warn!(
         target: TARGET,
+        { relent.key = %key },
         "a request with an idempotency key has ended without an answer: it may have had its effect, and is not run \
          again unless the takeover of its route says so"
     );
 }
 
-pub(super) fn resolved(resolution: &'static str) {
+pub(super) fn resolved(key: &Key, resolution: &'static str) {
     tracing::info!(
         target: TARGET,
-        { relent.resolution = resolution },
+        { relent.resolution = resolution, relent.key = %key },
         "the unknown outcome of a request with an idempotency key was resolved"
     );
 }
 
-pub(super) fn lease_lost() {
+pub(super) fn lease_lost(key: &Key) {
     tracing::warn!(
         target: TARGET,
+        { relent.key = %key },
         "a request with an idempotency key lost its lease while it ran: it, or the store, was away for longer than the \
          lease"
     );
 }
 
-pub(super) fn store_failed(operation: &'static str) {
+pub(super) fn store_failed(failure: &StoreFailure) {
     tracing::error!(
         target: TARGET,
-        { relent.operation = operation },
-        "the store of the idempotency keys fails"
+        {
+            relent.operation = failure.operation,
+            relent.kind = failure.kind.name(),
+            relent.code = failure.code.as_deref(),
+            relent.key = %failure.key
+        },
+        "the store of the idempotency keys fails: {}",
+        failure.message
+    );
+}
+
+#[cfg(feature = "redis")]
+pub(super) fn rate_failed(kind: &'static str, code: Option<&str>) {
+    tracing::warn!(
+        target: TARGET,
+        { relent.kind = kind, relent.code = code },
+        "the rate limits are not shared, since Redis fails"
     );
 }

@@ -274,8 +274,14 @@ impl Model {
                 0 => Change::Renew,
                 1 => Change::Checkpoint(below(random, 4) as u32 + 1),
                 2 | 3 => Change::Complete(Arc::new(answer(step))),
+                4 if step.is_multiple_of(3) => Change::GiveBack,
                 4 => Change::Release,
                 _ => Change::GiveUp,
+            };
+            // A process that gives a claim back knows no fence.
+            let lease = match change {
+                Change::GiveBack => Lease { fence: 0, ..lease },
+                _ => lease,
             };
             self.write(store, key, &lease, change, &config, time).await;
         }

@@ -9,17 +9,18 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease};
 use tokio::time::timeout;
 
 use self::statements::{CLOCK, Sql};
-pub(crate) use self::statements::{Found, NONE_WRITTEN};
+pub(crate) use self::statements::{Found, Mode, NONE_WRITTEN};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::postgres::{
     ConnectionError, Connections, IsolationLevel, Pool, Session, connect, in_time,
 };
+use crate::server_clock::ServerClock;
 
 /// Records in a PostgreSQL database: durable, for services of many processes.
 ///
@@ -39,6 +40,9 @@ use crate::postgres::{
 /// A claim is one statement, and so is each change; the time is that of the database. Of every 256 claims one has
 /// expired records removed behind it, at most 512 of them, past those that others are at.
 ///
+/// A claim says until when its caller waits, in the time of the database, which the process knows by the replies: one that
+/// is executed later, by a database that was stopped, claims nothing. The first claim of a process takes a statement more.
+///
 /// What the database has told survives its crash, unless `synchronous_commit` is `off` there; and a failover, if
 /// the replica that takes over is a synchronous one.
 ///
@@ -51,6 +55,7 @@ pub struct Postgres<C = Pool> {
     pub(crate) patience: Duration,
     pub(crate) sql: Arc<Sql>,
     claims: Arc<AtomicU64>,
+    clock: Arc<ServerClock>,
 }
 
 /// Why it fails.
@@ -176,6 +181,7 @@ impl<C: Connections> Postgres<C> {
             patience: Duration::from_secs(5),
             sql: Arc::new(Sql::new(CLOCK)),
             claims: Arc::default(),
+            clock: Arc::default(),
         }
     }
 
@@ -236,7 +242,8 @@ impl<C: Connections> Store for Postgres<C> {
         let mut connection = connect(&self.pool, self.patience).await?;
         let sql = &self.sql;
         let claim = async {
-            let claim = sql.claim(&mut *connection, false, key, owner, fingerprint, config);
+            let mode = Mode::Until(&self.clock, Instant::now() + self.patience);
+            let claim = sql.claim(&mut *connection, mode, key, owner, fingerprint, config);
             Ok::<_, PostgresError>(claim.await?.claimed)
         };
         let claimed = timeout(self.patience, claim).await;

@@ -7,7 +7,7 @@ mod unknown;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, InfoDict, Script, cmd};
@@ -16,6 +16,7 @@ use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Takeover};
 use super::micros::{instant, span};
 use super::{Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError};
 use crate::idempotency::{Answer, InvalidAnswer};
+use crate::server_clock::ServerClock;
 
 /// Records in Redis 6.2 or later, or what speaks as it does: one call of a script for each step, by the
 /// clock of the server.
@@ -40,6 +41,12 @@ use crate::idempotency::{Answer, InvalidAnswer};
 /// An execution that ends without an effect while it claims its key again gives the key up, but that claim may still be
 /// on its way. Then the key is held until the lease runs out: its duplicates hear 409, and after that that the outcome is
 /// unknown, or run where the route takes executions over. Nothing happens twice by that.
+///
+/// # When the server stands still
+/// It executes later what it was sent meanwhile. So each claim says until when its caller waits, in the time of the
+/// server: one that is executed later claims nothing ([`Late`](RedisError::Late)). The process knows that time by the
+/// replies: the first claim of a process, and the first after the server's clock was set forward, takes a round trip more.
+/// Other changes may be executed late, since owner and fence decide whether they count.
 ///
 /// A step back of the server's clock makes leases and records last so much longer, and a step
 /// forward ends them so much earlier.
@@ -67,6 +74,7 @@ pub struct Redis {
     connection: ConnectionManager,
     scripts: Arc<Scripts>,
     namespace: Arc<str>,
+    clock: Arc<ServerClock>,
 }
 
 struct Scripts {
@@ -106,6 +114,8 @@ pub enum RedisError {
     Volatile,
     /// A record is not as this version writes it.
     Record(InvalidAnswer),
+    /// It would have executed a claim after its caller has given up. Nothing is claimed.
+    Late,
 }
 
 impl fmt::Display for RedisError {
@@ -122,6 +132,10 @@ impl fmt::Display for RedisError {
                  appendonly to yes (and appendfsync to always), or accept that by `connect_unchecked`",
             ),
             Self::Record(error) => write!(f, "the record of an idempotency key: {error}"),
+            Self::Late => f.write_str(
+                "Redis has executed a claim later than its caller waits, and has claimed nothing: it was paused, or is \
+                 overloaded",
+            ),
         }
     }
 }
@@ -132,7 +146,7 @@ impl Error for RedisError {
             // Their texts are in this one.
             Self::Redis(error) => error.source(),
             Self::Record(error) => error.source(),
-            Self::Evicts { .. } | Self::Volatile => None,
+            Self::Evicts { .. } | Self::Volatile | Self::Late => None,
         }
     }
 }
@@ -184,6 +198,7 @@ impl Redis {
             connection: ConnectionManager::new_with_config(client, config).await?,
             scripts: Arc::new(Scripts::new(CLOCK)),
             namespace: Arc::from("relent"),
+            clock: Arc::default(),
         })
     }
 
@@ -219,8 +234,8 @@ fn check(info: &InfoDict) -> Result<(), RedisError> {
     }
 }
 
-/// What the script says of a claim: what to do, fence, time, step, repeated, answer.
-type Reply = (String, u64, i64, u32, u8, Vec<u8>);
+/// What the script says of a claim: what to do, fence, time, step, repeated, answer, and the time of the server.
+type Reply = (String, u64, i64, u32, u8, Vec<u8>, i64);
 
 impl Store for Redis {
     type Error = RedisError;
@@ -238,15 +253,27 @@ impl Store for Redis {
             // One to come is not to be taken for leave to run.
             _ => "refuse",
         };
-        let mut call = self.scripts.claim.key(self.name(key));
-        call.arg(&owner.to_be_bytes()[..])
-            .arg(&fingerprint.0[..])
-            .arg(span(config.lease))
-            .arg(span(config.keep))
-            .arg(takeover);
         let mut connection = self.connection.clone();
-        let reply: Reply = call.invoke_async(&mut connection).await?;
-        let (what, fence, time, step, repeated, answer) = reply;
+        let until = Instant::now() + ANSWER;
+        let (what, fence, time, step, repeated, answer) = loop {
+            let mut call = self.scripts.claim.key(self.name(key));
+            call.arg(&owner.to_be_bytes()[..])
+                .arg(&fingerprint.0[..])
+                .arg(span(config.lease))
+                .arg(span(config.keep))
+                .arg(takeover)
+                .arg(self.clock.at(until));
+            let reply: Reply = call.invoke_async(&mut connection).await?;
+            let (what, fence, time, step, repeated, answer, now) = reply;
+            self.clock.learn(now);
+            if what != "late" {
+                break (what, fence, time, step, repeated, answer);
+            }
+            // The time of the server was not known, or was set.
+            if Instant::now() >= until {
+                return Err(RedisError::Late);
+            }
+        };
         Ok(match &*what {
             "run" => {
                 let lease = Lease {
@@ -280,6 +307,7 @@ impl Store for Redis {
             Change::Complete(answer) => ("complete", 0, answer.to_bytes()),
             Change::Release => ("release", 0, Vec::new()),
             Change::GiveUp => ("give-up", 0, Vec::new()),
+            Change::GiveBack => ("give-back", 0, Vec::new()),
         };
         let mut call = self.scripts.write.key(self.name(key));
         call.arg(&lease.owner.to_be_bytes()[..])

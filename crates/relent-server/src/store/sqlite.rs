@@ -1,18 +1,20 @@
 //! Records in an SQLite database.
 
+mod clock;
 mod unknown;
 
 use std::error::Error;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant as Monotonic, SystemTime, UNIX_EPOCH};
 
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 use rusqlite::{Connection, OptionalExtension, PrepFlags, Statement, params};
 
+use self::clock::Clock;
 use super::{
     Change, Claimed, Key, Resolution, ResolveError, Store, UnknownOutcome, WriteError, claimed,
 };
@@ -31,7 +33,8 @@ use crate::sqlite::{Session, Writer, WriterError};
 ///
 /// Of every 64 claims one removes expired records, at most 128 of them.
 ///
-/// Its clock is that of the machine, and never goes back for this store: a step back stands still.
+/// Its clock is that of the machine, and never goes back for this store: a step back stands still. A step forward, such as
+/// after a sleep of the machine, ends no lease at once: executions have as long as a lease lasts to renew theirs.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     pub(crate) writer: Writer,
@@ -39,11 +42,20 @@ pub struct Sqlite {
 }
 
 /// What the store has seen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Seen {
-    /// The latest time, in nanoseconds since 1970.
-    latest: AtomicU64,
+    /// And when it was read last.
+    clock: Mutex<(Clock, Monotonic)>,
     claims: AtomicU64,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            clock: Mutex::new((Clock::default(), Monotonic::now())),
+            claims: AtomicU64::new(0),
+        }
+    }
 }
 
 /// Of so many claims one removes so many expired records: to look with each costs as much as to write its record.
@@ -136,7 +148,8 @@ impl Sqlite {
     /// The records in this file, which is made if it is not there.
     ///
     /// # Errors
-    /// The database cannot be opened, or its tables cannot be made.
+    /// The database cannot be opened, its tables cannot be made, or the file is
+    /// [read-only](crate::sqlite::FileProblem::ReadOnly).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WriterError> {
         Self::open_with(path, |_| Ok(()))
     }
@@ -168,28 +181,37 @@ impl Sqlite {
 }
 
 impl Seen {
-    /// The time of the machine, or the latest that was seen if that is later.
-    fn now(&self) -> Instant {
+    /// The time, and how long leases and records last by it.
+    fn now(&self, config: &ClaimConfig) -> (Instant, ClaimConfig) {
+        let mut held = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (clock, read) = &mut *held;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let nanos = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
-        let before = self.latest.fetch_max(nanos, Ordering::Relaxed);
-        Instant::from_nanos(nanos.max(before))
+        let machine = Instant::ORIGIN.saturating_add(since.unwrap_or_default());
+        let now = Monotonic::now();
+        let passed = now.saturating_duration_since(*read);
+        *read = now;
+        clock.read(machine, passed, config)
     }
 
-    /// As if the clock of the machine had been set forward.
+    /// As if the clock of the machine had been set forward a lease ago.
     #[cfg(test)]
-    pub(crate) fn set_ahead(&self, ahead: std::time::Duration) {
-        let ahead = self.now().saturating_add(ahead);
-        self.latest.store(ahead.as_nanos(), Ordering::Relaxed);
+    pub(crate) fn set_ahead(&self, ahead: Duration) {
+        let (now, _) = self.now(&ClaimConfig::DEFAULT);
+        let mut held = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        held.0.set(now.saturating_add(ahead));
     }
 
     /// The time of a claim. Expired records are removed now and then.
-    pub(crate) fn claim(&self, records: &mut Records<'_>) -> rusqlite::Result<Instant> {
-        let now = self.now();
+    pub(crate) fn claim(
+        &self,
+        records: &mut Records<'_>,
+        config: &ClaimConfig,
+    ) -> rusqlite::Result<(Instant, ClaimConfig)> {
+        let (now, config) = self.now(config);
         if self.claims.fetch_add(1, Ordering::Relaxed) % CLAIMS_A_BATCH == CLAIMS_A_BATCH - 1 {
             records.remove_expired(now)?;
         }
-        Ok(now)
+        Ok((now, config))
     }
 }
 
@@ -411,16 +433,24 @@ impl Store for Sqlite {
         config: &ClaimConfig,
     ) -> Result<Claimed, SqliteError> {
         let (key, config, seen) = (*key, *config, Arc::clone(&self.seen));
+        let caller = Arc::new(());
+        let waits = Arc::downgrade(&caller);
         let claim = move |session: &mut Session<'_>| {
+            // It has given up while this was in the queue: nothing would run.
+            if waits.strong_count() == 0 {
+                return Err(WriterError::Undone.into());
+            }
             let records = &mut session.records;
-            let now = seen.claim(records)?;
+            let (now, config) = seen.claim(records, &config)?;
             let found = records.find(now, &key, owner, fingerprint, &config)?;
             if let Some(record) = found.change {
                 records.put(&key, &record, None)?;
             }
             Ok(found.claimed)
         };
-        self.writer.run_in(claim).await
+        let claimed = self.writer.run_in(claim).await;
+        drop(caller);
+        claimed
     }
 
     async fn write(
@@ -434,7 +464,8 @@ impl Store for Sqlite {
         let seen = Arc::clone(&self.seen);
         let write = move |session: &mut Session<'_>| {
             let records = &mut session.records;
-            records.write(seen.now(), &key, &lease, &change, &config)
+            let (now, config) = seen.now(&config);
+            records.write(now, &key, &lease, &change, &config)
         };
         self.writer.run_in(write).await
     }
@@ -448,7 +479,8 @@ impl Store for Sqlite {
         let (after, config) = (after.copied(), *config);
         let seen = Arc::clone(&self.seen);
         let find = move |connection: &Connection| {
-            unknown::find(connection, seen.now(), after.as_ref(), most, &config)
+            let (now, _) = seen.now(&config);
+            unknown::find(connection, now, after.as_ref(), most, &config)
         };
         self.writer.run(find).await
     }
@@ -462,7 +494,8 @@ impl Store for Sqlite {
         let (found, config) = (*found, *config);
         let seen = Arc::clone(&self.seen);
         let resolve = move |connection: &Connection| {
-            unknown::resolve(connection, seen.now(), &found, &resolution, &config)
+            let (now, config) = seen.now(&config);
+            unknown::resolve(connection, now, &found, &resolution, &config)
         };
         self.writer.run(resolve).await
     }
@@ -471,25 +504,12 @@ impl Store for Sqlite {
         let seen = Arc::clone(&self.seen);
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let remove = move |connection: &Connection| {
-            Ok(connection.execute(&delete(most), [nanos(seen.now())])?)
+            let (now, _) = seen.now(&ClaimConfig {
+                lease: Duration::ZERO,
+                ..ClaimConfig::DEFAULT
+            });
+            Ok(connection.execute(&delete(most), [nanos(now)])?)
         };
         self.writer.run(remove).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_stands_still_while_that_of_the_machine_is_behind_and_follows_it_forward() {
-        let seen = Seen::default();
-        let began = seen.now();
-        assert!(began > Instant::ORIGIN && seen.now() >= began);
-        // The machine's clock is set back by a century.
-        let ahead = began.as_nanos() + 100 * 365 * 24 * 3600 * 1_000_000_000;
-        seen.latest.store(ahead, Ordering::Relaxed);
-        assert_eq!(seen.now(), Instant::from_nanos(ahead));
-        assert_eq!(seen.now(), Instant::from_nanos(ahead));
     }
 }

@@ -124,7 +124,7 @@ impl Settings {
         add(&mut digest, delivery.sender().as_bytes());
         add(&mut digest, (self.operation)(parts).as_bytes());
         add(&mut digest, delivery.id().as_bytes());
-        Key(digest.finalize().into())
+        Key::of_principal(delivery.sender(), digest)
     }
 }
 

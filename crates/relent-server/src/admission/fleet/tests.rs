@@ -320,3 +320,32 @@ fn a_reply_that_is_not_understood_is_no_judgement() {
         "no such limiter"
     );
 }
+
+/// Redis was stopped: its requests were judged without it.
+#[tokio::test]
+async fn what_redis_executes_too_late_takes_no_quota() {
+    let Some(server) = servers::redis(&["--appendonly", "no"]) else {
+        return;
+    };
+    let client = Client::open(server.url()).unwrap();
+    let config = LimiterConfig {
+        burst: 1,
+        ..LimiterConfig::new(1, Duration::from_secs(3600))
+    };
+    let quota = Quota::new("a", config).unwrap();
+    let fleet = Fleet::closed(client).patience(Duration::from_secs(30));
+    let limits = Limits::new(Arc::new(fleet), &[quota]);
+    let applied = [Applied {
+        quota: 0,
+        key: None,
+    }];
+    for caller in [None, Some(1), Some(2)] {
+        let reply = limits.call(caller, 1, &applied, 1_000_000).await.unwrap();
+        assert_eq!(reply.first(), Some(&LATE), "{reply:?}");
+    }
+    let arrival = Arrival::FIRST;
+    for is_admitted in [true, false] {
+        let judged = limits.ask(&arrival, &applied).await.unwrap().unwrap();
+        assert_eq!(judged.verdict.is_ok(), is_admitted);
+    }
+}

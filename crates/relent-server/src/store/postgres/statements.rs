@@ -1,11 +1,12 @@
 //! What is said to PostgreSQL: one statement for a claim, and one for a change.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use relent_core::claim::{ClaimConfig, Fingerprint, Lease, Record, Stage};
 
 use super::PostgresError;
 use crate::postgres::{Columns, CommitError, Opened, Session, Value};
+use crate::server_clock::ServerClock;
 use crate::store::micros::{FOREVER, instant, of, span};
 use crate::store::{Change, Claimed, Key, WriteError, claimed};
 
@@ -27,6 +28,7 @@ pub(crate) struct Sql {
     /// Fails by [`NONE_WRITTEN`] if there is no record that it may write, so that nothing can be committed behind it.
     write_or_fail: String,
     remove: String,
+    replace: String,
     pub(super) look: String,
     pub(super) find_unknown: String,
 }
@@ -35,7 +37,7 @@ impl Sql {
     pub(super) fn new(clock: &str) -> Self {
         // A record that is there is read, and the core decides. The statement sees none that another has put in
         // since it began: then it is neither new nor there.
-        let claim = |held: &str| {
+        let claim = |held: &str, in_time: &str| {
             format!(
                 "WITH time AS MATERIALIZED (SELECT {clock} AS now, {held} AS held),
                  new AS (
@@ -43,7 +45,7 @@ impl Sql {
                          (key, fingerprint, owner, fence, stage, until, step, repeated, expires)
                      SELECT $1::bytea, $2::bytea, $3::bytea, 1, 0, least(now + $4::bigint, {FOREVER}),
                          0, false, least(now + $4 + $5::bigint, {FOREVER})
-                     FROM time WHERE held
+                     FROM time WHERE held AND {in_time}
                      ON CONFLICT (key) DO NOTHING RETURNING key)
                  SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer,
                      now, held, EXISTS (SELECT FROM new)
@@ -51,9 +53,8 @@ impl Sql {
             )
         };
         // What the record is after the change $4. An execution before it may have had an effect.
-        let stage =
-            "CASE WHEN $4 = 2 AND (repeated OR step > 0) THEN 3 WHEN $4 = 4 THEN stage ELSE $4 END";
-        // Whoever has ended may write the same end again.
+        let stage = "CASE WHEN $4 IN (2, 5) AND (repeated OR step > 0) THEN 3 WHEN $4 = 4 THEN stage WHEN $4 = 5 THEN 2 ELSE $4 END";
+        // Whoever has ended may write the same end again. What is given back has never begun, so its fence is not known.
         let write = format!(
             "UPDATE relent_idempotency_1 SET
                  stage = {stage},
@@ -65,13 +66,13 @@ impl Sql {
                      ELSE least(now + $6, {FOREVER}) END,
                  answer = $8::bytea
              FROM (SELECT {clock} AS now) AS time
-             WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND expires > now
-                 AND (stage IN (0, 3) OR ($4::smallint IN (1, 2) AND stage = {stage}))
+             WHERE key = $1::bytea AND owner = $2::bytea AND (fence = $3::bigint OR $4::smallint = 5) AND expires > now
+                 AND (stage IN (0, 3) OR ($4::smallint IN (1, 2, 5) AND stage = {stage}))
              RETURNING until"
         );
         Self {
-            claim: claim("true"),
-            claim_locked: claim("pg_try_advisory_xact_lock($6::bigint)"),
+            claim: claim("true", "now <= $6::bigint"),
+            claim_locked: claim("pg_try_advisory_xact_lock($6::bigint)", "true"),
             write_or_fail: format!("WITH written AS ({write}) SELECT 1 / count(*) FROM written"),
             write,
             remove: format!(
@@ -81,6 +82,16 @@ impl Sql {
                          ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED)
                      RETURNING 1)
                  SELECT count(*) FROM removed"
+            ),
+            replace: format!(
+                "UPDATE relent_idempotency_1 SET
+                     fingerprint = $8::bytea, owner = $9::bytea, fence = $10::bigint, stage = $11::smallint,
+                     until = $12::bigint, step = $13::bigint, repeated = $14::boolean, expires = $15::bigint,
+                     answer = $16::bytea
+                 WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND stage = $4::smallint
+                     AND until = $5::bigint AND step = $6::bigint AND expires = $7::bigint
+                     AND {clock} <= $17::bigint
+                 RETURNING true"
             ),
             look: format!(
                 "SELECT fingerprint, owner, fence, stage, until, step, repeated, expires, answer, now
@@ -100,15 +111,6 @@ impl Sql {
 
 /// How a division by the number of records fails if that is zero.
 pub(crate) const NONE_WRITTEN: &str = "22012";
-
-/// The record is as it was read, and is put in place by another.
-const REPLACE: &str = "
-    UPDATE relent_idempotency_1 SET
-        fingerprint = $8::bytea, owner = $9::bytea, fence = $10::bigint, stage = $11::smallint,
-        until = $12::bigint, step = $13::bigint, repeated = $14::boolean, expires = $15::bigint, answer = $16::bytea
-    WHERE key = $1::bytea AND owner = $2::bytea AND fence = $3::bigint AND stage = $4::smallint
-        AND until = $5::bigint AND step = $6::bigint AND expires = $7::bigint
-    RETURNING true";
 
 /// A record as it was read, and its answer in bytes.
 type Stored = (Record, Option<Vec<u8>>);
@@ -161,12 +163,21 @@ pub(crate) struct Found {
     pub(crate) owner: Option<u128>,
 }
 
+/// How a claim takes effect.
+#[derive(Clone, Copy)]
+pub(crate) enum Mode<'c> {
+    /// By itself, and until then: its caller waits no longer, so nothing would run. A database that was stopped executes
+    /// later what it was sent.
+    Until(&'c ServerClock, Instant),
+    /// With its transaction. Others of its kind are kept off until the end of that.
+    Locked,
+}
+
 impl Sql {
-    /// `locked` if others of its kind are to be kept off until the end of the transaction.
     pub(crate) async fn claim<S: Session>(
         &self,
         session: &mut S,
-        locked: bool,
+        mode: Mode<'_>,
         key: &Key,
         owner: u128,
         fingerprint: Fingerprint,
@@ -178,25 +189,30 @@ impl Sql {
         let lock = chunks.iter().fold(0_i64, |lock, chunk| {
             (lock.rotate_left(5) ^ i64::from_be_bytes(*chunk)).wrapping_mul(MIX)
         });
-        let all = [
-            Value::Bytes(Some(&key.0)),
-            Value::Bytes(Some(&fingerprint.0)),
-            Value::Bytes(Some(&owner_bytes)),
-            Value::Long(span(config.lease)),
-            Value::Long(span(config.keep)),
-            Value::Long(lock),
-        ];
-        let (statement, parameters) = match locked {
-            true => (&self.claim_locked, &all[..]),
-            false => (&self.claim, &all[..5]),
-        };
         for _ in 0..LOOKS {
-            let Some(row) = session.query(statement, parameters).await? else {
+            let (statement, last, until) = match mode {
+                Mode::Until(clock, until) => (&self.claim, clock.at(until), clock.at(until)),
+                Mode::Locked => (&self.claim_locked, lock, i64::MAX),
+            };
+            let parameters = [
+                Value::Bytes(Some(&key.0)),
+                Value::Bytes(Some(&fingerprint.0)),
+                Value::Bytes(Some(&owner_bytes)),
+                Value::Long(span(config.lease)),
+                Value::Long(span(config.keep)),
+                Value::Long(last),
+            ];
+            let Some(row) = session.query(statement, &parameters).await? else {
                 continue;
             };
-            let now = instant(row.long(9)?);
+            let micros = row.long(9)?;
+            if let Mode::Until(clock, _) = mode {
+                clock.learn(micros);
+            }
+            let now = instant(micros);
             let (held, new) = (row.flag(10)?, row.flag(11)?);
             let stored = record(&row)?;
+            // Or it was late: then the time of the database is known by now.
             if stored.is_none() && held && !new {
                 continue;
             }
@@ -213,7 +229,9 @@ impl Sql {
                     });
                 }
                 if let Some(before) = before
-                    && !replace(session, key, before, &after, None).await?
+                    && !self
+                        .replace(session, key, before, &after, None, until)
+                        .await?
                 {
                     continue;
                 }
@@ -279,6 +297,43 @@ impl Sql {
             .await
     }
 
+    /// Puts this record in the place of one that was read, until then; whether that was still there.
+    pub(super) async fn replace<S: Session>(
+        &self,
+        session: &mut S,
+        key: &Key,
+        before: &Record,
+        after: &Record,
+        answer: Option<&[u8]>,
+        until: i64,
+    ) -> Result<bool, PostgresError> {
+        let ends = |record: &Record| match record.stage {
+            Stage::Running { until } => of(until),
+            _ => 0,
+        };
+        let (old_owner, new_owner) = (before.owner.to_be_bytes(), after.owner.to_be_bytes());
+        let parameters = [
+            Value::Bytes(Some(&key.0)),
+            Value::Bytes(Some(&old_owner)),
+            Value::Long(before.fence.cast_signed()),
+            Value::Short(stage(before.stage)),
+            Value::Long(ends(before)),
+            Value::Long(i64::from(before.step)),
+            Value::Long(of(before.expires)),
+            Value::Bytes(Some(&after.fingerprint.0)),
+            Value::Bytes(Some(&new_owner)),
+            Value::Long(after.fence.cast_signed()),
+            Value::Short(stage(after.stage)),
+            Value::Long(ends(after)),
+            Value::Long(i64::from(after.step)),
+            Value::Flag(after.repeated),
+            Value::Long(of(after.expires)),
+            Value::Bytes(answer),
+            Value::Long(until),
+        ];
+        Ok(session.query(&self.replace, &parameters).await?.is_some())
+    }
+
     /// At most so many records; how many it has removed.
     pub(super) async fn remove_expired<S: Session>(
         &self,
@@ -307,6 +362,7 @@ fn written<'a>(
         Change::Release => (2, 0),
         Change::GiveUp => (3, 0),
         Change::Checkpoint(step) => (4, i64::from(*step)),
+        Change::GiveBack => (5, 0),
     };
     [
         Value::Bytes(Some(&key.0)),
@@ -318,38 +374,4 @@ fn written<'a>(
         Value::Long(step),
         Value::Bytes(answer),
     ]
-}
-
-/// Whether the record was still as it was read.
-pub(super) async fn replace<S: Session>(
-    session: &mut S,
-    key: &Key,
-    before: &Record,
-    after: &Record,
-    answer: Option<&[u8]>,
-) -> Result<bool, PostgresError> {
-    let until = |record: &Record| match record.stage {
-        Stage::Running { until } => of(until),
-        _ => 0,
-    };
-    let (old_owner, new_owner) = (before.owner.to_be_bytes(), after.owner.to_be_bytes());
-    let parameters = [
-        Value::Bytes(Some(&key.0)),
-        Value::Bytes(Some(&old_owner)),
-        Value::Long(before.fence.cast_signed()),
-        Value::Short(stage(before.stage)),
-        Value::Long(until(before)),
-        Value::Long(i64::from(before.step)),
-        Value::Long(of(before.expires)),
-        Value::Bytes(Some(&after.fingerprint.0)),
-        Value::Bytes(Some(&new_owner)),
-        Value::Long(after.fence.cast_signed()),
-        Value::Short(stage(after.stage)),
-        Value::Long(until(after)),
-        Value::Long(i64::from(after.step)),
-        Value::Flag(after.repeated),
-        Value::Long(of(after.expires)),
-        Value::Bytes(answer),
-    ];
-    Ok(session.query(REPLACE, &parameters).await?.is_some())
 }

@@ -2,7 +2,7 @@
 
 use relent_core::claim::ClaimConfig;
 
-use super::statements::{LOOKS, Sql, record, replace};
+use super::statements::{LOOKS, Sql, record};
 use super::{PostgresError, ResolveError};
 use crate::postgres::{Columns, Session, Value};
 use crate::store::micros::{instant, of};
@@ -62,7 +62,9 @@ impl Sql {
             let Some(stored) = stored.filter(|stored| *stored != resolved) else {
                 return Ok(());
             };
-            if replace(session, found.key(), &stored, &resolved, answer.as_deref()).await? {
+            let (key, answer) = (found.key(), answer.as_deref());
+            let replaced = self.replace(session, key, &stored, &resolved, answer, i64::MAX);
+            if replaced.await? {
                 return Ok(());
             }
         }

@@ -7,8 +7,12 @@ local r = read()
 if not r then
     return -2
 end
-if r.owner ~= ARGV[1] or r.fence ~= tonumber(ARGV[2]) then
+-- What is given back has never begun, so its fence is not known.
+if r.owner ~= ARGV[1] or (change ~= 'give-back' and r.fence ~= tonumber(ARGV[2])) then
     return -1
+end
+if change == 'give-back' then
+    change = 'release'
 end
 local stage = ({complete = COMPLETED, release = RELEASED, ['give-up'] = UNKNOWN})[change]
 -- An execution before it may have had an effect.

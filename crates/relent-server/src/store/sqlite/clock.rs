@@ -1,0 +1,132 @@
+//! The clock of the records: that of the machine, held back where it jumps.
+
+use std::time::Duration;
+
+use relent_core::Instant;
+use relent_core::claim::ClaimConfig;
+
+/// The clock of the machine may go ahead of the time that passes by so much at once: it is adjusted.
+const ADJUSTED: Duration = Duration::from_secs(1);
+
+/// The time of the records, from readings of the clock of the machine and of the time that has passed between them.
+///
+/// When the clock of the machine is set forward, or the machine has slept, executions that run have not had the time to
+/// renew their leases. So for as long as a lease lasts the time of the records goes on as if nothing had happened, and
+/// what is written lasts as much longer. When the clock is set back the time stands still.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    /// What the clock of the machine showed last.
+    machine: Option<Instant>,
+    /// The latest time that was told.
+    latest: Instant,
+    /// How far the time is held back, and for how much longer.
+    behind: Duration,
+    left: Duration,
+    /// The longest lease so far.
+    lease: Duration,
+}
+
+impl Clock {
+    /// The time, if the clock of the machine shows this and so much time has passed since the last reading; and how long
+    /// leases and records last by that time.
+    pub(super) fn read(
+        &mut self,
+        machine: Instant,
+        passed: Duration,
+        config: &ClaimConfig,
+    ) -> (Instant, ClaimConfig) {
+        self.lease = self.lease.max(config.lease);
+        self.left = self.left.saturating_sub(passed);
+        if self.left.is_zero() {
+            self.behind = Duration::ZERO;
+        }
+        if let Some(before) = self.machine {
+            let jump = machine.saturating_since(before.saturating_add(passed));
+            if jump > ADJUSTED {
+                self.behind = self.behind.saturating_add(jump);
+                self.left = self.lease;
+            }
+        }
+        self.machine = Some(machine);
+        let behind = u64::try_from(self.behind.as_nanos()).unwrap_or(u64::MAX);
+        let time = Instant::from_nanos(machine.as_nanos().saturating_sub(behind));
+        self.latest = self.latest.max(time);
+        let config = ClaimConfig {
+            lease: config.lease.saturating_add(self.behind),
+            keep: config.keep.saturating_add(self.behind),
+            ..*config
+        };
+        (self.latest, config)
+    }
+
+    #[cfg(test)]
+    pub(super) fn set(&mut self, latest: Instant) {
+        self.latest = latest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relent_core::claim::{Claim, Fingerprint, Record};
+
+    use super::*;
+
+    const CONFIG: ClaimConfig = ClaimConfig::DEFAULT;
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn began() -> Instant {
+        Instant::from_nanos(1_800_000_000_000_000_000)
+    }
+
+    #[test]
+    fn the_clock_stands_still_while_that_of_the_machine_is_behind_and_follows_it_forward() {
+        let mut clock = Clock::default();
+        let second = Duration::from_secs(1);
+        let ahead = began().saturating_add(HOUR);
+        assert_eq!(clock.read(ahead, second, &CONFIG), (ahead, CONFIG));
+        // The machine's clock is set back by an hour.
+        assert_eq!(clock.read(began(), second, &CONFIG).0, ahead);
+        let later = began().saturating_add(second);
+        assert_eq!(clock.read(later, second, &CONFIG).0, ahead);
+        let past = ahead.saturating_add(second);
+        assert_eq!(clock.read(past, HOUR, &CONFIG).0, past);
+    }
+
+    /// By the rules of the core, with a renewal in each third of the lease.
+    #[test]
+    fn a_step_forward_ends_no_lease_that_is_renewed_and_a_lease_later_the_time_is_that_of_the_machine()
+     {
+        let mut clock = Clock::default();
+        let (mut machine, third) = (began(), CONFIG.lease / 3);
+        let (now, config) = clock.read(machine, Duration::ZERO, &CONFIG);
+        let print = Fingerprint([0; 32]);
+        let (Claim::Run { mut lease, .. }, Some(mut record)) =
+            Record::claim(None, now, &config, 1, print)
+        else {
+            panic!("the key is free");
+        };
+        for round in 0..12 {
+            // Twice, the second time while it is held back.
+            if round == 3 || round == 5 {
+                machine = machine.saturating_add(HOUR);
+            }
+            machine = machine.saturating_add(third);
+            let (now, config) = clock.read(machine, third, &CONFIG);
+            let (claim, _) = Record::claim(Some(&record), now, &config, 2, print);
+            assert!(
+                matches!(claim, Claim::InFlight { .. }),
+                "{round}: {claim:?}"
+            );
+            (record, lease) = record.renew(now, &lease, &config).unwrap();
+            // Others, who have begun since, see by the clock of the machine that it runs.
+            assert_eq!(lease.until, machine.saturating_add(CONFIG.lease), "{round}");
+        }
+        assert_eq!(
+            clock.read(machine, Duration::ZERO, &CONFIG),
+            (machine, CONFIG)
+        );
+        // What is not renewed is over.
+        let (now, _) = clock.read(machine.saturating_add(CONFIG.lease), CONFIG.lease, &CONFIG);
+        assert!(now >= lease.until);
+    }
+}
