@@ -34,6 +34,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use relent_sim::nearest;
 
 use crate::quit::Quit;
 
@@ -201,7 +202,9 @@ fn refuse(error: &clap::Error) -> Result<i32, Quit> {
     }
     let message = format!(
         "{}; see `relent{path} --help`",
-        foreign(error, path == " fetch").unwrap_or_else(|| one_line(&error.to_string())),
+        foreign(error, path == " fetch")
+            .or_else(|| mistyped(error, known))
+            .unwrap_or_else(|| one_line(&error.to_string())),
     );
     Err(match path.as_str() {
         " run" => Quit::own_error(message),
@@ -224,6 +227,22 @@ fn foreign(error: &clap::Error, of_fetch: bool) -> Option<String> {
         "there is no {option} here: {}",
         options::ours(option)?
     ))
+}
+
+/// What was meant by a subcommand that this command does not have. (clap knows no transposed letters.)
+fn mistyped(error: &clap::Error, command: &clap::Command) -> Option<String> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    let advice = match nearest(word, names) {
+        Some(near) => format!("a similar subcommand exists: '{near}'"),
+        None if command.get_name() == "relent" => {
+            format!("to repeat a command, use `relent run -- {word}`")
+        }
+        None => return None,
+    };
+    Some(format!("unrecognized subcommand '{word}'; {advice}"))
 }
 
 /// What is wrong and the first tip, out of a message over several paragraphs.

@@ -130,6 +130,17 @@ fn usage_errors_are_one_line_that_says_what_to_do() {
             "a similar subcommand exists: 'schedule'",
         ),
         (
+            &["rnu", "--", "true"],
+            2,
+            "a similar subcommand exists: 'run'",
+        ),
+        (
+            &["deliver", "sned"],
+            2,
+            "a similar subcommand exists: 'send'",
+        ),
+        (&["make", "deploy"], 2, "use `relent run -- make`"),
+        (
             &["schedule", "--radom", "1"],
             2,
             "a similar argument exists: '--random'",

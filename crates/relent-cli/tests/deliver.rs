@@ -638,6 +638,91 @@ fn clients_say_what_is_wrong() {
         assert_eq!(ran.stdout, "", "{args:?}");
         assert!(!ran.stderr.contains(SECRET), "{}", ran.stderr);
     }
+    fs::write(folder.path().join("bad.key"), "no key").unwrap();
+    let add = ["endpoints", "add", "x", "https://shop.example/"];
+    for (args, status, says) in [
+        (
+            &["list", "--limit", "0"][..],
+            2,
+            "a whole number from 1 to 4294967295",
+        ),
+        (&["list", "--limit", "-1"], 2, "a whole number from 1"),
+        (&["list", "--since", "-5m"], 2, "2h for two hours ago"),
+        (&["show", ""], 2, "cannot stand in a URL"),
+        (&["resend", ".."], 2, "cannot stand in a URL"),
+        (
+            &["list", "--server", "http://"],
+            2,
+            "use a URL such as http://127.0.0.1:8480",
+        ),
+        (
+            &["list", "--server", "http://127.0.0.1:1/?x"],
+            2,
+            "use a URL such as http://127.0.0.1:8480",
+        ),
+        (
+            &[&add[..], &["--concurrency", "0"]].concat(),
+            2,
+            "a whole number from 1",
+        ),
+        (
+            &[&add[..], &["--policy", "wechat-pya"]].concat(),
+            2,
+            "did you mean `wechat-pay`?",
+        ),
+        (
+            &[&add[..], &["--secret", "bad.key"]].concat(),
+            1,
+            "relent: --secret: ",
+        ),
+        (
+            &["endpoints", "add", "x", "shop.example"],
+            1,
+            "relent: URL: not a URL: it has no scheme",
+        ),
+        (
+            &["send", "--endpoint", "no", "--event", "e", "-d", "{}"],
+            1,
+            "by `relent deliver endpoints add`",
+        ),
+        (&["send", "shop.example", "-d", "{}"], 2, "it has no scheme"),
+        (
+            &["send", "http://shop.example/", "-d", "{}"],
+            2,
+            "it is allowed by --allow-http",
+        ),
+        (
+            &["send", "https://10.0.0.1/", "-d", "{}"],
+            2,
+            "allow its network by --allow-network CIDR",
+        ),
+        (
+            &["serve", "--listen", "localhost:8480"],
+            2,
+            "such as 127.0.0.1:8480",
+        ),
+        (&["serve", "--lease", "0s"], 2, "use 1s or more"),
+        (&["serve", "--store-ca", "ca.pem"], 2, "is for PostgreSQL"),
+        (&["work", "--in-flight", "0"], 2, "a whole number from 1"),
+    ] {
+        let ran = server.deliver(folder.path(), args);
+        assert_eq!(ran.status, status, "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(says), "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "", "{args:?}");
+    }
+    for args in [
+        &["list", "--endpoint", "sohp", "--json"][..],
+        &["dead", "--endpoint", "sohp"],
+        &["replay", "--endpoint", "sohp"],
+    ] {
+        let ran = server.deliver(folder.path(), args);
+        assert_eq!(ran.status, 0, "{args:?}: {ran:?}");
+        let says = "no such message of an endpoint \"sohp\"";
+        assert!(ran.stderr.contains(says), "{args:?}: {}", ran.stderr);
+    }
+    let tls = format!("https://{}", server.address);
+    let ran = server.deliver(folder.path(), &["list", "--server", &tls]);
+    assert!(ran.stderr.contains("use http://"), "{}", ran.stderr);
     fs::write(folder.path().join("other.token"), "relent_not_the_token\n").unwrap();
     let ran = server.deliver(folder.path(), &["list", "--token-file", "other.token"]);
     assert_eq!(ran.status, 1);
@@ -646,6 +731,26 @@ fn clients_say_what_is_wrong() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn what_a_server_refuses_names_the_option_of_serve_that_allows_it() {
+    let folder = folder();
+    let server = Server::start_with(folder.path(), &[]);
+    for (url, says) in [
+        (
+            "http://shop.example/",
+            "`relent deliver serve --allow-http`",
+        ),
+        (
+            "https://10.0.0.1/",
+            "`relent deliver serve --allow-network CIDR`",
+        ),
+    ] {
+        let ran = server.deliver(folder.path(), &["endpoints", "add", "shop", url]);
+        assert_eq!(ran.status, 1, "{ran:?}");
+        assert!(ran.stderr.contains(says), "{}", ran.stderr);
+    }
 }
 
 /// Without a server: the same attempts, by the same policies.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use http::Uri;
-use url::{Host, Url};
+use url::{Host, ParseError, Url};
 
 use crate::guard::{AddressGuard, Forbidden};
 
@@ -91,7 +91,7 @@ impl fmt::Debug for Target {
 #[non_exhaustive]
 pub enum InvalidTarget {
     /// It cannot be read.
-    NoUrl(url::ParseError),
+    NoUrl(ParseError),
     /// It is longer than 2048 bytes.
     TooLong,
     /// Neither `https` nor `http`.
@@ -111,6 +111,9 @@ pub enum InvalidTarget {
 impl fmt::Display for InvalidTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoUrl(ParseError::RelativeUrlWithoutBase) => f.write_str(
+                "not a URL: it has no scheme; one such as https://shop.example/notify is accepted",
+            ),
             Self::NoUrl(error) => write!(
                 f,
                 "not a URL: {error}; one such as https://shop.example/notify is accepted"

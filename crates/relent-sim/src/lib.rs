@@ -75,7 +75,7 @@ pub use run::{record, run, trace};
 pub use scenario::{
     Arrivals, Balancer, Chain, Class, Clients, DestinationOf, Effect, Hears, Link, MediumAccess,
     Model, Outage, QueueBound, Rate, RequestBacklog, Restart, Scenario, ScenarioError, Service,
-    ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime, Span, WaitFormat,
+    ServiceLimiter, ServiceRetryAfter, ServiceShedder, ServiceTime, Span, WaitFormat, nearest,
 };
 pub use series::{Bin, Series};
 pub use serving::{ArrivingAttempt, ServiceAnswer, Serving, Wait};

@@ -3,7 +3,8 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::list::{State, Which};
+use super::endpoints::segment;
+use super::list::{State, Which, say_none_of};
 use super::server::{Connection, encoded, json};
 use crate::console::{print, say};
 use crate::quit::Quit;
@@ -26,7 +27,7 @@ Exit status: 0; 1 if the server does not answer; 2 if the options are wrong.";
 #[derive(Args, Debug)]
 pub(crate) struct IdArgs {
     /// The messages
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, value_parser = segment)]
     ids: Vec<String>,
 
     /// Print JSON: an array with `id`, `done` and, if it is not done, `detail` of each
@@ -101,6 +102,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
     }
     let server = args.connection.open()?;
     let which = args.which;
+    let endpoint = which.endpoint.clone();
     let mut filter = Map::new();
     filter.insert("state".to_owned(), args.state.name().into());
     for (key, value) in [
@@ -115,6 +117,9 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
         }
     }
     let answer = server.post("/v1/replay", Some(json(&filter)?)).await?;
+    if answer["resent"] == 0 {
+        say_none_of(endpoint.as_deref());
+    }
     if args.json {
         return print(&(json(&answer)? + "\n")).map_err(Quit::failed);
     }

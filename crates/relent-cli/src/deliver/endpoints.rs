@@ -6,11 +6,13 @@ use std::path::Path;
 use clap::{Args, Subcommand, ValueEnum};
 use relent::presets;
 use relent_outbox::endpoint::Acknowledgement;
+use relent_sim::nearest;
 use serde_json::{Map, Value};
 
 use super::list::{columns, full_name};
 use super::server::{Connection, Server, distance, encoded, json, text};
 use crate::console::{print, say};
+use crate::options::count;
 use crate::quit::Quit;
 
 /// The end of `relent deliver endpoints --help`.
@@ -34,7 +36,7 @@ are wrong.";
 #[derive(Args, Debug)]
 pub(crate) struct Named {
     /// The name of the endpoint
-    #[arg(value_name = "NAME", value_parser = name)]
+    #[arg(value_name = "NAME", value_parser = segment)]
     name: String,
 
     /// Whose it is, where there are several owners
@@ -55,11 +57,11 @@ impl Named {
     }
 }
 
-/// A name that can stand in a URL.
-fn name(text: &str) -> Result<String, String> {
+/// A name or an identifier that can stand in a URL.
+pub(super) fn segment(text: &str) -> Result<String, String> {
     match text {
         "" | "." | ".." => Err("it cannot stand in a URL: choose another".to_owned()),
-        name => Ok(name.to_owned()),
+        text => Ok(text.to_owned()),
     }
 }
 
@@ -118,7 +120,7 @@ pub(crate) struct AddArgs {
     acknowledgement: Option<Acknowledged>,
 
     /// The most attempts at once [default: 4]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     concurrency: Option<NonZeroU32>,
 
     /// Make each attempt of the schedule, also while the endpoint is down
@@ -271,8 +273,10 @@ fn policy_text(policy: &str) -> Result<String, Quit> {
     match presets::get(policy) {
         Some(_) => Ok(policy.to_owned()),
         None => std::fs::read_to_string(policy).map_err(|error| {
+            let near = nearest(policy, presets::names());
+            let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
             Quit::usage(format!(
-                "--policy {policy}: neither a preset nor a file that can be read: {error}; `relent policy list` has the presets"
+                "--policy {policy}: neither a preset nor a file that can be read: {error}; {near}`relent policy list` has the presets"
             ))
         }),
     }

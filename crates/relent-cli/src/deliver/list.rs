@@ -1,12 +1,15 @@
 //! `relent deliver list`, `dead` and `show`.
 
 use std::fmt::Write;
+use std::num::NonZeroU32;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
+use super::endpoints::segment;
 use super::server::{Connection, Moment, distance, encoded, json, moment, plain, text};
-use crate::console::print;
+use crate::console::{print, say};
+use crate::options::count;
 use crate::quit::Quit;
 
 /// The end of `relent deliver list --help`.
@@ -63,11 +66,11 @@ pub(crate) struct Which {
     pub(super) topic: Option<String>,
 
     /// Those enqueued then or later: 2h for two hours ago, or 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub(super) since: Option<Moment>,
 
     /// Those enqueued before then
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub(super) until: Option<Moment>,
 }
 
@@ -77,8 +80,8 @@ pub(crate) struct DeadArgs {
     which: Which,
 
     /// The most messages
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value = "100", value_parser = count, allow_hyphen_values = true)]
+    limit: NonZeroU32,
 
     /// Print JSON
     #[arg(long)]
@@ -101,7 +104,7 @@ pub(crate) struct ListArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// The message
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = segment)]
     id: String,
 
     /// Print JSON
@@ -136,8 +139,9 @@ pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
     }
     let mut messages = Vec::new();
     let mut before = String::new();
-    while messages.len() < args.limit {
-        let limit = PAGE.min(args.limit - messages.len());
+    let most = usize::try_from(args.limit.get()).unwrap_or(usize::MAX);
+    while messages.len() < most {
+        let limit = PAGE.min(most - messages.len());
         let mut page = server
             .get(&format!("/v1/messages?limit={limit}{filter}{before}"))
             .await?;
@@ -149,11 +153,23 @@ pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
             None => break,
         }
     }
+    if messages.is_empty() {
+        say_none_of(which.endpoint.as_deref());
+    }
     let printed = match args.json {
         true => json(&messages)? + "\n",
         false => table(&messages),
     };
     print(&printed).map_err(Quit::failed)
+}
+
+/// There is no such message: the name of the endpoint may be mistyped.
+pub(super) fn say_none_of(endpoint: Option<&str>) {
+    if let Some(name) = endpoint {
+        say(&format!(
+            "there is no such message of an endpoint {name:?}; `relent deliver endpoints list` lists the endpoints"
+        ));
+    }
 }
 
 fn table(messages: &[Value]) -> String {

@@ -26,7 +26,7 @@ use super::reach::Reach;
 use super::server::{ADDRESS, TOKEN_FILE};
 use super::store::{STORE, StoreAt, connect, folder_of, open, read};
 use crate::console::say;
-use crate::options::duration;
+use crate::options::{duration, listen_address};
 use crate::quit::Quit;
 use crate::signals::Signals;
 
@@ -94,7 +94,7 @@ pub(crate) struct ServeArgs {
     store_ca: Option<PathBuf>,
 
     /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS)]
+    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS, value_parser = listen_address)]
     listen: SocketAddr,
 
     /// The file with the token that the API asks for [default: relent-deliver.token, made if it is
@@ -112,7 +112,7 @@ pub(crate) struct ServeArgs {
     /// After so long without a sign of life its endpoints are taken over, by the next one or another
     ///
     /// So long it takes until what was on its way is repeated when this process was killed.
-    #[arg(long, value_name = "D", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "D", default_value = "30s", value_parser = lease)]
     lease: Duration,
 
     /// How long the attempts that run are waited for at the end
@@ -127,15 +127,26 @@ pub(crate) struct ServeArgs {
     nats: NatsArgs,
 }
 
+/// The shortest lease: a store is asked three times within it.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
+fn lease(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|lease| match lease >= SHORTEST_LEASE {
+        true => Ok(lease),
+        false => Err("a store may take a while to answer: use 1s or more".to_owned()),
+    })
+}
+
 /// Serves until a signal asks for the end.
 pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
     let token = token(args)?;
     let secrets = secrets(&args.key_file)?;
     let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
     match &args.store {
-        StoreAt::Sqlite(_) if args.store_ca.is_some() => {
-            Err(failed("--store-ca is for PostgreSQL".to_owned()))
-        }
+        StoreAt::Sqlite(_) if args.store_ca.is_some() => Err(Quit::usage(format!(
+            "--store-ca is for PostgreSQL, and --store {} is not",
+            args.store
+        ))),
         StoreAt::Sqlite(path) => {
             let store = open(path).map_err(failed)?;
             serve(args, store, token, secrets).await

@@ -258,6 +258,9 @@ impl Server {
             Cause::Network(Network::Connect) => {
                 format!("{} ({place})", without_number(&root.to_string()))
             }
+            Cause::Network(Network::Handshake) => {
+                format!("{cause} ({place}): if it speaks no TLS, use http://")
+            }
             Cause::Timeout => format!("no answer within {} ({place})", human(EXCHANGE)),
             cause => format!("{cause}: {root} ({place})"),
         };
@@ -272,13 +275,17 @@ impl Server {
 }
 
 /// What the API advises, as it is said on a command line.
-const ADVICE: [(&str, &str); 5] = [
+const ADVICE: [(&str, &str); 6] = [
     ("GET /v1/messages lists", "`relent deliver list` lists"),
     (
         "GET /v1/endpoints lists",
         "`relent deliver endpoints list` lists",
     ),
     ("by ?discard=true", "by --discard"),
+    (
+        "register it first",
+        "register it first by `relent deliver endpoints add`",
+    ),
     (
         "whoever runs the sender can allow http as well",
         "`relent deliver serve --allow-http` allows http as well",
@@ -289,9 +296,23 @@ const ADVICE: [(&str, &str); 5] = [
     ),
 ];
 
+/// The members of an endpoint that the API names first where it refuses one.
+const OPTIONS: [(&str, &str); 4] = [
+    ("url: ", "URL: "),
+    ("policy: ", "--policy: "),
+    ("secrets: ", "--secret: "),
+    ("concurrency: ", "--concurrency: "),
+];
+
 fn on_command_line(detail: String) -> String {
-    ADVICE.iter().fold(detail, |detail, (of_the_api, here)| {
+    let detail = ADVICE.iter().fold(detail, |detail, (of_the_api, here)| {
         detail.replace(of_the_api, here)
+    });
+    OPTIONS.iter().fold(detail, |detail, (of_the_api, here)| {
+        match detail.strip_prefix(of_the_api) {
+            Some(rest) => format!("{here}{rest}"),
+            None => detail,
+        }
     })
 }
 

@@ -14,7 +14,7 @@ use super::nats::NatsArgs;
 use super::reach::Reach;
 use super::serve::cannot_listen;
 use crate::console::say;
-use crate::options::duration;
+use crate::options::{count, duration, listen_address};
 use crate::quit::Quit;
 use crate::signals::Signals;
 
@@ -47,7 +47,7 @@ pub(crate) struct WorkArgs {
     /// How many attempts run at once
     ///
     /// Each has a connection: `ulimit -n` has to allow for them.
-    #[arg(long, value_name = "N", default_value = "1024")]
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = count)]
     in_flight: NonZeroU32,
 
     /// How long the attempts that run are waited for at the end
@@ -55,7 +55,7 @@ pub(crate) struct WorkArgs {
     drain: Duration,
 
     /// Where to listen for Prometheus: without a token, so on an address that others do not reach
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = listen_address)]
     metrics: Option<SocketAddr>,
 
     #[command(flatten)]
