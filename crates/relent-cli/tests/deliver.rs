@@ -464,7 +464,7 @@ fn a_client_waits_for_a_server_that_starts_after_it() {
     let server = Server::start_with(folder.path(), &["--listen", &address]);
     let ran = finish(client);
     ok(&ran);
-    let notice = format!("waiting for {url} to start, up to 10s (--wait-for-server)");
+    let notice = format!("waiting for {url} to be ready, up to 10s (--wait-for-server)");
     assert_eq!(ran.stderr.matches(&notice).count(), 1, "{}", ran.stderr);
     assert_eq!(server.ask("GET", "/v1/endpoints/shop", "").0, 200);
 }
@@ -488,6 +488,25 @@ fn a_client_waits_no_longer_than_it_is_asked_to_and_says_what_is_wrong() {
         assert!(said.contains(&refused), "{said}");
     }
     assert!(!ask(&closed, "100ms").contains("waiting"));
+    // Several requests of one command wait together no longer than one of them.
+    let args = [
+        "resend",
+        "a",
+        "b",
+        "c",
+        "--server",
+        &closed,
+        "--wait-for-server",
+        "1500ms",
+    ];
+    let begun = std::time::Instant::now();
+    let ran = deliver(path, &args, b"");
+    assert_eq!(
+        ran.stderr.matches(" does not answer: ").count(),
+        3,
+        "{ran:?}"
+    );
+    assert!(begun.elapsed() < 3 * std::time::Duration::from_millis(1500));
     // What no waiting mends is no reason to wait.
     let unknown = ask("http://no-such-host.invalid:8480", "1h");
     assert!(unknown.contains("name"), "{unknown}");

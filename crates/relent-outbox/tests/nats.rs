@@ -284,6 +284,25 @@ async fn while_nats_is_away_nothing_counts_and_then_everything_goes() {
     deliverer.end().await;
 }
 
+/// As when a machine shuts down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deliverer_that_ends_while_nats_ends_does_so_without_a_fault() {
+    let Some(nats) = servers::nats() else { return };
+    let bench = Bench::new();
+    let receiver = Receiver::new(|_| ok()).await;
+    let endpoint = Endpoint::new("a", receiver.url("a")).policy(QUICK);
+    bench.store.put_endpoint(endpoint).await.unwrap();
+    let relay = bench.worker(Some(queue(&nats).await));
+    let deliverer = deliverer(&nats).await;
+    bench.enqueue("a", 1).await;
+    bench.until_ended().await;
+    let Running { stop, task } = deliverer;
+    stop.send(()).unwrap();
+    nats.server.signal("TERM");
+    assert_eq!(within(task).await.unwrap(), 0);
+    let _ = relay.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_deliverer_has_begun_is_taken_back_at_the_end_and_does_not_count() {
     let Some(nats) = servers::nats() else { return };

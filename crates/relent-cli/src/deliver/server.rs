@@ -1,5 +1,6 @@
 //! How subcommands ask a running server.
 
+use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,6 +79,8 @@ pub(super) struct Server {
     token_file: PathBuf,
     patience: Policy,
     wait: Duration,
+    /// A request has waited in vain: the next one does not.
+    in_vain: Cell<bool>,
 }
 
 /// Why a request has no result.
@@ -134,6 +137,7 @@ impl Connection {
             token_file: self.token_file.clone(),
             patience,
             wait: self.wait_for_server,
+            in_vain: Cell::new(false),
         })
     }
 }
@@ -162,23 +166,24 @@ impl Server {
         let asked = retry(&self.patience, || {
             self.once(method.clone(), path, body.clone())
         })
-        .when(|unanswered: &Unanswered| unanswered.is_starting)
+        .when(|unanswered: &Unanswered| unanswered.is_starting && !self.in_vain.get())
         .notify(|notice| {
             let waiting = begun.elapsed().saturating_add(notice.wait);
             if waiting > ANNOUNCED_AFTER && !is_announced {
                 is_announced = true;
                 say(&format!(
-                    "waiting for {} to start, up to {} (--wait-for-server)",
+                    "waiting for {} to be ready, up to {} (--wait-for-server)",
                     self.base,
                     human(self.wait)
                 ));
             }
         });
         asked.await.map_err(|gave_up| {
-            let gave_up = gave_up.into_last_or_else(|stop| {
+            let unanswered = gave_up.into_last_or_else(|stop| {
                 Unanswered::finally(Quit::failed(format!("{}: {stop}", self.base)))
             });
-            gave_up.quit
+            self.in_vain.set(unanswered.is_starting);
+            unanswered.quit
         })
     }
 

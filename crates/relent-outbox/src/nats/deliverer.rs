@@ -180,6 +180,11 @@ impl One {
                     });
                 }
                 (Ok(Some(Ok(message))), _) => not_now(&message, None).await,
+                (Ok(Some(Err(error))), _) if stopping => {
+                    // The end was asked for, which is said once.
+                    observe::nats_error(&error.to_string());
+                    return Ok(true);
+                }
                 (Ok(Some(Err(error))), _) => return Err(error.to_string()),
                 (Ok(None) | Err(_), _) => return Ok(stopping),
             }
