@@ -244,9 +244,11 @@ impl Server {
             Unanswered::finally(Quit::usage(format!("--token-file {file}: {error}")))
         };
         let text = text.map_err(|error| {
-            wrong(&format!(
-                "cannot be read: {error}; it is where `relent deliver serve` was started"
-            ))
+            let advice = match error.kind() {
+                io::ErrorKind::PermissionDenied => "ask as the user who owns it",
+                _ => "it is where `relent deliver serve` was started",
+            };
+            wrong(&format!("cannot be read: {error}; {advice}"))
         })?;
         text.parse().map_err(|error| wrong(&error))
     }
