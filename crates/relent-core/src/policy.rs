@@ -134,6 +134,20 @@ impl Policy {
         self
     }
 
+    /// The same policy, which spreads its callers over this share of a shared hint behind it, from 0 to 1: see
+    /// [`PolicyBuilder::hint_spread`]. A number outside of that is taken for the nearest one, and none for 0.
+    #[must_use]
+    pub const fn with_hint_spread(mut self, share: f64) -> Self {
+        self.hint_spread = if share >= 1.0 {
+            1.0
+        } else if share > 0.0 {
+            share
+        } else {
+            0.0
+        };
+        self
+    }
+
     /// The same policy without any retry.
     #[must_use]
     pub fn without_retries(mut self) -> Self {

@@ -8,12 +8,14 @@ use relent_http::{HintOptions, RequestFacts, classify, classify_listed};
 use serde_json::Value;
 
 use crate::endpoint::Acknowledgement;
+use crate::text::printable;
 
 /// As much of a body is read: 64 kB.
 pub const MAX_BODY: usize = 64 << 10;
 /// As much of a body is kept: 1 kB.
 pub const MAX_EXCERPT: usize = 1 << 10;
-/// By which a receiver says that this message is not to be sent again: its value is `abort-message` (Svix).
+/// By which a receiver says what becomes of its messages: `abort-message`, that this one is not to be sent again (Svix);
+/// `disable`, that it wants no messages until somebody enables it.
 pub const WEBHOOK_DELIVERY: HeaderName = HeaderName::from_static("webhook-delivery");
 
 /// How far the body of an answer was read.
@@ -47,16 +49,44 @@ pub struct Refused {
     pub failure: Failure,
     /// The same in words.
     pub error: String,
-    /// The receiver wants no messages any more (410).
+    /// The receiver wants no messages any more: see [`disables`].
     pub gone: bool,
+}
+
+/// Why an answer disables its endpoint, if it does: by the status 410, or by `webhook-delivery: disable`, also beside an
+/// acknowledgement.
+#[must_use]
+pub fn disables(status: StatusCode, headers: &HeaderMap) -> Option<&'static str> {
+    if says(headers, b"disable") {
+        Some(
+            "it answered webhook-delivery: disable: it wants no messages until somebody enables it",
+        )
+    } else if status == StatusCode::GONE {
+        Some("it answered 410: it wants no messages any more")
+    } else {
+        None
+    }
+}
+
+/// Whether the answer asks for the endpoint to be disabled and for this message to be held.
+pub(crate) fn holds(headers: &HeaderMap) -> bool {
+    says(headers, b"disable") && !says(headers, b"abort-message")
+}
+
+fn says(headers: &HeaderMap, what: &[u8]) -> bool {
+    let values = headers.get_all(WEBHOOK_DELIVERY).iter();
+    let mut words = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    words.any(|word| word.trim_ascii().eq_ignore_ascii_case(what))
 }
 
 /// Judges an answer, by what HTTP says and by the lists of the policy.
 ///
-/// - A status from 200 to 299 acknowledges, with the body that `rule` asks for. A body that is longer than
-///   [`MAX_BODY`] is no such body; where none is asked for, what was read of it is enough.
+/// - A status from 200 to 299 acknowledges if it is the answer that `rule` [asks for](Acknowledgement::ALL). A body that is
+///   longer than [`MAX_BODY`] is none that a rule asks for; where none is asked for, what was read of it is enough.
 /// - A redirect is a failure: it is never followed.
-/// - 410 says that the endpoint is [gone](Refused::gone). Whether this message has more attempts is for the policy.
+/// - A status outside of 200 to 599 is none of HTTP, and counts as 500 (RFC 9110, section 15).
+/// - 410 and `webhook-delivery: disable` say that the endpoint is [gone](Refused::gone). Whether this message has more
+///   attempts after a 410 is for the policy.
 /// - `webhook-delivery: abort-message` ends the attempts for this message, whatever the policy says.
 /// - A `Retry-After` counts up to the policy's `max_hint`. It never ends the attempts by itself.
 /// - A body that acknowledges nothing is no fault of the endpoint's: it is up, and asks for another attempt.
@@ -70,10 +100,7 @@ pub fn judge(
     now: SystemTime,
 ) -> Result<(), Refused> {
     let Answer {
-        status,
-        headers,
-        body,
-        end,
+        status, headers, ..
     } = answer;
     let options = HintOptions::default();
     // The identifier makes it repeatable: the receiver drops what it has.
@@ -81,43 +108,65 @@ pub fn judge(
         repeatable: true,
         ..RequestFacts::default()
     };
+    let refused = |failure: Failure| refused(status, headers, bounded(failure, headers, policy));
+    if !matches!(status.as_u16(), 200..=599) {
+        // No list of a policy can name it.
+        let broken = classify(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            headers,
+            facts,
+            now,
+            &options,
+        );
+        return Err(refused(broken.unwrap_or_else(Failure::ambiguous)));
+    }
     let listed = || classify_listed(policy, status, headers, now, &options);
-    let failure = classify(status, headers, facts, now, &options).or_else(listed);
-    if let Some(failure) = failure {
-        return Err(refused(status, bounded(failure, headers, policy)));
+    if let Some(failure) = classify(status, headers, facts, now, &options).or_else(listed) {
+        return Err(refused(failure));
     }
     if !status.is_success() {
         // A redirect that the policy does not list.
         let cause = Cause::Status(status.as_u16());
-        let failure = Failure::permanent().cause(cause).scope(Scope::Request);
-        return Err(refused(status, bounded(failure, headers, policy)));
+        return Err(refused(
+            Failure::permanent().cause(cause).scope(Scope::Request),
+        ));
     }
-    if end == BodyEnd::Cut {
-        return Err(Refused {
-            failure: Failure::network(Network::Truncated),
-            error: format!("status {status}, but the answer was cut off before its end"),
-            gone: false,
-        });
-    }
-    let missing = match rule {
-        Acknowledgement::Success => return Ok(()),
-        _ if end == BodyEnd::TooLong => "the body is longer than 64 kB",
-        Acknowledgement::BodySuccess if body == b"success" => return Ok(()),
-        Acknowledgement::BodySuccess => "the body is not exactly `success`",
-        Acknowledgement::CodeSuccess if is_code_success(body) => return Ok(()),
-        Acknowledgement::CodeSuccess => "the body is no JSON object whose `code` is `SUCCESS`",
+    let (failure, missing) = match lacks(&answer, rule) {
+        None => return Ok(()),
+        Some(missing) if answer.end == BodyEnd::Cut => {
+            (Failure::network(Network::Truncated), missing)
+        }
+        Some(missing) => {
+            let failure = Failure::ambiguous().cause(Cause::Pending);
+            (failure.scope(Scope::Request), missing)
+        }
     };
-    let failure = Failure::ambiguous()
-        .cause(Cause::Pending)
-        .scope(Scope::Request);
-    Err(Refused {
-        failure: bounded(failure, headers, policy),
-        error: format!("status {status}, but {missing}"),
-        gone: false,
-    })
+    let mut refused = refused(failure);
+    refused.error = format!("status {status}, but {missing}");
+    Err(refused)
 }
 
-fn refused(status: StatusCode, failure: Failure) -> Refused {
+/// What the answer lacks, which is a success, to acknowledge by this rule.
+fn lacks(answer: &Answer<'_>, rule: Acknowledgement) -> Option<&'static str> {
+    let Answer { body, end, .. } = *answer;
+    let lacking = match rule {
+        _ if end == BodyEnd::Cut => (true, "the answer was cut off before its end"),
+        Acknowledgement::Success => (false, ""),
+        Acknowledgement::NoBody if !matches!(answer.status.as_u16(), 200 | 204) => {
+            (true, "only 200 and 204 acknowledge")
+        }
+        Acknowledgement::NoBody => (!body.is_empty(), "it has a body"),
+        _ if end == BodyEnd::TooLong => (true, "the body is longer than 64 kB"),
+        Acknowledgement::BodySuccess => (body != b"success", "the body is not exactly `success`"),
+        Acknowledgement::CodeSuccess => (
+            !is_code_success(body),
+            "the body is no JSON object whose `code` is `SUCCESS`",
+        ),
+    };
+    lacking.0.then_some(lacking.1)
+}
+
+fn refused(status: StatusCode, headers: &HeaderMap, failure: Failure) -> Refused {
     Refused {
         failure,
         error: if status.is_redirection() {
@@ -125,18 +174,12 @@ fn refused(status: StatusCode, failure: Failure) -> Refused {
         } else {
             format!("status {status}")
         },
-        gone: status == StatusCode::GONE,
+        gone: disables(status, headers).is_some(),
     }
 }
 
 fn bounded(mut failure: Failure, headers: &HeaderMap, policy: &Policy) -> Failure {
-    let aborts = |value: &http::HeaderValue| {
-        value
-            .as_bytes()
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"abort-message")
-    };
-    if headers.get_all(WEBHOOK_DELIVERY).iter().any(aborts) {
+    if says(headers, b"abort-message") {
         failure.hint = failure.hint.with_advice(Advice::DoNotRetry);
     }
     let most = policy.max_hint();
@@ -175,23 +218,6 @@ pub fn excerpt(body: &[u8], secrets: &[impl AsRef<str>]) -> String {
         }
     }
     printable(&text, MAX_EXCERPT)
-}
-
-/// The beginning of a text, at most so many bytes, that can be shown and kept anywhere: PostgreSQL keeps no NUL.
-pub(crate) fn printable(text: &str, most: usize) -> String {
-    let mut kept = String::with_capacity(text.len().min(most));
-    for character in text.chars() {
-        let printable = match character {
-            '\n' | '\t' => ' ',
-            character if character.is_control() => char::REPLACEMENT_CHARACTER,
-            character => character,
-        };
-        if kept.len() + printable.len_utf8() > most {
-            break;
-        }
-        kept.push(printable);
-    }
-    kept
 }
 
 #[cfg(test)]
@@ -237,12 +263,49 @@ mod tests {
 
     #[test]
     fn a_2xx_acknowledges_and_nothing_else_does() {
-        for status in 200..600 {
+        for status in 100..1000 {
             assert_eq!(
                 plain(status, &[]).is_ok(),
                 (200..300).contains(&status),
                 "{status}"
             );
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_none_of_http_counts_as_500() {
+        for policy in ["standard-webhooks", "wechat-pay", "sns"] {
+            for status in [100, 101, 199, 600, 601, 799, 999] {
+                let whole = BodyEnd::Whole;
+                let refused = judged(policy, Acknowledgement::Success, status, &[], b"", whole);
+                let Refused { failure, error, .. } = refused.unwrap_err();
+                assert_eq!(failure.cause, Cause::Status(500), "{status}");
+                assert_eq!(failure.kind, Kind::Ambiguous, "{status}");
+                assert!(error.contains(&status.to_string()), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_later_rule_of_wechat_pay_asks_for_200_or_204_without_a_body() {
+        let rule = Acknowledgement::NoBody;
+        for (status, body, acknowledges) in [
+            (200, "", true),
+            (204, "", true),
+            (201, "", false),
+            (202, "", false),
+            (206, "", false),
+            (200, "{\"code\":\"SUCCESS\"}", false),
+            (200, "success", false),
+            (200, " ", false),
+            (500, "", false),
+            (302, "", false),
+        ] {
+            for end in [BodyEnd::Whole, BodyEnd::Cut] {
+                let judged = judged("wechat-pay", rule, status, &[], body.as_bytes(), end);
+                let expected = acknowledges && end == BodyEnd::Whole;
+                assert_eq!(judged.is_ok(), expected, "{status} {body:?} {end:?}");
+            }
         }
     }
 
@@ -306,6 +369,24 @@ mod tests {
         assert_eq!(aborted.failure.hint.advice, Advice::DoNotRetry);
         let other = plain(500, &[("webhook-delivery", "something")]).unwrap_err();
         assert_eq!(other.failure.hint.advice, Advice::None);
+    }
+
+    #[test]
+    fn an_answer_disables_its_endpoint_by_410_or_by_its_header_whatever_its_status() {
+        let disable = [("webhook-delivery", " Disable ")];
+        for status in [200, 302, 404, 410, 500, 600] {
+            let mut headers = HeaderMap::new();
+            headers.append("webhook-delivery", "Disable".parse().unwrap());
+            let status = StatusCode::from_u16(status).unwrap();
+            assert!(disables(status, &headers).unwrap().contains("disable"));
+            assert!(holds(&headers));
+            let plain = disables(status, &HeaderMap::new());
+            assert_eq!(plain.is_some(), status == StatusCode::GONE);
+        }
+        let refused = plain(503, &disable).unwrap_err();
+        assert!(refused.gone);
+        assert_eq!(refused.failure.hint.advice, Advice::None);
+        assert!(!plain(503, &[]).unwrap_err().gone);
     }
 
     #[test]

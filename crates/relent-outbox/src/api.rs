@@ -220,6 +220,11 @@ fn routes<S: Store>() -> Vec<Route<S>> {
             delete(endpoints::delete::<S>),
         ),
         (
+            "delete",
+            "/v1/endpoints/{name}/secrets/{number}",
+            delete(endpoints::remove_secret::<S>),
+        ),
+        (
             "post",
             "/v1/endpoints/{name}/enable",
             post(endpoints::enable::<S>),

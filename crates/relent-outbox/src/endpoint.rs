@@ -35,11 +35,14 @@ pub struct Endpoint {
     /// Which answer says that the message has arrived.
     #[serde(default)]
     pub acknowledgement: Acknowledgement,
-    /// How many attempts may run at once; 4 unless said otherwise.
+    /// How many attempts may run concurrently; 4 unless said otherwise. Where the schedule is
+    /// [a contract](crate::schedule::is_contract), at least [`CONTRACT_CONCURRENCY`](crate::schedule::CONTRACT_CONCURRENCY)
+    /// may: attempts that take long must not delay those that are due.
     #[serde(default = "four")]
     pub concurrency: NonZeroU32,
-    /// Whether messages are held back, without an attempt, while the endpoint is down; so unless said otherwise. Where the
-    /// schedule is a contract, each message has its attempts whatever becomes of the others.
+    /// Whether messages are held, without an attempt, while the endpoint is down; so unless said otherwise. Nothing is held
+    /// where the schedule is [a contract](crate::schedule::is_contract): each message has its attempts whatever becomes of
+    /// the others.
     #[serde(default = "yes")]
     pub park: bool,
     /// What becomes of messages behind one with the same order key that is dead.
@@ -149,8 +152,40 @@ pub enum Acknowledgement {
     Success,
     /// A status from 200 to 299 with the body `success`, and nothing else (Alipay).
     BodySuccess,
-    /// A status from 200 to 299 with a JSON object whose `code` is `SUCCESS` (WeChat Pay).
+    /// A status from 200 to 299 with a JSON object whose `code` is `SUCCESS` (WeChat Pay, API v3 at first).
     CodeSuccess,
+    /// The status 200 or 204 without a body (WeChat Pay, the later rules of API v3).
+    NoBody,
+}
+
+impl Acknowledgement {
+    /// Each with the name by which it is registered, and with the answer that it asks for.
+    pub const ALL: [(Self, &'static str, &'static str); 4] = [
+        (Self::Success, "success", "a status from 200 to 299"),
+        (
+            Self::BodySuccess,
+            "body-success",
+            "a status from 200 to 299 with the body `success` and nothing else",
+        ),
+        (
+            Self::CodeSuccess,
+            "code-success",
+            "a status from 200 to 299 with a JSON object whose `code` is `SUCCESS`",
+        ),
+        (
+            Self::NoBody,
+            "no-body",
+            "the status 200 or 204 without a body",
+        ),
+    ];
+
+    /// The answer that it asks for, in words.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        let mut all = Self::ALL.iter();
+        all.find(|(one, ..)| *one == self)
+            .map_or("", |(_, _, answer)| answer)
+    }
 }
 
 /// What becomes of messages behind one with the same order key that is dead.
@@ -180,5 +215,25 @@ impl fmt::Display for Activity {
             Self::Active => "active",
             Self::Disabled => "disabled",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_acknowledgements_names_each_as_it_is_registered() {
+        for (one, name, answer) in Acknowledgement::ALL {
+            assert_eq!(serde_json::to_value(one).unwrap(), name);
+            assert_eq!(one.describe(), answer);
+        }
+        let mut names: Vec<_> = Acknowledgement::ALL
+            .iter()
+            .map(|(_, name, _)| name)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Acknowledgement::ALL.len());
     }
 }

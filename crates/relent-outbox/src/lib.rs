@@ -21,7 +21,8 @@
 //! let store = Sqlite::open("shop.db")?;
 //! store.put_endpoint(Endpoint::new("shop", "https://shop.example/notify")).await?;
 //! let sender = Sender::new(SenderConfig::default())?;
-//! let worker = Worker::new(store.clone(), sender, Secrets::from_env()?, WorkerConfig::default());
+//! let secrets = Secrets::from_env()?;
+//! let worker = Worker::open(store.clone(), sender, secrets, WorkerConfig::default()).await?;
 //! let worker = tokio::spawn(worker.run(stopped));
 //!
 //! // The order and the message, or neither.
@@ -52,6 +53,7 @@ pub mod acknowledgement;
 #[cfg(feature = "api")]
 pub mod api;
 pub mod endpoint;
+pub mod fault;
 pub mod guard;
 pub mod health;
 pub mod message;
@@ -64,4 +66,5 @@ pub mod secrets;
 pub mod sender;
 pub mod store;
 pub mod target;
+pub mod text;
 pub mod worker;

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::fault::{FaultKind, LocalFault};
+
 /// A row of [`METRICS`], the one table of what is measured: the code records by it, [`describe`] tells an exporter of it, and
 /// `docs/observability.md` of the repository shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +119,27 @@ pub const DISABLED: Metric = Metric {
     label: None,
     parts: &[Part::Worker],
     meaning: "Endpoints that this process disabled, after a 410 or after long failure; each disabling counts once.",
+};
+/// Times that a fault of this side has held an endpoint's messages.
+pub const LOCAL_FAULTS: Metric = Metric {
+    name: "relent_outbox_local_faults_total",
+    kind: Kind::Counter,
+    unit: "times",
+    label: Some(Label {
+        name: "fault",
+        values: &FaultKind::NAMES,
+    }),
+    parts: &[Part::Worker],
+    meaning: "Times that a fault of this side held the messages of an endpoint, by its kind; each try that meets it counts.",
+};
+/// Endpoints of the worker whose messages a fault of this side holds.
+pub const ENDPOINTS_FAULTY: Metric = Metric {
+    name: "relent_outbox_endpoints_with_local_fault",
+    kind: Kind::Gauge,
+    unit: "endpoints",
+    label: None,
+    parts: &[Part::Worker],
+    meaning: "Endpoints whose messages a fault of this side holds, as of the last poll.",
 };
 /// Attempts that run.
 pub const IN_FLIGHT: Metric = Metric {
@@ -237,7 +260,7 @@ pub const ENDPOINTS_DISABLED: Metric = Metric {
 };
 
 /// All metrics of an outbox.
-pub const METRICS: [Metric; 16] = [
+pub const METRICS: [Metric; 18] = [
     MESSAGES,
     LAG,
     ENDPOINTS_DISABLED,
@@ -246,6 +269,8 @@ pub const METRICS: [Metric; 16] = [
     ATTEMPT_TIME,
     DEAD,
     DISABLED,
+    LOCAL_FAULTS,
+    ENDPOINTS_FAULTY,
     IN_FLIGHT,
     ENDPOINTS,
     STORE_ERRORS,
@@ -346,13 +371,33 @@ pub(crate) fn disabled(tenant: &str, endpoint: &str, reason: &str) {
     let _ = (tenant, endpoint, reason);
 }
 
-pub(crate) fn holding(endpoints: usize, in_flight: usize) {
+/// A fault of this side holds messages; `new`: they were not held before.
+pub(crate) fn local_fault(tenant: &str, endpoint: &str, fault: &LocalFault, new: bool) {
+    let LocalFault { kind, error } = fault;
+    #[cfg(feature = "metrics")]
+    count(&LOCAL_FAULTS, kind.name());
+    #[cfg(feature = "tracing")]
+    if new {
+        let (fault, error) = (kind.name(), error.as_str());
+        tracing::warn!(target: TARGET, tenant, endpoint, fault, error, "messages are held by a fault of this side");
+    }
+    let _ = (tenant, endpoint, kind, error, new);
+}
+
+/// The fault is mended.
+pub(crate) fn mended(tenant: &str, endpoint: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: TARGET, tenant, endpoint, "messages are no longer held by a fault of this side");
+    let _ = (tenant, endpoint);
+}
+
+pub(crate) fn holding(endpoints: usize, in_flight: usize, faulty: usize) {
     #[cfg(feature = "metrics")]
     {
         gauge(&ENDPOINTS, "", endpoints as f64);
         gauge(&IN_FLIGHT, "", in_flight as f64);
     }
-    let _ = (endpoints, in_flight);
+    let _ = (endpoints, in_flight, faulty);
 }
 
 pub(crate) fn store_error(operation: &'static str, error: &str) {
@@ -383,7 +428,10 @@ pub(crate) fn refused(reason: &'static str, error: &impl std::fmt::Display) {
     #[cfg(feature = "metrics")]
     count(&NATS_REFUSED, reason);
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: TARGET, reason, %error, "refused what came by NATS");
+    {
+        let error = crate::text::escape_bidi(&error.to_string());
+        tracing::warn!(target: TARGET, reason, %error, "refused what came by NATS");
+    }
     let _ = (reason, error);
 }
 

@@ -1,27 +1,34 @@
 //! Names to addresses that may be called, and connections to those.
 
+use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use dns_lookup::{AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use relent_core::{Cause, Failure, Network};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
-use crate::guard::AddressGuard;
+use crate::fault::FaultKind;
+use crate::guard::{AddressGuard, Forbidden};
 
 /// A look-up that is under way.
 pub type Resolving = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 
 /// Looks names up, for tests and for those who have a resolver of their own.
 pub trait Resolve: Send + Sync + 'static {
-    /// The addresses of this name.
+    /// The addresses of this name. An error of the kind [`NotFound`](io::ErrorKind::NotFound) says that there is no such
+    /// name, any other one that this was not found out.
     fn resolve(&self, name: String) -> Resolving;
 }
 
@@ -37,8 +44,14 @@ static LOOK_UPS: Semaphore = Semaphore::const_new(384);
 impl Resolve for SystemResolver {
     fn resolve(&self, name: String) -> Resolving {
         Box::pin(look_up(move || {
-            let found = (name.as_str(), 0).to_socket_addrs()?;
-            Ok(found.map(|address| address.ip()).collect())
+            // Without a type of socket, every address is found once for each type.
+            let hints = AddrInfoHints {
+                socktype: SockType::Stream.into(),
+                ..AddrInfoHints::default()
+            };
+            let found = getaddrinfo(Some(&name), None, Some(hints)).map_err(unknown)?;
+            // An address of a family that is neither IPv4 nor IPv6 is of no use.
+            Ok(found.flatten().map(|found| found.sockaddr.ip()).collect())
         }))
     }
 }
@@ -56,6 +69,49 @@ async fn look_up<T: Send + 'static>(
     looking.await.map_err(io::Error::other)?
 }
 
+/// Tells a name that there is not from a look-up that failed.
+fn unknown(error: LookupError) -> io::Error {
+    let kind = match error.kind() {
+        LookupErrorKind::NoName | LookupErrorKind::NoData => io::ErrorKind::NotFound,
+        LookupErrorKind::Memory => io::ErrorKind::OutOfMemory,
+        LookupErrorKind::System | LookupErrorKind::IO => return error.into(),
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+/// A name that every resolver knows not to exist (RFC 6761): one that cannot say so answers nobody.
+const NO_NAME: &str = "relent.invalid.";
+/// So long it has.
+const NO_NAME_WITHIN: Duration = Duration::from_secs(2);
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) struct NoConnection {
+    pub(crate) failure: Failure,
+    pub(crate) error: String,
+    /// It is the fault of this side.
+    pub(crate) fault: Option<FaultKind>,
+}
+
+impl NoConnection {
+    fn of(network: Network, error: String) -> Self {
+        Self {
+            failure: Failure::network(network),
+            error,
+            fault: None,
+        }
+    }
+}
+
+impl fmt::Display for NoConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.error)
+    }
+}
+
+impl Error for NoConnection {}
+
 /// Connects to addresses that the guard has let pass, and to no others: it looks the name up once, refuses it if any of
 /// its addresses is forbidden, and connects to one of those that it has seen.
 #[derive(Clone)]
@@ -68,27 +124,23 @@ pub(crate) struct GuardedConnector {
 
 impl Service<Uri> for GuardedConnector {
     type Response = TokioIo<TcpStream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
+    type Error = NoConnection;
+    type Future = Pin<Box<dyn Future<Output = Result<TokioIo<TcpStream>, NoConnection>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), NoConnection>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move {
-            let connecting = tokio::time::timeout(this.timeout, this.connect(&uri));
-            connecting
-                .await
-                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-        })
+        Box::pin(async move { this.connect(&uri).await.map(TokioIo::new) })
     }
 }
 
 impl GuardedConnector {
-    async fn connect(&self, uri: &Uri) -> io::Result<TokioIo<TcpStream>> {
-        let no_host = || io::Error::new(io::ErrorKind::InvalidInput, "the URL names no host");
+    async fn connect(&self, uri: &Uri) -> Result<TcpStream, NoConnection> {
+        let until = Instant::now() + self.timeout;
+        let no_host = || NoConnection::of(Network::BadRequest, "the URL names no host".to_owned());
         let host = uri.host().ok_or_else(no_host)?;
         let default = if uri.scheme_str() == Some("https") {
             443
@@ -99,34 +151,99 @@ impl GuardedConnector {
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse();
         let addresses = match literal {
             Ok(address) => vec![address],
-            Err(_) => self.resolver.resolve(host.to_owned()).await?,
+            Err(_) => self.look_up(host).await?,
         };
         // One that is forbidden among others is no accident: which one would be called is the owner's choice then.
         for address in &addresses {
-            let checked = self.guard.check(*address);
-            checked
-                .map_err(|forbidden| io::Error::new(io::ErrorKind::PermissionDenied, forbidden))?;
+            let refused =
+                |forbidden: Forbidden| NoConnection::of(Network::Connect, forbidden.to_string());
+            self.guard.check(*address).map_err(refused)?;
         }
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut last: Option<NoConnection> = None;
         // One that does not answer leaves time for the others.
-        let each = self.timeout / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+        let each = until.saturating_duration_since(Instant::now())
+            / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         for address in addresses {
-            let connecting = TcpStream::connect(SocketAddr::new(address, port));
-            match tokio::time::timeout(each, connecting).await {
-                Ok(Ok(stream)) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(TokioIo::new(stream));
+            let address = SocketAddr::new(address, port);
+            let failed = match timeout(each, TcpStream::connect(address)).await {
+                Ok(connected) => {
+                    let connected = connected.and_then(|stream| {
+                        stream.set_nodelay(true)?;
+                        Ok(stream)
+                    });
+                    match connected {
+                        Ok(stream) => return Ok(stream),
+                        Err(error) => not_connected(address, &error),
+                    }
                 }
-                Ok(Err(error)) => last = error,
-                Err(_) => last = io::ErrorKind::TimedOut.into(),
+                Err(_) => NoConnection {
+                    failure: Failure::not_processed().cause(Cause::Timeout),
+                    error: format!("no connection to {address} in time"),
+                    fault: None,
+                },
+            };
+            // It is this side's fault only if that of no address is another's.
+            if failed.fault.is_none() || last.as_ref().is_none_or(|last| last.fault.is_some()) {
+                last = Some(failed);
             }
         }
-        Err(last)
+        Err(last.unwrap_or_else(|| no_such_name(host)))
     }
+
+    async fn look_up(&self, host: &str) -> Result<Vec<IpAddr>, NoConnection> {
+        let error = match timeout(self.timeout, self.resolver.resolve(host.to_owned())).await {
+            Ok(Ok(addresses)) if addresses.is_empty() => return Err(no_such_name(host)),
+            Ok(Ok(addresses)) => return Ok(addresses),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(no_such_name(host));
+            }
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+        let mut failed = NoConnection::of(
+            Network::Dns,
+            format!("the name {host} could not be looked up: {error}"),
+        );
+        failed.fault = FaultKind::of_io(&error);
+        if failed.fault.is_none() && !self.resolver_answers().await {
+            failed.error +=
+                "; no other name can be looked up either: check the resolver of this machine";
+            failed.fault = Some(FaultKind::Resolver);
+        }
+        Err(failed)
+    }
+
+    /// Whether the resolver answers at all. Otherwise it is not the name's fault.
+    async fn resolver_answers(&self) -> bool {
+        let within = self.timeout.min(NO_NAME_WITHIN);
+        match timeout(within, self.resolver.resolve(NO_NAME.to_owned())).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => error.kind() == io::ErrorKind::NotFound,
+            Err(_) => false,
+        }
+    }
+}
+
+fn no_such_name(host: &str) -> NoConnection {
+    NoConnection::of(
+        Network::NameNotFound,
+        format!("the name {host} does not exist, or has no address"),
+    )
+}
+
+fn not_connected(address: SocketAddr, error: &io::Error) -> NoConnection {
+    let what = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused by",
+        _ => "no connection to",
+    };
+    let mut failed = NoConnection::of(Network::Connect, format!("{what} {address}: {error}"));
+    failed.fault = FaultKind::of_io(error);
+    failed
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Error;
     use std::sync::mpsc::channel;
 
     use super::*;
@@ -156,5 +273,56 @@ mod tests {
         let other = tokio::time::timeout(Duration::from_secs(10), other).await;
         drop(answer);
         assert!(other.is_ok(), "a store would wait for a thread");
+    }
+
+    /// Answers by these functions: for `shop.example`, and for any other name.
+    struct Answers(
+        fn() -> io::Result<Vec<IpAddr>>,
+        fn() -> io::Result<Vec<IpAddr>>,
+    );
+
+    impl Resolve for Answers {
+        fn resolve(&self, name: String) -> Resolving {
+            let answer = match name.as_str() {
+                "shop.example" => self.0,
+                _ => self.1,
+            };
+            Box::pin(async move { answer() })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_fails_is_its_owners_and_a_resolver_that_answers_nothing_is_ours() {
+        fn fails() -> io::Result<Vec<IpAddr>> {
+            Err(Error::other("SERVFAIL"))
+        }
+        fn unknown() -> io::Result<Vec<IpAddr>> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+        fn no_files() -> io::Result<Vec<IpAddr>> {
+            Err(Error::from_raw_os_error(24))
+        }
+        fn nothing() -> io::Result<Vec<IpAddr>> {
+            Ok(Vec::new())
+        }
+        let (resolver, resources) = (Some(FaultKind::Resolver), Some(FaultKind::Resources));
+        for (own, others, network, fault) in [
+            (fails as fn() -> _, unknown as fn() -> _, Network::Dns, None),
+            (fails, fails, Network::Dns, resolver),
+            (unknown, fails, Network::NameNotFound, None),
+            (nothing, fails, Network::NameNotFound, None),
+            (no_files, unknown, Network::Dns, resources),
+        ] {
+            let connector = GuardedConnector {
+                guard: Arc::new(AddressGuard::new()),
+                resolver: Arc::new(Answers(own, others)),
+                timeout: Duration::from_secs(1),
+            };
+            let uri = Uri::from_static("https://shop.example/");
+            let failed = connector.connect(&uri).await.unwrap_err();
+            assert_eq!(failed.failure, Failure::network(network), "{failed}");
+            assert_eq!(failed.fault, fault, "{failed}");
+            assert!(failed.error.contains("the name shop.example"), "{failed}");
+        }
     }
 }

@@ -2,14 +2,37 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::{HeaderMap, StatusCode};
 use relent::policy::{PolicyFile, PolicyFileError};
 use relent::presets;
-use relent_core::{Cause, Decision, Failure, Instant, Policy, Random, Session, StopReason};
+use relent_core::{
+    Backoff, Cause, Decision, Draw, Failure, Hint, HintMode, Instant, Jitter, Network, Pattern,
+    Policy, Random, Session, StopReason,
+};
 
+use crate::acknowledgement::{Answer, BodyEnd, Refused, judge};
+use crate::endpoint::Acknowledgement;
 use crate::store::Next;
 
-/// The policy of an endpoint: the preset of this name, or what is written in TOML. It never reads a file, since
-/// whoever registers an endpoint writes the text.
+/// So many attempts at least may run concurrently at an endpoint whose schedule is [a contract](is_contract).
+pub const CONTRACT_CONCURRENCY: usize = 256;
+
+/// Behind a `Retry-After` the next attempt comes within this share of it: one sender is no herd.
+const HINT_SPREAD: f64 = 0.1;
+
+/// What is repeated where a policy has no `retry_on`, as the presets for webhooks have it: a receiver that is
+/// being repaired answers anything. 410 says that it will not be.
+const REPEATED: [Pattern; 6] = [
+    Pattern::Status(300, 399),
+    Pattern::Status(400, 409),
+    Pattern::Status(411, 499),
+    Pattern::Status(500, 599),
+    Pattern::Timeout,
+    Pattern::Network,
+];
+
+/// The policy of an endpoint: the preset of this name, or what is written in TOML, [for messages](for_messages). It never
+/// reads a file, since the person who registers an endpoint writes the text.
 ///
 /// ```
 /// use relent_outbox::schedule;
@@ -23,12 +46,100 @@ use crate::store::Next;
 /// # Errors
 /// [`PolicyFileError`] says what is wrong, and where.
 pub fn policy(text: &str) -> Result<Policy, PolicyFileError> {
-    match presets::get(text) {
+    let policy = match presets::get(text) {
         Some(preset) => preset.load().map(|named| named.policy),
         None => PolicyFile::parse(text)?
             .get(None)
             .map(|named| named.policy.clone()),
+    };
+    policy.map(for_messages)
+}
+
+/// The policy as messages are repeated by it. Without a `retry_on` it repeats what the presets for webhooks repeat: every
+/// status from 300 to 599 but 410, timeouts, and failures of the network.
+#[must_use]
+pub fn for_messages(policy: Policy) -> Policy {
+    match policy.retry_on() {
+        Some(_) => policy,
+        None => policy.retrying(REPEATED),
     }
+}
+
+/// Whether the schedule is a contract, as those of `wechat-pay` and `alipay` are: a list of delays without jitter. Its
+/// attempts are made to the second. So nothing holds a message while others fail, unless the policy has a `[gate]` or a
+/// `[request_rate]` of its own, and a `Retry-After` moves nothing if the policy says `hint = "ignore"`, as those presets do.
+#[must_use]
+pub fn is_contract(policy: &Policy) -> bool {
+    matches!(policy.backoff(), Backoff::Schedule { .. })
+        && policy.jitter() == Jitter::None
+        && policy.gate().is_none()
+}
+
+/// The share of a delay of the receiver over which attempts are spread behind it: small, and never beyond the policy's
+/// `max_hint`.
+pub(crate) fn hint_spread(policy: &Policy, delay: Duration) -> f64 {
+    let room = policy.max_hint().saturating_sub(delay);
+    let share = policy.hint_spread().min(HINT_SPREAD);
+    match delay.is_zero() {
+        true => 0.0,
+        false => share.min(room.as_secs_f64() / delay.as_secs_f64()),
+    }
+}
+
+/// What a person who registers an endpoint with this policy may not expect: statuses after which a message has no further
+/// attempt, and what has no effect in the policy.
+#[must_use]
+pub fn warnings(policy: &Policy) -> Vec<String> {
+    let mut warnings: Vec<_> = policy.doubts().iter().map(ToString::to_string).collect();
+    let ends = |status: u16| {
+        let Ok(status) = StatusCode::from_u16(status) else {
+            return false;
+        };
+        let answer = Answer {
+            status,
+            headers: &HeaderMap::new(),
+            body: &[],
+            end: BodyEnd::Whole,
+        };
+        let Err(Refused { failure, .. }) =
+            judge(answer, Acknowledgement::Success, policy, UNIX_EPOCH)
+        else {
+            return false;
+        };
+        let mut session = Session::new(Instant::ORIGIN, true);
+        session.on_attempt();
+        let mut random = Draw::at(0.5);
+        let decision = session.on_failure(policy, Instant::ORIGIN, &failure, &mut random, None);
+        matches!(decision, Decision::Stop(stop) if stop.reason == StopReason::Permanent)
+    };
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for status in (300..600).filter(|status| *status != 410 && ends(*status)) {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == status => *last = status,
+            _ => ranges.push((status, status)),
+        }
+    }
+    let ranges: Vec<_> = ranges
+        .into_iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    if !ranges.is_empty() {
+        warnings.push(format!(
+            "a message is dead after one answer with a status of {}: list in retry_on what a receiver may answer while it is being \
+             repaired, such as [\"5xx\", \"4xx\", \"3xx\", \"timeout\", \"network\"]",
+            ranges.join(", ")
+        ));
+    }
+    if is_contract(policy) && policy.hint() != HintMode::Ignore {
+        warnings.push(
+            "a Retry-After of the receiver moves this schedule, which has no jitter: say hint = \"ignore\" if it is a contract"
+                .to_owned(),
+        );
+    }
+    warnings
 }
 
 /// Where a message stands in its schedule.
@@ -92,6 +203,8 @@ impl Schedule {
     }
 
     /// What follows on an attempt that failed, or was lost, at `now`. The delay counts from then.
+    ///
+    /// A delay that the receiver asks for ends no schedule: where there is no room for it, the schedule goes on without it.
     pub fn failed(
         &mut self,
         policy: &Policy,
@@ -100,10 +213,35 @@ impl Schedule {
         error: &str,
         random: &mut impl Random,
     ) -> Next {
-        match self
-            .session
-            .on_failure(policy, instant(now), failure, random, None)
-        {
+        let spread;
+        let policy = match failure.hint.delay() {
+            None => policy,
+            Some(delay) => {
+                spread = policy.clone().with_hint_spread(hint_spread(policy, delay));
+                &spread
+            }
+        };
+        let before = self.session;
+        let mut decide = |session: &mut Session, failure: &Failure| {
+            session.on_failure(policy, instant(now), failure, random, None)
+        };
+        let mut decision = decide(&mut self.session, failure);
+        if let Decision::Stop(stop) = decision {
+            let mut other = *failure;
+            match stop.reason {
+                StopReason::RetryLater => {
+                    other.hint = Hint::NONE.with_advice(failure.hint.advice);
+                }
+                // Other callers repeat it once. Here the schedule says how often.
+                StopReason::RetriesExhausted => other.cause = without_own_limit(failure.cause),
+                _ => {}
+            }
+            if other != *failure {
+                self.session = before;
+                decision = decide(&mut self.session, &other);
+            }
+        }
+        match decision {
             Decision::Retry { after } => Next::Again(after),
             Decision::Stop(stop) => Next::Dead(reason(stop.reason, error)),
         }
@@ -117,6 +255,15 @@ impl Schedule {
             saved.push(LOST);
         }
         saved
+    }
+}
+
+/// A cause that lists take for the same as this one, and that a session repeats as often as the policy says (design rule 2).
+const fn without_own_limit(cause: Cause) -> Cause {
+    match cause {
+        Cause::Status(421 | 425) => Cause::Status(400),
+        Cause::Network(Network::NameNotFound) => Cause::Network(Network::Dns),
+        cause => cause,
     }
 }
 
@@ -145,7 +292,7 @@ fn instant(time: SystemTime) -> Instant {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use relent_core::{Draw, Hint, Kind};
+    use relent_core::Kind;
 
     use super::*;
 
@@ -219,20 +366,143 @@ mod tests {
         assert!(matches!(next, Next::Dead(_)));
     }
 
+    /// The next delay after a 429 with this `Retry-After`, where chance is as given.
+    fn after_hint(policy: &Policy, hint: u64, draw: f64) -> Duration {
+        let failure = Failure::throttled()
+            .cause(Cause::Status(429))
+            .hint(Hint::after(Duration::from_secs(hint)));
+        let mut schedule = Schedule::at_attempt(&[], 1, at(0));
+        match schedule.failed(policy, at(0), &failure, "", &mut Draw::at(draw)) {
+            Next::Again(after) => after,
+            next => unreachable!("{next:?}"),
+        }
+    }
+
     #[test]
-    fn a_retry_after_is_a_floor() {
-        let policy = super::policy("wechat-pay").unwrap();
-        let next = |hint| {
-            let failure = Failure::throttled()
-                .cause(Cause::Status(429))
-                .hint(Hint::after(Duration::from_secs(hint)));
-            let mut schedule = Schedule::at_attempt(&[], 1, at(0));
-            match schedule.failed(&policy, at(0), &failure, "", &mut Draw::at(0.0)) {
-                Next::Again(after) => after.as_secs(),
-                next => unreachable!("{next:?}"),
+    fn a_retry_after_is_a_floor_with_a_small_spread_and_never_beyond_max_hint() {
+        for policy in ["standard-webhooks", "svix", "stripe-like", "standard"] {
+            let policy = super::policy(policy).unwrap();
+            let most = policy.max_hint();
+            for hint in [100, 290, 3600, 80_000, 86_399, 86_400] {
+                let asked = Duration::from_secs(hint).min(most);
+                for draw in [0.0, 0.5, 1.0] {
+                    // As an answer is judged.
+                    let after = after_hint(&policy, asked.as_secs(), draw);
+                    let longest = asked.mul_f64(1.1).min(most);
+                    assert!(
+                        after >= asked && after <= longest,
+                        "{hint} {draw} {after:?}"
+                    );
+                }
             }
-        };
-        assert_eq!((next(1), next(3600), next(86_400)), (15, 3600, 86_400));
+        }
+    }
+
+    #[test]
+    fn a_retry_after_moves_no_schedule_that_is_a_contract_unless_its_policy_says_so() {
+        for name in [
+            "wechat-pay",
+            "wechat-pay-v2",
+            "alipay",
+            "circle-cpn",
+            "juspay-upi",
+        ] {
+            let policy = super::policy(name).unwrap();
+            assert!(is_contract(&policy), "{name}");
+            assert_eq!(warnings(&policy), [""; 0], "{name}");
+            let Backoff::Schedule { delays } = policy.backoff() else {
+                unreachable!("{name} is a list of delays");
+            };
+            let own = delays.as_slice()[0];
+            for hint in [0, 1, 3600, 86_400, 1_000_000] {
+                assert_eq!(after_hint(&policy, hint, 1.0), own, "{name}");
+            }
+        }
+        let says_so = "jitter = \"none\"\nhint = \"floor\"\nmax_hint = \"24h\"\n[backoff.schedule]\ndelays = [\"15s\"]";
+        let policy = super::policy(says_so).unwrap();
+        assert!(is_contract(&policy));
+        assert_eq!(after_hint(&policy, 3600, 0.0).as_secs(), 3600);
+        for other in ["standard-webhooks", "svix", "stripe-like", "sns", "patient"] {
+            assert!(!is_contract(&super::policy(other).unwrap()), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_retry_after_for_which_there_is_no_room_ends_no_schedule() {
+        let policy = super::policy("max_retries = 9\nmax_elapsed = \"1h\"\nmax_hint = \"24h\"\nbackoff.constant = { delay = \"10m\" }").unwrap();
+        let after = after_hint(&policy, 86_400, 0.5);
+        assert!(after <= Duration::from_secs(600), "{after:?}");
+    }
+
+    #[test]
+    fn a_policy_without_lists_repeats_what_the_presets_repeat() {
+        let policy =
+            super::policy("max_retries = 5\nbackoff.constant = { delay = \"1m\" }").unwrap();
+        assert_eq!(warnings(&policy), [""; 0]);
+        for status in 300..600 {
+            let mut failure = Failure::permanent().cause(Cause::Status(status));
+            if status >= 500 {
+                failure = Failure::ambiguous().cause(Cause::Status(status));
+            }
+            let mut saved = Vec::new();
+            for number in 1..=6 {
+                let mut schedule = Schedule::at_attempt(&saved, number, at(0));
+                let next = schedule.failed(&policy, at(0), &failure, "", &mut Draw::at(0.5));
+                let ends = number == 6 || status == 410;
+                assert_eq!(matches!(next, Next::Dead(_)), ends, "{status} {number}");
+                if ends {
+                    break;
+                }
+                saved = schedule.save();
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_that_others_repeat_once_has_all_attempts_of_its_schedule() {
+        for failure in [
+            Failure::not_processed().cause(Cause::Status(421)),
+            Failure::not_processed().cause(Cause::Status(425)),
+            Failure::network(Network::NameNotFound),
+        ] {
+            let policy = super::policy("standard-webhooks").unwrap();
+            let (mut saved, mut attempts) = (Vec::new(), 0);
+            loop {
+                attempts += 1;
+                let mut schedule = Schedule::at_attempt(&saved, attempts, at(0));
+                let next = schedule.failed(&policy, at(0), &failure, "", &mut Draw::at(0.5));
+                if let Next::Dead(_) = next {
+                    break;
+                }
+                saved = schedule.save();
+            }
+            assert_eq!(attempts, 10, "{failure:?}");
+        }
+        // The word of a policy prevails.
+        let stops = super::policy(
+            "retry_on = [\"4xx\"]\nstop_on = [425]\nbackoff.constant = { delay = \"1m\" }",
+        )
+        .unwrap();
+        let failure = Failure::not_processed().cause(Cause::Status(425));
+        let mut schedule = Schedule::at_attempt(&[], 1, at(0));
+        let next = schedule.failed(&stops, at(0), &failure, "", &mut Draw::at(0.5));
+        assert!(matches!(next, Next::Dead(_)), "{next:?}");
+    }
+
+    #[test]
+    fn a_policy_that_ends_messages_early_has_a_warning() {
+        let warned = |text: &str| warnings(&super::policy(text).unwrap()).join("\n");
+        let sns = warned("sns");
+        assert!(sns.contains("300-409, 411-428, 430-499"), "{sns}");
+        let listed = warned(
+            "retry_on = [\"5xx\", \"4xx\"]\nstop_on = [404]\nbackoff.constant = { delay = \"1m\" }",
+        );
+        assert!(listed.contains("300-399, 404:"), "{listed}");
+        let contract = warned("jitter = \"none\"\n[backoff.schedule]\ndelays = [\"15s\"]");
+        assert!(contract.contains("hint = \"ignore\""), "{contract}");
+        for preset in ["standard-webhooks", "svix", "stripe-like"] {
+            assert_eq!(warned(preset), "");
+        }
     }
 
     #[test]

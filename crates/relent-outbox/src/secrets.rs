@@ -5,19 +5,22 @@ use std::error::Error;
 use std::fmt;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use chacha20poly1305::aead::{Aead, Generate, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use relent_http::webhook::{Signer, SigningKey};
 use zeroize::Zeroizing;
 
 use crate::endpoint::Endpoint;
+use crate::store::Store;
 
 /// The variable with the key that others are sealed with: 32 bytes in base64.
 pub const KEY_VARIABLE: &str = "RELENT_OUTBOX_KEY";
 
 const SEALED: &str = "sealed:v1:";
 const REFERENCE: &str = "env:";
+/// What the check of a store is sealed for: no tenant and endpoint are written so.
+const CHECK_OF: &[u8] = b"key check";
 
 /// Reads the signing keys of endpoints, each of which is kept in one of two forms.
 ///
@@ -58,15 +61,14 @@ impl fmt::Debug for Secrets {
 #[derive(Clone)]
 pub struct Signing {
     pub(crate) signer: Signer,
-    /// As they were written, so that no answer that repeats them is kept.
+    keys: usize,
+    /// Each [form](forms) in which an answer could repeat them, so that none is kept.
     pub(crate) texts: Vec<Zeroizing<String>>,
 }
 
 impl fmt::Debug for Signing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signing")
-            .field("keys", &self.texts.len())
-            .finish()
+        f.debug_struct("Signing").field("keys", &self.keys).finish()
     }
 }
 
@@ -116,12 +118,15 @@ impl Secrets {
         if secret.parse::<SigningKey>().is_err() {
             return Err(SecretError::NoSigningKey);
         }
+        self.encrypt(&owner(tenant, endpoint), secret)
+    }
+
+    fn encrypt(&self, owner: &[u8], text: &str) -> Result<String, SecretError> {
         let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
         let nonce = XNonce::try_generate().map_err(|_| SecretError::NoRandomness)?;
-        let owner = owner(tenant, endpoint);
         let payload = Payload {
-            msg: secret.as_bytes(),
-            aad: &owner,
+            msg: text.as_bytes(),
+            aad: owner,
         };
         let sealed = cipher
             .encrypt(&nonce, payload)
@@ -143,12 +148,18 @@ impl Secrets {
             signing = Some(match signing {
                 None => Signing {
                     signer: Signer::new(key),
-                    texts: vec![text],
+                    keys: 1,
+                    texts: forms(&text),
                 },
-                Some(Signing { signer, mut texts }) => {
-                    texts.push(text);
+                Some(Signing {
+                    signer,
+                    keys,
+                    mut texts,
+                }) => {
+                    texts.extend(forms(&text));
                     Signing {
                         signer: signer.also(key),
+                        keys: keys + 1,
                         texts,
                     }
                 }
@@ -169,15 +180,18 @@ impl Secrets {
             let value = Zeroizing::new(value.ok_or_else(absent)?);
             return Ok(Zeroizing::new(value.trim().to_owned()));
         }
+        self.decrypt(&owner(tenant, endpoint), kept)
+    }
+
+    fn decrypt(&self, owner: &[u8], kept: &str) -> Result<Zeroizing<String>, SecretError> {
         let text = kept.strip_prefix(SEALED).ok_or(SecretError::Form)?;
         let bytes = STANDARD.decode(text).map_err(|_| SecretError::Form)?;
         let (nonce, sealed) = bytes.split_at_checked(24).ok_or(SecretError::Form)?;
         let nonce: &XNonce = nonce.try_into().map_err(|_| SecretError::Form)?;
         let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
-        let owner = owner(tenant, endpoint);
         let payload = Payload {
             msg: sealed,
-            aad: &owner,
+            aad: owner,
         };
         let opened = cipher
             .decrypt(nonce, payload)
@@ -185,6 +199,184 @@ impl Secrets {
         // On an error the bytes are dropped with it, as they are: they are of whoever has the key.
         let text = String::from_utf8(opened).map_err(|_| SecretError::OtherKey)?;
         Ok(Zeroizing::new(text))
+    }
+}
+
+/// The forms in which an answer could repeat a signing key, the longest first: as it is written, without its prefix or
+/// its padding, in the other alphabet of base64, escaped for a URL or for JSON, and its bytes in hexadecimal.
+fn forms(text: &str) -> Vec<Zeroizing<String>> {
+    let body = text.split_once('_').map_or(text, |(_, body)| body);
+    let body = body.trim_end_matches('=');
+    let mut forms = vec![text.to_owned(), body.to_owned()];
+    forms.push(body.replace('+', "-").replace('/', "_"));
+    for text in [text, body] {
+        forms.push(text.replace('/', "\\/"));
+        let escaped = text.replace('+', "%2B").replace('/', "%2F");
+        let escaped = escaped.replace('=', "%3D");
+        forms.push(escaped.replace("%2B", "%2b").replace("%2F", "%2f"));
+        forms.push(escaped);
+    }
+    if let Ok(bytes) = STANDARD_NO_PAD.decode(body) {
+        let bytes = Zeroizing::new(bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        forms.push(hex.to_uppercase());
+        forms.push(hex);
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            forms.push(text.to_owned());
+        }
+    }
+    forms.retain(|form| !form.is_empty());
+    forms.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+    forms.dedup();
+    forms.into_iter().map(Zeroizing::new).collect()
+}
+
+/// What is sealed in a store to check keys by.
+const KNOWN: &str = "relent-outbox";
+/// Between the one who reads the check of a store and the one who replaces it others may come.
+const MOST_TRIES: usize = 16;
+/// So many endpoints are read at once.
+const PAGE: usize = 500;
+
+impl Secrets {
+    /// Makes sure that the key opens what is sealed in this store, before anything is sent by it. A store without sealed
+    /// signing keys takes the key for its own from then on.
+    ///
+    /// # Errors
+    /// [`KeyError`] if there are sealed signing keys that another key has sealed, or the store fails.
+    pub async fn check<S: Store>(&self, store: &S) -> Result<(), KeyError<S::Error>> {
+        for _ in 0..MOST_TRIES {
+            let kept = store.key_check().await.map_err(KeyError::Store)?;
+            if kept.as_deref().is_some_and(|kept| self.is_key_of(kept)) {
+                return Ok(());
+            }
+            let (sealed, opens) = self.look_at_sealed(store).await?;
+            match sealed {
+                // Before there was a check, some may have been registered again with the key of now.
+                Some(_) if kept.is_none() && opens => {}
+                Some(endpoint) if self.cipher.is_none() => {
+                    return Err(KeyError::Missing { endpoint });
+                }
+                Some(endpoint) => return Err(KeyError::Other { endpoint }),
+                None if self.cipher.is_none() => return Ok(()),
+                None => {}
+            }
+            if self.replace_check(store, kept).await? {
+                return Ok(());
+            }
+        }
+        Err(KeyError::Secret(SecretError::OtherKey))
+    }
+
+    /// Makes the key that of the store, whatever sealed the signing keys in it. Those that it does not open hold the
+    /// messages of their endpoints until they are registered again.
+    ///
+    /// # Errors
+    /// If there is no key, or the store fails.
+    pub async fn take_over<S: Store>(&self, store: &S) -> Result<(), KeyError<S::Error>> {
+        for _ in 0..MOST_TRIES {
+            let kept = store.key_check().await.map_err(KeyError::Store)?;
+            if self.replace_check(store, kept).await? {
+                return Ok(());
+            }
+        }
+        Err(KeyError::Secret(SecretError::OtherKey))
+    }
+
+    async fn replace_check<S: Store>(
+        &self,
+        store: &S,
+        kept: Option<String>,
+    ) -> Result<bool, KeyError<S::Error>> {
+        let new = self.encrypt(CHECK_OF, KNOWN).map_err(KeyError::Secret)?;
+        let replaced = store.replace_key_check(new, kept).await;
+        replaced.map_err(KeyError::Store)
+    }
+
+    fn is_key_of(&self, kept: &str) -> bool {
+        let opened = self.decrypt(CHECK_OF, kept);
+        opened.is_ok_and(|text| text.as_str() == KNOWN)
+    }
+
+    /// An endpoint with a sealed key, and whether the key opens that of any.
+    async fn look_at_sealed<S: Store>(
+        &self,
+        store: &S,
+    ) -> Result<(Option<String>, bool), KeyError<S::Error>> {
+        let (mut found, mut after) = (None, None);
+        loop {
+            let page = store.endpoints(after.take(), PAGE).await;
+            let page = page.map_err(KeyError::Store)?;
+            for Endpoint {
+                tenant,
+                name,
+                secrets,
+                ..
+            } in page.iter().map(|status| &status.endpoint)
+            {
+                for kept in secrets.iter().filter(|kept| kept.starts_with(SEALED)) {
+                    if self.open(tenant, name, kept).is_ok() {
+                        return Ok((Some(name.clone()), true));
+                    }
+                    // The first that it does not open is named.
+                    found.get_or_insert_with(|| name.clone());
+                }
+            }
+            let last = page.last().filter(|_| page.len() == PAGE);
+            let Some(last) = last.map(|status| &status.endpoint) else {
+                return Ok((found, false));
+            };
+            after = Some((last.tenant.clone(), last.name.clone()));
+        }
+    }
+}
+
+/// Why a worker must not start with this key.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum KeyError<E> {
+    /// The store has sealed signing keys, and there is no key.
+    Missing {
+        /// An endpoint with such a key.
+        endpoint: String,
+    },
+    /// Another key has sealed them.
+    Other {
+        /// An endpoint whose key is not opened.
+        endpoint: String,
+    },
+    /// The key cannot be used.
+    Secret(SecretError),
+    /// The store fails.
+    Store(E),
+}
+
+impl<E: fmt::Display> fmt::Display for KeyError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { endpoint } => write!(
+                f,
+                "the store has sealed signing keys, such as that of the endpoint {endpoint:?}, and there is no key to open \
+                 them: give the key that sealed them, from your copy of it"
+            ),
+            Self::Other { endpoint } => write!(
+                f,
+                "it does not open the signing keys in the store, such as that of the endpoint {endpoint:?}: give the key that \
+                 sealed them, from your copy of it"
+            ),
+            Self::Secret(error) => error.fmt(f),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: Error> Error for KeyError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        // The text of the error itself is in this one.
+        match self {
+            Self::Store(error) => error.source(),
+            _ => None,
+        }
     }
 }
 
@@ -371,6 +563,35 @@ mod tests {
         );
         for key in ["", "AAAA", &STANDARD.encode([0; 33]), "not base64"] {
             assert_eq!(Secrets::with_key(key).unwrap_err(), SecretError::Key);
+        }
+    }
+
+    #[test]
+    fn a_key_is_redacted_in_each_form_in_which_an_answer_could_repeat_it() {
+        let key = "whsec_+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w==";
+        let secrets = Secrets::with_key(KEY).unwrap();
+        let kept = [secrets.seal("acme", "shop", key).unwrap()];
+        let signing = secrets.signing(&endpoint(&kept)).unwrap().unwrap();
+        for form in [
+            "whsec_+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w==",
+            "whsec_+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w",
+            "+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w==",
+            "+/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w",
+            "-_KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw-w",
+            "+\\/KQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw+w==",
+            "%2B%2FKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw%2Bw%3D%3D",
+            "%2b%2fKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw%2bw",
+            "fbf290f6bf06298aab4f08d43c3f082cf648a362da2da4b0fb",
+            "FBF290F6BF06298AAB4F08D43C3F082CF648A362DA2DA4B0FB",
+        ] {
+            for before in ["", "your key: ", "\"key\":\""] {
+                let body = format!("{before}{form}\" is wrong");
+                let kept = crate::acknowledgement::excerpt(body.as_bytes(), &signing.texts);
+                assert!(kept.contains("[redacted]"), "{form}: {kept}");
+                for part in ["KQ9r8GKY", "f290f6bf", "F290F6BF"] {
+                    assert!(!kept.contains(part), "{form}: {kept}");
+                }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -18,13 +19,18 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use relent_core::{Cause, Failure, Network, Policy};
 use relent_http::attempt::{Complete, Proof};
 use relent_http::network::{chain, classify_error};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls_platform_verifier::Verifier;
 use tokio::time::Instant;
 
-use crate::acknowledgement::{Answer, BodyEnd, MAX_BODY, Refused, excerpt, judge};
+use crate::acknowledgement::{Answer, BodyEnd, MAX_BODY, Refused, disables, excerpt, holds, judge};
 use crate::endpoint::Acknowledgement;
-use crate::guard::{AddressGuard, Forbidden};
+use crate::fault::{FaultKind, LocalFault};
+use crate::guard::AddressGuard;
 use crate::message::MessageId;
-use crate::resolver::{GuardedConnector, Resolve, SystemResolver};
+use crate::resolver::{GuardedConnector, NoConnection, Resolve, SystemResolver};
 use crate::secrets::Signing;
 use crate::target::Target;
 
@@ -45,7 +51,10 @@ pub struct SenderConfig {
     pub connection_age: Duration,
     /// What looks names up: the system unless said otherwise.
     pub resolver: Arc<dyn Resolve>,
-    /// Which certificates are believed, and the rest of TLS: those of the system unless said otherwise.
+    /// Authorities that may sign the certificates of endpoints, beside those of the system: a private CA. None unless said
+    /// otherwise; [`certificates`] reads them from a file.
+    pub authorities: Vec<CertificateDer<'static>>,
+    /// Which certificates are believed, and the rest of TLS, in place of the system's and of `authorities`.
     pub tls: Option<rustls::ClientConfig>,
 }
 
@@ -58,6 +67,7 @@ impl Default for SenderConfig {
             attempt_timeout: Duration::from_secs(20),
             connection_age: Duration::from_secs(300),
             resolver: Arc::new(SystemResolver),
+            authorities: Vec::new(),
             tls: None,
         }
     }
@@ -101,16 +111,37 @@ impl fmt::Debug for Sender {
     }
 }
 
+/// The certificates in a file in PEM, of which there is at least one: for [`SenderConfig::authorities`].
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(file).map_err(|error| error.to_string())?;
+    let read: Result<Vec<_>, _> = read.collect();
+    let read = read.map_err(|error| error.to_string())?;
+    let mut roots = RootCertStore::empty();
+    for certificate in &read {
+        roots
+            .add(certificate.clone())
+            .map_err(|error| error.to_string())?;
+    }
+    match roots.is_empty() {
+        true => Err("it has no certificate in PEM".to_owned()),
+        false => Ok(read),
+    }
+}
+
 /// There is no TLS to be had.
 #[derive(Debug)]
-pub struct NoTls(std::io::Error);
+pub struct NoTls(rustls::Error);
 
 impl fmt::Display for NoTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(error) = self;
         write!(
             f,
-            "the certificates of the system cannot be used: {error}; give the sender a configuration of TLS"
+            "the certificates of the system, or the authorities beside them, cannot be used: {error}; give the sender a \
+             configuration of TLS"
         )
     }
 }
@@ -153,6 +184,12 @@ pub struct Sent {
     pub address: String,
     /// How long it took.
     pub took: Duration,
+    /// The attempt failed by a fault of this side, and says nothing about the endpoint.
+    pub fault: Option<FaultKind>,
+    /// Why the answer disables the endpoint: see [`disables`].
+    pub disable: Option<&'static str>,
+    /// The answer asks for the message to be held until the endpoint is enabled.
+    pub hold: bool,
 }
 
 impl Sent {
@@ -168,7 +205,18 @@ impl Sent {
             excerpt: String::new(),
             address: String::new(),
             took,
+            fault: None,
+            disable: None,
+            hold: false,
         }
+    }
+
+    /// An attempt that could not be made by a fault of this side.
+    pub(crate) fn faulty(fault: &LocalFault) -> Self {
+        let error = fault.error.clone();
+        let mut sent = Self::not(Failure::not_processed(), error, Duration::ZERO);
+        sent.fault = Some(fault.kind);
+        sent
     }
 }
 
@@ -189,10 +237,8 @@ impl Sender {
         let builder = match config.tls.clone() {
             Some(tls) => builder.with_tls_config(tls),
             None => {
-                let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-                builder
-                    .with_provider_and_platform_verifier(provider)
-                    .map_err(NoTls)?
+                let tls = tls(&config.authorities).map_err(NoTls)?;
+                builder.with_tls_config(tls)
             }
         };
         let connector = builder
@@ -259,10 +305,19 @@ impl Sender {
         let captured = capture_connection(&mut request);
         let (result, address) =
             exchange(self.shared.connections(), request, until, &captured).await;
+        let (result, fault) = match result {
+            Ok(received) => (Ok(received), None),
+            Err(NoConnection {
+                failure,
+                error,
+                fault,
+            }) => (Err((failure, error)), fault),
+        };
         Exchange {
             result,
             address,
             took: began.elapsed(),
+            fault,
         }
     }
 }
@@ -276,6 +331,8 @@ pub(crate) struct Exchange {
     pub(crate) address: String,
     /// How long it took.
     pub(crate) took: Duration,
+    /// There is no answer by a fault of this side.
+    pub(crate) fault: Option<FaultKind>,
 }
 
 /// An answer that was read.
@@ -300,6 +357,7 @@ impl Exchange {
             Err((failure, error)) => {
                 let mut sent = Sent::not(failure, error, self.took);
                 sent.address = self.address;
+                sent.fault = self.fault;
                 return sent;
             }
         };
@@ -321,8 +379,24 @@ impl Exchange {
             excerpt: excerpt(&body, texts),
             address: self.address,
             took: self.took,
+            fault: None,
+            disable: disables(status, &headers),
+            hold: holds(&headers),
         }
     }
+}
+
+/// TLS that believes what the system believes, and these authorities.
+fn tls(authorities: &[CertificateDer<'static>]) -> Result<rustls::ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let roots = authorities.iter().cloned();
+    let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider))?;
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    Ok(builder
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth())
 }
 
 impl Shared {
@@ -398,7 +472,7 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     until: Option<Instant>,
     captured: &CaptureConnection,
-) -> (Result<Received, (Failure, String)>, String) {
+) -> (Result<Received, NoConnection>, String) {
     let mut over = pin!(async move {
         match until {
             Some(until) => tokio::time::sleep_until(until).await,
@@ -413,12 +487,7 @@ async fn exchange(
     let response = match answered {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
-            let mut failure = classify_error(&error);
-            if failure.cause == Cause::Network(Network::Certificate) {
-                // Nothing was sent, and its owner has until the schedule ends to renew it.
-                failure = Failure::network(Network::Handshake);
-            }
-            return (Err((failure, describe(&failure, &error))), address);
+            return (Err(why_not(error)), address);
         }
         None => {
             // Without a connection nothing was sent.
@@ -426,8 +495,12 @@ async fn exchange(
                 true => (Failure::not_processed(), "no connection in time"),
                 false => (Failure::ambiguous(), "no answer in time"),
             };
-            let failure = failure.cause(Cause::Timeout);
-            return (Err((failure, error.to_owned())), address);
+            let failed = NoConnection {
+                failure: failure.cause(Cause::Timeout),
+                error: error.to_owned(),
+                fault: None,
+            };
+            return (Err(failed), address);
         }
     };
     let (head, body) = response.into_parts();
@@ -501,12 +574,70 @@ fn captured_address(captured: &CaptureConnection) -> String {
     address(&extras)
 }
 
-/// What went wrong, in the words of whatever is at the bottom of it.
-fn describe(failure: &Failure, error: &(dyn Error + 'static)) -> String {
-    let forbidden = chain(error).find_map(|source| source.downcast_ref::<Forbidden>());
-    match (forbidden, chain(error).last()) {
-        (Some(forbidden), _) => forbidden.to_string(),
-        (None, Some(root)) => format!("{}: {root}", failure.cause),
-        (None, None) => failure.cause.to_string(),
+/// Why there is no answer.
+fn why_not(error: hyper_util::client::legacy::Error) -> NoConnection {
+    let error: &(dyn Error + 'static) = &error;
+    if let Some(NoConnection {
+        failure,
+        error,
+        fault,
+    }) = chain(error).find_map(|source| source.downcast_ref())
+    {
+        return NoConnection {
+            failure: *failure,
+            error: error.clone(),
+            fault: *fault,
+        };
     }
+    let mut failure = classify_error(error);
+    let fault = chain(error).find_map(|source| {
+        if let Some(rustls::Error::FailedToGetRandomBytes) = source.downcast_ref() {
+            return Some(FaultKind::Resources);
+        }
+        FaultKind::of_io(source.downcast_ref()?)
+    });
+    let root = chain(error).last().map(ToString::to_string);
+    let error = match failure.cause {
+        Cause::Network(Network::Certificate) => {
+            // Nothing was sent, and its owner has until the schedule ends to renew it.
+            failure = Failure::network(Network::Handshake);
+            let reason = chain(error).find_map(|source| source.downcast_ref());
+            reason.map_or_else(
+                || "the endpoint's certificate is not trusted".to_owned(),
+                untrusted,
+            )
+        }
+        Cause::Network(Network::Handshake) => {
+            format!("the TLS handshake failed: {}", root.unwrap_or_default())
+        }
+        cause => match root {
+            Some(root) => format!("{cause}: {root}"),
+            None => cause.to_string(),
+        },
+    };
+    NoConnection {
+        failure,
+        error,
+        fault,
+    }
+}
+
+/// Says that this side has refused a certificate, and why; or that the other side wants one.
+fn untrusted(error: &rustls::Error) -> String {
+    let rustls::Error::InvalidCertificate(reason) = error else {
+        return format!("the TLS handshake failed: {error}");
+    };
+    use rustls::CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
+        NotValidYetContext, Revoked, UnknownIssuer,
+    };
+    let reason = match reason {
+        Expired | ExpiredContext { .. } => "it has expired".to_owned(),
+        NotValidYet | NotValidYetContext { .. } => "it is not valid yet".to_owned(),
+        NotValidForName | NotValidForNameContext { .. } => "it is for another name".to_owned(),
+        Revoked => "it is revoked".to_owned(),
+        UnknownIssuer => "no authority that is trusted here has signed it".to_owned(),
+        other => other.to_string(),
+    };
+    format!("the endpoint's certificate is not trusted: {reason}; nothing was sent")
 }

@@ -193,6 +193,17 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Cancels messages that are pending or dead. How many. In batches: what was done before an error stays done.
     fn cancel(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
+    /// By what workers check that they have the key of this store: what [`replace_key_check`](Self::replace_key_check) has
+    /// kept; `None` if nothing was.
+    fn key_check(&self) -> impl Future<Output = Result<Option<String>, Self::Error>> + Send;
+
+    /// Keeps this in place of `before`: `false` if something else is kept, and nothing is changed.
+    fn replace_key_check(
+        &self,
+        check: String,
+        before: Option<String>,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
     /// Forgets messages that were delivered, died or were cancelled before this time, with their attempts: `most` of them.
     /// How many. Dead ones that others wait for by their order key stay. An event that is forgotten is a new one when it
     /// is enqueued again.

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 
 use crate::health::DisableAfter;
 use crate::observe::{self, Part};
-use crate::secrets::Secrets;
+use crate::secrets::{KeyError, Secrets};
 use crate::sender::Sender;
 use crate::store::Store;
 use scheduler::Scheduler;
@@ -118,7 +118,22 @@ pub struct Drained {
 }
 
 impl<S: Store> Worker<S> {
-    /// A worker for the messages in this store.
+    /// A worker for the messages in this store, if the key in `secrets` opens the signing keys there.
+    ///
+    /// # Errors
+    /// [`KeyError`] if it does not, or if the store fails.
+    pub async fn open(
+        store: S,
+        sender: Sender,
+        secrets: Secrets,
+        config: WorkerConfig,
+    ) -> Result<Self, KeyError<S::Error>> {
+        secrets.check(&store).await?;
+        Ok(Self::new(store, sender, secrets, config))
+    }
+
+    /// The same without a look at the store. What the key does not open holds the messages of its endpoint, as any
+    /// [fault of this side](crate::fault).
     #[must_use]
     pub fn new(store: S, sender: Sender, secrets: Secrets, config: WorkerConfig) -> Self {
         let (watch, asked) = Watch::new(config.name.clone());

@@ -293,6 +293,72 @@ async fn an_endpoint_that_is_gone_is_disabled_at_once_and_goes_on_when_it_is_ena
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_asks_to_be_disabled_holds_the_messages_of_its_endpoint() {
+    // An acknowledgement, a failure that is repeated, one that ends a message, and one after the last attempt.
+    let once = "max_retries = 0\nbackoff = \"none\"\nretry_on = [\"5xx\"]";
+    for (status, policy) in [
+        ("200 OK", QUICK),
+        ("503 Wait", QUICK),
+        ("501 No", QUICK),
+        ("404 No", once),
+        ("500 Oops", once),
+    ] {
+        let bench = Bench::new();
+        let first = AtomicBool::new(true);
+        let receiver = Receiver::new(move |_| match first.swap(false, Ordering::Relaxed) {
+            true => Reply::Answer(answer(status, "webhook-delivery: disable\r\n", "")),
+            false => ok(),
+        })
+        .await;
+        bench
+            .endpoint("shop", receiver.url("shop"), |shop| shop.policy(policy))
+            .await;
+        bench.enqueue("shop", 5).await;
+        let (stop, running) = bench.worker(config());
+        let shop = until(|| async {
+            let shop = bench.store.endpoint("", "shop").await.unwrap().unwrap();
+            (shop.activity == Activity::Disabled).then_some(shop)
+        })
+        .await;
+        assert!(
+            shop.reason.contains("webhook-delivery: disable"),
+            "{status}"
+        );
+        assert_eq!(receiver.hits().len(), 1, "{status}");
+        let pending = match status {
+            "200 OK" => 4,
+            _ => 5,
+        };
+        assert_eq!((shop.pending, shop.dead), (pending, 0), "{status}");
+        let enabled = bench.store.set_activity("", "shop", Activity::Active, "");
+        assert!(enabled.await.unwrap());
+        for message in bench.until_ended().await {
+            assert_eq!(message.state, State::Delivered, "{status}: {message:?}");
+        }
+        let _ = drain(stop, running).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_of_600_or_more_is_a_failure_and_not_the_end() {
+    let bench = Bench::new();
+    let receiver = Receiver::new(|hit| match hit.number {
+        1 => Reply::Answer(answer("600 What", "", "")),
+        2 => Reply::Answer(answer("999 What", "", "")),
+        _ => ok(),
+    })
+    .await;
+    bench
+        .endpoint("odd", receiver.url("odd"), |odd| odd.policy(QUICK))
+        .await;
+    bench.enqueue("odd", 1).await;
+    let (stop, running) = bench.worker(config());
+    let ended = bench.until_ended().await;
+    assert_eq!((ended[0].state, ended[0].attempts), (State::Delivered, 3));
+    let _ = drain(stop, running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn messages_of_one_order_key_arrive_one_after_another() {
     let bench = Bench::new();
     let receiver = Receiver::new(|hit| match hit.number {

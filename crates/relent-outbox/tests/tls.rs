@@ -24,7 +24,7 @@ use relent_outbox::message::MessageId;
 use relent_outbox::resolver::{Resolve, Resolving};
 use relent_outbox::schedule;
 use relent_outbox::secrets::Secrets;
-use relent_outbox::sender::{Outgoing, Sender, Sent};
+use relent_outbox::sender::{Outgoing, Sender, Sent, certificates};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
@@ -97,20 +97,35 @@ async fn serve(name: &str, http2: bool) -> (SocketAddr, CertificateDer<'static>,
     (address, certificate.der().clone(), versions)
 }
 
+/// What is believed: only this, or what the system believes and these authorities.
+enum Believed {
+    Only(Option<CertificateDer<'static>>),
+    Also(Vec<CertificateDer<'static>>),
+}
+
 async fn attempt(address: SocketAddr, believed: Option<CertificateDer<'static>>) -> Sent {
+    attempt_with(address, Believed::Only(believed)).await
+}
+
+async fn attempt_with(address: SocketAddr, believed: Believed) -> Sent {
     let mut config = support::local();
     config.http = false;
     config.resolver = Arc::new(Loopback);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(believed);
-    config.tls = Some(
-        rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth(),
-    );
+    match believed {
+        Believed::Also(authorities) => (config.tls, config.authorities) = (None, authorities),
+        Believed::Only(believed) => {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add_parsable_certificates(believed);
+            config.tls = Some(
+                rustls::ClientConfig::builder_with_provider(provider)
+                    .with_safe_default_protocol_versions()
+                    .unwrap()
+                    .with_root_certificates(roots)
+                    .with_no_client_auth(),
+            );
+        }
+    }
     let sender = Sender::new(config).unwrap();
     let target = sender
         .target(&format!("https://shop.example:{}/", address.port()))
@@ -143,6 +158,60 @@ async fn a_signed_message_arrives_over_http_1_and_2() {
         assert_eq!(sent.outcome, Ok(()), "{}", sent.excerpt);
         assert_eq!(sent.address, address.to_string());
         assert_eq!(*versions.lock().unwrap(), [version]);
+    }
+}
+
+#[tokio::test]
+async fn a_private_authority_is_believed_beside_those_of_the_system() {
+    for http2 in [false, true] {
+        let (address, certificate, _) = serve("shop.example", http2).await;
+        let sent = attempt_with(address, Believed::Also(vec![certificate])).await;
+        assert_eq!(sent.outcome, Ok(()), "{}", sent.excerpt);
+        let sent = attempt_with(address, Believed::Also(Vec::new())).await;
+        assert!(sent.outcome.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_authorities_is_read_or_says_what_is_wrong_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(["shop.example".to_owned()]).unwrap();
+    let der = params.self_signed(&key).unwrap().der().clone();
+    let base64 = base64_of(&der);
+    let pem = format!("-----BEGIN CERTIFICATE-----\n{base64}\n-----END CERTIFICATE-----\n");
+    std::fs::write(&file, pem.repeat(2)).unwrap();
+    assert_eq!(certificates(&file).unwrap(), [der.clone(), der]);
+    for wrong in [
+        "",
+        "nonsense",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ] {
+        std::fs::write(&file, wrong).unwrap();
+        assert!(certificates(&file).is_err(), "{wrong}");
+    }
+    assert!(certificates(&folder.path().join("none")).is_err());
+}
+
+fn base64_of(bytes: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_trusted_is_this_sides_refusal_and_says_why() {
+    let (address, certificate, _) = serve("another.example", false).await;
+    for (believed, reason) in [
+        (None, "no authority that is trusted here has signed it"),
+        (Some(certificate), "it is for another name"),
+    ] {
+        let sent = attempt(address, believed).await;
+        let error = sent.outcome.unwrap_err().error;
+        let expected =
+            format!("the endpoint's certificate is not trusted: {reason}; nothing was sent");
+        assert_eq!(error, expected);
+        assert_eq!(sent.fault, None, "its owner can renew it");
     }
 }
 

@@ -3,14 +3,15 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use relent::presets;
 use relent_outbox::endpoint::Acknowledgement;
 use relent_sim::nearest;
 use serde_json::{Map, Value};
 
 use super::list::{columns, full_name};
-use super::server::{Connection, Server, distance, encoded, json, text};
+use super::server::{Connection, Server, distance, encoded, json, plain, text};
 use crate::console::{print, say};
 use crate::options::count;
 use crate::quit::Quit;
@@ -25,6 +26,11 @@ Examples:
   Hold its messages back while it moves, and let them go:
       relent deliver endpoints disable shop --reason 'moves until noon'
       relent deliver endpoints enable shop
+
+  Change its signing key: the new one first, and then the new one alone:
+      relent deliver endpoints add shop https://shop.example/notify \\
+          --secret new.key --secret old.key
+      relent deliver endpoints remove-key shop 2
 
   Delete one that nobody needs any more:
       relent deliver endpoints delete shop
@@ -89,6 +95,19 @@ pub(crate) enum EndpointsCommand {
         #[arg(long, value_name = "TEXT")]
         reason: String,
     },
+    /// Remove a signing key, such as the old one when the receiver has the new one
+    RemoveKey {
+        #[command(flatten)]
+        named: Named,
+
+        /// Which one: 1 is the newest
+        #[arg(value_name = "NUMBER")]
+        number: NonZeroU32,
+
+        /// Remove the last one, too: attempts are not signed then
+        #[arg(long)]
+        allow_unsigned: bool,
+    },
     /// Delete an endpoint with all its messages
     ///
     /// Refused while some of them are pending, running or dead: have them delivered, or cancel them.
@@ -116,14 +135,17 @@ pub(crate) struct AddArgs {
     policy: Option<String>,
 
     /// Which answer acknowledges a message [default: success]
-    #[arg(long, value_name = "ANSWER")]
-    acknowledgement: Option<Acknowledged>,
+    #[arg(long, value_name = "ANSWER", value_parser = acknowledged())]
+    acknowledgement: Option<Acknowledgement>,
 
-    /// The most attempts at once [default: 4]
+    /// The most attempts at once [default: 4; where the schedule is a contract at least 256]
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     concurrency: Option<NonZeroU32>,
 
     /// Make each attempt of the schedule, also while the endpoint is down
+    ///
+    /// So it is anyway where the schedule is a contract: a list of delays without jitter, as that of
+    /// wechat-pay.
     #[arg(long)]
     no_park: bool,
 
@@ -139,24 +161,15 @@ pub(crate) struct AddArgs {
     secrets: Vec<String>,
 }
 
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Acknowledged {
-    /// A status from 200 to 299
-    Success,
-    /// The same, with the body `success` and nothing else
-    BodySuccess,
-    /// The same, with a JSON object whose `code` is `SUCCESS`
-    CodeSuccess,
-}
-
-impl From<Acknowledged> for Acknowledgement {
-    fn from(acknowledged: Acknowledged) -> Self {
-        match acknowledged {
-            Acknowledged::Success => Self::Success,
-            Acknowledged::BodySuccess => Self::BodySuccess,
-            Acknowledged::CodeSuccess => Self::CodeSuccess,
-        }
-    }
+/// Reads the name of an acknowledgement.
+pub(super) fn acknowledged() -> impl TypedValueParser<Value = Acknowledgement> {
+    let values =
+        Acknowledgement::ALL.map(|(_, name, answer)| PossibleValue::new(name).help(answer));
+    PossibleValuesParser::new(values).map(|given| {
+        let mut all = Acknowledgement::ALL.into_iter();
+        all.find(|(_, name, _)| *name == given)
+            .map_or_else(Acknowledgement::default, |(one, ..)| one)
+    })
 }
 
 pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
@@ -177,6 +190,24 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
             )]))?;
             server.post(&named.path("/disable"), Some(body)).await?;
             say(&format!("{} is disabled; its messages wait", named.name));
+            Ok(())
+        }
+        EndpointsCommand::RemoveKey {
+            named,
+            number,
+            allow_unsigned,
+        } => {
+            let server = named.connection.open()?;
+            let path = named.path(&format!("/secrets/{number}"));
+            let path = format!("{path}&allow_unsigned={allow_unsigned}");
+            let changed = server.delete(&path).await?;
+            let left = changed["endpoint"]["secrets"]
+                .as_array()
+                .map_or(0, Vec::len);
+            say(&format!(
+                "{} has lost signing key {number}; signing keys left: {left}",
+                named.name
+            ));
             Ok(())
         }
         EndpointsCommand::Delete { named, discard } => {
@@ -227,7 +258,10 @@ async fn list(server: &Server, as_json: bool) -> Result<(), Quit> {
         if held.is_object() {
             let until = held["until_ms"].as_i64();
             let until = until.map_or_else(|| "when an attempt ends".to_owned(), distance);
-            let because = text(held, "because");
+            let because = match (text(held, "because"), text(held, "error")) {
+                (because, error) if error.is_empty() => because,
+                (because, error) => format!("{because}: {error}"),
+            };
             note.push_str(&format!(
                 "    held back: {because}; the next attempt {until}\n"
             ));
@@ -245,7 +279,7 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
         spec.insert("policy".to_owned(), policy_text(policy)?.into());
     }
     if let Some(acknowledgement) = args.acknowledgement {
-        let name = serde_json::to_value(Acknowledgement::from(acknowledgement));
+        let name = serde_json::to_value(acknowledgement);
         let name = name.map_err(|error| Quit::failed(error.to_string()))?;
         spec.insert("acknowledgement".to_owned(), name);
     }
@@ -263,8 +297,14 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
         spec.insert("secrets".to_owned(), secrets?.into());
     }
     let server = args.named.connection.open()?;
-    server.put(&args.named.path(""), &spec).await?;
+    let registered = server.put(&args.named.path(""), &spec).await?;
     say(&format!("{} is registered", args.named.name));
+    for warning in registered["warnings"].as_array().into_iter().flatten() {
+        say(&format!(
+            "warning: {}",
+            plain(warning.as_str().unwrap_or_default())
+        ));
+    }
     Ok(())
 }
 

@@ -1,8 +1,11 @@
 //! Which receivers are called.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use relent_outbox::guard::{AddressGuard, Network};
-use relent_outbox::sender::{Sender, SenderConfig};
+use relent_outbox::sender::{Sender, SenderConfig, certificates};
+use rustls::pki_types::CertificateDer;
 
 use crate::quit::Quit;
 
@@ -18,6 +21,12 @@ pub(super) struct Reach {
     /// Call receivers without TLS, too: anybody on the way can read and change messages
     #[arg(long)]
     pub(super) allow_http: bool,
+
+    /// Believe the certificates of receivers that are signed by those in this file (PEM), too
+    ///
+    /// For a private CA, beside the certificates of the system. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Vec<PathBuf>,
 }
 
 impl Reach {
@@ -30,6 +39,17 @@ impl Reach {
         let mut config = SenderConfig::default();
         config.guard = self.guard();
         config.http = self.allow_http;
+        config.authorities = authorities(&self.ca_file)?;
         Sender::new(config).map_err(|error| Quit::failed(error.to_string()))
     }
+}
+
+/// The certificates in these files.
+pub(super) fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, Quit> {
+    let mut all = Vec::new();
+    for file in files {
+        let wrong = |error| Quit::usage(format!("--ca-file {}: {error}", file.display()));
+        all.extend(certificates(file).map_err(wrong)?);
+    }
+    Ok(all)
 }

@@ -1,6 +1,7 @@
 //! `relent deliver send`: one message, straight to a URL or by a server.
 
 use std::io::Read;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -13,17 +14,19 @@ use relent::random::SessionRandom;
 use relent_outbox::endpoint::{Acknowledgement, Endpoint};
 use relent_outbox::guard::{AddressGuard, Network};
 use relent_outbox::message::{MAX_PAYLOAD, MessageId};
-use relent_outbox::schedule::Schedule;
+use relent_outbox::schedule::{Schedule, for_messages};
 use relent_outbox::secrets::Secrets;
 use relent_outbox::sender::{Outgoing, Sender, SenderConfig, Sent};
 use relent_outbox::store::Next;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
-use super::endpoints::Acknowledged;
+use super::endpoints::acknowledged;
+use super::reach::authorities;
 use super::server::{Connection, Server, encoded, json, plain, text};
 use crate::console::{print, say};
 use crate::human::human;
+use crate::options::duration;
 use crate::quit::Quit;
 use crate::signals::Signals;
 
@@ -80,10 +83,11 @@ pub(crate) struct SendArgs {
     #[arg(
         long,
         value_name = "ANSWER",
+        value_parser = acknowledged(),
         conflicts_with = "endpoint",
         help_heading = "Without a server"
     )]
-    acknowledgement: Option<Acknowledged>,
+    acknowledgement: Option<Acknowledgement>,
 
     /// Its webhook-id, where it has been sent before [default: a new one]
     #[arg(
@@ -115,6 +119,15 @@ pub(crate) struct SendArgs {
     /// Call a URL without TLS, too
     #[arg(long, conflicts_with = "endpoint", help_heading = "Without a server")]
     allow_http: bool,
+
+    /// Believe the certificates that are signed by those in this file (PEM), too
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "endpoint",
+        help_heading = "Without a server"
+    )]
+    ca_file: Vec<PathBuf>,
 
     /// Say nothing about failed attempts and waits
     #[arg(short, long)]
@@ -169,6 +182,10 @@ pub(crate) struct SendArgs {
         help_heading = "Server"
     )]
     order: Option<String>,
+
+    /// Make its first attempt so much later
+    #[arg(long, value_name = "D", value_parser = duration, requires = "endpoint", help_heading = "Server")]
+    delay: Option<Duration>,
 
     /// Wait until it is acknowledged or dead
     #[arg(long, requires = "endpoint", help_heading = "Server")]
@@ -249,10 +266,12 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
     let policy = NamedPolicy::load(policy)
         .map_err(|error| Quit::usage(format!("--policy {policy}: {error}")))?
         .policy;
+    let policy = for_messages(policy);
     let guard = args.allow_network.iter().copied();
     let mut config = SenderConfig::default();
     config.guard = guard.fold(AddressGuard::new(), AddressGuard::allow);
     config.http = args.allow_http;
+    config.authorities = authorities(&args.ca_file)?;
     let sender = Sender::new(config).map_err(|error| Quit::failed(error.to_string()))?;
     let target = sender
         .target(url)
@@ -262,9 +281,7 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
         .signing(&endpoint)
         .map_err(|error| Quit::usage(format!("--secret: {error}")))?;
     let id = args.id.clone().unwrap_or_default();
-    let acknowledgement = args
-        .acknowledgement
-        .map_or(Acknowledgement::Success, Into::into);
+    let acknowledgement = args.acknowledgement.unwrap_or_default();
     let mut random = SessionRandom::new();
     let mut schedule = Schedule::at_attempt(&[], 0, SystemTime::now());
     let mut number = 0;
@@ -360,6 +377,10 @@ async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
         if let Some(value) = value {
             message.insert(key.to_owned(), value.clone().into());
         }
+    }
+    if let Some(delay) = args.delay {
+        let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        message.insert("delay_ms".to_owned(), delay.into());
     }
     let enqueued = server.post("/v1/messages", Some(json(&message)?)).await?;
     let id = text(&enqueued, "id");

@@ -13,7 +13,7 @@ use clap::Args;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use relent_outbox::api::{Api, Token};
 use relent_outbox::observe::{self, ACKNOWLEDGED_AFTER, ATTEMPT_TIME, Metric};
-use relent_outbox::secrets::{KEY_VARIABLE, Secrets};
+use relent_outbox::secrets::{KEY_VARIABLE, KeyError, Secrets};
 use relent_outbox::store::Store;
 use relent_outbox::worker::{Drained, Worker, WorkerConfig};
 use tempfile::NamedTempFile;
@@ -54,8 +54,9 @@ Examples:
 
 The token file is made if it is not there, and only its owner can read it.
 Signing keys are kept sealed with the key in RELENT_OUTBOX_KEY, else with the
-one in --key-file, which is made as well: without it the sealed keys are lost,
-so keep a copy of it, and not beside the copies of the database.
+one in --key-file, which is made if nothing is sealed yet: without it the sealed
+keys are lost, so keep a copy of it, and not beside the copies of the database.
+With another key than that of the store it does not start.
 
 Messages are delivered at least once. Whatever kills this process loses none:
 the next one goes on, and repeats what was on its way, with the same identifier
@@ -102,9 +103,17 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "RELENT_DELIVER_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 
-    /// The file with the key that signing keys are sealed with; made if it is not there
+    /// The file with the key that signing keys are sealed with; made if it is not there and
+    /// nothing is sealed in the store
     #[arg(long, value_name = "FILE", default_value = "relent-deliver.key")]
     key_file: PathBuf,
+
+    /// Start with another key than that of the store, when that is lost for good
+    ///
+    /// Messages to endpoints whose signing keys it does not open are held, without an attempt,
+    /// until these are registered again.
+    #[arg(long)]
+    replace_key: bool,
 
     #[command(flatten)]
     reach: Reach,
@@ -140,7 +149,6 @@ fn lease(text: &str) -> Result<Duration, String> {
 /// Serves until a signal asks for the end.
 pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
     let token = token(args)?;
-    let secrets = secrets(&args.key_file)?;
     let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
     match &args.store {
         StoreAt::Sqlite(_) if args.store_ca.is_some() => Err(Quit::usage(format!(
@@ -149,13 +157,13 @@ pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
         ))),
         StoreAt::Sqlite(path) => {
             let store = open(path).map_err(failed)?;
-            serve(args, store, token, secrets).await
+            serve(args, store, token).await
         }
         StoreAt::Postgres(config) => {
             let store = connect(config, args.store_ca.as_deref())
                 .await
                 .map_err(failed)?;
-            serve(args, store, token, secrets).await
+            serve(args, store, token).await
         }
     }
 }
@@ -217,10 +225,41 @@ fn token(args: &ServeArgs) -> Result<Token, Quit> {
         .map_err(|error| Quit::usage(format!("--token-file {}: {error}", path.display())))
 }
 
-fn secrets(path: &Path) -> Result<Secrets, Quit> {
-    if std::env::var_os(KEY_VARIABLE).is_some() {
-        return Secrets::from_env().map_err(|error| Quit::usage(error.to_string()));
-    }
+/// The key of the store. Another one would use up the attempts of every message that is signed.
+async fn secrets<S: Store>(args: &ServeArgs, store: &S) -> Result<Secrets, Quit> {
+    let in_variable = std::env::var_os(KEY_VARIABLE).is_some();
+    let path = &args.key_file;
+    let source = match in_variable {
+        true => KEY_VARIABLE.to_owned(),
+        false => format!("--key-file {}", path.display()),
+    };
+    let refused = |what: &str, error: KeyError<S::Error>| match error {
+        KeyError::Store(error) => Quit::failed(format!("--store {}: {error}", args.store)),
+        error => Quit::usage(format!(
+            "{source}: {what}{error}; if it is lost for good, start once with --replace-key, and register the signing keys of \
+             the endpoints again: until then their messages are held"
+        )),
+    };
+    let secrets = match in_variable {
+        true => Secrets::from_env().map_err(|error| Quit::usage(error.to_string()))?,
+        false => {
+            if !args.replace_key && path.try_exists().is_ok_and(|exists| !exists) {
+                let sealed = Secrets::default().check(store).await;
+                sealed.map_err(|error| refused("is not there: ", error))?;
+            }
+            from_file(path)?
+        }
+    };
+    let checked = match args.replace_key {
+        true => secrets.take_over(store).await,
+        false => secrets.check(store).await,
+    };
+    checked.map_err(|error| refused("", error))?;
+    Ok(secrets)
+}
+
+/// The key in this file, which is made if it is not there.
+fn from_file(path: &Path) -> Result<Secrets, Quit> {
     let key = read_or_make("--key-file", path, || {
         let mut bytes = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -233,12 +272,8 @@ fn secrets(path: &Path) -> Result<Secrets, Quit> {
     })
 }
 
-async fn serve<S: Store>(
-    args: &ServeArgs,
-    store: S,
-    token: Token,
-    secrets: Secrets,
-) -> Result<i32, Quit> {
+async fn serve<S: Store>(args: &ServeArgs, store: S, token: Token) -> Result<i32, Quit> {
+    let secrets = secrets(args, &store).await?;
     let mut signals = Signals::listen()
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
     let sender = args.reach.sender()?;

@@ -12,6 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use relent::failure::{Cause, Network};
 use relent::{Backoff, Policy, retry};
 use relent_outbox::api::Token;
+use relent_outbox::text::escape_bidi;
 use relent_reqwest::dns::Resolver;
 use relent_reqwest::network::classify;
 use reqwest::{Client, Method, StatusCode, Url};
@@ -289,6 +290,7 @@ const ADVICE: [(&str, &str); 6] = [
         "`relent deliver endpoints list` lists",
     ),
     ("by ?discard=true", "by --discard"),
+    ("by ?allow_unsigned=true", "by --allow-unsigned"),
     (
         "register it first",
         "register it first by `relent deliver endpoints add`",
@@ -324,7 +326,18 @@ fn on_command_line(detail: String) -> String {
 }
 
 pub(super) fn json(value: &impl Serialize) -> Result<String, Quit> {
-    serde_json::to_string(value).map_err(|error| Quit::failed(error.to_string()))
+    let json = serde_json::to_string(value).map_err(|error| Quit::failed(error.to_string()))?;
+    // JSON has an escape for these, too, without braces. They stand in its strings alone.
+    let escape = |character: char| match escape_bidi(&character.to_string()) {
+        escaped if escaped.len() > character.len_utf8() => {
+            format!("\\u{:04x}", u32::from(character))
+        }
+        same => same,
+    };
+    match json.is_ascii() {
+        true => Ok(json),
+        false => Ok(json.chars().map(escape).collect()),
+    }
 }
 
 /// A part of a path or a query.
@@ -332,16 +345,16 @@ pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// A text that others have written, on one line of a terminal: control characters do nothing.
+/// A text that others have written, on one line of a terminal: control characters do nothing, and what turns the direction
+/// of writing is shown as its number.
 pub(super) fn plain(text: &str) -> String {
     let visible = |character: char| match character {
         '\n' | '\r' | '\t' => ' ',
         character if character.is_control() => '\u{fffd}',
-        // What turns the direction of writing hides what a line says.
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
         character => character,
     };
-    text.chars().map(visible).collect()
+    let line: String = text.chars().map(visible).collect();
+    escape_bidi(&line)
 }
 
 /// A text field of an answer.
@@ -386,8 +399,12 @@ mod tests {
     fn what_a_receiver_writes_does_nothing_to_a_terminal() {
         assert_eq!(
             plain("a\nb\u{1b}[31mc\u{9b}d\u{202e}e"),
-            "a b\u{fffd}[31mc\u{fffd}d\u{fffd}e"
+            "a b\u{fffd}[31mc\u{fffd}d\\u{202e}e"
         );
+        let printed = json(&"a\u{202e}\u{61c}é").unwrap();
+        assert_eq!(printed, "\"a\\u202e\\u061cé\"");
+        let read: String = serde_json::from_str(&printed).unwrap();
+        assert_eq!(read, "a\u{202e}\u{61c}é");
     }
 
     #[test]

@@ -8,12 +8,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use relent_outbox::sender::certificates;
 use relent_outbox::store::{Postgres, Sqlite, SqliteError};
 use relent_server::postgres::pool_of;
 use relent_server::sqlite::WriterError;
 use rusqlite::ErrorCode;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
 use tokio_postgres::config::{Host, SslMode};
@@ -178,12 +177,8 @@ fn tls(ca: Option<&Path>) -> Result<ClientConfig, String> {
     };
     let wrong = |error: &dyn fmt::Display| format!("--store-ca {}: {error}", file.display());
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))? {
-        let certificate = certificate.map_err(|error| wrong(&error))?;
+    for certificate in certificates(file).map_err(|error| wrong(&error))? {
         roots.add(certificate).map_err(|error| wrong(&error))?;
-    }
-    if roots.is_empty() {
-        return Err(wrong(&"it has no certificate in PEM"));
     }
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }

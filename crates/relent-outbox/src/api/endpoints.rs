@@ -15,12 +15,15 @@ use relent_server::precondition::{EntityTag, PreconditionError, Preconditions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::answer::{Answer, Refused, name, ok, query, read, refuse, stored, unacceptable};
+use super::answer::{
+    Answer, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
+};
 use super::{Api, Shared};
 use crate::endpoint::{Activity, Endpoint};
 use crate::health::Health;
 use crate::message::MAX_NAME;
 use crate::schedule;
+use crate::secrets::{KeyError, Secrets};
 use crate::store::{Deletion, EndpointStatus, Store};
 use crate::target::Target;
 use crate::worker::{Because, Held};
@@ -63,6 +66,8 @@ struct View {
     last_error: String,
     /// Why its messages wait that are due, if they do and the worker of this process has it.
     held: Option<Waiting>,
+    /// What may not be meant in what was registered.
+    warnings: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -70,10 +75,12 @@ struct Waiting {
     because: Because,
     /// When it is looked at again, in milliseconds since 1970; `null` if that is when an attempt ends.
     until_ms: Option<u64>,
+    /// What is wrong on this side, if it is.
+    error: String,
 }
 
 impl View {
-    fn of(status: EndpointStatus, held: Option<&Held>) -> Self {
+    fn of(status: EndpointStatus, held: Option<&Held>, secrets: &Secrets) -> Self {
         let health = Health::read(&status.health);
         let millis = |at: SystemTime| {
             let since = at.duration_since(UNIX_EPOCH).ok()?;
@@ -84,11 +91,26 @@ impl View {
             held: held.map(|held| Waiting {
                 because: held.because,
                 until_ms: held.until.and_then(millis),
+                error: held.error.clone(),
             }),
+            warnings: warnings(&status.endpoint, secrets),
             last_error: health.last_error().to_owned(),
             status: redact(status),
         }
     }
+}
+
+/// What may not be meant in an endpoint that can be registered.
+fn warnings(endpoint: &Endpoint, secrets: &Secrets) -> Vec<String> {
+    let of_policy = match schedule::policy(&endpoint.policy) {
+        Ok(policy) => schedule::warnings(&policy),
+        Err(error) => vec![error.to_string()],
+    };
+    let of_policy = of_policy.into_iter().map(|text| format!("policy: {text}"));
+    let of_keys = secrets.signing(endpoint).err();
+    let of_keys =
+        of_keys.map(|error| format!("secrets: {error}; until then its messages are held"));
+    of_policy.chain(of_keys).collect()
 }
 
 /// The version of an endpoint: of what was registered, not of how it fares.
@@ -101,7 +123,8 @@ async fn answer<S: Store>(api: &Api<S>, code: StatusCode, status: EndpointStatus
     let tag = tag(&status).to_value();
     let held = api.held().await;
     let held = held.get(&names(&status));
-    (code, [(ETAG, tag)], Json(View::of(status, held))).into_response()
+    let view = View::of(status, held, &api.secrets);
+    (code, [(ETAG, tag)], Json(view)).into_response()
 }
 
 /// Whose it is, and its name.
@@ -117,10 +140,15 @@ struct Listed {
     next: Option<String>,
 }
 
+/// Whether a key is not a mere reference.
+fn is_sealed(kept: &str) -> bool {
+    !kept.starts_with("env:")
+}
+
 /// An endpoint as it may be seen: by whom its signing keys are held, never the keys.
 pub(super) fn redact(mut status: EndpointStatus) -> EndpointStatus {
     for secret in &mut status.endpoint.secrets {
-        if !secret.starts_with("env:") {
+        if is_sealed(secret) {
             *secret = "sealed".to_owned();
         }
     }
@@ -162,7 +190,7 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> An
     let held = api.held().await;
     let view = |status| {
         let held = held.get(&names(&status));
-        View::of(status, held)
+        View::of(status, held, &api.secrets)
     };
     ok(&Listed {
         endpoints: found.into_iter().map(view).collect(),
@@ -200,6 +228,16 @@ pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Named, ur
     }
 }
 
+/// Whose endpoint is changed, and whether its last key may go.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Signed {
+    #[serde(default)]
+    tenant: String,
+    #[serde(default)]
+    allow_unsigned: bool,
+}
+
 /// Registers an endpoint, or replaces it. Its keys stay if none are given: they cannot be read, so whoever changes
 /// something else could not give them.
 pub(super) async fn register<S: Store>(
@@ -209,9 +247,25 @@ pub(super) async fn register<S: Store>(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
-    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    let (name, asked) = (name(path)?, query(&uri)?);
+    let Signed {
+        tenant,
+        allow_unsigned,
+    } = asked;
     let given: Map<String, Value> = read(body)?;
     let endpoint = api.check(&tenant, &name, given.clone())?;
+    if endpoint.secrets.iter().any(|kept| is_sealed(kept)) {
+        // What another key than that of the store has sealed, no worker could open.
+        match api.secrets.check(&api.store).await {
+            Ok(()) => {}
+            Err(KeyError::Store(error)) => return Ok(store_failed(&error)),
+            Err(error) => {
+                let detail =
+                    format!("secrets: the key of this server is not that of the store: {error}");
+                return Err(unacceptable(detail));
+            }
+        }
+    }
     let refused = |error: PreconditionError| Ok(error.response().map(Body::from));
     let preconditions = match Preconditions::of(&headers) {
         Ok(preconditions) => preconditions,
@@ -223,8 +277,11 @@ pub(super) async fn register<S: Store>(
             return refused(error);
         }
         let (revision, mut endpoint) = (before.as_ref().map(|one| one.revision), endpoint.clone());
-        if let Some(before) = before.filter(|_| !given.contains_key("secrets")) {
-            endpoint.secrets = before.endpoint.secrets;
+        let kept = before.map_or_else(Vec::new, |before| before.endpoint.secrets);
+        if !given.contains_key("secrets") {
+            endpoint.secrets = kept;
+        } else if endpoint.secrets.is_empty() && !kept.is_empty() && !allow_unsigned {
+            return Err(unacceptable(format!("secrets: {LAST_KEY}")));
         }
         // Another may have changed its keys since they were read.
         if !stored!(api.store.replace_endpoint(endpoint, revision)) {
@@ -240,10 +297,67 @@ pub(super) async fn register<S: Store>(
             None => Err(unknown(&tenant, &name)),
         };
     }
-    Err(refuse(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "others change this endpoint all the time, and it is not changed: ask again",
-    ))
+    Err(refuse(StatusCode::SERVICE_UNAVAILABLE, BUSY))
+}
+
+const BUSY: &str = "others change this endpoint all the time, and it is not changed: ask again";
+
+const LAST_KEY: &str = "without any signing key the attempts would not be signed: leave one, or say so by ?allow_unsigned=true";
+
+/// Takes one signing key away: 1 is the newest.
+pub(super) async fn remove_secret<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Answer {
+    let Path((name, number)) =
+        path.map_err(|_| unacceptable("the path has to be UTF-8, percent-encoded"))?;
+    let Signed {
+        tenant,
+        allow_unsigned,
+    } = query(&uri)?;
+    let number: usize = number
+        .parse()
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| {
+            unacceptable(format!(
+                "{number:?} is no number of a signing key: 1 is the newest"
+            ))
+        })?;
+    let preconditions = match Preconditions::of(&headers) {
+        Ok(preconditions) => preconditions,
+        Err(error) => return Ok(error.response().map(Body::from)),
+    };
+    for _ in 0..MOST_TRIES {
+        let before = stored!(api.store.endpoint(&tenant, &name));
+        if let Err(error) = preconditions.check(before.as_ref().map(tag).as_ref()) {
+            return Ok(error.response().map(Body::from));
+        }
+        let before = before.ok_or_else(|| unknown(&tenant, &name))?;
+        let mut endpoint = before.endpoint;
+        let keys = endpoint.secrets.len();
+        if number > keys {
+            return Err(refuse(
+                StatusCode::NOT_FOUND,
+                format!("it has no signing key {number}: it has {keys}, and 1 is the newest"),
+            ));
+        }
+        if keys == 1 && !allow_unsigned {
+            return Err(refuse(StatusCode::CONFLICT, LAST_KEY));
+        }
+        endpoint.secrets.remove(number - 1);
+        if !stored!(api.store.replace_endpoint(endpoint, Some(before.revision))) {
+            continue;
+        }
+        api.wake();
+        return match stored!(api.store.endpoint(&tenant, &name)) {
+            Some(status) => Ok(answer(&api, StatusCode::OK, status).await),
+            None => Err(unknown(&tenant, &name)),
+        };
+    }
+    Err(refuse(StatusCode::SERVICE_UNAVAILABLE, BUSY))
 }
 
 /// What is deleted with an endpoint.

@@ -20,6 +20,7 @@ use crate::endpoint::Activity;
 use crate::health::Health;
 use crate::message::MAX_NAME;
 use crate::store::{EndpointStatus, Filter, MessageStatus, State as MessageState, Store, millis};
+use crate::text::escape_bidi_in_page;
 
 mod time;
 mod view;
@@ -53,8 +54,8 @@ async fn style() -> impl IntoResponse {
 
 /// A page, with its status.
 fn page(status: StatusCode, title: &str, signed_in: bool, content: &Markup) -> Response {
-    let page = Html(view::page(title, signed_in, content).into_string());
-    (status, page).into_response()
+    let page = view::page(title, signed_in, content).into_string();
+    (status, Html(escape_bidi_in_page(&page))).into_response()
 }
 
 fn ok(title: &str, content: &Markup) -> Response {

@@ -19,9 +19,10 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::wire::{self, Attempt};
 use super::{ANSWER_WITHIN, HEARD, PAUSE, Queue, TELL_FOR};
-use crate::acknowledgement::printable;
+use crate::fault::FaultKind;
 use crate::observe::{self, Part};
 use crate::sender::{Exchange, Sender};
+use crate::text::printable;
 
 /// As many attempts are asked for at once.
 const BATCH: usize = 256;
@@ -269,22 +270,27 @@ impl One {
     }
 
     async fn exchange(&self, attempt: &Attempt, payload: Bytes) -> Exchange {
-        let failed = |failure, error| Exchange {
+        let failed = |failure, error, fault| Exchange {
             result: Err((failure, error)),
             address: String::new(),
             took: Duration::ZERO,
+            fault,
         };
         let headers = match wire::header_map(&attempt.headers) {
             Ok(headers) => headers,
-            Err(error) => return failed(Failure::network(Network::BadRequest), error),
+            Err(error) => return failed(Failure::network(Network::BadRequest), error, None),
         };
         match self.sender.target(&attempt.url) {
             Ok(target) => {
                 let limit = Some(attempt.limit);
                 self.sender.exchange(&target, headers, payload, limit).await
             }
-            // It can be put right while the schedule lasts.
-            Err(error) => failed(Failure::network(Network::Connect), error.to_string()),
+            // The options of this process say no, and those of the relay said yes.
+            Err(error) => failed(
+                Failure::network(Network::Connect),
+                format!("`work` does not call {}: {error}", attempt.url),
+                Some(FaultKind::Registration),
+            ),
         }
     }
 

@@ -12,8 +12,10 @@ use relent_core::{Cause, Failure, Kind, Network};
 use serde::{Deserialize, Serialize};
 
 use super::LEAVE;
-use crate::acknowledgement::{BodyEnd, MAX_BODY, printable};
+use crate::acknowledgement::{BodyEnd, MAX_BODY};
+use crate::fault::FaultKind;
 use crate::sender::{Exchange, Received};
+use crate::text::printable;
 
 #[cfg(any(test, fuzzing))]
 mod tests;
@@ -69,6 +71,9 @@ enum Outcome {
         /// `None` for a timeout.
         network: Option<Cut>,
         error: String,
+        /// It is the fault of the deliverer's side.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fault: Option<FaultKind>,
     },
 }
 
@@ -187,6 +192,7 @@ pub(super) fn answer(exchange: Exchange, keep: usize) -> Result<Bytes, String> {
                 _ => None,
             },
             error: printable(&error, LONGEST_FIELD),
+            fault: exchange.fault,
         },
     };
     let answer = Answer {
@@ -210,6 +216,7 @@ pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
     if !answer.address.is_empty() && answer.address.parse::<SocketAddr>().is_err() {
         return Err("its address is none".to_owned());
     }
+    let mut faulty = None;
     let result = match answer.outcome {
         Outcome::Answered {
             status,
@@ -226,7 +233,9 @@ pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
             kind,
             network,
             error,
+            fault,
         } => {
+            faulty = fault;
             let cause = network.map_or(Cause::Timeout, |Cut(network)| Cause::Network(network));
             Err((Failure::new(kind).cause(cause), error))
         }
@@ -235,6 +244,7 @@ pub(super) fn read_answer(message: &Bytes) -> Result<Exchange, String> {
         result,
         address: answer.address,
         took: answer.took,
+        fault: faulty,
     })
 }
 

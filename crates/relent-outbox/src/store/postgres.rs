@@ -251,6 +251,10 @@ impl Postgres {
             address text     NOT NULL
         );
         CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row, id);
+        CREATE TABLE IF NOT EXISTS relent_key_1 (
+            one     boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (one),
+            checked text    NOT NULL                  -- by which a key is known to be that of this outbox
+        );
     "#;
 
     /// Tells the workers of all processes that [listen](Self::listen) to look for work: what [`hint`](Self::hint) does,
@@ -606,6 +610,21 @@ impl Store for Postgres {
         let set = set?;
         self.hint().await;
         Ok(set)
+    }
+
+    async fn key_check(&self) -> Result<Option<String>, PostgresError> {
+        read!(self, client => read::key_check(client))
+    }
+
+    async fn replace_key_check(
+        &self,
+        check: String,
+        before: Option<String>,
+    ) -> Result<bool, PostgresError> {
+        transact!(
+            self,
+            transaction => operate::replace_key_check(transaction, &check, before.as_deref())
+        )
     }
 
     async fn messages(

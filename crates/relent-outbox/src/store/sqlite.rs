@@ -455,6 +455,21 @@ impl Store for Sqlite {
         Ok(set)
     }
 
+    async fn key_check(&self) -> Result<Option<String>, SqliteError> {
+        self.read(|connection, _| read::key_check(connection)).await
+    }
+
+    async fn replace_key_check(
+        &self,
+        check: String,
+        before: Option<String>,
+    ) -> Result<bool, SqliteError> {
+        self.write(move |connection, _| {
+            operate::replace_key_check(connection, &check, before.as_deref())
+        })
+        .await
+    }
+
     async fn messages(
         &self,
         filter: Filter,

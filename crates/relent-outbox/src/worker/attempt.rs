@@ -5,8 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use relent_core::{Failure, Network};
-
 use super::beat::Leave;
 use super::lane::Rules;
 use crate::message::MessageId;
@@ -49,12 +47,7 @@ impl Job {
                 limit: self.limit,
                 now: self.now,
             }),
-            // It can be put right while the schedule lasts.
-            Err(wrong) => Err(Box::new(Sent::not(
-                Failure::network(Network::Connect),
-                wrong.clone(),
-                Duration::ZERO,
-            ))),
+            Err(fault) => Err(Box::new(Sent::faulty(fault))),
         }
     }
 

@@ -24,6 +24,9 @@ pub struct Held {
     pub until: Option<SystemTime>,
     /// How many of its attempts run.
     pub running: usize,
+    /// What is wrong on this side, and what mends it; empty unless it is held because of a
+    /// [local fault](Because::LocalFault).
+    pub error: String,
 }
 
 /// Why messages that are due are not sent.
@@ -43,6 +46,8 @@ pub enum Because {
     Concurrency,
     /// As many attempts run as the worker makes at once, to all endpoints.
     Slots,
+    /// A [fault of this side](crate::fault), such as a signing key that is not to be had.
+    LocalFault,
 }
 
 impl Because {
@@ -66,6 +71,7 @@ impl fmt::Display for Because {
             Self::RequestRate => "the request rate of its policy allows no more",
             Self::Concurrency => "as many of its attempts run as its concurrency allows",
             Self::Slots => "the worker makes as many attempts as it may, to all endpoints",
+            Self::LocalFault => "a fault of this side, which the operator has to mend",
         })
     }
 }

@@ -5,19 +5,23 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::{
-    Answer, Asking, Backoff, Claim, Cooldown, Ended, Failure, Gate, Instant, Outbound, Permit,
-    Policy,
+    Answer, Asking, Backoff, Claim, Cooldown, Ended, Failure, Gate, HintMode, Instant, Outbound,
+    Permit, Policy,
 };
 
 use super::held::Because;
 use super::slots::Pool;
+use crate::acknowledgement::MAX_EXCERPT;
 use crate::endpoint::Endpoint;
+use crate::fault::{FaultKind, LocalFault, next_wait};
 use crate::health::Health;
-use crate::schedule;
+use crate::observe;
+use crate::schedule::{self, CONTRACT_CONCURRENCY};
 use crate::secrets::{Secrets, Signing};
 use crate::sender::Sender;
 use crate::store::{Fence, Owned};
 use crate::target::Target;
+use crate::text::printable;
 
 /// The rules of an endpoint, read once.
 #[derive(Debug)]
@@ -25,32 +29,52 @@ pub(super) struct Rules {
     pub(super) endpoint: Endpoint,
     pub(super) policy: Policy,
     pub(super) signing: Option<Signing>,
-    /// Where attempts go, or why none can be made: then each fails and says so.
-    pub(super) target: Result<Target, String>,
+    /// Where attempts go, or why none can be made: then messages are held.
+    pub(super) target: Result<Target, LocalFault>,
+    /// The schedule is a contract, which nothing delays.
+    pub(super) is_contract: bool,
 }
 
 impl Rules {
     pub(super) fn new(endpoint: Endpoint, sender: &Sender, secrets: &Secrets) -> Self {
         let mut wrong = None;
+        let fault = |kind, error: String| LocalFault {
+            kind,
+            error: printable(&error, MAX_EXCERPT),
+        };
         let policy = schedule::policy(&endpoint.policy).unwrap_or_else(|error| {
-            wrong = Some(format!("the policy of the endpoint: {error}"));
+            let error = format!("the policy of the endpoint cannot be read: {error}");
+            wrong = Some(fault(FaultKind::Registration, error));
             Policy::STANDARD.clone()
         });
         let signing = secrets.signing(&endpoint).unwrap_or_else(|error| {
-            wrong = Some(error.to_string());
+            wrong = Some(fault(FaultKind::SigningKey, error.to_string()));
             None
         });
         let target = match (wrong, sender.target(&endpoint.url)) {
             (Some(wrong), _) => Err(wrong),
-            (None, target) => target.map_err(|error| error.to_string()),
+            (None, target) => target.map_err(|error| {
+                let error = format!("{} is not called: {error}", endpoint.url);
+                fault(FaultKind::Registration, error)
+            }),
         };
         Self {
+            is_contract: schedule::is_contract(&policy),
             endpoint,
             policy,
             signing,
             target,
         }
     }
+}
+
+/// A fault of this side that holds the messages of an endpoint.
+#[derive(Debug)]
+struct Hold {
+    fault: LocalFault,
+    /// It is tried again then.
+    until: tokio::time::Instant,
+    wait: Duration,
 }
 
 /// Leave to claim one message, and the slot for its attempt.
@@ -72,6 +96,9 @@ pub(super) struct Lane {
     pub(super) health: Health,
     outbound: Outbound,
     cooldown: Cooldown,
+    /// The share of its cooldown over which attempts are spread behind it.
+    spread: f64,
+    hold: Option<Hold>,
     random: SessionRandom,
     /// Who stands in the line for the next attempt.
     asking: Option<Asking>,
@@ -120,6 +147,8 @@ impl Lane {
             revision: owned.revision,
             health: Health::read(&owned.health),
             cooldown: Cooldown::new(),
+            spread: 0.0,
+            hold: None,
             random: SessionRandom::new(),
             asking: None,
             next_id: 0,
@@ -147,8 +176,13 @@ impl Lane {
     /// Whether another message could be claimed, if there is a slot and leave to.
     pub(super) fn has_room(&self) -> bool {
         let held = self.tickets.len() + self.claiming.len();
+        let concurrency = self.rules.endpoint.concurrency.get() as usize;
         let most = match self.is_known {
-            true => self.rules.endpoint.concurrency.get() as usize,
+            // One finds out whether the fault is mended.
+            _ if self.hold.is_some() => 1,
+            // How long others take delays none.
+            _ if self.rules.is_contract => concurrency.max(CONTRACT_CONCURRENCY),
+            true => concurrency,
             false => 1,
         };
         self.due && !self.leaving && !self.alone && held < self.want && self.running + held < most
@@ -177,7 +211,7 @@ impl Lane {
                     last_start: Instant::MAX,
                     answer_by: Instant::MAX,
                     longest: Duration::MAX,
-                    spread: self.rules.policy.hint_spread(),
+                    spread: self.spread,
                     claim: Claim::First,
                     // Nobody waits for an answer.
                     stays: true,
@@ -208,6 +242,9 @@ impl Lane {
     pub(super) fn held(&self) -> Option<Because> {
         if !self.due || self.leaving {
             return None;
+        }
+        if self.hold.is_some() {
+            return Some(Because::LocalFault);
         }
         let asking = self.asking.as_ref();
         let holding = asking.and_then(|asking| self.outbound.holding(&asking.caller()));
@@ -250,15 +287,72 @@ impl Lane {
         let ended = match failure {
             None => Ended::Answered,
             Some(failure) => {
-                if !self.outbound.holds_for_one(now, failure) {
-                    let most = self.rules.policy.max_hint();
+                let policy = &self.rules.policy;
+                // A policy that ignores what the receiver asks for holds none for it.
+                if policy.hint() != HintMode::Ignore && !self.outbound.holds_for_one(now, failure) {
+                    let most = policy.max_hint();
                     self.cooldown.on_failure(now, failure, most);
+                    let delay = failure.hint.delay().unwrap_or_default();
+                    self.spread = schedule::hint_spread(policy, delay.min(most));
+                    if let Some(asking) = &mut self.asking {
+                        asking.spread = self.spread;
+                    }
                 }
                 self.outbound.on_failure(now, permit.started(), failure)
             }
         };
         self.outbound
             .ended(now, permit, ended, &self.cooldown, &mut self.random);
+    }
+}
+
+impl Lane {
+    /// The fault of this side that holds its messages, if one does.
+    pub(super) fn fault(&self) -> Option<&LocalFault> {
+        self.hold.as_ref().map(|hold| &hold.fault)
+    }
+
+    /// A fault of this side holds its messages from now on, or still.
+    pub(super) fn hold(&mut self, now: tokio::time::Instant, fault: LocalFault) {
+        let wait = next_wait(self.hold.as_ref().map(|hold| hold.wait));
+        let endpoint = &self.rules.endpoint;
+        let is_new = self.fault().is_none_or(|before| before.kind != fault.kind);
+        observe::local_fault(&endpoint.tenant, &endpoint.name, &fault, is_new);
+        let until = now + wait;
+        self.hold = Some(Hold { fault, until, wait });
+    }
+
+    /// No fault of this side holds its messages.
+    pub(super) fn mended(&mut self) {
+        if self.hold.take().is_some() {
+            let endpoint = &self.rules.endpoint;
+            observe::mended(&endpoint.tenant, &endpoint.name);
+        }
+    }
+
+    /// Until when a fault of this side holds its messages; `None` if one may be sent, to see whether it is mended.
+    pub(super) fn held_by_fault(
+        &mut self,
+        now: tokio::time::Instant,
+        sender: &Sender,
+        secrets: &Secrets,
+    ) -> Option<tokio::time::Instant> {
+        let is_over = self.hold.as_ref().is_none_or(|hold| hold.until <= now);
+        if is_over && let Err(fault) = &self.rules.target {
+            let fault = fault.clone();
+            if self.hold.is_some() {
+                let rules = Rules::new(self.rules.endpoint.clone(), sender, secrets);
+                if rules.target.is_ok() {
+                    self.outbound = outbound(&rules);
+                    self.rules = Arc::new(rules);
+                    self.mended();
+                    return None;
+                }
+            }
+            self.hold(now, fault);
+        }
+        let until = self.hold.as_ref().map(|hold| hold.until);
+        until.filter(|until| now < *until)
     }
 }
 
@@ -270,7 +364,7 @@ const MOST_WANTED: usize = 64;
 fn outbound(rules: &Rules) -> Outbound {
     // A policy for what is shared alone: how one message is repeated, its schedule says.
     let mut shared = Policy::builder(Backoff::None);
-    if rules.endpoint.park {
+    if rules.endpoint.park && !rules.is_contract {
         shared = shared.gate(rules.policy.gate().copied().unwrap_or_default());
     }
     let outbound = shared

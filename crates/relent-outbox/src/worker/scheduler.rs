@@ -320,7 +320,11 @@ impl<S: Store> Scheduler<S> {
             // Nobody is woken by the clock where the end of an attempt does.
             let waits = matches!(
                 because,
-                Because::Down | Because::Recovering | Because::Cooldown | Because::RequestRate
+                Because::Down
+                    | Because::Recovering
+                    | Because::Cooldown
+                    | Because::RequestRate
+                    | Because::LocalFault
             );
             let wakes = lane
                 .wakes
@@ -332,6 +336,9 @@ impl<S: Store> Scheduler<S> {
                 because,
                 until: wakes.map(|at| wall + at.saturating_duration_since(now)),
                 running: lane.running,
+                error: lane
+                    .fault()
+                    .map_or_else(String::new, |fault| fault.error.clone()),
             })
         });
         held.collect()
@@ -476,6 +483,10 @@ impl<S: Store> Scheduler<S> {
             if !lane.due {
                 lane.stop_asking(core_now);
             }
+            return;
+        }
+        if let Some(until) = lane.held_by_fault(now, &self.sender, &self.secrets) {
+            self.wake_at(id, until);
             return;
         }
         let pool = lane.pool();

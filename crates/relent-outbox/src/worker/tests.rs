@@ -1,5 +1,6 @@
 //! A worker in virtual time, over a store in memory and receivers that are functions.
 
+mod contract;
 mod faults;
 mod fleet;
 mod held;

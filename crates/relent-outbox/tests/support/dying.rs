@@ -121,6 +121,18 @@ impl<S: Store> Store for Dying<S> {
         self.0.set_activity(tenant, name, activity, reason).await
     }
 
+    async fn key_check(&self) -> Result<Option<String>, S::Error> {
+        self.0.key_check().await
+    }
+
+    async fn replace_key_check(
+        &self,
+        check: String,
+        before: Option<String>,
+    ) -> Result<bool, S::Error> {
+        self.0.replace_key_check(check, before).await
+    }
+
     async fn messages(&self, filter: Filter, most: usize) -> Result<Vec<MessageStatus>, S::Error> {
         self.0.messages(filter, most).await
     }

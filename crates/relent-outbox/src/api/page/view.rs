@@ -7,8 +7,9 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::time::{exact, is_past, lasting, long, time};
 use super::{LATEST, encoded, names, page_of};
-use crate::endpoint::{Acknowledgement, Activity, AfterDead};
+use crate::endpoint::{Activity, AfterDead, Endpoint};
 use crate::health::Health;
+use crate::schedule;
 use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, State, Summary, millis};
 use crate::worker::Held;
 
@@ -183,7 +184,9 @@ fn fare(status: &EndpointStatus, held: Option<&Held>) -> Markup {
         }
         @if let Some(held) = held {
             div.note {
-                "Held back: " (held.because) ". The next attempt "
+                "Held back: " (held.because)
+                @if !held.error.is_empty() { ": " (held.error) }
+                ". The next attempt "
                 @match held.until.map(millis) {
                     Some(until) if is_past(until) => { "now." }
                     Some(until) => { (time(until)) "." }
@@ -288,6 +291,11 @@ fn hidden(fields: &[(&str, &str)]) -> Markup {
     html! { @for (name, value) in fields { input type="hidden" name=(name) value=(value); } }
 }
 
+/// Whether its messages wait while it is down.
+fn is_parked(spec: &Endpoint) -> bool {
+    spec.park && !schedule::policy(&spec.policy).is_ok_and(|policy| schedule::is_contract(&policy))
+}
+
 pub(super) fn endpoint(
     status: &EndpointStatus,
     held: Option<&Held>,
@@ -305,11 +313,6 @@ pub(super) fn endpoint(
         ])
     };
     let about_it = Some((spec.tenant.clone(), spec.name.clone()));
-    let acknowledged = match spec.acknowledgement {
-        Acknowledgement::Success => "an answer with a status from 200 to 299",
-        Acknowledgement::BodySuccess => "a status from 200 to 299 with the body success",
-        Acknowledgement::CodeSuccess => "a status from 200 to 299 with JSON whose code is SUCCESS",
-    };
     html! {
         p.over { "Endpoint" @if !spec.tenant.is_empty() { " of " (spec.tenant) } }
         h1 { (spec.name) }
@@ -327,10 +330,10 @@ pub(super) fn endpoint(
                     @if !here { div.note { "of another process, whose own page shows what it waits for" } }
                 }
             }
-            dt { "Acknowledged by" } dd { (acknowledged) }
+            dt { "Acknowledged by" } dd { (spec.acknowledgement.describe()) }
             dt { "At once" } dd { (number(spec.concurrency.get().into(), "attempt")) " at most" }
             dt { "While it is down" } dd {
-                @if spec.park { "messages wait without attempts" } @else { "each message has its attempts" }
+                @if is_parked(spec) { "messages wait without attempts" } @else { "each message has its attempts" }
             }
             dt { "Behind a dead one" } dd {
                 @match spec.after_dead {

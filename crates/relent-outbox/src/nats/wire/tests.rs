@@ -58,6 +58,7 @@ mod properties {
 
     use super::*;
     use crate::acknowledgement::BodyEnd;
+    use crate::fault::FaultKind;
     use crate::nats::wire::{Attempt, LONGEST, MOST_FIELDS, MOST_HEAD, VERSION, write};
     use crate::sender::{Exchange, Received};
 
@@ -135,20 +136,28 @@ mod properties {
                 Err((Failure::new(kind).cause(cause), error))
             });
         let address = prop::option::of(any::<std::net::SocketAddr>());
-        (prop_oneof![received, failed], address, any::<Duration>()).prop_map(
-            |(result, address, took)| {
-                let address = address.map_or_else(String::new, |address| address.to_string());
-                Exchange {
-                    result,
-                    address,
-                    took,
-                }
-            },
-        )
+        let faults = FaultKind::ALL.map(|(kind, _)| Some(kind));
+        let fault = prop::sample::select([&faults[..], &[None]].concat());
+        let all = (
+            prop_oneof![received, failed],
+            address,
+            any::<Duration>(),
+            fault,
+        );
+        all.prop_map(|(result, address, took, fault)| {
+            let address = address.map_or_else(String::new, |address| address.to_string());
+            Exchange {
+                fault: fault.filter(|_| result.is_err()),
+                result,
+                address,
+                took,
+            }
+        })
     }
 
     fn assert_same(read: &Exchange, written: &Exchange) {
         assert_eq!((&read.address, read.took), (&written.address, written.took));
+        assert_eq!(read.fault, written.fault);
         match (&read.result, &written.result) {
             (Ok(read), Ok(written)) => {
                 assert_eq!(read.status, written.status);
@@ -182,6 +191,7 @@ mod properties {
             result,
             address: of.address.clone(),
             took: of.took,
+            fault: of.fault,
         }
     }
 
@@ -375,6 +385,7 @@ mod properties {
             result: Ok(received),
             address: "[::1]:443".to_owned(),
             took: Duration::MAX,
+            fault: None,
         };
         let read = read_answer(&answer(exchange, MAX_BODY).unwrap()).unwrap();
         let received = read.result.unwrap();

@@ -12,6 +12,7 @@ pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     endpoints_are_listed(make).await;
     an_endpoint_is_replaced_if_it_is_as_it_was_read(make).await;
     an_endpoint_is_deleted_with_its_messages(make).await;
+    the_check_of_a_key_is_replaced_if_it_is_as_it_was_read(make).await;
     messages_are_found(make).await;
     pages_follow_each_other(make).await;
     each_state_allows_what_it_may(make).await;
@@ -215,6 +216,25 @@ async fn an_endpoint_is_deleted_with_its_messages<S: Store>(make: &impl AsyncFn(
     assert_eq!(cancelled.await.unwrap(), 1);
     // What has ended is no reason to keep it.
     assert_eq!(delete("shop", false).await, Deletion::Done { messages: 1 });
+}
+
+async fn the_check_of_a_key_is_replaced_if_it_is_as_it_was_read<S: Store>(
+    make: &impl AsyncFn() -> S,
+) {
+    let store = make().await;
+    let text = |text: &str| Some(text.to_owned());
+    let replace = async |new: &str, before| {
+        let replaced = store.replace_key_check(new.to_owned(), before).await;
+        replaced.unwrap()
+    };
+    assert_eq!(store.key_check().await.unwrap(), None);
+    assert!(!replace("a", text("b")).await);
+    assert!(replace("a", None).await);
+    assert!(!replace("b", None).await);
+    assert_eq!(store.key_check().await.unwrap(), text("a"));
+    assert!(!replace("b", text("c")).await);
+    assert!(replace("b", text("a")).await);
+    assert_eq!(store.key_check().await.unwrap(), text("b"));
 }
 
 async fn messages_are_found<S: Store>(make: &impl AsyncFn() -> S) {

@@ -66,6 +66,23 @@ pub(super) async fn put_endpoint(transaction: &Transaction<'_>, endpoint: &Endpo
     Ok(())
 }
 
+/// Whether what was kept before was this.
+pub(super) async fn replace_key_check(
+    transaction: &Transaction<'_>,
+    check: &str,
+    before: Option<&str>,
+) -> Result<bool> {
+    let statement = match before {
+        Some(_) => "UPDATE relent_key_1 SET checked = $1 WHERE checked = $2",
+        // Of two that keep the first one, one waits here and finds it.
+        None => {
+            "INSERT INTO relent_key_1 (checked) SELECT $1 WHERE $2::text IS NULL ON CONFLICT DO NOTHING"
+        }
+    };
+    let statement = transaction.prepare_cached(statement).await?;
+    Ok(transaction.execute(&statement, &[&check, &before]).await? > 0)
+}
+
 /// Whether it still was as it is said to be.
 pub(super) async fn replace_endpoint(
     transaction: &Transaction<'_>,

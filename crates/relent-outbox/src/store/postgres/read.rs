@@ -20,6 +20,15 @@ pub(super) fn count(row: &Row, column: usize) -> Result<u64> {
     Ok(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or_default())
 }
 
+/// By what keys are checked.
+pub(super) async fn key_check(client: &Client) -> Result<Option<String>> {
+    let select = client
+        .prepare_cached("SELECT checked FROM relent_key_1")
+        .await?;
+    let row = client.query_opt(&select, &[]).await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
+}
+
 /// The endpoint as it was registered.
 pub(super) fn spec(tenant: &str, name: &str, text: &str) -> Result<Endpoint> {
     let unreadable = |error| PostgresError::Stored(crate::store::unreadable(tenant, name, &error));

@@ -106,6 +106,23 @@ pub(super) fn delete_some(
     Ok((Deletion::Done { messages }, is_end))
 }
 
+/// Whether what was kept before was this.
+pub(super) fn replace_key_check(
+    connection: &Connection,
+    check: &str,
+    before: Option<&str>,
+) -> Result<bool, SqliteError> {
+    if read::key_check(connection)?.as_deref() != before {
+        return Ok(false);
+    }
+    connection.execute(
+        "INSERT INTO relent_key_1 (one, checked) VALUES (1, ?1)
+         ON CONFLICT (one) DO UPDATE SET checked = excluded.checked",
+        [check],
+    )?;
+    Ok(true)
+}
+
 pub(super) fn set_activity(
     connection: &Connection,
     tenant: &str,

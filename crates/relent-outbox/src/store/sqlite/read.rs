@@ -27,6 +27,12 @@ pub(super) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or_default())
 }
 
+/// By what keys are checked.
+pub(super) fn key_check(connection: &Connection) -> Result<Option<String>, SqliteError> {
+    let mut select = connection.prepare_cached("SELECT checked FROM relent_key_1")?;
+    Ok(select.query_row([], |row| row.get(0)).optional()?)
+}
+
 /// The endpoint as it was registered.
 pub(super) fn spec(tenant: &str, name: &str, text: &str) -> Result<Endpoint, SqliteError> {
     let unreadable = |error| SqliteError::Stored(crate::store::unreadable(tenant, name, &error));

@@ -74,6 +74,10 @@ pub(super) const TABLES: &str = "
         address TEXT    NOT NULL
     );
     CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row);
+    CREATE TABLE IF NOT EXISTS relent_key_1 (
+        one     INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+        checked TEXT    NOT NULL                 -- by which a key is known to be that of this outbox
+    );
 ";
 
 /// Makes the tables, or makes those of an earlier version as they are now: all of it or nothing.
@@ -144,7 +148,7 @@ fn refused(why: String) -> rusqlite::Error {
 
 /// The last thing that was added is there.
 fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
-    has_column(connection, "relent_delivery_1", "written")
+    has_column(connection, "relent_key_1", "checked")
 }
 
 fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::Result<bool> {

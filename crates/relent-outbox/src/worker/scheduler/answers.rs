@@ -9,11 +9,13 @@ use tokio::task::{Id, JoinError};
 use tokio::time::Instant;
 
 use super::{BATCH, LOOK_GAP, Named, Pending, Running, Scheduler, TICK};
-use crate::acknowledgement::{MAX_EXCERPT, printable};
+use crate::acknowledgement::MAX_EXCERPT;
+use crate::fault::LocalFault;
 use crate::observe;
 use crate::schedule::Schedule;
 use crate::sender::Sent;
 use crate::store::{AttemptRecord, Claimed, Next, Settled, Store, Work, millis};
+use crate::text::printable;
 use crate::worker::attempt::{Job, Unmade, broken_off};
 use crate::worker::beat::{Leave, Pulse};
 use crate::worker::calls::{Done, Kind};
@@ -319,7 +321,10 @@ impl<S: Store> Scheduler<S> {
         let core_now = self.core(now);
         if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
             lane.running -= 1;
-            if let Ok(sent) = &sent {
+            if let Ok(sent) = sent.as_ref().map(|sent| sent)
+                && sent.fault.is_none()
+            {
+                lane.mended();
                 lane.is_known = true;
                 lane.slow = sent.took >= self.config.slow_after;
                 let failure = sent.outcome.as_ref().err().map(|refused| &refused.failure);
@@ -329,6 +334,19 @@ impl<S: Store> Scheduler<S> {
             }
         }
         let (sent, told) = match sent {
+            Ok(Sent {
+                fault: Some(kind),
+                outcome: Err(refused),
+                ..
+            }) => {
+                let error = printable(&refused.error, MAX_EXCERPT);
+                if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
+                    lane.hold(now, LocalFault { kind, error });
+                }
+                let session = claimed.session.clone();
+                self.settle(now, &claimed, Next::Unsent, session, None);
+                return;
+            }
             Ok(sent) => (sent, true),
             Err(Unmade::NotBegun) => {
                 let session = claimed.session.clone();
@@ -346,6 +364,9 @@ impl<S: Store> Scheduler<S> {
             observe::acknowledged(waited);
             let session = schedule.save();
             self.settle(now, &claimed, Next::Delivered, session, Some(&sent));
+            if let Some(reason) = sent.disable {
+                self.disable(endpoint, reason.to_owned());
+            }
         } else {
             observe::attempt("failed", sent.took);
             self.failed(now, &claimed, store_now, &mut schedule, &sent, told);
@@ -372,28 +393,37 @@ impl<S: Store> Scheduler<S> {
         let error = printable(&refused.error, MAX_EXCERPT);
         if told {
             lane.health.failed(store_now, &error);
-            disable = match refused.gone {
-                true => Some("it answered 410: it wants no messages any more".to_owned()),
-                false => lane.health.disables(&self.config.disable_after, store_now),
+            disable = match sent.disable {
+                Some(reason) => Some(reason.to_owned()),
+                None => lane.health.disables(&self.config.disable_after, store_now),
             };
         }
-        let next = schedule.failed(
+        let mut next = schedule.failed(
             &rules.policy,
             store_now,
             &refused.failure,
             &error,
             &mut self.random,
         );
+        if sent.hold && matches!(next, Next::Dead(_)) {
+            // It has one more attempt, when somebody enables the endpoint.
+            next = Next::Again(Duration::ZERO);
+        }
         if let Next::Dead(reason) = &next {
             observe::dead(claimed.id.as_str(), reason);
         }
         self.settle(now, claimed, next, schedule.save(), Some(sent));
         if let Some(reason) = disable {
-            if let Some(pending) = self.unsettled.back_mut() {
-                pending.settled.disable = Some(reason);
-            }
-            self.leave(claimed.endpoint);
+            self.disable(claimed.endpoint, reason);
         }
+    }
+
+    /// Disables the endpoint of what was settled last.
+    fn disable(&mut self, id: i64, reason: String) {
+        if let Some(pending) = self.unsettled.back_mut() {
+            pending.settled.disable = Some(reason);
+        }
+        self.leave(id);
     }
 
     /// Notes what is to be written.

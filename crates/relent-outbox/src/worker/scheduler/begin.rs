@@ -11,7 +11,8 @@ use crate::worker::calls::{Done, Kind};
 
 impl<S: Store> Scheduler<S> {
     pub(super) fn begin_find(&mut self, now: Instant) {
-        observe::holding(self.lanes.len(), self.running.len());
+        let faulty = self.lanes.values().filter(|lane| lane.fault().is_some());
+        observe::holding(self.lanes.len(), self.running.len(), faulty.count());
         self.poll_at = now + self.config.poll;
         let (store, name) = (self.store.clone(), self.config.name.clone());
         let (within, most) = (self.config.poll, LOOK + self.lanes.len());

@@ -648,6 +648,14 @@ impl Store for Memory {
         Err(Broken)
     }
 
+    async fn key_check(&self) -> Result<Option<String>, Broken> {
+        Err(Broken)
+    }
+
+    async fn replace_key_check(&self, _: String, _: Option<String>) -> Result<bool, Broken> {
+        Err(Broken)
+    }
+
     async fn messages(&self, _: Filter, _: usize) -> Result<Vec<MessageStatus>, Broken> {
         Err(Broken)
     }

@@ -1,0 +1,158 @@
+//! Faults of this side: they hold messages, and count no attempt.
+//!
+//! An attempt that fails says something about its receiver only if this process could make it. Where it could not, the
+//! message stays due, its endpoint is held for up to [`LONGEST_WAIT`] and then tried again, so that delivery goes on when
+//! the operator mends the fault. An endpoint is never disabled for one.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest time between two tries while a fault lasts.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(15);
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// Which fault it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// A signing key cannot be had: its variable is not set, or it was sealed with another key.
+    SigningKey,
+    /// What was registered cannot be used by this process: its policy cannot be read, or its options do not allow the URL.
+    Registration,
+    /// The process or the machine has no more file descriptors, memory or ports.
+    Resources,
+    /// No resolver answers, whatever the name.
+    Resolver,
+    /// No network leads there from this machine, or its firewall forbids it.
+    Network,
+}
+
+impl FaultKind {
+    /// Each with its name, as it is counted and shown.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::SigningKey, "signing-key"),
+        (Self::Registration, "registration"),
+        (Self::Resources, "resources"),
+        (Self::Resolver, "resolver"),
+        (Self::Network, "network"),
+    ];
+
+    /// The names in that table.
+    pub(crate) const NAMES: [&'static str; Self::ALL.len()] = {
+        let mut names = [""; Self::ALL.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = Self::ALL[at].1;
+            at += 1;
+        }
+        names
+    };
+
+    /// The name by which it is counted and shown.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let mut all = Self::ALL.iter();
+        all.find(|(one, _)| *one == self)
+            .map_or("", |(_, name)| name)
+    }
+
+    /// The fault behind an error of the system; `None` if the error comes from the other side, or may.
+    #[must_use]
+    pub fn of_io(error: &io::Error) -> Option<Self> {
+        // The same numbers on every Unix.
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        const ENOBUFS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
+        match error.kind() {
+            io::ErrorKind::OutOfMemory => return Some(Self::Resources),
+            io::ErrorKind::AddrNotAvailable => return Some(Self::Resources),
+            io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
+                return Some(Self::Network);
+            }
+            // A guard refuses with an error of its own, which has no number.
+            io::ErrorKind::PermissionDenied if error.raw_os_error().is_some() => {
+                return Some(Self::Network);
+            }
+            _ => {}
+        }
+        let number = error.raw_os_error().filter(|_| cfg!(unix))?;
+        matches!(number, ENFILE | EMFILE | ENOBUFS).then_some(Self::Resources)
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A fault of this side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LocalFault {
+    /// Which one.
+    pub kind: FaultKind,
+    /// What is wrong, and what mends it.
+    pub error: String,
+}
+
+/// The wait before the next try, by the one before; `None` for the first.
+pub(crate) fn next_wait(before: Option<Duration>) -> Duration {
+    before.map_or(FIRST_WAIT, |before| (2 * before).min(LONGEST_WAIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_faults_names_each_as_it_is_sent() {
+        for (kind, name) in FaultKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), name);
+            assert_eq!(kind.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_its_own_fault_and_what_the_peer_does_is_not() {
+        let resources = Some(FaultKind::Resources);
+        for kind in [io::ErrorKind::OutOfMemory, io::ErrorKind::AddrNotAvailable] {
+            assert_eq!(FaultKind::of_io(&kind.into()), resources);
+        }
+        #[cfg(target_os = "linux")]
+        for (number, fault) in [
+            (24, resources),                 // EMFILE
+            (23, resources),                 // ENFILE
+            (12, resources),                 // ENOMEM
+            (105, resources),                // ENOBUFS
+            (99, resources),                 // EADDRNOTAVAIL
+            (1, Some(FaultKind::Network)),   // EPERM
+            (100, Some(FaultKind::Network)), // ENETDOWN
+            (101, Some(FaultKind::Network)), // ENETUNREACH
+            (111, None),                     // ECONNREFUSED
+            (104, None),                     // ECONNRESET
+            (110, None),                     // ETIMEDOUT
+            (113, None),                     // EHOSTUNREACH
+        ] {
+            let error = io::Error::from_raw_os_error(number);
+            assert_eq!(FaultKind::of_io(&error), fault, "{error}");
+        }
+        let guard = io::Error::new(io::ErrorKind::PermissionDenied, "a guard");
+        assert_eq!(FaultKind::of_io(&guard), None);
+    }
+
+    #[test]
+    fn the_waits_of_a_fault_double_up_to_their_limit() {
+        let mut waits = Vec::new();
+        let mut wait = None;
+        for _ in 0..6 {
+            let next = next_wait(wait);
+            waits.push(next.as_secs());
+            wait = Some(next);
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 15, 15]);
+    }
+}

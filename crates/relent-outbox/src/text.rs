@@ -1,0 +1,103 @@
+//! Texts that others have written, as they are kept and shown: such a text does nothing but be read.
+
+/// Whether the character turns the direction of writing (`Bidi_Control` of Unicode), so that a line reads as another than
+/// it is.
+const fn turns(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
+}
+
+/// The text with each character that turns the direction of writing shown as its number, such as `\u{202e}`.
+///
+/// ```
+/// use relent_outbox::text::escape_bidi;
+///
+/// assert_eq!(escape_bidi("paid \u{202e}100"), "paid \\u{202e}100");
+/// ```
+#[must_use]
+pub fn escape_bidi(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match turns(character) {
+            true => escaped.extend(character.escape_unicode()),
+            false => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// The same within the texts of a page: what is in its tags stays, such as the value of a field that is sent back.
+#[cfg(feature = "api")]
+pub(crate) fn escape_bidi_in_page(page: &str) -> String {
+    let mut escaped = String::with_capacity(page.len());
+    // Within values these two are written as references.
+    for (at, part) in page.split('<').enumerate() {
+        if at == 0 {
+            escaped.push_str(&escape_bidi(part));
+            continue;
+        }
+        let (tag, text) = part.split_once('>').unwrap_or((part, ""));
+        escaped.push('<');
+        escaped.push_str(tag);
+        if part.len() > tag.len() {
+            escaped.push('>');
+        }
+        escaped.push_str(&escape_bidi(text));
+    }
+    escaped
+}
+
+/// The beginning of a text, at most so many bytes, that can be shown and kept anywhere: PostgreSQL keeps no NUL.
+pub(crate) fn printable(text: &str, most: usize) -> String {
+    let mut kept = String::with_capacity(text.len().min(most));
+    for character in text.chars() {
+        let before = kept.len();
+        match character {
+            '\n' | '\t' => kept.push(' '),
+            character if turns(character) => kept.extend(character.escape_unicode()),
+            character if character.is_control() => kept.push(char::REPLACEMENT_CHARACTER),
+            character => kept.push(character),
+        }
+        if kept.len() > most {
+            kept.truncate(before);
+            break;
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_turns_the_direction_of_writing_is_shown_as_its_number() {
+        for character in "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}".chars() {
+            let number = format!("a{}b", character.escape_unicode());
+            let text = format!("a{character}b");
+            assert_eq!(escape_bidi(&text), number);
+            assert_eq!(printable(&text, 100), number);
+        }
+        // What is written from right to left by itself stays.
+        assert_eq!(escape_bidi("שלום"), "שלום");
+        assert_eq!(
+            printable("aa\u{202e}", 5),
+            "aa",
+            "no part of a number is kept"
+        );
+    }
+
+    #[cfg(feature = "api")]
+    #[test]
+    fn a_page_shows_what_turns_and_sends_it_back_as_it_is() {
+        let page = "a\u{202e}<p class=x>b\u{202e}</p><input value=\"c\u{202e}\">d";
+        assert_eq!(
+            escape_bidi_in_page(page),
+            "a\\u{202e}<p class=x>b\\u{202e}</p><input value=\"c\u{202e}\">d"
+        );
+        assert_eq!(escape_bidi_in_page("<p"), "<p");
+        assert_eq!(escape_bidi_in_page("<p>"), "<p>");
+    }
+}
