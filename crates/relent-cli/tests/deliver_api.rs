@@ -458,6 +458,35 @@ fn the_api_is_what_its_description_says() {
     let (status, deleted) = at.ask_as(&fields, "DELETE", "/v1/endpoints/moved", "");
     assert_eq!((status, &deleted["messages"]), (200, &json!(0)));
 
+    // Signing keys go one by one, and the last one only if that is said.
+    let spec = json!({ "url": ok, "secrets": ["env:NEW", "env:OLD"] }).to_string();
+    let (_, signed) = at.ask("PUT", "/v1/endpoints/signed", &spec);
+    assert_eq!(signed["warnings"].as_array().map(Vec::len), Some(1));
+    let key = |number: &str| format!("/v1/endpoints/signed/secrets/{number}");
+    at.refused(422, "DELETE", &key("0"), "", "1 is the newest");
+    at.refused(422, "DELETE", &key("x"), "", "1 is the newest");
+    at.refused(404, "DELETE", &key("3"), "", "it has 2");
+    at.refused(
+        404,
+        "DELETE",
+        "/v1/endpoints/no/secrets/1",
+        "",
+        "no endpoint",
+    );
+    for (field, wanted) in [
+        (format!("if-match: {first}"), 412),
+        ("if-match: 7".to_owned(), 400),
+    ] {
+        let fields = format!("{token}{field}\r\n");
+        let (status, _) = at.ask_as(&fields, "DELETE", &key("1"), "");
+        assert_eq!(status, wanted, "{field}");
+    }
+    let (_, left) = at.ask("DELETE", &key("2"), "");
+    assert_eq!(left["endpoint"]["secrets"], json!(["env:NEW"]));
+    at.refused(409, "DELETE", &key("1"), "", "?allow_unsigned=true");
+    let (_, left) = at.ask("DELETE", &format!("{}?allow_unsigned=true", key("1")), "");
+    assert_eq!(left["endpoint"]["secrets"], json!([]));
+
     // An endpoint with messages that were not delivered stays, unless they are discarded.
     let (_, held) = at.ask("POST", "/v1/messages", &message("bad", "e5"));
     let held = held["id"].as_str().unwrap().to_owned();
@@ -603,7 +632,14 @@ fn a_payload_arrives_byte_by_byte_and_signed_and_no_answer_has_its_key() {
             .starts_with("v1,")
     );
     let spec = json!({ "url": url, "secrets": [] }).to_string();
-    let (_, changed) = at.ask("PUT", "/v1/endpoints/shop", &spec);
+    at.refused(
+        422,
+        "PUT",
+        "/v1/endpoints/shop",
+        &spec,
+        "?allow_unsigned=true",
+    );
+    let (_, changed) = at.ask("PUT", "/v1/endpoints/shop?allow_unsigned=true", &spec);
     assert_eq!(changed["endpoint"]["secrets"], json!([]));
 }
 

@@ -406,6 +406,7 @@ mod tests {
             "alipay",
             "circle-cpn",
             "juspay-upi",
+            "nmi",
         ] {
             let policy = super::policy(name).unwrap();
             assert!(is_contract(&policy), "{name}");

@@ -204,6 +204,7 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
         _ => Reply::Answer(answer("200 OK", "", "success")),
     })
     .await;
+    let closed = format!("http://{}/", support::closed());
     let mut written = Vec::new();
     for through in [false, true] {
         let bench = Bench::new();
@@ -223,7 +224,7 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
             endpoint.secrets = vec![secrets.seal("", name, SECRET).unwrap()];
             add.push(endpoint);
         }
-        add.push(Endpoint::new("refused", "http://127.0.0.1:9/"));
+        add.push(Endpoint::new("refused", &closed));
         for endpoint in add {
             let name = endpoint.name.clone();
             let endpoint = endpoint.policy(QUICK).park(false);

@@ -288,7 +288,7 @@ impl One {
             // The options of this process say no, and those of the relay said yes.
             Err(error) => failed(
                 Failure::network(Network::Connect),
-                format!("`work` does not call {}: {error}", attempt.url),
+                format!("the deliverer does not call the URL of the endpoint: {error}"),
                 Some(FaultKind::Registration),
             ),
         }

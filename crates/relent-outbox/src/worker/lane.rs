@@ -54,7 +54,7 @@ impl Rules {
         let target = match (wrong, sender.target(&endpoint.url)) {
             (Some(wrong), _) => Err(wrong),
             (None, target) => target.map_err(|error| {
-                let error = format!("{} is not called: {error}", endpoint.url);
+                let error = format!("the URL of the endpoint is not called: {error}");
                 fault(FaultKind::Registration, error)
             }),
         };

@@ -155,6 +155,12 @@ async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Hit> {
     }
 }
 
+/// An address of the loopback where nothing listens.
+pub(crate) fn closed() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
 /// A sender that may call the loopback by HTTP.
 pub(crate) fn local_sender() -> Sender {
     Sender::new(local()).unwrap()
