@@ -474,3 +474,28 @@ fn a_receiver_with_a_private_authority_is_reached_by_its_file() {
     let id = enqueue(&server, "shop", "e");
     server.message_is(&id, "delivered");
 }
+
+#[test]
+fn help_documentation_and_description_have_the_table_of_acknowledgements() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deliver.md");
+    let page = fs::read_to_string(page).unwrap();
+    let help = finish(
+        relent(&["deliver", "endpoints", "add", "--help"])
+            .spawn()
+            .unwrap(),
+    );
+    let description: Value = serde_json::from_str(relent_outbox::api::OPENAPI).unwrap();
+    let described =
+        &description["components"]["schemas"]["NewEndpoint"]["properties"]["acknowledgement"];
+    let all = relent_outbox::endpoint::Acknowledgement::ALL;
+    let names: Vec<_> = all.iter().map(|(_, name, _)| *name).collect();
+    assert_eq!(described["enum"], json!(names));
+    let help = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (_, name, answer) in all {
+        assert!(page.contains(&format!("| `{name}` | {answer} |")), "{name}");
+        assert!(
+            help.contains(&format!("- {name}: {answer}")),
+            "{name} in {help}"
+        );
+    }
+}

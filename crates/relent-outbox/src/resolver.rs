@@ -81,9 +81,9 @@ fn unknown(error: LookupError) -> io::Error {
 }
 
 /// A name that every resolver knows not to exist (RFC 6761): one that cannot say so answers nobody.
-const NO_NAME: &str = "relent.invalid.";
+pub(crate) const NO_NAME: &str = "relent.invalid.";
 /// So long it has.
-const NO_NAME_WITHIN: Duration = Duration::from_secs(2);
+const FINDS_OUT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why there is no connection.
 #[derive(Debug)]
@@ -205,7 +205,7 @@ impl GuardedConnector {
             format!("the name {host} could not be looked up: {error}"),
         );
         failed.fault = FaultKind::of_io(&error);
-        if failed.fault.is_none() && !self.resolver_answers().await {
+        if failed.fault.is_none() && !self.finds_out(NO_NAME).await {
             failed.error +=
                 "; no other name can be looked up either: check the resolver of this machine";
             failed.fault = Some(FaultKind::Resolver);
@@ -213,10 +213,10 @@ impl GuardedConnector {
         Err(failed)
     }
 
-    /// Whether the resolver answers at all. Otherwise it is not the name's fault.
-    async fn resolver_answers(&self) -> bool {
-        let within = self.timeout.min(NO_NAME_WITHIN);
-        match timeout(within, self.resolver.resolve(NO_NAME.to_owned())).await {
+    /// Whether the resolver soon says of this name what its addresses are, or that there is none.
+    pub(crate) async fn finds_out(&self, name: &str) -> bool {
+        let within = self.timeout.min(FINDS_OUT_WITHIN);
+        match timeout(within, self.resolver.resolve(name.to_owned())).await {
             Ok(Ok(_)) => true,
             Ok(Err(error)) => error.kind() == io::ErrorKind::NotFound,
             Err(_) => false,

@@ -6,8 +6,8 @@ use http::{HeaderMap, StatusCode};
 use relent::policy::{PolicyFile, PolicyFileError};
 use relent::presets;
 use relent_core::{
-    Backoff, Cause, Decision, Draw, Failure, Hint, HintMode, Instant, Jitter, Network, Pattern,
-    Policy, Random, Session, StopReason,
+    Audience, Backoff, Cause, Decision, Draw, Failure, Hint, HintMode, Instant, Jitter, Network,
+    Pattern, Policy, Random, Session, StopReason,
 };
 
 use crate::acknowledgement::{Answer, BodyEnd, Refused, judge};
@@ -19,6 +19,9 @@ pub const CONTRACT_CONCURRENCY: usize = 256;
 
 /// Behind a `Retry-After` the next attempt comes within this share of it: one sender is no herd.
 const HINT_SPREAD: f64 = 0.1;
+
+/// The most that a session adds to a delay that is reserved for its caller.
+const TICKET_SPREAD: Duration = Duration::from_secs(1);
 
 /// What is repeated where a policy has no `retry_on`, as the presets for webhooks have it: a receiver that is
 /// being repaired answers anything. 410 says that it will not be.
@@ -213,21 +216,26 @@ impl Schedule {
         error: &str,
         random: &mut impl Random,
     ) -> Next {
-        let spread;
+        let mut failure = *failure;
+        let of_hint;
         let policy = match failure.hint.delay() {
             None => policy,
             Some(delay) => {
-                spread = policy.clone().with_hint_spread(hint_spread(policy, delay));
-                &spread
+                if policy.max_hint().saturating_sub(delay) < TICKET_SPREAD {
+                    // That of a ticket would lead beyond it.
+                    failure.hint.audience = Audience::Shared;
+                }
+                of_hint = policy.clone().with_hint_spread(hint_spread(policy, delay));
+                &of_hint
             }
         };
         let before = self.session;
         let mut decide = |session: &mut Session, failure: &Failure| {
             session.on_failure(policy, instant(now), failure, random, None)
         };
-        let mut decision = decide(&mut self.session, failure);
+        let mut decision = decide(&mut self.session, &failure);
         if let Decision::Stop(stop) = decision {
-            let mut other = *failure;
+            let mut other = failure;
             match stop.reason {
                 StopReason::RetryLater => {
                     other.hint = Hint::NONE.with_advice(failure.hint.advice);
@@ -236,7 +244,7 @@ impl Schedule {
                 StopReason::RetriesExhausted => other.cause = without_own_limit(failure.cause),
                 _ => {}
             }
-            if other != *failure {
+            if other != failure {
                 self.session = before;
                 decision = decide(&mut self.session, &other);
             }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{CaptureConnection, HttpInfo, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use relent_core::{Cause, Failure, Network, Policy};
+use relent_core::{Cause, Failure, Kind, Network, Policy};
 use relent_http::attempt::{Complete, Proof};
 use relent_http::network::{chain, classify_error};
 use rustls::RootCertStore;
@@ -30,7 +31,7 @@ use crate::endpoint::Acknowledgement;
 use crate::fault::{FaultKind, LocalFault};
 use crate::guard::AddressGuard;
 use crate::message::MessageId;
-use crate::resolver::{GuardedConnector, NoConnection, Resolve, SystemResolver};
+use crate::resolver::{GuardedConnector, NO_NAME, NoConnection, Resolve, SystemResolver};
 use crate::secrets::Signing;
 use crate::target::Target;
 
@@ -100,6 +101,7 @@ pub struct Sender {
 
 struct Shared {
     config: SenderConfig,
+    guarded: GuardedConnector,
     connector: HttpsConnector<GuardedConnector>,
     /// Since when they are used.
     connections: Mutex<(Instant, Connections)>,
@@ -220,6 +222,8 @@ impl Sent {
     }
 }
 
+/// The time of an attempt was over before there was a connection.
+const NO_CONNECTION: &str = "no connection in time";
 const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
 
 impl Sender {
@@ -228,7 +232,7 @@ impl Sender {
     /// # Errors
     /// [`NoTls`] if the certificates of the system cannot be used.
     pub fn new(config: SenderConfig) -> Result<Self, NoTls> {
-        let connector = GuardedConnector {
+        let guarded = GuardedConnector {
             guard: Arc::new(config.guard.clone()),
             resolver: Arc::clone(&config.resolver),
             timeout: config.connect_timeout,
@@ -244,11 +248,12 @@ impl Sender {
         let connector = builder
             .https_or_http()
             .enable_all_versions()
-            .wrap_connector(connector);
+            .wrap_connector(guarded.clone());
         let connections = Mutex::new((Instant::now(), connections(&connector)));
         Ok(Self {
             shared: Arc::new(Shared {
                 config,
+                guarded,
                 connector,
                 connections,
             }),
@@ -305,7 +310,7 @@ impl Sender {
         let captured = capture_connection(&mut request);
         let (result, address) =
             exchange(self.shared.connections(), request, until, &captured).await;
-        let (result, fault) = match result {
+        let (mut result, mut fault) = match result {
             Ok(received) => (Ok(received), None),
             Err(NoConnection {
                 failure,
@@ -313,10 +318,19 @@ impl Sender {
                 fault,
             }) => (Err((failure, error)), fault),
         };
+        let took = began.elapsed();
+        if let Err((_, error)) = &mut result
+            && error == NO_CONNECTION
+            && !self.shared.looks_up(target).await
+        {
+            // The time of the attempt was over before that of the look-up.
+            error.push_str("; no name can be looked up: check the resolver of this machine");
+            fault = Some(FaultKind::Resolver);
+        }
         Exchange {
             result,
             address,
-            took: began.elapsed(),
+            took,
             fault,
         }
     }
@@ -400,6 +414,16 @@ fn tls(authorities: &[CertificateDer<'static>]) -> Result<rustls::ClientConfig, 
 }
 
 impl Shared {
+    /// Whether this target is an address, or its name or at least another one can be looked up.
+    async fn looks_up(&self, target: &Target) -> bool {
+        let host = target.uri().host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let guarded = &self.guarded;
+        host.parse::<IpAddr>().is_ok()
+            || guarded.finds_out(host).await
+            || guarded.finds_out(NO_NAME).await
+    }
+
     /// The connections that are used now. Those of before are closed when their attempts are over.
     fn connections(&self) -> Connections {
         let mut kept = self
@@ -487,12 +511,12 @@ async fn exchange(
     let response = match answered {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
-            return (Err(why_not(error)), address);
+            return (Err(why_not(&error)), address);
         }
         None => {
             // Without a connection nothing was sent.
             let (failure, error) = match address.is_empty() {
-                true => (Failure::not_processed(), "no connection in time"),
+                true => (Failure::not_processed(), NO_CONNECTION),
                 false => (Failure::ambiguous(), "no answer in time"),
             };
             let failed = NoConnection {
@@ -575,8 +599,7 @@ fn captured_address(captured: &CaptureConnection) -> String {
 }
 
 /// Why there is no answer.
-fn why_not(error: hyper_util::client::legacy::Error) -> NoConnection {
-    let error: &(dyn Error + 'static) = &error;
+fn why_not(error: &(dyn Error + 'static)) -> NoConnection {
     if let Some(NoConnection {
         failure,
         error,
@@ -596,6 +619,8 @@ fn why_not(error: hyper_util::client::legacy::Error) -> NoConnection {
         }
         FaultKind::of_io(source.downcast_ref()?)
     });
+    // Of what the receiver may have, it may have an opinion.
+    let fault = fault.filter(|_| failure.kind == Kind::NotProcessed);
     let root = chain(error).last().map(ToString::to_string);
     let error = match failure.cause {
         Cause::Network(Network::Certificate) => {

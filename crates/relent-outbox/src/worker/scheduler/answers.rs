@@ -321,7 +321,7 @@ impl<S: Store> Scheduler<S> {
         let core_now = self.core(now);
         if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
             lane.running -= 1;
-            if let Ok(sent) = sent.as_ref().map(|sent| sent)
+            if let Ok(sent) = &sent
                 && sent.fault.is_none()
             {
                 lane.mended();
