@@ -138,7 +138,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "ANSWER", value_parser = acknowledged())]
     acknowledgement: Option<Acknowledgement>,
 
-    /// The most attempts at once [default: 4; where the schedule is a contract at least 256]
+    /// The most concurrent attempts [default: 4; where the schedule is a contract at least 256]
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     concurrency: Option<NonZeroU32>,
 

@@ -292,7 +292,7 @@ fn hidden(fields: &[(&str, &str)]) -> Markup {
 }
 
 /// Whether its messages wait while it is down.
-fn is_parked(spec: &Endpoint) -> bool {
+fn waits_while_down(spec: &Endpoint) -> bool {
     spec.park && !schedule::policy(&spec.policy).is_ok_and(|policy| schedule::is_contract(&policy))
 }
 
@@ -333,7 +333,7 @@ pub(super) fn endpoint(
             dt { "Acknowledged by" } dd { (spec.acknowledgement.describe()) }
             dt { "At once" } dd { (number(spec.concurrency.get().into(), "attempt")) " at most" }
             dt { "While it is down" } dd {
-                @if is_parked(spec) { "messages wait without attempts" } @else { "each message has its attempts" }
+                @if waits_while_down(spec) { "messages wait without attempts" } @else { "each message has its attempts" }
             }
             dt { "Behind a dead one" } dd {
                 @match spec.after_dead {
