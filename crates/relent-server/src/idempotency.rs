@@ -293,8 +293,9 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     /// Requests with a key are claimed and recorded by their handler, in the transaction of its effects: by
-    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce), which is in the extensions of each of them. A handler that
-    /// answers with success and has not used it gets 500: nothing keeps a repetition from running.
+    /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce), which is in the extensions of each of them. The client of a
+    /// handler that answers with success what is not recorded by it gets 500: nothing keeps a repetition from running. A
+    /// request that it refuses stays refused, whatever the handler answers.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     #[must_use]
     pub const fn exactly_once(mut self) -> Self {
