@@ -125,7 +125,9 @@ impl Outcome {
         }
     }
 
-    fn of_code(code: u16) -> Self {
+    /// Of a gRPC status, by its [number](crate::grpc::code).
+    #[must_use]
+    pub fn of_code(code: u16) -> Self {
         match GrpcCode::from_number(code) {
             Some(
                 GrpcCode::Ok
