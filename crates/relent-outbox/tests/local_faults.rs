@@ -292,12 +292,15 @@ async fn an_error_names_what_failed() {
     assert_eq!(failed.fault, Some(FaultKind::Resolver));
     // A server of something else answers where TLS is asked for.
     resolver.0.store(0, Ordering::Relaxed);
-    let receiver = Receiver::new(|_| ok()).await;
-    let plain = attempt(
-        &sender,
-        &format!("https://shop.example:{}/", receiver.address.port()),
-    )
-    .await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"220 mail.example ESMTP\r\n").await;
+        }
+    });
+    let plain = attempt(&sender, &format!("https://shop.example:{port}/")).await;
     assert!(
         error(&plain).starts_with("the TLS handshake failed: "),
         "{plain:?}"

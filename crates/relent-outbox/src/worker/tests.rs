@@ -110,12 +110,14 @@ impl Receivers {
                     false => Some(Failure::ambiguous().cause(Cause::Timeout)),
                 };
                 let mut sent = Sent::not(Failure::ambiguous(), String::new(), began.elapsed());
+                let is_gone = |failure: &Failure| failure.cause == Cause::Status(410);
+                sent.disable = failure.filter(is_gone).map(|_| "it answered 410");
                 sent.outcome = match failure {
                     None => Ok(()),
                     Some(failure) => Err(crate::acknowledgement::Refused {
                         failure,
                         error: failure.cause.to_string(),
-                        gone: failure.cause == Cause::Status(410),
+                        gone: is_gone(&failure),
                     }),
                 };
                 Ok(sent)
