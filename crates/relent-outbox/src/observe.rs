@@ -396,6 +396,7 @@ pub(crate) fn holding(endpoints: usize, in_flight: usize, faulty: usize) {
     {
         gauge(&ENDPOINTS, "", endpoints as f64);
         gauge(&IN_FLIGHT, "", in_flight as f64);
+        gauge(&ENDPOINTS_FAULTY, "", faulty as f64);
     }
     let _ = (endpoints, in_flight, faulty);
 }
