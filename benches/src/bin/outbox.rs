@@ -102,13 +102,9 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
     let work = store.find_work(WORKER, Duration::ZERO, 1000).await?;
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     let owned = store.acquire(WORKER, endpoints).await?;
-    let wanted = owned.iter().map(|owned| Wanted {
-        endpoint: owned.id,
-        fence: owned.fence,
-        most: 100,
-    });
+    let wanted = owned.iter().map(|owned| Wanted::of(owned, 100));
     let wanted: Vec<_> = wanted.collect();
-    let claimed = store.claim(WORKER, wanted.clone()).await?;
+    let claimed = store.claim(WORKER, wanted.clone()).await?.messages;
     let settled = store.settle(claimed.iter().map(delivered).collect());
     settled.await?;
     let mut pairs = Vec::new();
@@ -195,8 +191,10 @@ fn delivered(claimed: &Claimed) -> Settled {
         row: claimed.row,
         endpoint: claimed.endpoint,
         fence: claimed.fence,
+        revision: claimed.revision,
         number: claimed.attempt,
         began: claimed.began,
+        ordered: claimed.ordered,
         next: Next::Delivered,
         session: vec![1; 50],
         attempt: Some(AttemptRecord {

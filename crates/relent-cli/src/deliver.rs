@@ -107,6 +107,11 @@ fn keep_on(serving: impl Future<Output = Result<i32, Quit>>) -> Result<i32, Quit
     result
 }
 
+/// In bytes.
+fn mebibytes(number: std::num::NonZeroU32) -> usize {
+    usize::try_from(u64::from(number.get()) << 20).unwrap_or(usize::MAX)
+}
+
 /// Asks a server.
 fn ask(asking: impl Future<Output = Result<(), Quit>>) -> Result<i32, Quit> {
     block_on(asking).map_err(Quit::failed)?.map(|()| 0)

@@ -11,14 +11,15 @@
 //!   ├── attempt ────────────►│ a stream in a file         │
 //!   │                        ├── attempt ────────────────►│ takes what it has room for
 //!   │◄── begin? ─────────────┼────────────────────────────┤
-//!   ├── yes, for 5 s ────────┼───────────────────────────►│ acknowledges it to the stream, and
+//!   ├── yes, for 0.5 s ──────┼───────────────────────────►│ acknowledges it to the stream, and
 //!   │                        │                            │ makes the one exchange
 //!   │◄── answer ─────────────┼────────────────────────────┤
 //!   │ judges and settles     │                            │
 //! ```
 //!
 //! An attempt is begun only with leave of the relay that has published it, which gives it to one deliverer, once, and only
-//! while it holds the lease that it has claimed the message with. So whatever NATS delivers twice, late, or to two is
+//! while it holds the lease that it has claimed the message with, and the endpoint is as it was when the attempt was
+//! published. Leave ends [`GRANT`](crate::store::GRANT) after the relay has asked the store. So whatever NATS delivers twice, late, or to two is
 //! sent once at most, and neither a relay that was stopped for an hour nor one that was killed has anything sent.
 //! What was not begun within [`BEGIN_WITHIN`] is taken back and does not count as an attempt. What was begun and is
 //! not answered, because its deliverer was killed, counts as failed with unknown outcome, and the schedule repeats it.

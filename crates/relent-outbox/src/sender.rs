@@ -222,8 +222,10 @@ impl Sent {
     }
 }
 
-/// The time of an attempt was over before there was a connection.
-const NO_CONNECTION: &str = "no connection in time";
+/// What went wrong with an attempt whose time was over before there was a connection, or an answer.
+pub(crate) const NO_CONNECTION: &str = "no connection in time";
+pub(crate) const NO_ANSWER: &str = "no answer in time";
+
 const AGENT: &str = concat!("relent/", env!("CARGO_PKG_VERSION"));
 
 impl Sender {
@@ -517,7 +519,7 @@ async fn exchange(
             // Without a connection nothing was sent.
             let (failure, error) = match address.is_empty() {
                 true => (Failure::not_processed(), NO_CONNECTION),
-                false => (Failure::ambiguous(), "no answer in time"),
+                false => (Failure::ambiguous(), NO_ANSWER),
             };
             let failed = NoConnection {
                 failure: failure.cause(Cause::Timeout),

@@ -92,9 +92,14 @@ pub trait Store: Clone + Send + Sync + 'static {
         endpoints: Vec<(i64, Fence)>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Claims messages that are due, those that are due first, and counts an attempt for each; or before them, without
+    /// Claims messages that are due, [in this order](Wanted::first), and counts an attempt for each; or before them, without
     /// counting, messages that an earlier owner of the endpoint has left running. None of an endpoint that is not the
     /// worker's with this fence, or is disabled; none if the worker has no lease.
+    ///
+    /// None either of an endpoint whose [revision](Work::revision) is another than the one that the worker knows: what the
+    /// endpoint is now is [returned](Claims::changed) instead. So an attempt that is claimed after a change goes by the
+    /// change. What was claimed before it may begin for [`GRANT`] from when the claim was asked for, and after that only
+    /// if it is [confirmed](Self::confirm).
     ///
     /// A message with an order key is claimed only if no other one to the same endpoint with the same key is running, and
     /// no earlier one is pending, or dead where the endpoint [blocks](crate::endpoint::AfterDead::Block) after it. So of
@@ -107,12 +112,22 @@ pub trait Store: Clone + Send + Sync + 'static {
         &self,
         worker: &str,
         wanted: Vec<Wanted>,
-    ) -> impl Future<Output = Result<Vec<Claimed>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Claims, Self::Error>> + Send;
+
+    /// Whether each of these claimed messages may begin its attempt, for [`GRANT`] from when this was asked; with its
+    /// payload, or an empty one if that is not asked for. `None` unless its attempt runs with this fence, which is that of
+    /// the endpoint, and the endpoint is the worker's, active, and of this [revision](Work::revision). Changes nothing.
+    fn confirm(
+        &self,
+        worker: &str,
+        attempts: Vec<Confirm>,
+    ) -> impl Future<Output = Result<Vec<Option<Bytes>>, Self::Error>> + Send;
 
     /// Writes what came of these. For each, whether it was written: not unless the attempt of this number of the schedule
     /// that began then runs with this fence, which is that of the endpoint. So what is written again, because the answer was
     /// lost, changes no later attempt. It may be written after the endpoint was released or disabled, or the lease has expired, as long as nobody
-    /// else has taken the endpoint.
+    /// else has taken the endpoint. What it says of the endpoint is written only while the endpoint has the
+    /// [revision](Settled::revision) that the attempt was made by.
     fn settle(
         &self,
         settled: Vec<Settled>,
@@ -121,7 +136,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     // Operators.
 
     /// Registers an endpoint, or replaces the one of this tenant and name: then its [`revision`](Work::revision) rises,
-    /// and its messages, its activity and its worker stay.
+    /// and its messages, its activity and its worker stay. The change is in force for every attempt that begins after this
+    /// returns: if attempts of the endpoint run, it waits for [`GRANT`], after which none of them can still begin.
     fn put_endpoint(
         &self,
         endpoint: Endpoint,
@@ -138,7 +154,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Deletes an endpoint with all its messages, unless some of them are pending, running or dead and are not to be
     /// discarded. In batches, the endpoint last: what was done before an error, or before another message came in, stays
     /// done. A message that was enqueued before it is gone is deleted, or keeps it; one that comes later is refused. An
-    /// attempt that runs goes on, and is not written down.
+    /// attempt that runs goes on, and is not written down; none begins after this returns.
     fn delete_endpoint(
         &self,
         tenant: &str,
@@ -160,8 +176,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
 
-    /// Enables or disables an endpoint, with the reason. While it is disabled nothing is claimed there; messages are
-    /// enqueued as before. One that was disabled begins with an empty [health](Settled::health), so that what it was
+    /// Enables or disables an endpoint, with the reason. While it is disabled nothing is claimed there, and no attempt
+    /// begins after this returns; messages are enqueued as before. One that was disabled begins with an empty [health](Settled::health), so that what it was
     /// disabled for does not disable it again, and its [`revision`](Work::revision) rises, so that its worker forgets it too.
     /// `false` if there is none.
     fn set_activity(
@@ -360,15 +376,86 @@ pub struct Owned {
     pub health: Vec<u8>,
 }
 
+/// For how long an attempt may begin once it was claimed or [confirmed](Store::confirm), counted from before the store was
+/// asked. A change of an endpoint takes as long to return while attempts of the endpoint run.
+pub const GRANT: Duration = Duration::from_millis(500);
+/// A longer payload, in bytes, is not claimed with its message. The worker [loads](Store::confirm) it when the attempt
+/// starts.
+pub const INLINE: usize = 8 << 10;
+
 /// Messages of an endpoint that a worker wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Wanted {
     /// The endpoint.
     pub endpoint: i64,
     /// The fence that the worker has it with.
     pub fence: Fence,
-    /// The most of them.
+    /// The [revision](Work::revision) whose rules the worker knows.
+    pub revision: i64,
+    /// The most of them. With none, the worker asks whether the endpoint has changed.
     pub most: usize,
+    /// Which of them first.
+    pub first: First,
+}
+
+impl Wanted {
+    /// So many messages of an endpoint that was taken, those that are due first.
+    #[must_use]
+    pub const fn of(owned: &Owned, most: usize) -> Self {
+        Self {
+            endpoint: owned.id,
+            fence: owned.fence,
+            revision: owned.revision,
+            most,
+            first: First::Due,
+        }
+    }
+
+    /// In this order.
+    #[must_use]
+    pub const fn first(mut self, first: First) -> Self {
+        self.first = first;
+        self
+    }
+}
+
+/// Which of the messages that are due are claimed first. A message is fresh that has never failed: it was neither attempted
+/// nor [resent](Store::resend).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum First {
+    /// Those that are due first.
+    #[default]
+    Due,
+    /// Fresh ones, those that are due first; then the others. Behind 10,000 that are due earlier none is found.
+    Fresh,
+    /// Fresh ones, those that are due last; then the others. Before 10,000 that are due later none is found.
+    Newest,
+}
+
+/// What a claim has come to.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Claims {
+    /// The messages.
+    pub messages: Vec<Claimed>,
+    /// Endpoints of which none was claimed, since their revision is another than the worker knows: as they are now, with
+    /// the fence of before.
+    pub changed: Vec<Owned>,
+}
+
+/// A claimed message whose attempt is to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Confirm {
+    /// The row.
+    pub row: i64,
+    /// The endpoint.
+    pub endpoint: i64,
+    /// The fence that it was claimed with.
+    pub fence: Fence,
+    /// The [revision](Work::revision) whose rules the attempt goes by.
+    pub revision: i64,
+    /// Whether the payload is wanted.
+    pub payload: bool,
 }
 
 /// A message to be sent, or one that was lost with its worker.
@@ -380,17 +467,22 @@ pub struct Claimed {
     pub endpoint: i64,
     /// The fence to settle with.
     pub fence: Fence,
+    /// The [revision](Work::revision) whose rules the attempt goes by.
+    pub revision: i64,
     /// The identifier that is sent.
     pub id: MessageId,
     /// What the payload is.
     pub content_type: String,
-    /// The payload; empty if the message was lost.
+    /// The payload; empty if the message was lost, or if it is longer than [`INLINE`].
     pub payload: Bytes,
+    /// How many bytes the payload has; 0 if the message was lost.
+    pub size: usize,
     /// The attempts so far, with this one.
     pub attempt: u32,
     /// Whether others wait for it, or may, by an order key.
     pub ordered: bool,
-    /// What [`Settled::session`] said last; empty if nothing was.
+    /// What [`Settled::session`] said last; empty if nothing was. After a
+    /// [resend](Store::resend) it is no schedule.
     pub session: Vec<u8>,
     /// When it was enqueued, and its schedule began: later if it was [resent](Store::resend), and by a microsecond for each
     /// time that it was [not sent](Next::Unsent).
@@ -399,6 +491,14 @@ pub struct Claimed {
     pub now: SystemTime,
     /// An earlier owner has begun this attempt and not settled it: whether it arrived is unknown. Nothing is to be sent now.
     pub lost: bool,
+}
+
+impl Claimed {
+    /// Whether it is [fresh](First), and this is its first attempt.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        !self.lost && self.attempt == 1 && self.session.is_empty()
+    }
 }
 
 /// What came of a claimed message.
@@ -410,11 +510,16 @@ pub struct Settled {
     pub endpoint: i64,
     /// With this fence.
     pub fence: Fence,
+    /// By the rules of this [revision](Work::revision). The endpoint's health and activity stay as they are if it has
+    /// another one by now.
+    pub revision: i64,
     /// The attempt that this is about: [`Claimed::attempt`].
     pub number: u32,
     /// Of which schedule: [`Claimed::began`]. One that was resent counts its attempts anew, and one that was not sent counts
     /// one of them again: each begins later than before, so nothing is taken for what is about another attempt.
     pub began: SystemTime,
+    /// Whether others may wait for it by an order key: [`Claimed::ordered`].
+    pub ordered: bool,
     /// What becomes of it.
     pub next: Next,
     /// The state of its schedule: [`Session::save`](relent_core::Session::save).
@@ -579,6 +684,14 @@ pub struct Summary {
     pub lag_ms: Option<u64>,
     /// Endpoints that are disabled.
     pub disabled: u64,
+}
+
+/// What was begun with leave of before a change has ended once this returns.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+async fn end_of_grants(runs: bool) {
+    if runs {
+        tokio::time::sleep(GRANT).await;
+    }
 }
 
 /// So many messages are changed in one transaction, so that others need not wait for all.

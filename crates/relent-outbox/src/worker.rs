@@ -9,12 +9,16 @@
 //! A look for work costs as much as there are endpoints with work. So where a hint names the endpoints that have got
 //! messages, there is none: it claims at once what is its own, and acquires the others.
 //!
-//! A message is claimed only when its endpoint may go, and its attempt is counted then. One task decides; attempts and
+//! A message is claimed only when its endpoint may go, and its attempt is counted then. A claim is leave to begin for a short
+//! time, after which the attempt asks the store again: so whoever changes an endpoint waits that long, and no attempt begins
+//! by the old rules after that. One task decides; attempts and
 //! calls of the store are tasks of their own, so that none of them waits for another.
 
 pub(crate) mod attempt;
 pub(crate) mod beat;
+mod bodies;
 mod calls;
+mod grants;
 mod held;
 mod lane;
 mod scheduler;
@@ -53,11 +57,17 @@ pub struct WorkerConfig {
     pub poll: Duration,
     /// How many attempts run at once to endpoints that answer soon; 512 unless said otherwise.
     pub in_flight: usize,
-    /// How many run at once, beside those, to endpoints that do not; 512 unless said otherwise. Attempts that turn out
-    /// slow may make it four times as many. Each has a connection: the process needs file descriptors for all of them.
+    /// How many run at once, beside those, to endpoints that do not; 512 unless said otherwise. Attempts that take a tenth of
+    /// [`slow_after`](Self::slow_after) give their slots to others, and up to eight times as many run beside them then. Each
+    /// has a connection: the process needs file descriptors for all of them.
     pub slow_in_flight: usize,
-    /// An endpoint is slow whose last attempt took so long; 1 s unless said otherwise.
+    /// An endpoint is slow whose last attempt took so long; 1 s unless said otherwise. One that has not answered for as long
+    /// gets one attempt at a time until it answers again.
     pub slow_after: Duration,
+    /// How many bytes of payloads that are longer than [`INLINE`](crate::store::INLINE) attempts hold; 64 MiB unless said
+    /// otherwise. Endpoints that are slow, or have not answered yet, hold half of them at most. A payload is loaded when
+    /// its attempt starts, and counts until it is written to the connection. A longer one goes when it is the only one.
+    pub body_bytes: usize,
     /// How long running attempts are waited for when the worker ends; 30 s unless said otherwise.
     pub drain: Duration,
     /// When an endpoint that fails is disabled.
@@ -73,6 +83,7 @@ impl Default for WorkerConfig {
             in_flight: 512,
             slow_in_flight: 512,
             slow_after: Duration::from_secs(1),
+            body_bytes: 64 << 20,
             drain: Duration::from_secs(30),
             disable_after: DisableAfter::DEFAULT,
         }

@@ -64,12 +64,12 @@ async fn deliver(store: &Sqlite, directory: &Path, death: &Death) -> bool {
     let endpoints = work.iter().map(|work| work.endpoint).collect();
     let owned = store.acquire("worker", endpoints).await.unwrap();
     death.may_come();
-    let wanted = owned.iter().map(|owned| Wanted {
-        endpoint: owned.id,
-        fence: owned.fence,
-        most: 1,
-    });
-    let claimed = store.claim("worker", wanted.collect()).await.unwrap();
+    let wanted = owned.iter().map(|owned| Wanted::of(owned, 1));
+    let claimed = store
+        .claim("worker", wanted.collect())
+        .await
+        .unwrap()
+        .messages;
     death.may_come();
     let Some(claimed) = claimed.first() else {
         return false;
@@ -85,8 +85,10 @@ async fn deliver(store: &Sqlite, directory: &Path, death: &Death) -> bool {
         row: claimed.row,
         endpoint: claimed.endpoint,
         fence: claimed.fence,
+        revision: claimed.revision,
         number: claimed.attempt,
         began: claimed.began,
+        ordered: claimed.ordered,
         next,
         session: Vec::new(),
         attempt: None,

@@ -252,12 +252,12 @@ mod postgres {
         let work = store.find_work("worker", Duration::ZERO, 10).await.unwrap();
         let endpoints = work.iter().map(|work| work.endpoint).collect();
         let owned = store.acquire("worker", endpoints).await.unwrap();
-        let wanted = owned.iter().map(|owned| Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 5,
-        });
-        let claimed = store.claim("worker", wanted.collect()).await.unwrap();
+        let wanted = owned.iter().map(|owned| Wanted::of(owned, 5));
+        let claimed = store
+            .claim("worker", wanted.collect())
+            .await
+            .unwrap()
+            .messages;
         assert_eq!(claimed.len(), 50);
         let delivered = claimed.iter().map(|one| settled(one, Next::Delivered));
         let written = store.settle(delivered.collect()).await.unwrap();
@@ -323,8 +323,10 @@ mod postgres {
             row: claimed.row,
             endpoint: claimed.endpoint,
             fence: claimed.fence,
+            revision: claimed.revision,
             number: claimed.attempt,
             began: claimed.began,
+            ordered: claimed.ordered,
             next,
             session: Vec::new(),
             attempt: None,
@@ -352,14 +354,10 @@ mod postgres {
         let owned = take(&store).await;
         // What a worker has unless it is told otherwise.
         let store = store.patience(Duration::from_secs(5));
-        let one = Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 1,
-        };
+        let one = Wanted::of(&owned, 1);
         let mut ordered = Vec::new();
         for _ in 0..10 {
-            let claimed = store.claim("worker", vec![one]).await.unwrap();
+            let claimed = store.claim("worker", vec![one]).await.unwrap().messages;
             ordered.extend(claimed.iter().map(|claimed| claimed.ordered));
         }
         assert_eq!(ordered, [true, false]);
@@ -465,12 +463,8 @@ mod postgres {
         let again = store.enqueue(vec![full]).await.unwrap().remove(0);
         assert!(again.duplicate && again.id == first[0].id);
         let owned = take(&store).await;
-        let wanted = Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 10,
-        };
-        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let wanted = Wanted::of(&owned, 10);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
         let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
         assert_eq!(ids, [&first[0].id, &first[1].id]);
         assert_eq!(&claimed[0].payload[..], b"{}");
@@ -545,12 +539,8 @@ mod postgres {
         store.enqueue(vec![late]).await.unwrap();
         let owned = take(&store).await;
         let claim = async || {
-            let wanted = Wanted {
-                endpoint: owned.id,
-                fence: owned.fence,
-                most: 10,
-            };
-            store.claim("worker", vec![wanted]).await.unwrap()
+            let wanted = Wanted::of(&owned, 10);
+            store.claim("worker", vec![wanted]).await.unwrap().messages
         };
         let running = claim().await;
         assert_eq!(running.len(), 1);
@@ -572,12 +562,8 @@ mod postgres {
         let store = shop(&server, "freed").await;
         store.enqueue(vec![message("paid")]).await.unwrap();
         let owned = take(&store).await;
-        let wanted = Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 1,
-        };
-        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let wanted = Wanted::of(&owned, 1);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
         let other = store.pool().get().await.unwrap();
         let expired = "UPDATE relent_worker_1 SET until = 0";
         other.batch_execute(expired).await.unwrap();
@@ -651,12 +637,8 @@ mod postgres {
         let ordered = |event| message(event).in_order("key");
         store.enqueue(vec![ordered("dead")]).await.unwrap();
         let owned = take(&store).await;
-        let wanted = Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 1,
-        };
-        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let wanted = Wanted::of(&owned, 1);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
         let dead = settled(&claimed[0], Next::Dead("poison".to_owned()));
         assert_eq!(store.settle(vec![dead]).await.unwrap(), [true]);
 
@@ -703,15 +685,14 @@ mod postgres {
             DELETE FROM relent_message_1 WHERE event = 'gone'";
         client.batch_execute(spoil).await.unwrap();
         let owned = take(&store).await;
-        let wanted = Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 10,
-        };
-        let claimed = store.claim("worker", vec![wanted]).await.unwrap();
+        let wanted = Wanted::of(&owned, 10);
+        let claimed = store.claim("worker", vec![wanted]).await.unwrap().messages;
         let ids: Vec<_> = claimed.iter().map(|claimed| &claimed.id).collect();
         assert_eq!(ids, [&enqueued[1].id]);
-        assert_eq!(store.claim("worker", vec![wanted]).await.unwrap(), []);
+        assert_eq!(
+            store.claim("worker", vec![wanted]).await.unwrap().messages,
+            []
+        );
         assert_eq!(store.summary().await.unwrap().dead, 2);
         let dead = Filter {
             state: Some(State::Dead),

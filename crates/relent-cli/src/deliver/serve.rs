@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -123,6 +124,12 @@ pub(crate) struct ServeArgs {
     /// So long it takes until what was on its way is repeated when this process was killed.
     #[arg(long, value_name = "D", default_value = "30s", value_parser = lease)]
     lease: Duration,
+
+    /// How many MiB of payloads longer than 8 KiB attempts hold at the same time
+    ///
+    /// A payload counts until it is written to the connection. Other long messages wait meanwhile.
+    #[arg(long, value_name = "MIB", default_value = "64")]
+    body_memory: NonZeroU32,
 
     /// How long the attempts that run are waited for at the end
     #[arg(long, value_name = "D", default_value = "30s", value_parser = duration)]
@@ -278,6 +285,7 @@ async fn serve<S: Store>(args: &ServeArgs, store: S, token: Token) -> Result<i32
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
     let sender = args.reach.sender()?;
     let mut config = WorkerConfig::default();
+    config.body_bytes = super::mebibytes(args.body_memory);
     config.drain = args.drain;
     config.lease = args.lease;
     let worker = Worker::new(store.clone(), sender, secrets.clone(), config);

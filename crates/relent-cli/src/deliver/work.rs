@@ -50,6 +50,12 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "N", default_value = "1024", value_parser = count)]
     in_flight: NonZeroU32,
 
+    /// How many MiB of payloads longer than 8 KiB attempts hold at the same time
+    ///
+    /// A payload counts until it is written to the connection. Other long messages wait meanwhile.
+    #[arg(long, value_name = "MIB", default_value = "64")]
+    body_memory: NonZeroU32,
+
     /// How long the attempts that run are waited for at the end
     #[arg(long, value_name = "D", default_value = "30s", value_parser = duration)]
     drain: Duration,
@@ -82,6 +88,7 @@ pub(super) async fn run(args: &WorkArgs) -> Result<i32, Quit> {
     let queue = args.nats.queue().await?.ok_or_else(missing)?;
     let mut config = DelivererConfig::default();
     config.in_flight = usize::try_from(args.in_flight.get()).unwrap_or(usize::MAX);
+    config.body_bytes = super::mebibytes(args.body_memory);
     config.drain = args.drain;
     let (stop, stopped) = oneshot::channel();
     let ended = async {

@@ -26,6 +26,9 @@ use crate::text::printable;
 
 /// As many attempts are asked for at once.
 const BATCH: usize = 256;
+/// Room is counted in so many bytes, and the longest attempt needs so much of it.
+const KIB: usize = 1 << 10;
+const LONGEST: u32 = 2 << 10;
 /// And waited for so long.
 const WAIT: Duration = Duration::from_secs(2);
 
@@ -37,6 +40,9 @@ pub struct DelivererConfig {
     /// descriptors for all of them. All deliverers together should have more than the relays'
     /// [`slow_in_flight`](crate::worker::WorkerConfig::slow_in_flight), so that slow endpoints leave some for the others.
     pub in_flight: usize,
+    /// How many bytes of attempts it asks for at once, and holds; 64 MiB unless said otherwise, and 2 MiB at least, so that
+    /// the longest fits. An attempt counts until its payload is written to the connection.
+    pub body_bytes: usize,
     /// How long running attempts are waited for when it ends; 30 s unless said otherwise.
     pub drain: Duration,
 }
@@ -45,6 +51,7 @@ impl Default for DelivererConfig {
     fn default() -> Self {
         Self {
             in_flight: 1024,
+            body_bytes: 64 << 20,
             drain: Duration::from_secs(30),
         }
     }
@@ -79,6 +86,9 @@ impl Deliverer {
         observe::begin(Part::Deliverer);
         let slots = self.config.in_flight.clamp(1, Semaphore::MAX_PERMITS);
         let slots = Arc::new(Semaphore::new(slots));
+        let room = self.config.body_bytes.div_ceil(KIB) as u64;
+        let room = room.clamp(LONGEST.into(), u32::MAX.into()) as usize;
+        let room = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
         let one = Arc::new(One {
             queue: self.queue,
             sender: self.sender,
@@ -88,10 +98,10 @@ impl Deliverer {
         let mut consumer = None;
         loop {
             while attempts.try_join_next().is_some() {}
-            let (batch, slots) = tokio::select! {
+            let (batch, slots, room) = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                asked = one.ask_for_some(&mut consumer, &slots) => match asked {
+                asked = one.ask_for_some(&mut consumer, &slots, &room) => match asked {
                     Ok(batch) => batch,
                     Err(error) => {
                         observe::nats_error(&error);
@@ -104,7 +114,7 @@ impl Deliverer {
                 }
             };
             match one
-                .take(batch, slots, &mut attempts, shutdown.as_mut())
+                .take(batch, (slots, room), &mut attempts, shutdown.as_mut())
                 .await
             {
                 Ok(false) => {}
@@ -130,33 +140,30 @@ struct One {
 }
 
 impl One {
-    /// Asks for as many attempts as there are slots, once there is one.
+    /// Asks for as many attempts as there are slots and room for, once there is one slot, and room for the longest attempt.
     async fn ask_for_some(
         &self,
         consumer: &mut Option<PullConsumer>,
         slots: &Arc<Semaphore>,
-    ) -> Result<(Batch, OwnedSemaphorePermit), String> {
+        room: &Arc<Semaphore>,
+    ) -> Result<(Batch, OwnedSemaphorePermit, OwnedSemaphorePermit), String> {
         let consumer = match consumer {
             Some(consumer) => consumer,
             None => consumer.insert(self.queue.consumer().await?),
         };
-        let closed = |_| "the slots are closed".to_owned();
-        let mut free = Arc::clone(slots).acquire_owned().await.map_err(closed)?;
-        let more = slots.available_permits().min(BATCH - 1);
-        let more = u32::try_from(more).unwrap_or_default();
-        if let Ok(more) = Arc::clone(slots).try_acquire_many_owned(more) {
-            free.merge(more);
-        }
+        let free = all_of(slots, 1, BATCH).await?;
+        let room = all_of(room, LONGEST, usize::MAX).await?;
         let batch = consumer.batch().max_messages(free.num_permits());
+        let batch = batch.max_bytes(room.num_permits().saturating_mul(KIB));
         let batch = batch.expires(WAIT).messages().await;
-        Ok((batch.map_err(|error| error.to_string())?, free))
+        Ok((batch.map_err(|error| error.to_string())?, free, room))
     }
 
     /// Begins what comes of that, and gives back what comes after `shutdown`, which ends it: `true`.
     async fn take(
         self: &Arc<Self>,
         mut batch: Batch,
-        mut slots: OwnedSemaphorePermit,
+        (mut slots, mut room): (OwnedSemaphorePermit, OwnedSemaphorePermit),
         attempts: &mut JoinSet<()>,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<bool, String> {
@@ -175,8 +182,10 @@ impl One {
             match (message, slots.split(1)) {
                 (Ok(Some(Ok(message))), Some(slot)) if !stopping => {
                     let this = Arc::clone(self);
+                    let bytes = message.payload.len().div_ceil(KIB).min(room.num_permits());
+                    let held = room.split(bytes);
                     attempts.spawn(async move {
-                        this.attempt(&message).await;
+                        this.attempt(message, held).await;
                         drop(slot);
                     });
                 }
@@ -186,20 +195,33 @@ impl One {
                     observe::nats_error(&error.to_string());
                     return Ok(true);
                 }
+                // The next one needs more room than is left of what was asked for.
+                (Ok(Some(Err(error))), _) if error.to_string().contains("MaxBytes") => {
+                    return Ok(stopping);
+                }
                 (Ok(Some(Err(error))), _) => return Err(error.to_string()),
                 (Ok(None) | Err(_), _) => return Ok(stopping),
             }
         }
     }
 
-    async fn attempt(&self, message: &Message) {
-        let attempt = wire::read_attempt(&message.payload).and_then(|(attempt, payload)| {
+    /// Makes an attempt, with room for its payload.
+    async fn attempt(&self, mut message: Message, room: Option<OwnedSemaphorePermit>) {
+        let payload = std::mem::take(&mut message.message.payload);
+        let message = &message;
+        let payload = Bytes::from_owner(Counted {
+            payload,
+            _room: room,
+        });
+        let attempt = wire::read_attempt(&payload).and_then(|(attempt, payload)| {
             match attempt.relay.starts_with(&self.queue.relays()) {
                 true => Ok((attempt, payload)),
                 // A relay of this queue is asked, and nobody else.
                 false => Err("its relay is not of this queue".to_owned()),
             }
         });
+        // What is left of it is held until it is written.
+        drop(payload);
         let (attempt, payload) = match attempt {
             Ok(attempt) => attempt,
             Err(wrong) => {
@@ -327,6 +349,34 @@ impl One {
             Ok(Err(error)) => Err(error.kind()),
             Err(_) => Err(RequestErrorKind::TimedOut),
         }
+    }
+}
+
+/// So many permits, once there are as many, and what there is beside them up to so many.
+async fn all_of(
+    of: &Arc<Semaphore>,
+    least: u32,
+    most: usize,
+) -> Result<OwnedSemaphorePermit, String> {
+    let least_of = Arc::clone(of).acquire_many_owned(least).await;
+    let mut all = least_of.map_err(|_| "the slots are closed".to_owned())?;
+    let more = most.saturating_sub(all.num_permits());
+    let more = u32::try_from(of.available_permits().min(more)).unwrap_or(u32::MAX);
+    if let Ok(more) = Arc::clone(of).try_acquire_many_owned(more) {
+        all.merge(more);
+    }
+    Ok(all)
+}
+
+/// A payload and its room, until nothing holds it any more.
+struct Counted {
+    payload: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
     }
 }
 

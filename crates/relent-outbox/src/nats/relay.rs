@@ -63,6 +63,20 @@ enum News {
     Ended(Exchange),
 }
 
+/// Whether a deliverer may begin.
+enum Begin {
+    /// For so long; not at all if it is zero.
+    For(Duration),
+    /// Leave has to be renewed.
+    Renewed(Box<Stale>),
+}
+
+/// An attempt whose leave is over, as far as the endpoint may have changed.
+struct Stale {
+    number: u64,
+    leave: Leave,
+}
+
 /// Why what a deliverer says is not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Refused {
@@ -140,7 +154,7 @@ impl Relay {
         let shared = Arc::clone(&self.shared);
         Arc::new(move |job| {
             let shared = Arc::clone(&shared);
-            Box::pin(async move { shared.make(&job).await })
+            Box::pin(async move { shared.make(job).await })
         })
     }
 }
@@ -182,17 +196,44 @@ impl Shared {
                 sleep(PAUSE).await;
                 continue;
             };
+            let mut renewals = JoinSet::new();
             while let Some(message) = asked.next().await {
+                while renewals.try_join_next().is_some() {}
                 let Some(reply) = message.reply else { continue };
-                let answer = self.answer(&message.subject, &message.payload);
-                // If it does not arrive they ask again.
-                let _ = self.queue.client.publish(reply, answer).await;
+                match self.answer(&message.subject, &message.payload) {
+                    // If it does not arrive they ask again.
+                    Ok(answer) => drop(self.queue.client.publish(reply, answer).await),
+                    // Nobody else waits for the store.
+                    Err(stale) => {
+                        let this = Arc::clone(&self);
+                        renewals.spawn(async move {
+                            this.renew(*stale).await;
+                            let answer = this.answer(&message.subject, &message.payload);
+                            let answer = answer.unwrap_or_else(|_| wire::leave(Duration::ZERO));
+                            drop(this.queue.client.publish(reply, answer).await);
+                        });
+                    }
+                }
             }
         }
     }
 
-    /// What a deliverer is told that says this by this subject.
-    fn answer(&self, subject: &str, payload: &Bytes) -> Bytes {
+    /// Asks the store whether an attempt may still begin.
+    async fn renew(&self, Stale { number, mut leave }: Stale) {
+        let renewed = leave.renew().await;
+        self.waiting(|waiting| {
+            if let Some(attempt) = waiting.get_mut(&number) {
+                match renewed {
+                    true => attempt.leave = leave,
+                    // Whoever does not wait any more is gone from the map.
+                    false => drop(attempt.news.send(News::Refused)),
+                }
+            }
+        });
+    }
+
+    /// What a deliverer is told that says this by this subject, unless leave has to be renewed first.
+    fn answer(&self, subject: &str, payload: &Bytes) -> Result<Bytes, Box<Stale>> {
         let refused = |refused: Refused| {
             observe::refused(refused.reason(), &refused);
             refused
@@ -200,11 +241,12 @@ impl Shared {
         let mut words = subject.rsplit('.');
         let (word, number) = (words.next(), words.next());
         let number = number.and_then(|number| number.parse().ok());
-        match (number, word) {
-            (Some(number), Some("begin")) => {
-                let leave = self.begin(number, payload).map_err(refused);
-                wire::leave(leave.unwrap_or_default())
-            }
+        Ok(match (number, word) {
+            (Some(number), Some("begin")) => match self.begin(number, payload).map_err(refused) {
+                Ok(Begin::For(leave)) => wire::leave(leave),
+                Ok(Begin::Renewed(stale)) => return Err(stale),
+                Err(_) => wire::leave(Duration::ZERO),
+            },
             (Some(number), Some("end")) => match self.end(number, payload).map_err(refused) {
                 // Told again, since it did not hear that it was heard.
                 Ok(()) | Err(Refused::Over) => Bytes::from_static(HEARD),
@@ -214,37 +256,45 @@ impl Shared {
                 let wrong = "a subject ends with .NUMBER.begin or .NUMBER.end".to_owned();
                 format!("{REFUSED}{}", refused(Refused::Unreadable(wrong))).into()
             }
-        }
+        })
     }
 
-    /// For how long this deliverer may begin: not at all if it is zero. Asked again it has what is left.
-    fn begin(&self, number: u64, by: &Bytes) -> Result<Duration, Refused> {
+    /// Whether this deliverer may begin. Asked again it has what is left.
+    fn begin(&self, number: u64, by: &Bytes) -> Result<Begin, Refused> {
         let by = Uuid::try_parse_ascii(by)
             .map_err(|_| Refused::Unreadable("the name of a deliverer is a UUID".to_owned()))?;
         let now = Instant::now();
         self.waiting(|waiting| {
             let Some(attempt) = waiting.get_mut(&number) else {
                 return match self.missing(number) {
-                    Refused::Over => Ok(Duration::ZERO),
+                    Refused::Over => Ok(Begin::For(Duration::ZERO)),
                     unknown => Err(unknown),
                 };
             };
-            let held = attempt.leave.left(now).min(LEAVE);
-            Ok(match &attempt.begun {
-                Some((other, _)) if *other != by => Duration::ZERO,
-                Some((_, since)) => held.min((*since + LEAVE).saturating_duration_since(now)),
-                // Less than that is told as none.
-                None if held < Duration::from_millis(1) => {
+            // Less than that is told as none.
+            let none = Duration::from_millis(1);
+            let left = match &attempt.begun {
+                Some((other, _)) if *other != by => return Ok(Begin::For(Duration::ZERO)),
+                Some((_, since)) => (*since + LEAVE).saturating_duration_since(now),
+                None => LEAVE,
+            };
+            if left < none || attempt.leave.left_of_lease(now) < none {
+                if attempt.begun.is_none() {
                     let _ = attempt.news.send(News::Refused);
-                    Duration::ZERO
                 }
-                None => {
-                    attempt.begun = Some((by, now));
-                    // Whoever does not wait any more is gone from the map.
-                    let _ = attempt.news.send(News::Begun);
-                    held
-                }
-            })
+                return Ok(Begin::For(Duration::ZERO));
+            }
+            let held = attempt.leave.left(now).min(left);
+            if held < none {
+                let leave = attempt.leave.clone();
+                return Ok(Begin::Renewed(Box::new(Stale { number, leave })));
+            }
+            if attempt.begun.is_none() {
+                attempt.begun = Some((by, now));
+                // Whoever does not wait any more is gone from the map.
+                let _ = attempt.news.send(News::Begun);
+            }
+            Ok(Begin::For(held))
         })
     }
 
@@ -280,13 +330,15 @@ impl Shared {
         }
     }
 
-    async fn make(&self, job: &Job) -> Result<Sent, Unmade> {
-        let outgoing = match job.outgoing() {
-            Ok(outgoing) => outgoing,
+    async fn make(&self, mut job: Job) -> Result<Sent, Unmade> {
+        job.ready().await?;
+        let headers = match job.outgoing().and_then(|outgoing| outgoing.headers()) {
+            Ok(headers) => headers,
             Err(unsendable) => return Ok(*unsendable),
         };
-        let headers = match outgoing.headers() {
-            Ok(headers) => headers,
+        let payload = std::mem::take(&mut job.payload);
+        let outgoing = match job.outgoing() {
+            Ok(outgoing) => outgoing,
             Err(unsendable) => return Ok(*unsendable),
         };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -302,7 +354,7 @@ impl Shared {
             limit,
             keep: keep(&outgoing),
         };
-        let bytes = match wire::attempt(&attempt, &job.payload) {
+        let bytes = match wire::attempt(&attempt, &payload) {
             Ok(bytes) => bytes,
             Err(error) => return Ok(unpublishable(error)),
         };
@@ -320,12 +372,18 @@ impl Shared {
         };
         let mut leave = job.leave.clone();
         let until = Instant::now() + BEGIN_WITHIN;
+        // Once NATS has it nothing here holds the payload.
+        let publish = async {
+            let published = self.publish(&subject, bytes, until).await;
+            drop(payload);
+            published
+        };
         let begun = tokio::select! {
             biased;
             // Before the server has said that it has it, perhaps.
             news = heard.recv() => matches!(news, Some(News::Begun)),
             () = leave.stopped() => false,
-            published = self.publish(&subject, bytes, until) => match published {
+            published = publish => match published {
                 Ok(()) => tokio::select! {
                     biased;
                     begun = timeout_at(until, heard.recv()) => matches!(begun, Ok(Some(News::Begun))),

@@ -99,8 +99,20 @@ impl<S: Store> Shop<S> {
     }
 
     async fn claim(&self, worker: &str, owned: &Owned) -> Vec<Claimed> {
-        let wanted = wanted(owned, 100);
-        self.0.claim(worker, vec![wanted]).await.unwrap()
+        let claims = self
+            .0
+            .claim(worker, vec![wanted(owned, 100)])
+            .await
+            .unwrap();
+        let Some(changed) = claims.changed.first() else {
+            return claims.messages;
+        };
+        let again = self
+            .0
+            .claim(worker, vec![wanted(changed, 100)])
+            .await
+            .unwrap();
+        again.messages
     }
 
     /// The events that are claimed.
@@ -144,11 +156,7 @@ fn message(event: &str) -> NewMessage {
 }
 
 fn wanted(owned: &Owned, most: usize) -> Wanted {
-    Wanted {
-        endpoint: owned.id,
-        fence: owned.fence,
-        most,
-    }
+    Wanted::of(owned, most)
 }
 
 fn settled(claimed: &Claimed, next: Next) -> Settled {
@@ -156,8 +164,10 @@ fn settled(claimed: &Claimed, next: Next) -> Settled {
         row: claimed.row,
         endpoint: claimed.endpoint,
         fence: claimed.fence,
+        revision: claimed.revision,
         number: claimed.attempt,
         began: claimed.began,
+        ordered: claimed.ordered,
         next,
         session: claimed.session.clone(),
         attempt: None,

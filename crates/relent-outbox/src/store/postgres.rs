@@ -38,6 +38,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use relent_server::postgres::{Client, ConnectionError, Pool, Transaction as OfCaller};
 use tokio::sync::broadcast;
 use tokio::time::{error::Elapsed, sleep, timeout};
@@ -47,8 +48,9 @@ use tokio_postgres::{AsyncMessage, Config, Socket};
 use self::transaction::Transaction;
 use super::hints;
 use super::{
-    AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
-    Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, Beat, Claims, Confirm, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
+    Filter, Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    end_of_grants,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewMessage};
@@ -537,12 +539,16 @@ impl Store for Postgres {
         transact!(self, transaction => work::release(transaction, worker, &endpoints))
     }
 
-    async fn claim(
+    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, PostgresError> {
+        transact!(self, transaction => work::claim(transaction, worker, &wanted))
+    }
+
+    async fn confirm(
         &self,
         worker: &str,
-        wanted: Vec<Wanted>,
-    ) -> Result<Vec<Claimed>, PostgresError> {
-        transact!(self, transaction => work::claim(transaction, worker, &wanted))
+        attempts: Vec<Confirm>,
+    ) -> Result<Vec<Option<Bytes>>, PostgresError> {
+        read!(self, client => work::confirm(client, worker, &attempts))
     }
 
     async fn settle(&self, settled: Vec<Settled>) -> Result<Vec<bool>, PostgresError> {
@@ -552,8 +558,9 @@ impl Store for Postgres {
     async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), PostgresError> {
         let put: Result<_, PostgresError> =
             transact!(self, transaction => operate::put_endpoint(transaction, &endpoint));
-        put?;
+        let runs = put?;
         self.hint().await;
+        end_of_grants(runs).await;
         Ok(())
     }
 
@@ -568,7 +575,8 @@ impl Store for Postgres {
         );
         let replaced = replaced?;
         self.hint().await;
-        Ok(replaced)
+        end_of_grants(replaced == Some(true)).await;
+        Ok(replaced.is_some())
     }
 
     async fn delete_endpoint(
@@ -609,7 +617,8 @@ impl Store for Postgres {
         );
         let set = set?;
         self.hint().await;
-        Ok(set)
+        end_of_grants(set == Some(true) && activity == Activity::Disabled).await;
+        Ok(set.is_some())
     }
 
     async fn key_check(&self) -> Result<Option<String>, PostgresError> {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use relent_server::sqlite::{Writer, WriterError};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -25,9 +26,9 @@ use tokio::task::spawn_blocking;
 use self::clock::Clock;
 use super::hints;
 use super::{
-    AttemptRecord, BATCH, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
-    Filter, Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work, micros,
-    system_time,
+    AttemptRecord, BATCH, Beat, Claims, Confirm, Deletion, EndpointStatus, EnqueueError, Enqueued,
+    Fence, Filter, Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    end_of_grants, micros, system_time,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewMessage};
@@ -381,9 +382,19 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Vec<Claimed>, SqliteError> {
+    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, SqliteError> {
         let worker = worker.to_owned();
         self.write(move |connection, now| claim::claim(connection, now, &worker, &wanted))
+            .await
+    }
+
+    async fn confirm(
+        &self,
+        worker: &str,
+        attempts: Vec<Confirm>,
+    ) -> Result<Vec<Option<Bytes>>, SqliteError> {
+        let worker = worker.to_owned();
+        self.read(move |connection, _| claim::confirm(connection, &worker, &attempts))
             .await
     }
 
@@ -394,8 +405,9 @@ impl Store for Sqlite {
 
     async fn put_endpoint(&self, endpoint: Endpoint) -> Result<(), SqliteError> {
         let put = self.write(move |connection, _| operate::put_endpoint(connection, &endpoint));
-        put.await?;
+        let runs = put.await?;
         self.hint();
+        end_of_grants(runs).await;
         Ok(())
     }
 
@@ -408,7 +420,8 @@ impl Store for Sqlite {
             .write(move |connection, _| operate::replace_endpoint(connection, &endpoint, revision));
         let replaced = replace.await?;
         self.hint();
-        Ok(replaced)
+        end_of_grants(replaced == Some(true)).await;
+        Ok(replaced.is_some())
     }
 
     async fn delete_endpoint(
@@ -452,7 +465,8 @@ impl Store for Sqlite {
         });
         let set = set.await?;
         self.hint();
-        Ok(set)
+        end_of_grants(set == Some(true) && activity == Activity::Disabled).await;
+        Ok(set.is_some())
     }
 
     async fn key_check(&self) -> Result<Option<String>, SqliteError> {

@@ -5,7 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 use super::beat::Leave;
+use super::bodies::Held;
+use super::grants::NotGranted;
 use super::lane::Rules;
 use crate::message::MessageId;
 use crate::schedule;
@@ -18,17 +22,51 @@ pub(crate) struct Job {
     pub(super) rules: Arc<Rules>,
     pub(crate) id: MessageId,
     pub(super) content_type: String,
+    /// Empty until it is [loaded](Self::ready), if it is long.
     pub(crate) payload: Bytes,
+    /// How many bytes it has, and the room for them if they are not here yet.
+    pub(super) size: usize,
+    pub(super) room: Option<Held>,
     pub(crate) limit: Option<Duration>,
     pub(super) now: SystemTime,
-    #[cfg_attr(
-        not(feature = "nats"),
-        allow(dead_code, reason = "a sender begins at once")
-    )]
     pub(crate) leave: Leave,
 }
 
+/// So often leave is asked for that is over before it can be used.
+const ASKS: usize = 3;
+
 impl Job {
+    /// Loads what is not here yet, and asks for leave again if that of the claim is over.
+    ///
+    /// # Errors
+    /// The attempt may not begin.
+    pub(crate) async fn ready(&mut self) -> Result<(), Unmade> {
+        for _ in 0..ASKS {
+            let missing = match self.payload.len() < self.size {
+                true => self.size,
+                false => 0,
+            };
+            if missing == 0 && !self.leave.left(Instant::now()).is_zero() {
+                return Ok(());
+            }
+            let payload = self.leave.ask(missing, self.room.take()).await;
+            match payload {
+                Ok(payload) if missing > 0 => {
+                    // What is kept may have been changed since, by whoever has the database.
+                    self.size = payload.len();
+                    self.payload = payload;
+                }
+                Ok(_) => {}
+                Err(NotGranted::Refused) => return Err(Unmade::NotBegun),
+                Err(NotGranted::Away) => return Err(Unmade::StoreAway),
+            }
+        }
+        match self.leave.left(Instant::now()).is_zero() {
+            true => Err(Unmade::NotBegun),
+            false => Ok(()),
+        }
+    }
+
     /// What is sent.
     ///
     /// # Errors
@@ -62,11 +100,9 @@ impl Job {
 #[derive(Debug)]
 pub(crate) enum Unmade {
     /// The attempt was surely not begun, and never will be: it does not count.
-    #[cfg_attr(
-        not(feature = "nats"),
-        allow(dead_code, reason = "a sender begins at once")
-    )]
     NotBegun,
+    /// The same, since the store did not say whether it may.
+    StoreAway,
     /// The receiver may have it. In words.
     Unknown(&'static str),
 }
@@ -78,13 +114,22 @@ pub(crate) type Transport = Arc<dyn Fn(Job) -> Sending + Send + Sync>;
 
 /// Makes attempts by this sender.
 pub(super) fn over(sender: Sender) -> Transport {
-    Arc::new(move |job| {
+    Arc::new(move |mut job| {
         let sender = sender.clone();
         Box::pin(async move {
-            Ok(match job.outgoing() {
-                Ok(outgoing) => sender.send(outgoing).await,
-                Err(unsendable) => *unsendable,
-            })
+            job.ready().await?;
+            let headers = match job.outgoing().and_then(|outgoing| outgoing.headers()) {
+                Ok(headers) => headers,
+                Err(unsendable) => return Ok(*unsendable),
+            };
+            // Nothing holds the payload once it is written.
+            let payload = std::mem::take(&mut job.payload);
+            let outgoing = match job.outgoing() {
+                Ok(outgoing) => outgoing,
+                Err(unsendable) => return Ok(*unsendable),
+            };
+            let exchange = sender.exchange(outgoing.target, headers, payload, outgoing.limit);
+            Ok(exchange.await.judge(&outgoing))
         })
     })
 }

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::bodies::Held;
+use super::grants::{Grants, NotGranted};
 use crate::observe;
-use crate::store::Store;
+use crate::store::{Confirm, Store};
 
 /// What is known of the worker's lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,23 +35,29 @@ impl Pulse {
     }
 }
 
-/// Leave to begin an attempt: as long as the lease that it was claimed with is held, and the worker does not end.
+/// Leave to begin an attempt: for [`GRANT`](crate::store::GRANT) from its claim, as long as the lease that it was claimed
+/// with is held, and the worker does not end.
 #[derive(Clone, Debug)]
-#[cfg_attr(
-    not(feature = "nats"),
-    allow(dead_code, reason = "a sender begins at once")
-)]
 pub(crate) struct Leave {
     pub(super) pulse: watch::Receiver<Pulse>,
     /// [`Pulse::lost`] when it was claimed.
     pub(super) lost: u64,
     pub(super) stopping: watch::Receiver<bool>,
+    /// Until then the endpoint is as it was when the store was asked, or whoever has changed it still waits.
+    pub(super) until: Instant,
+    pub(super) grants: Grants,
+    pub(super) confirm: Confirm,
 }
 
-#[cfg(feature = "nats")]
 impl Leave {
     /// For how long it holds from `now` on, at least; zero if it does not.
     pub(crate) fn left(&self, now: Instant) -> Duration {
+        let grant = self.until.saturating_duration_since(now);
+        self.left_of_lease(now).min(grant)
+    }
+
+    /// The same if it is asked for again when the grant is over.
+    pub(crate) fn left_of_lease(&self, now: Instant) -> Duration {
         let pulse = *self.pulse.borrow();
         match pulse.until {
             Some(until) if pulse.lost == self.lost && !*self.stopping.borrow() => {
@@ -58,7 +67,26 @@ impl Leave {
         }
     }
 
+    /// Asks for leave anew, and for the payload if it has a size, for which there is room.
+    pub(super) async fn ask(
+        &mut self,
+        size: usize,
+        room: Option<Held>,
+    ) -> Result<Bytes, NotGranted> {
+        self.confirm.payload = size > 0;
+        let granted = self.grants.ask(self.confirm, size, room).await?;
+        self.until = granted.until;
+        Ok(granted.payload)
+    }
+
+    /// Asks for leave anew; whether there is some.
+    #[cfg(feature = "nats")]
+    pub(crate) async fn renew(&mut self) -> bool {
+        self.ask(0, None).await.is_ok()
+    }
+
     /// Until the worker ends.
+    #[cfg(feature = "nats")]
     pub(crate) async fn stopped(&mut self) {
         // An error means that the worker is gone.
         let _ = self.stopping.wait_for(|stopping| *stopping).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::{Id, JoinSet};
 use tokio::time::timeout;
 
-use crate::store::{Claimed, Owned, Work};
+use crate::store::{Claims, Owned, Work};
 
 /// Which call it is. There is one of each kind at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -36,7 +36,7 @@ impl Kind {
 pub(super) enum Done {
     Found(Vec<Work>),
     Acquired(Vec<Owned>),
-    Claimed(Vec<Claimed>),
+    Claimed(Claims),
     Settled(Vec<bool>),
     Released,
 }

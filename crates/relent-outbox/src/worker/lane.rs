@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use relent::random::SessionRandom;
 use relent_core::{
-    Answer, Asking, Backoff, Claim, Cooldown, Ended, Failure, Gate, HintMode, Instant, Outbound,
-    Permit, Policy,
+    Answer, Asking, Backoff, Claim, Cooldown, Ended, Failure, Gate, GateConfig, HintMode, Instant,
+    Kind, Outbound, Permit, Policy,
 };
 
+use super::bodies::Held;
 use super::held::Because;
 use super::slots::Pool;
 use crate::acknowledgement::MAX_EXCERPT;
@@ -18,8 +19,8 @@ use crate::health::Health;
 use crate::observe;
 use crate::schedule::{self, CONTRACT_CONCURRENCY};
 use crate::secrets::{Secrets, Signing};
-use crate::sender::Sender;
-use crate::store::{Fence, Owned};
+use crate::sender::{NO_ANSWER, NO_CONNECTION, Sender};
+use crate::store::{Fence, First, Owned};
 use crate::target::Target;
 use crate::text::printable;
 
@@ -77,11 +78,12 @@ struct Hold {
     wait: Duration,
 }
 
-/// Leave to claim one message, and the slot for its attempt.
+/// Leave to claim one message, the slot for its attempt, and room for its payload if that is expected to be long.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) permit: Permit,
     pub(super) pool: Pool,
+    pub(super) room: Option<Held>,
 }
 
 /// One endpoint of a worker.
@@ -93,6 +95,11 @@ pub(super) struct Lane {
     pub(super) taken: tokio::time::Instant,
     /// Of which registration the rules are.
     pub(super) revision: i64,
+    /// They are of an earlier one than the store has; and they are being asked for.
+    pub(super) stale: bool,
+    pub(super) refreshing: bool,
+    /// Rises when the gate begins anew: what began before tells it nothing.
+    pub(super) epoch: u32,
     pub(super) health: Health,
     outbound: Outbound,
     cooldown: Cooldown,
@@ -113,12 +120,27 @@ pub(super) struct Lane {
     pub(super) tickets: Vec<Ticket>,
     pub(super) claiming: Vec<Ticket>,
     pub(super) running: usize,
+    /// Of these, those that go by the rules of now.
+    pub(super) running_now: usize,
     /// Attempts that ended and are not written down yet.
     pub(super) unsettled: usize,
-    /// An attempt has ended, so it is known whether it is slow: until then one runs at a time.
-    pub(super) is_known: bool,
+    /// When an attempt has ended soon last. Without such a sign lately one runs at a time, so that an endpoint that begins
+    /// to hang holds one slot.
+    answered: Option<tokio::time::Instant>,
+    /// An attempt has ended, so it is known whether it is slow.
+    is_known: bool,
     /// Its last attempt was slow.
     pub(super) slow: bool,
+    /// How long the payload of its last message was, if that was long.
+    pub(super) large: usize,
+    /// When a message was acknowledged last.
+    acknowledged: Option<Instant>,
+    /// Some of its messages have failed and are due again, as of the last claim that looked.
+    mixed: bool,
+    /// Which messages the next claim takes first.
+    turn: usize,
+    /// When a closed gate let a probe go last, or was seen first.
+    probed: Option<Instant>,
     /// One of its messages has to go alone, and none goes before that.
     pub(super) alone: bool,
     /// It is given back when nothing of it runs.
@@ -139,13 +161,16 @@ impl Lane {
         secrets: &Secrets,
     ) -> Self {
         let rules = Rules::new(owned.endpoint, sender, secrets);
+        let health = Health::read(&owned.health);
         Self {
-            outbound: outbound(&rules),
+            outbound: Outbound::new(&shared(&rules, true)),
             rules: Arc::new(rules),
             fence: owned.fence,
             taken,
             revision: owned.revision,
-            health: Health::read(&owned.health),
+            stale: false,
+            refreshing: false,
+            epoch: 0,
             cooldown: Cooldown::new(),
             spread: 0.0,
             hold: None,
@@ -158,9 +183,18 @@ impl Lane {
             tickets: Vec::new(),
             claiming: Vec::new(),
             running: 0,
+            running_now: 0,
             unsettled: 0,
+            answered: None,
             is_known: false,
-            slow: false,
+            // An endpoint that did not answer under its last owner is not tried with the slots of those that do.
+            slow: is_silent(&health),
+            health,
+            large: 0,
+            acknowledged: None,
+            mixed: false,
+            turn: 0,
+            probed: None,
             alone: false,
             leaving: false,
             is_disabled: false,
@@ -169,23 +203,103 @@ impl Lane {
         }
     }
 
-    pub(super) const fn pool(&self) -> Pool {
-        if self.slow { Pool::Slow } else { Pool::Quick }
+    /// Goes by what the endpoint is now. Its gate and its cooldown begin anew, and its request rate goes on.
+    pub(super) fn refresh(
+        &mut self,
+        now: Instant,
+        owned: Owned,
+        sender: &Sender,
+        secrets: &Secrets,
+    ) {
+        self.stop_asking(now);
+        let rules = Rules::new(owned.endpoint, sender, secrets);
+        self.cooldown = Cooldown::new();
+        for with_gate in [false, true] {
+            let shared = shared(&rules, with_gate);
+            self.outbound
+                .set_policy(now, &shared, &self.cooldown, &mut self.random);
+        }
+        self.health = Health::read(&owned.health);
+        self.rules = Arc::new(rules);
+        self.revision = owned.revision;
+        self.stale = false;
+        self.epoch = self.epoch.wrapping_add(1);
+        (self.answered, self.is_known, self.slow) = (None, false, false);
+        (self.acknowledged, self.probed, self.running_now) = (None, None, 0);
+        (self.hold, self.spread, self.is_disabled) = (None, 0.0, false);
     }
 
-    /// Whether another message could be claimed, if there is a slot and leave to.
-    pub(super) fn has_room(&self) -> bool {
+    /// An attempt has ended that took so long.
+    pub(super) fn answered(&mut self, now: tokio::time::Instant, took: Duration, slow: Duration) {
+        self.is_known = true;
+        self.slow = took >= slow;
+        self.answered = (!self.slow).then_some(now);
+    }
+
+    fn has_answered_within(&self, now: tokio::time::Instant, within: Duration) -> bool {
+        self.answered
+            .is_some_and(|at| now.saturating_duration_since(at) <= within)
+    }
+
+    pub(super) fn pool(&self, now: tokio::time::Instant) -> Pool {
+        match self.slow {
+            true => Pool::Slow,
+            false if self.has_answered_within(now, KNOWN_FOR) => Pool::Quick,
+            false => Pool::Unknown,
+        }
+    }
+
+    /// Whether another message could be claimed, if there is a slot and leave to. `lately`: within so long of an answer
+    /// several attempts run at once.
+    pub(super) fn has_room(&self, now: tokio::time::Instant, lately: Duration) -> bool {
         let held = self.tickets.len() + self.claiming.len();
+        // How long others take delays none of a contract.
+        let is_contract = self.rules.is_contract;
+        let several = is_contract
+            || self.is_known && self.slow
+            || self.has_answered_within(now, lately);
         let concurrency = self.rules.endpoint.concurrency.get() as usize;
-        let most = match self.is_known {
+        let most = match self.hold.is_some() {
             // One finds out whether the fault is mended.
-            _ if self.hold.is_some() => 1,
-            // How long others take delays none.
-            _ if self.rules.is_contract => concurrency.max(CONTRACT_CONCURRENCY),
-            true => concurrency,
-            false => 1,
+            true => 1,
+            false if is_contract => concurrency.max(CONTRACT_CONCURRENCY),
+            false => concurrency,
         };
-        self.due && !self.leaving && !self.alone && held < self.want && self.running + held < most
+        self.due
+            && (several || self.running_now + held == 0)
+            && !self.stale
+            && !self.leaving
+            && !self.alone
+            && held < self.want
+            && self.running + held < most
+    }
+
+    /// Which messages the next claim takes first. Where some fail again and again, those that have never failed have their
+    /// turns: while the gate is closed two of three probes, so that one that can be acknowledged soon opens it.
+    pub(super) fn next_first(&mut self) -> First {
+        const PROBES: [First; 3] = [First::Fresh, First::Newest, First::Due];
+        const MIXED: [First; 2] = [First::Fresh, First::Due];
+        let turn = self.turn;
+        self.turn = self.turn.wrapping_add(1);
+        match self.outbound.gate().is_some_and(Gate::is_closed) {
+            true => PROBES[turn % PROBES.len()],
+            false if self.mixed => MIXED[turn % MIXED.len()],
+            false => First::Due,
+        }
+    }
+
+    /// What was claimed first when those that were due first were to be.
+    pub(super) fn claimed_by_due(&mut self, any_has_failed: bool) {
+        self.mixed = any_has_failed;
+    }
+
+    /// Whether a failure speaks of its message and not of the endpoint: the message has failed before, and the endpoint has
+    /// acknowledged another a short time ago.
+    pub(super) fn speaks_of_message(&self, now: Instant, failure: &Failure, fresh: bool) -> bool {
+        let lately = self
+            .acknowledged
+            .is_some_and(|at| now.saturating_since(at) <= ACKNOWLEDGES);
+        lately && !fresh && !matches!(failure.kind, Kind::Throttled | Kind::Overloaded)
     }
 
     /// Whether nothing of it runs or is to be written.
@@ -198,13 +312,48 @@ impl Lane {
 
     /// Asks for leave to make the next attempt: `Err` with when to ask again.
     pub(super) fn ask(&mut self, now: Instant) -> Result<Permit, Instant> {
+        let asked = self.ask_outbound(now, true);
+        let Some(gate) = self.outbound.gate().filter(|gate| gate.is_closed()) else {
+            self.probed = None;
+            return asked;
+        };
+        // What is parked probes seldom where few messages come in. Whoever asks anew may probe after the longest time
+        // between two probes.
+        let again = self
+            .probed
+            .map(|probed| probed.saturating_add(gate.config().max_probe));
+        match (asked, again) {
+            (Ok(permit), _) => {
+                self.probed = Some(now);
+                Ok(permit)
+            }
+            (Err(until), None) => {
+                self.probed = Some(now);
+                Err(until)
+            }
+            (Err(until), Some(again)) if again > now => Err(until.min(again)),
+            (Err(_), Some(_)) => {
+                self.stop_asking(now);
+                let asked = self.ask_outbound(now, false);
+                if asked.is_ok() {
+                    self.probed = Some(now);
+                }
+                asked.map_err(|until| until.min(now.saturating_add(PROBE_AGAIN)))
+            }
+        }
+    }
+
+    /// `is_new`: it is no request that was counted before.
+    fn ask_outbound(&mut self, now: Instant, is_new: bool) -> Result<Permit, Instant> {
         let answer = match &self.asking {
             Some(asking) => self
                 .outbound
                 .ask_again(now, asking, &self.cooldown, &mut self.random),
             None => {
                 self.next_id += 1;
-                self.outbound.on_request_unthrottled(now);
+                if is_new {
+                    self.outbound.on_request_unthrottled(now);
+                }
                 let asking = Asking {
                     id: self.next_id,
                     since: now,
@@ -239,7 +388,7 @@ impl Lane {
     }
 
     /// Why its messages wait that are due; `None` if none is, or they need not wait.
-    pub(super) fn held(&self) -> Option<Because> {
+    pub(super) fn held(&self, now: tokio::time::Instant, lately: Duration) -> Option<Because> {
         if !self.due || self.leaving {
             return None;
         }
@@ -252,7 +401,7 @@ impl Lane {
         match holding {
             Some(holding) => Some(Because::of(holding, gate.is_some_and(Gate::is_closed))),
             // It has not asked: one attempt at a time, while it is not known how it answers.
-            None if !self.has_room() && self.running > 0 => Some(Because::Concurrency),
+            None if self.running > 0 && !self.has_room(now, lately) => Some(Because::Concurrency),
             None => None,
         }
     }
@@ -285,7 +434,10 @@ impl Lane {
     /// An attempt is over. `None` is a success.
     pub(super) fn ended(&mut self, now: Instant, permit: Permit, failure: Option<&Failure>) {
         let ended = match failure {
-            None => Ended::Answered,
+            None => {
+                self.acknowledged = Some(now);
+                Ended::Answered
+            }
             Some(failure) => {
                 let policy = &self.rules.policy;
                 // A policy that ignores what the receiver asks for holds none for it.
@@ -343,7 +495,7 @@ impl Lane {
             if self.hold.is_some() {
                 let rules = Rules::new(self.rules.endpoint.clone(), sender, secrets);
                 if rules.target.is_ok() {
-                    self.outbound = outbound(&rules);
+                    self.outbound = Outbound::new(&shared(&rules, true));
                     self.rules = Arc::new(rules);
                     self.mended();
                     return None;
@@ -359,20 +511,39 @@ impl Lane {
 /// The most messages of one endpoint that are claimed at once.
 const MOST_WANTED: usize = 64;
 
+/// An endpoint that has answered soon within this time is one that answers soon.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// After so long without an acknowledgement a message that fails again says that the endpoint is down: longer than two
+/// probes are apart.
+const ACKNOWLEDGES: Duration = Duration::from_secs(15);
+/// The most between two probes unless the policy of the endpoint says otherwise, give or take a quarter: two of them are
+/// not more than 10 s apart.
+const MAX_PROBE: Duration = Duration::from_secs(4);
+/// So soon a closed gate is asked again that is past its time.
+const PROBE_AGAIN: Duration = Duration::from_millis(250);
+
+/// Holds back nothing.
+static BARE: Policy = Policy::builder(Backoff::None).build_const();
+
+/// Whether the last attempt under another owner had no answer.
+fn is_silent(health: &Health) -> bool {
+    [NO_ANSWER, NO_CONNECTION].contains(&health.last_error())
+}
+
 /// The gate and the request rate of an endpoint. What holds back before an attempt is a gate unless the endpoint says
 /// otherwise.
-fn outbound(rules: &Rules) -> Outbound {
+fn shared(rules: &Rules, with_gate: bool) -> Policy {
     // A policy for what is shared alone: how one message is repeated, its schedule says.
     let mut shared = Policy::builder(Backoff::None);
-    if rules.endpoint.park && !rules.is_contract {
-        shared = shared.gate(rules.policy.gate().copied().unwrap_or_default());
+    if rules.endpoint.park && !rules.is_contract && with_gate {
+        let usual = GateConfig {
+            max_probe: MAX_PROBE,
+            ..GateConfig::DEFAULT
+        };
+        shared = shared.gate(rules.policy.gate().copied().unwrap_or(usual));
     }
-    let outbound = shared
-        .build()
-        .map(|policy| Outbound::new(&policy))
-        .unwrap_or_default();
-    match rules.policy.new_request_rate() {
-        Some(rate) => outbound.with_request_rate(rate),
-        None => outbound,
+    if let Some(rate) = rules.policy.request_rate() {
+        shared = shared.request_rate(*rate);
     }
+    shared.build().unwrap_or_else(|_| BARE.clone())
 }

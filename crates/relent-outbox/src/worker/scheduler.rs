@@ -19,7 +19,9 @@ use tokio::time::{Instant, sleep_until};
 use self::hint::Named;
 use super::attempt::{Transport, Unmade};
 use super::beat::{Pulse, beat};
+use super::bodies::Bodies;
 use super::calls::{Calls, Kind};
+use super::grants::Grants;
 use super::held::{Asked, Because, Held};
 use super::lane::{Lane, Ticket};
 use super::slots::{Pool, Slots};
@@ -27,7 +29,7 @@ use super::{Drained, WorkerConfig};
 use crate::schedule::Schedule;
 use crate::secrets::Secrets;
 use crate::sender::{Sender, Sent};
-use crate::store::{Claimed, Fence, Settled, Store};
+use crate::store::{Claimed, Fence, First, Settled, Store};
 
 /// At most so many messages are claimed, settled, or endpoints taken, in one call of the store.
 const BATCH: usize = 512;
@@ -62,7 +64,10 @@ pub(super) struct Scheduler<S> {
     /// Lanes that are looked at, in turn.
     ready: VecDeque<i64>,
     /// Lanes that wait for a slot.
-    starved: [VecDeque<i64>; 2],
+    starved: [VecDeque<i64>; 3],
+    /// The bytes of long payloads that are held, and the lanes that wait for room there: those that answer soon, and others.
+    bodies: Bodies,
+    hungry: [VecDeque<i64>; 2],
     /// Lanes with a message that goes alone, in turn.
     alone: VecDeque<i64>,
     /// The first of them has its turn.
@@ -77,12 +82,17 @@ pub(super) struct Scheduler<S> {
     /// Lanes with tickets for the next claim, and how many there are in all.
     ticketed: Vec<i64>,
     tickets: usize,
-    /// Lanes of the claim that is on its way, with how many messages it is for.
-    claiming: Vec<(i64, usize)>,
+    /// Lanes of the claim that is on its way, with how many messages it is for, and which of them first.
+    claiming: Vec<(i64, usize, First)>,
+    /// When that claim began: leave to begin what it claims counts from then.
+    claim_began: Instant,
+    /// Where attempts ask for leave anew, once the worker runs.
+    grants: Option<Grants>,
     attempts: JoinSet<Result<Sent, Unmade>>,
     running: HashMap<Id, Running>,
-    /// Attempts in the order in which they become slow.
+    /// Attempts in the order in which they become slow, and in which they give the slots up of those that answer soon.
     aging: VecDeque<(Instant, Id)>,
+    turning: VecDeque<(Instant, Id)>,
     /// What is to be written, and what is being written.
     unsettled: VecDeque<Pending>,
     settling: Vec<Pending>,
@@ -132,6 +142,8 @@ struct Running {
     schedule: Schedule,
     permit: Permit,
     pool: Pool,
+    /// The gate that gave the permit is that of the lane if this is its [`Lane::epoch`].
+    epoch: u32,
 }
 
 /// What is to be written.
@@ -145,7 +157,6 @@ struct Pending {
     /// [`Scheduler::lost`] when it was noted.
     lost: u64,
     ended: Instant,
-    ordered: bool,
 }
 
 impl<S: Store> Scheduler<S> {
@@ -165,6 +176,11 @@ impl<S: Store> Scheduler<S> {
         let (_, pulse) = watch::channel(Pulse::NONE);
         Self {
             slots: Slots::new(config.in_flight.max(1), config.slow_in_flight.max(1)),
+            bodies: Bodies::new(config.body_bytes),
+            hungry: Default::default(),
+            claim_began: now,
+            grants: None,
+            turning: VecDeque::new(),
             store,
             sender,
             secrets,
@@ -177,7 +193,7 @@ impl<S: Store> Scheduler<S> {
             random: SessionRandom::new(),
             lanes: HashMap::new(),
             ready: VecDeque::new(),
-            starved: [VecDeque::new(), VecDeque::new()],
+            starved: Default::default(),
             alone: VecDeque::new(),
             is_alone: false,
             alone_since: None,
@@ -236,6 +252,8 @@ impl<S: Store> Scheduler<S> {
         let (sender, pulse) = watch::channel(Pulse::NONE);
         self.pulse = pulse;
         let (name, lease) = (self.config.name.clone(), self.config.lease);
+        self.grants = Some(Grants::of(self.store.clone(), name.clone(), lease));
+        let bodies = self.bodies.clone();
         // It ends when both receivers are dropped.
         let nudge = Arc::clone(&self.nudge);
         let mut beats = tokio::spawn(beat(self.store.clone(), name, lease, sender, nudge));
@@ -274,6 +292,7 @@ impl<S: Store> Scheduler<S> {
                     self.on_pulse(now);
                 }
                 Ok(()) = open.changed() => {}
+                () = bodies.freed() => {}
                 () = hint.notified(), if !self.stopping => self.look_soon(),
                 hinted = hints.next(), if !self.stopping => {
                     self.on_hint(hinted);
@@ -311,9 +330,10 @@ impl<S: Store> Scheduler<S> {
     /// What waits although it is due.
     fn held(&self) -> Vec<Held> {
         let (now, wall) = (Instant::now(), SystemTime::now());
-        let starved: HashSet<i64> = self.starved.iter().flatten().copied().collect();
+        let starved = self.starved.iter().chain(&self.hungry);
+        let starved: HashSet<i64> = starved.flatten().copied().collect();
         let held = self.lanes.iter().filter_map(|(id, lane)| {
-            let because = match lane.held() {
+            let because = match lane.held(now, self.config.slow_after) {
                 None if starved.contains(id) => Because::Slots,
                 because => because?,
             };
@@ -389,7 +409,8 @@ impl<S: Store> Scheduler<S> {
 
     /// When there is something to do that nothing else tells of.
     fn next_timer(&self) -> Option<Instant> {
-        let aging = self.aging.front().map(|(at, _)| *at);
+        let aging = [&self.aging, &self.turning].map(|of| of.front().map(|(at, _)| *at));
+        let aging = aging.into_iter().flatten().min();
         let settle = (!self.unsettled.is_empty() && !self.calls.is_busy(Kind::Settle))
             .then_some(self.ask_at);
         let looks = !self.stopping
@@ -405,16 +426,21 @@ impl<S: Store> Scheduler<S> {
         next.map(|at| at.max(Instant::now() + TICK))
     }
 
-    /// Attempts that have run for long are slow, and so are their endpoints.
+    /// Attempts that have run for long are slow, and so are their endpoints. They give the slots up of those that answer soon
+    /// before that.
     fn age(&mut self, now: Instant) {
+        while let Some(&(_, id)) = self.turning.front().filter(|(at, _)| *at <= now) {
+            self.turning.pop_front();
+            if let Some(running) = self.running.get_mut(&id) {
+                running.pool = self.slots.turn_slow(running.pool);
+            }
+        }
         while let Some(&(_, id)) = self.aging.front().filter(|(at, _)| *at <= now) {
             self.aging.pop_front();
             let Some(running) = self.running.get_mut(&id) else {
                 continue;
             };
-            if running.pool == Pool::Quick {
-                running.pool = self.slots.slow_down();
-            }
+            running.pool = self.slots.turn_slow(running.pool);
             if let Some(lane) = self.lanes.get_mut(&running.claimed.endpoint) {
                 lane.slow = true;
             }
@@ -457,10 +483,22 @@ impl<S: Store> Scheduler<S> {
 
     /// Asks, lane by lane, for leave to claim: one message of each in turn.
     fn ask(&mut self, now: Instant) {
-        for pool in [Pool::Quick, Pool::Slow] {
+        for pool in Pool::BEGUN {
             let starved = &mut self.starved[pool as usize];
             let free = self.slots.free(pool).min(starved.len());
             self.ready.extend(starved.drain(..free));
+        }
+        for is_doubtful in [false, true] {
+            let mut free = self.bodies.free(is_doubtful);
+            let hungry = &mut self.hungry[usize::from(is_doubtful)];
+            while let Some(id) = hungry.front() {
+                let large = self.lanes.get(id).map_or(0, |lane| lane.large);
+                if large > free {
+                    break;
+                }
+                free -= large;
+                self.ready.extend(hungry.pop_front());
+            }
         }
         if self.ask_alone(now) {
             return;
@@ -478,7 +516,14 @@ impl<S: Store> Scheduler<S> {
             return;
         };
         lane.queued = false;
-        if !lane.has_room() {
+        if lane.stale && !lane.leaving {
+            // What it is now is asked for with the next claim.
+            if lane.tickets.is_empty() && !std::mem::replace(&mut lane.refreshing, true) {
+                self.ticketed.push(id);
+            }
+            return;
+        }
+        if !lane.has_room(now, self.config.slow_after) {
             // It is looked at again when a claim comes back, an attempt ends, or something is due.
             if !lane.due {
                 lane.stop_asking(core_now);
@@ -489,18 +534,31 @@ impl<S: Store> Scheduler<S> {
             self.wake_at(id, until);
             return;
         }
-        let pool = lane.pool();
+        let pool = lane.pool(now);
         if !self.slots.take(pool) {
             lane.queued = true;
             self.starved[pool as usize].push_back(id);
             return;
         }
+        let is_doubtful = pool != Pool::Quick;
+        let room = match lane.large {
+            0 => None,
+            large => match self.bodies.take(large, is_doubtful) {
+                Some(room) => Some(room),
+                None => {
+                    self.slots.give_back(pool);
+                    lane.queued = true;
+                    self.hungry[usize::from(is_doubtful)].push_back(id);
+                    return;
+                }
+            },
+        };
         match lane.ask(core_now) {
             Ok(permit) => {
-                if lane.tickets.is_empty() {
+                if lane.tickets.is_empty() && !lane.refreshing {
                     self.ticketed.push(id);
                 }
-                lane.tickets.push(Ticket { permit, pool });
+                lane.tickets.push(Ticket { permit, pool, room });
                 self.tickets += 1;
                 self.look_at(id);
             }
@@ -572,12 +630,21 @@ impl<S: Store> Scheduler<S> {
         };
         lane.leaving = true;
         lane.stop_asking(core_now);
-        for Ticket { permit, pool } in std::mem::take(&mut lane.tickets) {
-            lane.cancel(core_now, permit);
-            self.slots.give_back(pool);
+        self.give_tickets_back(id);
+        self.close_if_over(id);
+    }
+
+    /// Nothing is claimed with them.
+    fn give_tickets_back(&mut self, id: i64) {
+        let core_now = self.core(Instant::now());
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        for ticket in std::mem::take(&mut lane.tickets) {
+            lane.cancel(core_now, ticket.permit);
+            self.slots.give_back(ticket.pool);
             self.tickets -= 1;
         }
-        self.close_if_over(id);
     }
 
     fn close_if_over(&mut self, id: i64) {

@@ -1,6 +1,8 @@
 //! A worker in virtual time, over a store in memory and receivers that are functions.
 
+mod changes;
 mod contract;
+mod fair;
 mod faults;
 mod fleet;
 mod held;
@@ -78,9 +80,10 @@ impl Receivers {
 
     fn transport(&self) -> Transport {
         let this = self.clone();
-        Arc::new(move |job| {
+        Arc::new(move |mut job| {
             let this = this.clone();
             Box::pin(async move {
+                job.ready().await?;
                 *this
                     .hits
                     .lock()
@@ -116,7 +119,10 @@ impl Receivers {
                     None => Ok(()),
                     Some(failure) => Err(crate::acknowledgement::Refused {
                         failure,
-                        error: failure.cause.to_string(),
+                        error: match in_time {
+                            true => failure.cause.to_string(),
+                            false => crate::sender::NO_ANSWER.to_owned(),
+                        },
                         gone: is_gone(&failure),
                     }),
                 };

@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use relent_outbox::endpoint::{Activity, Endpoint};
 use relent_outbox::message::{MessageId, NewMessage};
 use relent_outbox::store::{
-    AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
-    MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, Beat, Claims, Confirm, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
+    Filter, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
 };
 
 pub(crate) const POINT: &str = "RELENT_OUTBOX_POINT";
@@ -36,11 +37,19 @@ fn at(point: &str) {
 impl<S: Store> Store for Dying<S> {
     type Error = S::Error;
 
-    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Vec<Claimed>, S::Error> {
+    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, S::Error> {
         at(POINTS[0]);
         let claimed = self.0.claim(worker, wanted).await;
         at(POINTS[1]);
         claimed
+    }
+
+    async fn confirm(
+        &self,
+        worker: &str,
+        attempts: Vec<Confirm>,
+    ) -> Result<Vec<Option<Bytes>>, S::Error> {
+        self.0.confirm(worker, attempts).await
     }
 
     async fn settle(&self, settled: Vec<Settled>) -> Result<Vec<bool>, S::Error> {

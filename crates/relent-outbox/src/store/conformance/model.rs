@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{LONG, Shop, endpoint, settled, soon};
 use crate::endpoint::{Activity, AfterDead};
 use crate::message::{MessageId, NewMessage};
-use crate::store::{Claimed, Fence, Filter, Next, State, Store, Wanted};
+use crate::store::{Claimed, Fence, Filter, First, Next, State, Store, Wanted};
 
 /// Plays a step for each number through an empty store and through a small model, with two workers that die and come
 /// back, and compares each answer. Any numbers are steps, so a generator of random cases makes them, and finds the
@@ -307,11 +307,14 @@ impl<S: Store> Model<S> {
         }
         let fence = self.fence(place, draw);
         self.say(&format!("claim {most} at {place} for {worker}, {fence:?}"));
+        let revision = self.revision(place).await;
         let is = &self.places[place];
         let wanted = Wanted {
             endpoint: is.id,
             fence,
+            revision,
             most,
+            first: First::Due,
         };
         let may = self.alive[worker] && is.active && is.owner == Some(worker) && is.fence == fence;
         let answer = self
@@ -320,6 +323,8 @@ impl<S: Store> Model<S> {
             .claim(WORKERS[worker], vec![wanted])
             .await
             .unwrap();
+        assert_eq!(answer.changed, []);
+        let answer = answer.messages;
         let (mut left, mut due) = (Vec::new(), Vec::new());
         if may {
             left = self.left(place);
@@ -355,6 +360,13 @@ impl<S: Store> Model<S> {
         }
     }
 
+    /// Zero if it is not registered.
+    async fn revision(&self, place: usize) -> i64 {
+        let name = self.places[place].name;
+        let status = self.shop.0.endpoint("", name).await.unwrap();
+        status.map_or(0, |status| status.revision)
+    }
+
     async fn settle(&mut self, draw: &mut Draw) {
         if self.claimed.is_empty() {
             return;
@@ -383,6 +395,12 @@ impl<S: Store> Model<S> {
         written.session = vec![self.time as u8, 0];
         written.health = Some(vec![self.time as u8]);
         written.disable = disable.then(|| "it fails".to_owned());
+        // It says nothing of an endpoint that has changed since.
+        let at = self.rows.iter().find(|row| row.id == claimed.id);
+        let is_same = match at {
+            Some(row) => self.revision(row.place).await == claimed.revision,
+            None => false,
+        };
         let answer = self.shop.write(written.clone()).await;
         let told = self.told();
         let row = self.rows.iter_mut().find(|row| row.id == claimed.id);
@@ -395,8 +413,10 @@ impl<S: Store> Model<S> {
         let Some(row) = row else { return };
         let place = &mut self.places[row.place];
         row.session = written.session;
-        place.health = written.health.unwrap_or_default();
-        place.active &= !disable;
+        if is_same {
+            place.health = written.health.unwrap_or_default();
+            place.active &= !disable;
+        }
         match next {
             Next::Delivered => row.state = State::Delivered,
             Next::Dead(reason) => (row.state, row.reason) = (State::Dead, reason),
@@ -474,7 +494,7 @@ impl<S: Store> Model<S> {
                 for row in self.rows.iter_mut().filter(|row| meant(row) && ended(row)) {
                     (row.state, row.due, row.attempt) = (State::Pending, time, 0);
                     row.schedule += 1;
-                    (row.session, row.reason) = (Vec::new(), String::new());
+                    (row.session, row.reason) = (b"r".to_vec(), String::new());
                     changed += 1;
                 }
                 self.shop.0.resend(filter.clone()).await

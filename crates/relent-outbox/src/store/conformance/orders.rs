@@ -394,8 +394,8 @@ async fn a_thousand_in_a_line<S: Store>(make: &impl AsyncFn() -> S) {
     shop.enqueue(line.chain([message("free")])).await;
     let owned = shop.take_one("worker").await;
     let one = vec![wanted(&owned, 1)];
-    let first = shop.0.claim("worker", one.clone()).await.unwrap();
-    let free = shop.0.claim("worker", one.clone()).await.unwrap();
+    let first = shop.0.claim("worker", one.clone()).await.unwrap().messages;
+    let free = shop.0.claim("worker", one.clone()).await.unwrap().messages;
     assert_eq!((first[0].ordered, free[0].ordered), (true, false));
     assert!(shop.settle(&first[0], Next::Delivered).await);
     shop.deliver(&owned, &["001"]).await;

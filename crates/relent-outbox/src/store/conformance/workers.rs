@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::{LONG, Shop, attempt, endpoint, message, settled, wanted};
 use crate::endpoint::Activity;
-use crate::store::{Fence, Filter, Next, State, Store, Summary};
+use crate::store::{
+    Claims, Confirm, Fence, Filter, First, INLINE, Next, State, Store, Summary, Wanted,
+};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     a_worker_lives_by_its_lease(make).await;
@@ -22,6 +24,181 @@ pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     what_is_settled_is_kept(make).await;
     a_disabled_endpoint_waits(make).await;
     a_delay_passes(make).await;
+    what_is_claimed_goes_by_what_the_endpoint_is(make).await;
+    an_attempt_of_before_says_nothing_of_what_the_endpoint_is(make).await;
+    a_long_payload_is_loaded(make).await;
+    what_has_never_failed_is_claimed_first(make).await;
+}
+
+/// A worker that knows an older revision gets the endpoint and no message, and no attempt of before is confirmed.
+async fn what_is_claimed_goes_by_what_the_endpoint_is<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    shop.enqueue(["1", "2", "3", "4"].map(message)).await;
+    let old = shop.take_one("worker").await;
+    let claim = async |owned, most| shop.0.claim("worker", vec![wanted(owned, most)]).await;
+    let first = claim(&old, 1).await.unwrap().messages.remove(0);
+    assert_eq!(first.revision, old.revision);
+    let confirm = async |claimed: &crate::store::Claimed| {
+        let attempt = Confirm {
+            row: claimed.row,
+            endpoint: claimed.endpoint,
+            fence: claimed.fence,
+            revision: claimed.revision,
+            payload: true,
+        };
+        let confirmed = shop.0.confirm("worker", vec![attempt, attempt]).await;
+        confirmed.unwrap().remove(1)
+    };
+    assert_eq!(confirm(&first).await, Some(first.payload.clone()));
+
+    let began = Instant::now();
+    let replaced = endpoint("shop").policy("wechat-pay");
+    shop.put(replaced.clone()).await;
+    assert!(
+        began.elapsed() >= crate::store::GRANT,
+        "what was claimed before may still begin"
+    );
+    assert_eq!(confirm(&first).await, None);
+    for most in [0, 10] {
+        let claims = claim(&old, most).await.unwrap();
+        let [changed] = &claims.changed[..] else {
+            panic!("it has changed")
+        };
+        assert_eq!(claims.messages, []);
+        assert_eq!((changed.id, changed.fence), (old.id, old.fence));
+        assert_eq!(changed.endpoint, replaced);
+        assert!(changed.revision > old.revision);
+    }
+    let now = claim(&old, 0).await.unwrap().changed.remove(0);
+    let claims = claim(&now, 1).await.unwrap();
+    assert_eq!((claims.messages.len(), claims.changed.len()), (1, 0));
+    let second = &claims.messages[0];
+    assert_eq!(confirm(second).await, Some(second.payload.clone()));
+
+    // The attempt of before is written down all the same.
+    assert!(shop.settle(&first, Next::Delivered).await);
+    assert_eq!(confirm(&first).await, None, "it has ended");
+    let disabled = shop.0.set_activity("", "shop", Activity::Disabled, "no");
+    assert!(disabled.await.unwrap());
+    assert_eq!(confirm(second).await, None);
+    assert_eq!(claim(&now, 1).await.unwrap(), Claims::default());
+    let enabled = shop.0.set_activity("", "shop", Activity::Active, "");
+    assert!(enabled.await.unwrap());
+    assert_eq!(confirm(second).await, None, "it is another one since");
+    let claims = claim(&now, 1).await.unwrap();
+    assert_eq!((claims.messages.len(), claims.changed.len()), (0, 1));
+    // With another owner, nothing of the old one is confirmed.
+    let third = claim(&claims.changed[0], 1)
+        .await
+        .unwrap()
+        .messages
+        .remove(0);
+    shop.die("worker").await;
+    assert_eq!(confirm(&third).await, None);
+}
+
+/// A failure at the old URL neither disables the endpoint nor is its health.
+async fn an_attempt_of_before_says_nothing_of_what_the_endpoint_is<S: Store>(
+    make: &impl AsyncFn() -> S,
+) {
+    let shop = Shop::open(make).await;
+    shop.enqueue(["1", "2"].map(message)).await;
+    let owned = shop.take_one("worker").await;
+    let claimed = shop.claim("worker", &owned).await;
+    shop.put(endpoint("shop").policy("wechat-pay")).await;
+    let of = async || shop.0.endpoint("", "shop").await.unwrap().unwrap();
+    for (claimed, revision) in claimed.iter().zip([owned.revision, of().await.revision]) {
+        let mut gone = settled(claimed, Next::Dead("it is gone".to_owned()));
+        gone.revision = revision;
+        gone.health = Some(vec![7]);
+        gone.disable = Some("410".to_owned());
+        assert!(shop.write(gone).await);
+        let is_old = revision == owned.revision;
+        let after = of().await;
+        assert_eq!(after.activity == Activity::Active, is_old);
+        assert_eq!(after.health.is_empty(), is_old);
+    }
+}
+
+async fn a_long_payload_is_loaded<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let sizes = [0, 1, INLINE, INLINE + 1, 1 << 20];
+    let messages = sizes.map(|size| {
+        let mut message = message(&size.to_string());
+        message.payload = vec![b'x'; size].into();
+        message
+    });
+    shop.enqueue(messages.clone()).await;
+    let owned = shop.take_one("worker").await;
+    let claimed = shop.claim("worker", &owned).await;
+    let sized: Vec<_> = claimed.iter().map(|one| one.size).collect();
+    assert_eq!(sized, sizes);
+    let confirm = claimed.iter().map(|one| Confirm {
+        row: one.row,
+        endpoint: one.endpoint,
+        fence: one.fence,
+        revision: one.revision,
+        payload: one.size != 1,
+    });
+    let loaded = shop.0.confirm("worker", confirm.collect()).await.unwrap();
+    for ((claimed, message), loaded) in claimed.iter().zip(messages).zip(loaded) {
+        match claimed.size {
+            0..=INLINE => assert_eq!(claimed.payload, message.payload),
+            _ => assert_eq!(claimed.payload, ""),
+        }
+        match claimed.size {
+            1 => assert_eq!(loaded.unwrap(), ""),
+            _ => assert!(loaded.unwrap() == message.payload),
+        }
+    }
+}
+
+/// Messages that have failed, and those that were sent again, come after fresh ones if that is wanted; the others fill up.
+async fn what_has_never_failed_is_claimed_first<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    let enqueued = shop.enqueue(["fails", "resent"].map(message)).await;
+    let owned = shop.take_one("worker").await;
+    let claimed = shop.claim("worker", &owned).await;
+    assert!(claimed.iter().all(crate::store::Claimed::is_fresh));
+    assert!(shop.settle(&claimed[0], Next::Again(Duration::ZERO)).await);
+    assert!(shop.settle(&claimed[1], Next::Dead("no".to_owned())).await);
+    let resend = Filter {
+        id: Some(enqueued[1].id.clone()),
+        ..Filter::default()
+    };
+    assert_eq!(shop.0.resend(resend).await.unwrap(), 1);
+    shop.enqueue(["1", "2", "3"].map(message)).await;
+    shop.enqueue([message("4").in_order("key"), message("5").in_order("key")])
+        .await;
+    let all = async |first, most| {
+        let wanted = Wanted::of(&owned, most).first(first);
+        let claimed = shop.0.claim("worker", vec![wanted]).await.unwrap().messages;
+        let mut events = Vec::new();
+        for claimed in &claimed {
+            let filter = Filter {
+                id: Some(claimed.id.clone()),
+                ..Filter::default()
+            };
+            events.push(shop.0.messages(filter, 1).await.unwrap().remove(0).event);
+            let is_fresh = !["fails", "resent"].contains(&&events[events.len() - 1][..]);
+            assert_eq!(claimed.is_fresh(), is_fresh, "{events:?}");
+            assert!(shop.settle(claimed, Next::Unsent).await);
+        }
+        events.sort_unstable();
+        events
+    };
+    assert_eq!(all(First::Due, 2).await, ["fails", "resent"]);
+    assert_eq!(all(First::Fresh, 1).await, ["1"]);
+    assert_eq!(all(First::Fresh, 2).await, ["1", "2"]);
+    assert_eq!(all(First::Newest, 1).await, ["4"], "of a line the first");
+    assert_eq!(all(First::Newest, 2).await, ["3", "4"]);
+    for first in [First::Fresh, First::Newest] {
+        assert_eq!(all(first, 5).await, ["1", "2", "3", "4", "fails"]);
+        assert_eq!(
+            all(first, 10).await,
+            ["1", "2", "3", "4", "fails", "resent"]
+        );
+    }
 }
 
 async fn a_worker_lives_by_its_lease<S: Store>(make: &impl AsyncFn() -> S) {
@@ -235,12 +412,15 @@ async fn what_is_claimed_is_what_was_enqueued<S: Store>(make: &impl AsyncFn() ->
     let enqueued = shop.enqueue(messages.clone()).await;
     let owned = shop.take_one("worker").await;
     let other = shop.0.claim("other", vec![wanted(&owned, 10)]);
-    assert_eq!(other.await.unwrap(), []);
+    assert_eq!(other.await.unwrap(), Claims::default());
     let none = shop.0.claim("worker", vec![wanted(&owned, 0)]);
-    assert_eq!(none.await.unwrap(), []);
+    assert_eq!(none.await.unwrap(), Claims::default());
     let mut stale = wanted(&owned, 10);
     stale.fence = Fence(owned.fence.0 - 1);
-    assert_eq!(shop.0.claim("worker", vec![stale]).await.unwrap(), []);
+    assert_eq!(
+        shop.0.claim("worker", vec![stale]).await.unwrap().messages,
+        []
+    );
 
     let two = shop
         .0
@@ -252,7 +432,9 @@ async fn what_is_claimed_is_what_was_enqueued<S: Store>(make: &impl AsyncFn() ->
         .claim("worker", vec![wanted(&owned, 2)])
         .await
         .unwrap();
-    assert_eq!((two.len(), third.len()), (2, 1));
+    assert_eq!((two.messages.len(), third.messages.len()), (2, 1));
+    let two = two.messages;
+    let third = third.messages;
     let all = two.iter().chain(&third);
     for (claimed, (message, enqueued)) in all.zip(messages.iter().zip(enqueued)) {
         assert_eq!(claimed.id, enqueued.id);
@@ -362,7 +544,11 @@ async fn what_ran_is_lost_to_the_next_owner<S: Store>(make: &impl AsyncFn() -> S
                 "the endpoint has another owner"
             );
             assert_eq!(
-                shop.0.claim(worker, vec![wanted(&owned, 0)]).await.unwrap(),
+                shop.0
+                    .claim(worker, vec![wanted(&owned, 0)])
+                    .await
+                    .unwrap()
+                    .messages,
                 []
             );
             lost = shop.claim(worker, &owned).await;
@@ -438,7 +624,7 @@ async fn claims_at_once<S: Store>(make: &impl AsyncFn() -> S) {
             tokio::spawn(async move {
                 let mut rows = Vec::new();
                 loop {
-                    let claimed = shop.0.claim("worker", vec![wanted]).await.unwrap();
+                    let claimed = shop.0.claim("worker", vec![wanted]).await.unwrap().messages;
                     if claimed.is_empty() {
                         return rows;
                     }
@@ -526,7 +712,8 @@ async fn a_disabled_endpoint_waits<S: Store>(make: &impl AsyncFn() -> S) {
         .0
         .claim("worker", vec![wanted(&owned, 1)])
         .await
-        .unwrap();
+        .unwrap()
+        .messages;
     let set = async |activity| {
         shop.0
             .set_activity("", "shop", activity, "by hand")

@@ -10,14 +10,29 @@ use super::transaction::Transaction;
 use super::work::{advance, lock};
 use super::{Postgres, PostgresError, TIME, connect, in_time, number, read, span};
 use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Deletion, Filter, text};
+use crate::store::{BATCH, Deletion, Filter, end_of_grants, text};
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
 /// The first revision of an endpoint: the time, so that it is above those of one of this name that was deleted.
 const FIRST: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-pub(super) async fn put_endpoint(transaction: &Transaction<'_>, endpoint: &Endpoint) -> Result<()> {
+/// Whether attempts of a locked endpoint run, which may have leave to begin by the rules of before.
+async fn runs(transaction: &Transaction<'_>, endpoint: i64) -> Result<bool> {
+    let runs = transaction
+        .prepare_cached(
+            "SELECT EXISTS (SELECT FROM relent_delivery_1 WHERE endpoint = $1 AND state = 1)",
+        )
+        .await?;
+    let row = transaction.query_one(&runs, &[&endpoint]).await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Whether it [`runs`].
+pub(super) async fn put_endpoint(
+    transaction: &Transaction<'_>,
+    endpoint: &Endpoint,
+) -> Result<bool> {
     endpoint.check()?;
     let spec = serde_json::to_string(endpoint)
         .map_err(|error| PostgresError::Stored(format!("the endpoint is no JSON: {error}")))?;
@@ -63,7 +78,7 @@ pub(super) async fn put_endpoint(transaction: &Transaction<'_>, endpoint: &Endpo
         }
         advance(transaction, orders).await?;
     }
-    Ok(())
+    runs(transaction, id).await
 }
 
 /// Whether what was kept before was this.
@@ -83,12 +98,12 @@ pub(super) async fn replace_key_check(
     Ok(transaction.execute(&statement, &[&check, &before]).await? > 0)
 }
 
-/// Whether it still was as it is said to be.
+/// Whether it [`runs`]; `None` if it was not as it is said to be.
 pub(super) async fn replace_endpoint(
     transaction: &Transaction<'_>,
     endpoint: &Endpoint,
     revision: Option<i64>,
-) -> Result<bool> {
+) -> Result<Option<bool>> {
     endpoint.check()?;
     let names: [&(dyn ToSql + Sync); 2] = [&endpoint.tenant, &endpoint.name];
     let is_same = if let Some(revision) = revision {
@@ -105,10 +120,10 @@ pub(super) async fn replace_endpoint(
         )).await?;
         transaction.execute(&add, &names).await? > 0
     };
-    if is_same {
-        put_endpoint(transaction, endpoint).await?;
+    match is_same {
+        true => put_endpoint(transaction, endpoint).await.map(Some),
+        false => Ok(None),
     }
-    Ok(is_same)
 }
 
 impl Postgres {
@@ -118,32 +133,35 @@ impl Postgres {
         name: &str,
         discard: bool,
     ) -> Result<Deletion> {
-        let mut deleted = 0;
+        let (mut deleted, mut ran) = (0, false);
         loop {
             let some: Result<_> = transact!(
                 self,
                 transaction => delete_some(transaction, tenant, name, discard)
             );
             match some? {
-                (Deletion::Done { messages }, is_end) => {
+                (Deletion::Done { messages }, is_end, runs) => {
                     deleted += messages;
+                    ran |= runs;
                     if is_end {
+                        end_of_grants(ran).await;
                         return Ok(Deletion::Done { messages: deleted });
                     }
                 }
-                (other, _) => return Ok(other),
+                (other, ..) => return Ok(other),
             }
         }
     }
 }
 
-/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end.
+/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end, and whether it
+/// [`runs`].
 async fn delete_some(
     transaction: &Transaction<'_>,
     tenant: &str,
     name: &str,
     discard: bool,
-) -> Result<(Deletion, bool)> {
+) -> Result<(Deletion, bool, bool)> {
     // Waits for those who enqueue there, and they for this.
     let find = transaction
         .prepare_cached(
@@ -151,7 +169,7 @@ async fn delete_some(
         )
         .await?;
     let Some(found) = transaction.query_opt(&find, &[&tenant, &name]).await? else {
-        return Ok((Deletion::Unknown, true));
+        return Ok((Deletion::Unknown, true, false));
     };
     let id: i64 = found.try_get(0)?;
     if !discard {
@@ -166,9 +184,10 @@ async fn delete_some(
         let counted = transaction.query_one(&count, &[&id]).await?;
         let (pending, dead) = (read::count(&counted, 0)?, read::count(&counted, 1)?);
         if pending + dead > 0 {
-            return Ok((Deletion::Refused { pending, dead }, true));
+            return Ok((Deletion::Refused { pending, dead }, true, false));
         }
     }
+    let runs = runs(transaction, id).await?;
     // Deliveries first: whoever purges has them locked before it deletes. The last ones first: if this ends half-way, none
     // waits for one that is gone.
     let some = transaction
@@ -189,16 +208,17 @@ async fn delete_some(
             .await?;
         transaction.execute(&delete, &[&id]).await?;
     }
-    Ok((Deletion::Done { messages }, is_end))
+    Ok((Deletion::Done { messages }, is_end, runs))
 }
 
+/// Whether it [`runs`]; `None` if there is none.
 pub(super) async fn set_activity(
     transaction: &Transaction<'_>,
     tenant: &str,
     name: &str,
     activity: Activity,
     reason: &str,
-) -> Result<bool> {
+) -> Result<Option<bool>> {
     let (activity, reason) = match activity {
         Activity::Active => (0_i16, String::new()),
         Activity::Disabled => (1, text(reason)),
@@ -207,12 +227,15 @@ pub(super) async fn set_activity(
         "UPDATE relent_endpoint_1
          SET activity = $3, reason = $4, health = CASE WHEN activity = 1 AND $3 = 0::smallint THEN '' ELSE health END,
              revision = revision + (activity = 1 AND $3 = 0::smallint)::integer
-         WHERE tenant = $1 AND name = $2",
+         WHERE tenant = $1 AND name = $2 RETURNING id",
     ).await?;
     let set = transaction
-        .execute(&set, &[&tenant, &name, &activity, &reason])
+        .query_opt(&set, &[&tenant, &name, &activity, &reason])
         .await?;
-    Ok(set > 0)
+    match set {
+        Some(row) => runs(transaction, row.try_get(0)?).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// What is done to each message that an operator means.
@@ -223,10 +246,10 @@ pub(super) struct Change {
     set: &'static str,
 }
 
-/// From the beginning of its schedule. Each claim looks whether others are before it in its order.
+/// From the beginning of its schedule, with a session that is no schedule, so that it is not fresh. Each claim looks whether others are before it in its order.
 pub(super) const RESEND: Change = Change {
     states: "2, 3, 4",
-    set: "state = 0, due = now, began = now, attempt = 0, session = '', ended = NULL, reason = ''",
+    set: "state = 0, due = now, began = now, attempt = 0, session = '\\x72', ended = NULL, reason = ''",
 };
 pub(super) const CANCEL: Change = Change {
     states: "0, 3, 5",

@@ -94,6 +94,12 @@ impl<'a> Transaction<'a> {
         if !self.begun.load(Relaxed) {
             return Ok(());
         }
+        self.commit_now().await
+    }
+
+    /// Commits what was begun; after a statement that failed it is undone. To be polled together with the last statement,
+    /// after it, so that both need one round trip. A statement that follows begins another transaction.
+    pub(super) async fn commit_now(&self) -> Result<(), Error> {
         let commit = self.client.batch_execute("COMMIT");
         if let Some(payload) = self.tells.get() {
             // In a transaction of its own, which writes nothing: one that does both would hold up all that commit.

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
+use bytes::Bytes;
+use relent_server::postgres::Client;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 
@@ -11,8 +13,8 @@ use super::transaction::Transaction;
 use super::{FOREVER, PostgresError, TIME, number, span};
 use crate::message::{InvalidMessage, MAX_NAME};
 use crate::store::{
-    AttemptRecord, Beat, Claimed, Fence, Next, Owned, Settled, Wanted, Work, forgotten, micros,
-    system_time, text, unreadable_message,
+    AttemptRecord, Beat, Claimed, Claims, Confirm, Fence, First, INLINE, Next, Owned, Settled,
+    Wanted, Work, forgotten, micros, system_time, text, unreadable_message,
 };
 
 type Result<T> = std::result::Result<T, PostgresError>;
@@ -203,23 +205,21 @@ pub(super) async fn lock(transaction: &Transaction<'_>, endpoints: &BTreeSet<i64
 /// is claimed, and none while one runs: another is put behind, where no claim looks again, so that a long line is gone
 /// through once. Whoever ends what it waits for has to [`advance`] the line.
 pub(super) const CLAIM: &str = "
-    own AS MATERIALIZED (
+    wanted AS MATERIALIZED (
         SELECT e.id, e.fence, w.most,
-            CASE e.after_dead WHEN 0 THEN '{0,3,5}'::smallint[] ELSE '{0,5}' END AS before
-        FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS w (id, fence, most)
+            CASE e.after_dead WHEN 0 THEN '{0,3,5}'::smallint[] ELSE '{0,5}' END AS before, e.revision = w.revision AS same
+        FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $6::bigint[]) AS w (id, fence, most, revision)
         JOIN relent_endpoint_1 AS e ON e.id = w.id AND e.fence = w.fence
         WHERE e.owner = $1 AND e.activity = 0 AND EXISTS (SELECT FROM relent_worker_1, time WHERE id = $1 AND until > now)),
+    own AS MATERIALIZED (SELECT * FROM wanted WHERE same),
     lost AS MATERIALIZED (
         SELECT own.id, own.fence, l.row FROM own, LATERAL (
             SELECT row FROM relent_delivery_1
             WHERE endpoint = own.id AND state = 1 AND fence < own.fence ORDER BY fence LIMIT own.most) AS l),
     looked AS MATERIALIZED (
-        SELECT own.id, own.fence, own.before, r.room, d.row, d.due, d.order_key
+        SELECT own.id, own.fence, own.before, r.room, d.row, d.due, d.order_key, d.rank
         FROM time, own, LATERAL (
-            SELECT own.most - count(*) AS room FROM lost WHERE lost.id = own.id) AS r, LATERAL (
-            SELECT row, order_key, due FROM relent_delivery_1
-            WHERE endpoint = own.id AND state = 0 AND due <= now
-            ORDER BY due, row LIMIT greatest(r.room, $5::bigint)) AS d),
+            SELECT own.most - count(*) AS room FROM lost WHERE lost.id = own.id) AS r, LATERAL ({looked}) AS d),
     first AS MATERIALIZED (
         SELECT k.id, k.order_key, CASE WHEN NOT EXISTS (
             SELECT FROM relent_delivery_1 WHERE endpoint = k.id AND order_key = k.order_key AND state = 1) THEN (
@@ -228,11 +228,11 @@ pub(super) const CLAIM: &str = "
             FROM unnest(k.before) AS s (state)) END AS row
         FROM (SELECT DISTINCT id, order_key, before FROM looked WHERE order_key IS NOT NULL) AS k),
     due AS MATERIALIZED (
-        SELECT l.id, l.fence, l.room, l.row, l.due, l.order_key IS NOT NULL AND first.row IS DISTINCT FROM l.row AS is_behind
+        SELECT l.id, l.fence, l.room, l.row, l.due, l.rank, l.order_key IS NOT NULL AND first.row IS DISTINCT FROM l.row AS is_behind
         FROM looked AS l LEFT JOIN first ON first.id = l.id AND first.order_key = l.order_key),
     free AS (
         SELECT row, fence FROM (
-            SELECT row, fence, room, row_number() OVER (PARTITION BY id ORDER BY due, row) AS n
+            SELECT row, fence, room, row_number() OVER (PARTITION BY id ORDER BY rank, due, row) AS n
             FROM due WHERE NOT is_behind) AS f
         WHERE n <= room),
     put_behind AS (
@@ -242,11 +242,53 @@ pub(super) const CLAIM: &str = "
         FROM (SELECT row, fence, false AS lost FROM free UNION ALL SELECT row, fence, true FROM lost) AS c
         WHERE d.row = c.row
         RETURNING d.row, d.endpoint, d.fence, d.attempt, d.session, d.began, d.due, d.order_key IS NOT NULL AS ordered, c.lost)
-    SELECT now, (SELECT count(*) FROM put_behind), c.* FROM time LEFT JOIN (
+    SELECT now, (SELECT count(*) FROM put_behind), (SELECT array_agg(id) FROM wanted WHERE NOT same), c.*
+    FROM time LEFT JOIN (
         SELECT claimed.row, claimed.endpoint, fence, attempt, session, began, ordered, lost, id, content_type,
-            CASE WHEN lost THEN '' ELSE payload END AS payload, due
+            CASE WHEN lost OR octet_length(payload) > $7::bigint THEN '' ELSE payload END AS payload,
+            CASE WHEN lost THEN 0 ELSE octet_length(payload)::bigint END AS size, due
         FROM claimed LEFT JOIN relent_message_1 AS m ON m.row = claimed.row) AS c ON true
     ORDER BY c.endpoint, c.lost DESC, c.due, c.row";
+
+/// Of which `looked` are, those that are due first.
+const DUE: &str = "
+            SELECT row, order_key, due, 0 AS rank FROM relent_delivery_1
+            WHERE endpoint = own.id AND state = 0 AND due <= now
+            ORDER BY due, row LIMIT greatest(r.room, $5::bigint)";
+/// The same where some want [fresh](First) ones first: `$8` says which. What is looked at twice has its first rank.
+const FRESH: &str = "
+            SELECT row, order_key, due, min(rank) AS rank FROM (
+                (SELECT row, order_key, due, 0 AS rank FROM (
+                    SELECT row, order_key, due, attempt, session FROM relent_delivery_1
+                    WHERE endpoint = own.id AND state = 0 AND due <= now
+                    ORDER BY due, row LIMIT CASE own.first WHEN 1 THEN 10000 ELSE 0 END) AS f
+                WHERE attempt = 0 AND session = '' ORDER BY due, row LIMIT greatest(r.room, $5::bigint))
+                UNION ALL
+                (SELECT row, order_key, due, row_number() OVER (ORDER BY due DESC, row DESC) - 1000000 AS rank FROM (
+                    SELECT row, order_key, due, attempt, session FROM relent_delivery_1
+                    WHERE endpoint = own.id AND state = 0 AND due <= now
+                    ORDER BY due DESC, row DESC LIMIT CASE own.first WHEN 2 THEN 10000 ELSE 0 END) AS f
+                WHERE attempt = 0 AND session = '' ORDER BY due DESC, row DESC LIMIT greatest(r.room, $5::bigint))
+                UNION ALL
+                (SELECT row, order_key, due, 1 AS rank FROM relent_delivery_1
+                WHERE endpoint = own.id AND state = 0 AND due <= now
+                ORDER BY due, row LIMIT greatest(r.room, $5::bigint))) AS d
+            GROUP BY row, order_key, due";
+
+/// What claims.
+fn claim_statement(with_fresh: bool) -> String {
+    let claim = match with_fresh {
+        false => CLAIM.replace("{looked}", DUE),
+        true => CLAIM
+            .replace("{looked}", FRESH)
+            .replace(
+                "$6::bigint[]) AS w (id, fence, most, revision)",
+                "$6::bigint[], $8::bigint[]) AS w (id, fence, most, revision, first)",
+            )
+            .replace("w.most,", "w.most, w.first,"),
+    };
+    format!("WITH {TIME}, {claim}")
+}
 
 /// So many are looked at once some had to be put behind others, and so often in one transaction: what is left of a longer
 /// line is for the next claim.
@@ -257,43 +299,55 @@ pub(super) async fn claim(
     transaction: &Transaction<'_>,
     worker: &str,
     wanted: &[Wanted],
-) -> Result<Vec<Claimed>> {
+) -> Result<Claims> {
     // Of one that is named twice, the last.
     let wanted: BTreeMap<_, _> = wanted.iter().map(|one| (one.endpoint, one)).collect();
     let ids: Vec<_> = wanted.keys().copied().collect();
     let fences: Vec<_> = wanted.values().map(|one| one.fence.0).collect();
+    let revisions: Vec<_> = wanted.values().map(|one| one.revision).collect();
     let mut most: Vec<_> = wanted.values().map(|one| number(one.most)).collect();
+    let first: Vec<_> = wanted.values().map(|one| one.first as i64).collect();
+    let with_fresh = wanted.values().any(|one| one.first != First::Due);
+    let inline = number(INLINE);
     let lock = transaction.prepare_cached(LOCK).await?;
     let claim = transaction
-        .prepare_cached(&format!("WITH {TIME}, {CLAIM}"))
+        .prepare_cached(&claim_statement(with_fresh))
         .await?;
 
-    let (mut claimed, mut unreadable) = (Vec::new(), Vec::new());
-    for look in std::iter::once(0).chain([LOOK; LOOKS]) {
-        let parameters: [&(dyn ToSql + Sync); 5] = [&worker, &ids, &fences, &most, &look];
-        let rows = if look == 0 {
-            let locked: [&(dyn ToSql + Sync); 1] = [&ids];
-            let (locked, rows) = tokio::join!(
-                biased;
-                transaction.execute(&lock, &locked),
-                transaction.query(&claim, &parameters),
-            );
-            locked?;
-            rows?
-        } else {
-            transaction.query(&claim, &parameters).await?
-        };
+    let (mut claims, mut unreadable) = (Claims::default(), Vec::new());
+    let mut changed = BTreeSet::new();
+    // A fresh one that has to be put behind is not to be made up for by one that has failed.
+    let first_look = if with_fresh { LOOK } else { 0 };
+    for look in std::iter::once(first_look).chain([LOOK; LOOKS]) {
+        let parameters: [&(dyn ToSql + Sync); 8] = [
+            &worker, &ids, &fences, &most, &look, &revisions, &inline, &first,
+        ];
+        let parameters = &parameters[..if with_fresh { 8 } else { 7 }];
+        // Each look is a transaction: whoever claims has what it has got, also if the next look fails.
+        let locked: [&(dyn ToSql + Sync); 1] = [&ids];
+        let (locked, rows, committed) = tokio::join!(
+            biased;
+            transaction.execute(&lock, &locked),
+            transaction.query(&claim, parameters),
+            transaction.commit_now(),
+        );
+        locked?;
+        let rows = rows?;
+        committed?;
         let mut put_behind = 0_i64;
         for row in &rows {
             put_behind = row.try_get(1)?;
-            let Some(number) = row.try_get::<_, Option<i64>>(2)? else {
+            changed.extend(row.try_get::<_, Option<Vec<i64>>>(2)?.unwrap_or_default());
+            let Some(number) = row.try_get::<_, Option<i64>>(3)? else {
                 continue;
             };
-            if let Ok(place) = ids.binary_search(&row.try_get(3)?) {
+            let place = ids.binary_search(&row.try_get(4)?);
+            if let Ok(place) = place {
                 most[place] -= 1;
             }
-            match read_claimed(row) {
-                Ok(one) => claimed.push(one),
+            let revision = place.ok().and_then(|place| revisions.get(place));
+            match read_claimed(row, revision.copied().unwrap_or_default()) {
+                Ok(one) => claims.messages.push(one),
                 Err(error) => {
                     unreadable.push((number, unreadable_message(&error.to_string())));
                 }
@@ -305,7 +359,77 @@ pub(super) async fn claim(
         }
     }
     bury(transaction, unreadable).await?;
-    Ok(claimed)
+    if !changed.is_empty() {
+        claims.changed = read_changed(transaction, &changed).await?;
+    }
+    Ok(claims)
+}
+
+/// Endpoints of the worker as they are now. Of one that another version has written nothing is claimed.
+async fn read_changed(
+    transaction: &Transaction<'_>,
+    endpoints: &BTreeSet<i64>,
+) -> Result<Vec<Owned>> {
+    let read = transaction
+        .prepare_cached(
+            "SELECT id, fence, tenant, name, spec, revision, health FROM relent_endpoint_1 WHERE id = ANY($1::bigint[])",
+        )
+        .await?;
+    let endpoints: Vec<_> = endpoints.iter().copied().collect();
+    let mut changed = Vec::new();
+    for row in transaction.query(&read, &[&endpoints]).await? {
+        if let Ok(endpoint) = spec(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?) {
+            changed.push(Owned {
+                id: row.try_get(0)?,
+                fence: Fence(row.try_get(1)?),
+                endpoint,
+                revision: row.try_get(5)?,
+                health: row.try_get(6)?,
+            });
+        }
+    }
+    Ok(changed)
+}
+
+/// Whether attempts may begin, with their payloads.
+pub(super) async fn confirm(
+    client: &Client,
+    worker: &str,
+    attempts: &[Confirm],
+) -> Result<Vec<Option<Bytes>>> {
+    let of = |column: fn(&Confirm) -> i64| attempts.iter().map(column).collect();
+    let [rows, endpoints, fences, revisions]: [Vec<i64>; 4] = [
+        of(|one| one.row),
+        of(|one| one.endpoint),
+        of(|one| one.fence.0),
+        of(|one| one.revision),
+    ];
+    let payloads: Vec<_> = attempts.iter().map(|one| one.payload).collect();
+    let confirm = client
+        .prepare_cached(
+            "SELECT n, CASE WHEN i.payload THEN (SELECT payload FROM relent_message_1 AS m WHERE m.row = d.row) ELSE '' END
+             FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[]) WITH ORDINALITY
+                 AS i (row, endpoint, fence, revision, payload, n)
+             JOIN relent_delivery_1 AS d ON d.row = i.row AND d.endpoint = i.endpoint AND d.state = 1 AND d.fence = i.fence
+             JOIN relent_endpoint_1 AS e ON e.id = i.endpoint AND e.fence = i.fence AND e.revision = i.revision
+                 AND e.owner = $1 AND e.activity = 0",
+        )
+        .await?;
+    let found = client
+        .query(
+            &confirm,
+            &[&worker, &rows, &endpoints, &fences, &revisions, &payloads],
+        )
+        .await?;
+    let mut confirmed = vec![None; attempts.len()];
+    for row in found {
+        let n = usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or_default();
+        let place = n.checked_sub(1).and_then(|n| confirmed.get_mut(n));
+        if let Some(place) = place {
+            *place = row.try_get::<_, Option<Vec<u8>>>(1)?.map(Bytes::from);
+        }
+    }
+    Ok(confirmed)
 }
 
 /// Those that cannot be read are dead, and neither in the way of the others nor claimed again and again.
@@ -331,28 +455,31 @@ async fn bury(transaction: &Transaction<'_>, unreadable: Vec<(i64, String)>) -> 
     advance(transaction, orders).await
 }
 
-fn read_claimed(row: &Row) -> Result<Claimed> {
+fn read_claimed(row: &Row, revision: i64) -> Result<Claimed> {
     let micros = |column| {
         let micros: i64 = row.try_get(column)?;
         Ok::<_, PostgresError>(system_time(micros))
     };
     Ok(Claimed {
         now: micros(0)?,
-        row: row.try_get(2)?,
-        endpoint: row.try_get(3)?,
-        fence: Fence(row.try_get(4)?),
-        attempt: u32::try_from(row.try_get::<_, i64>(5)?).unwrap_or(u32::MAX),
-        session: row.try_get(6)?,
-        began: micros(7)?,
-        ordered: row.try_get(8)?,
-        lost: row.try_get(9)?,
-        id: message_id(row.try_get(10)?)?,
-        content_type: row.try_get(11)?,
-        payload: row.try_get::<_, Vec<u8>>(12)?.into(),
+        row: row.try_get(3)?,
+        endpoint: row.try_get(4)?,
+        fence: Fence(row.try_get(5)?),
+        revision,
+        attempt: u32::try_from(row.try_get::<_, i64>(6)?).unwrap_or(u32::MAX),
+        session: row.try_get(7)?,
+        began: micros(8)?,
+        ordered: row.try_get(9)?,
+        lost: row.try_get(10)?,
+        id: message_id(row.try_get(11)?)?,
+        content_type: row.try_get(12)?,
+        payload: row.try_get::<_, Vec<u8>>(13)?.into(),
+        size: usize::try_from(row.try_get::<_, i64>(14)?).unwrap_or_default(),
     })
 }
 
-/// Nothing is written of an endpoint that has another fence.
+/// Nothing is written of an endpoint that has another fence: once it is locked here its fence is the latest. Nobody
+/// changes a delivery that runs but its owner, so what was read of it before is as it is.
 ///
 /// That it runs is said by a column, so that each row is looked up by its number: the index of those that run is full of
 /// those that ran.
@@ -364,7 +491,8 @@ const SETTLE: &str = "
                 $16::text[], $17::text[], $18::text[]) WITH ORDINALITY
             AS i (row, endpoint, fence, number, schedule, state, wait, reason, session, unsent, attempt, began, took,
                 status, error, excerpt, address, n)),
-    own AS MATERIALIZED (SELECT id, fence FROM relent_endpoint_1 WHERE id = ANY($1::bigint[])),
+    own AS MATERIALIZED (
+        SELECT id, fence FROM relent_endpoint_1 WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE),
     written AS (
         UPDATE relent_delivery_1 AS d SET state = i.state, due = least(coalesce(now + i.wait, d.due), {FOREVER}),
             ended = CASE WHEN i.state IN (2, 3) THEN now END, reason = i.reason, session = i.session,
@@ -438,7 +566,6 @@ pub(super) async fn settle(
     let settle = transaction
         .prepare_cached(&format!("WITH {TIME}, {settle}"))
         .await?;
-    let lock = transaction.prepare_cached(LOCK).await?;
     let parameters: [&(dyn ToSql + Sync); 18] = [
         &endpoints,
         &rows,
@@ -459,14 +586,19 @@ pub(super) async fn settle(
         &excerpts,
         &addresses,
     ];
-    let locked: [&(dyn ToSql + Sync); 1] = [&endpoints];
-    let (locked, rows) = tokio::join!(
-        biased;
-        transaction.execute(&lock, &locked),
-        transaction.query(&settle, &parameters),
-    );
-    locked?;
-    let rows = rows?;
+    // Most need no more than that, and have it committed in the same round trip.
+    let rows = if settled.iter().all(is_plain) {
+        let (rows, committed) = tokio::join!(
+            biased;
+            transaction.query(&settle, &parameters),
+            transaction.commit_now(),
+        );
+        let rows = rows?;
+        committed?;
+        rows
+    } else {
+        transaction.query(&settle, &parameters).await?
+    };
     let (mut written, mut orders) = (vec![false; settled.len()], BTreeSet::new());
     for row in rows {
         let n = usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or_default();
@@ -485,6 +617,15 @@ pub(super) async fn settle(
         .filter(|(_, written)| **written);
     write_endpoints(transaction, of_written.map(|(one, _)| one)).await?;
     Ok(written)
+}
+
+/// Whether nothing but the delivery and its attempt is written.
+fn is_plain(settled: &Settled) -> bool {
+    let kept = settled.attempt.as_ref();
+    !settled.ordered
+        && settled.health.is_none()
+        && settled.disable.is_none()
+        && kept.is_none_or(|kept| forgotten(kept.number).is_none())
 }
 
 /// Attempts of a schedule without end.
@@ -521,9 +662,9 @@ async fn write_endpoints(
     transaction: &Transaction<'_>,
     settled: impl Iterator<Item = &Settled>,
 ) -> Result<()> {
-    let mut endpoints = BTreeMap::<i64, (Option<&[u8]>, Option<String>)>::new();
+    let mut endpoints = BTreeMap::<(i64, i64), (Option<&[u8]>, Option<String>)>::new();
     for one in settled.filter(|one| one.health.is_some() || one.disable.is_some()) {
-        let (health, disable) = endpoints.entry(one.endpoint).or_default();
+        let (health, disable) = endpoints.entry((one.endpoint, one.revision)).or_default();
         *health = one.health.as_deref().or(*health);
         if disable.is_none() {
             *disable = one.disable.as_deref().map(text);
@@ -537,13 +678,14 @@ async fn write_endpoints(
         "UPDATE relent_endpoint_1 AS e SET health = coalesce(i.health, e.health),
              reason = CASE WHEN activity = 0 THEN coalesce(i.disable, reason) ELSE reason END,
              activity = CASE WHEN i.disable IS NULL THEN activity ELSE 1 END
-         FROM unnest($1::bigint[], $2::bytea[], $3::text[]) AS i (id, health, disable) WHERE e.id = i.id",
+         FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::text[]) AS i (id, revision, health, disable)
+         WHERE e.id = i.id AND e.revision = i.revision",
     ).await?;
-    let ids: Vec<_> = endpoints.keys().copied().collect();
+    let (ids, revisions): (Vec<_>, Vec<_>) = endpoints.keys().copied().unzip();
     let (healths, disables): (Vec<_>, Vec<_>) = endpoints.into_values().unzip();
 
     transaction
-        .execute(&write, &[&ids, &healths, &disables])
+        .execute(&write, &[&ids, &revisions, &healths, &disables])
         .await?;
     Ok(())
 }

@@ -1,33 +1,61 @@
 //! Workers claim messages.
 
 use std::error::Error;
+use std::ops::Range;
 
 use bytes::Bytes;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, Rows};
 
 use super::queue::{Touched, set_wake};
-use super::work::lives;
+use super::work::{changed, lives};
 use super::{SqliteError, system_time};
 use crate::message::MessageId;
-use crate::store::{Claimed, Wanted, unreadable_message};
+use crate::store::{Claimed, Claims, Confirm, First, INLINE, Wanted, unreadable_message};
 
 /// A claim of nobody's, of another's and of one that is disabled finds nothing.
-pub(super) const OWNED: &str = "SELECT wake FROM relent_endpoint_1
+pub(super) const OWNED: &str = "SELECT wake, revision FROM relent_endpoint_1
     WHERE id = ?1 AND owner = ?2 AND fence = ?3 AND activity = 0";
 /// What an earlier owner has left running. It is due at all times.
 pub(super) const LOST: &str = "
-    SELECT d.row, 0, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type, x''
+    SELECT d.row, 0, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type, x'', 0
     FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
     WHERE d.endpoint = ?1 AND d.state = 1 AND d.fence < ?2";
+macro_rules! waiting {
+    ($where:literal) => {
+        concat!(
+            "SELECT d.row, d.due, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type,
+                 CASE WHEN d.due <= ?2 AND length(m.payload) <= ?3 THEN m.payload END,
+                 CASE WHEN d.due <= ?2 THEN length(m.payload) END
+             FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
+             WHERE ",
+            $where
+        )
+    };
+}
+
+macro_rules! fresh {
+    ($order:literal) => {
+        concat!(
+            "SELECT row FROM (
+                 SELECT row, attempt, session FROM relent_delivery_1
+                 WHERE endpoint = ?1 AND state = 0 AND due <= ?2 ORDER BY due ",
+            $order,
+            " LIMIT 10000)
+             WHERE attempt = 0 AND session = x''"
+        )
+    };
+}
+
 /// What waits, also what is not yet due: the first of these says when to look again. Its payload is not read.
 ///
 /// Neither has a limit: SQLite would prepare it anew for each number.
-pub(super) const DUE: &str = "
-    SELECT d.row, d.due, d.attempt, d.session, d.began, d.order_key IS NOT NULL, m.id, m.content_type,
-        CASE WHEN d.due <= ?2 THEN m.payload END
-    FROM relent_delivery_1 AS d LEFT JOIN relent_message_1 AS m ON m.row = d.row
-    WHERE d.endpoint = ?1 AND d.state = 0 ORDER BY d.due";
+pub(super) const DUE: &str = waiting!("d.endpoint = ?1 AND d.state = 0 ORDER BY d.due");
+/// One of them, by its row.
+pub(super) const ONE: &str = waiting!("d.row = ?1");
+/// What has never failed.
+pub(super) const FRESH: &str = fresh!("ASC");
+pub(super) const NEWEST: &str = fresh!("DESC");
 /// What waits until something that is no time, and is behind all that has one.
 pub(super) const NO_TIME: &str = "SELECT row, typeof(due) FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 0 AND due >= ''";
 pub(super) const TAKE: &str =
@@ -38,9 +66,9 @@ pub(super) fn claim(
     now: i64,
     worker: &str,
     wanted: &[Wanted],
-) -> Result<Vec<Claimed>, SqliteError> {
+) -> Result<Claims, SqliteError> {
     if !lives(connection, now, worker)? {
-        return Ok(Vec::new());
+        return Ok(Claims::default());
     }
     let mut owned = connection.prepare_cached(OWNED)?;
     let mut lost = connection.prepare_cached(LOST)?;
@@ -49,12 +77,22 @@ pub(super) fn claim(
     let mut take = connection.prepare_cached(TAKE)?;
     let mut found = Found::default();
     let mut touched = Touched::default();
-    for wanted in wanted.iter().filter(|wanted| wanted.most > 0) {
+    let mut claims = Claims::default();
+    for wanted in wanted {
         let (endpoint, fence) = (wanted.endpoint, wanted.fence);
-        let woken = owned.query_row((endpoint, worker, fence.0), |row| row.get(0));
-        let Some(woken) = woken.optional()? else {
+        let woken = owned.query_row((endpoint, worker, fence.0), |row| {
+            Ok((row.get(0)?, row.get::<_, i64>(1)?))
+        });
+        let Some((woken, revision)) = woken.optional()? else {
             continue;
         };
+        if revision != wanted.revision {
+            claims.changed.extend(changed(connection, endpoint)?);
+            continue;
+        }
+        if wanted.most == 0 {
+            continue;
+        }
         let (before, all) = (found.claimed.len(), found.len());
         let one = |lost| One { wanted, now, lost };
         let mut rows = no_time.query([endpoint])?;
@@ -71,7 +109,24 @@ pub(super) fn claim(
         let rows = lost.query((endpoint, fence.0))?;
         let lost_left = found.add(rows, &one(true), wanted.most)?;
         let most = wanted.most - (found.len() - all);
-        let due_left = found.add(due.query((endpoint, now))?, &one(false), most)?;
+        let fresh = match wanted.first {
+            First::Due => None,
+            First::Fresh => Some(FRESH),
+            First::Newest => Some(NEWEST),
+        };
+        let fresh_from = found.claimed.len();
+        if let Some(fresh) = fresh {
+            let mut fresh = connection.prepare_cached(fresh)?;
+            let rows = fresh.query_map((endpoint, now), |row| row.get(0))?;
+            let rows: Vec<i64> = rows.take(most).collect::<Result<_, _>>()?;
+            let mut get = connection.prepare_cached(ONE)?;
+            for row in rows {
+                found.add(get.query((row, now, inline()))?, &one(false), 1)?;
+            }
+        }
+        let most = wanted.most - (found.len() - all);
+        found.fresh = fresh_from..found.claimed.len();
+        let due_left = found.add(due.query((endpoint, now, inline()))?, &one(false), most)?;
         for claimed in &found.claimed[before..] {
             take.execute((claimed.row, fence.0, claimed.attempt))?;
         }
@@ -81,13 +136,50 @@ pub(super) fn claim(
         }
     }
     touched.follow(connection)?;
-    Ok(found.claimed)
+    claims.messages = found.claimed;
+    Ok(claims)
 }
+
+fn inline() -> i64 {
+    i64::try_from(INLINE).unwrap_or(i64::MAX)
+}
+
+/// Whether attempts may begin, with their payloads.
+pub(super) fn confirm(
+    connection: &Connection,
+    worker: &str,
+    attempts: &[Confirm],
+) -> Result<Vec<Option<Bytes>>, SqliteError> {
+    let mut confirm = connection.prepare_cached(CONFIRM)?;
+    let one = |attempt: &Confirm| {
+        let Confirm {
+            row,
+            endpoint,
+            fence,
+            revision,
+            payload,
+        } = *attempt;
+        let payload = confirm
+            .query_row((row, endpoint, fence.0, revision, worker, payload), |row| {
+                Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_bytes()?))
+            });
+        Ok(payload.optional()?)
+    };
+    attempts.iter().map(one).collect()
+}
+
+pub(super) const CONFIRM: &str = "
+    SELECT iif(?6, (SELECT payload FROM relent_message_1 AS m WHERE m.row = d.row), x'')
+    FROM relent_delivery_1 AS d JOIN relent_endpoint_1 AS e ON e.id = d.endpoint
+    WHERE d.row = ?1 AND d.endpoint = ?2 AND d.state = 1 AND d.fence = ?3
+        AND e.fence = ?3 AND e.revision = ?4 AND e.owner = ?5 AND e.activity = 0";
 
 /// What may be claimed.
 #[derive(Default)]
 struct Found {
     claimed: Vec<Claimed>,
+    /// Those of them that are fresh ones of this endpoint, which come again among all that are due.
+    fresh: Range<usize>,
     /// Rows, and why they cannot be read.
     unreadable: Vec<(i64, String)>,
 }
@@ -111,12 +203,17 @@ impl Found {
                 ValueRef::Real(due) => due as i64,
                 due => due.as_i64()?,
             };
+            let number: i64 = row.get(0)?;
+            let fresh = self.claimed.get(self.fresh.clone()).unwrap_or_default();
+            if fresh.iter().any(|fresh| fresh.row == number) {
+                continue;
+            }
             if due > one.now || self.len() == full {
                 return Ok(Some(due));
             }
             match one.claimed(row) {
                 Ok(claimed) => self.claimed.push(claimed),
-                Err(why) => self.unreadable.push((row.get(0)?, why.to_string())),
+                Err(why) => self.unreadable.push((number, why.to_string())),
             }
         }
         Ok(None)
@@ -134,13 +231,20 @@ impl One<'_> {
     fn claimed(&self, row: &Row<'_>) -> Result<Claimed, Box<dyn Error>> {
         let before: u32 = row.get(2)?;
         let _due: i64 = row.get(1)?;
+        let size = usize::try_from(row.get::<_, i64>(9)?)?;
+        let payload = match size {
+            0..=INLINE => Bytes::copy_from_slice(row.get_ref(8)?.as_bytes()?),
+            _ => Bytes::new(),
+        };
         Ok(Claimed {
             row: row.get(0)?,
             endpoint: self.wanted.endpoint,
             fence: self.wanted.fence,
+            revision: self.wanted.revision,
             id: MessageId::try_from(row.get::<_, String>(6)?)?,
             content_type: row.get(7)?,
-            payload: Bytes::copy_from_slice(row.get_ref(8)?.as_bytes()?),
+            payload,
+            size,
             attempt: before.saturating_add((!self.lost).into()),
             ordered: row.get(5)?,
             session: row.get(3)?,

@@ -5,12 +5,20 @@ use rusqlite::{Connection, OptionalExtension};
 use super::queue::Touched;
 use super::{Sqlite, SqliteError, read};
 use crate::endpoint::{Activity, AfterDead, Endpoint};
-use crate::store::{BATCH, Deletion, EndpointStatus, Filter, text};
+use crate::store::{BATCH, Deletion, EndpointStatus, Filter, end_of_grants, text};
 
+/// Whether attempts of it run, which may have leave to begin by the rules of before.
+pub(super) fn runs(connection: &Connection, endpoint: i64) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM relent_delivery_1 WHERE endpoint = ?1 AND state = 1")?
+        .exists([endpoint])
+}
+
+/// Whether it [`runs`].
 pub(super) fn put_endpoint(
     connection: &Connection,
     endpoint: &Endpoint,
-) -> Result<(), SqliteError> {
+) -> Result<bool, SqliteError> {
     endpoint.check()?;
     let spec = serde_json::to_string(endpoint)
         .map_err(|error| SqliteError::Stored(format!("the endpoint is no JSON: {error}")))?;
@@ -44,37 +52,37 @@ pub(super) fn put_endpoint(
         }
         touched.follow(connection)?;
     }
-    Ok(())
+    Ok(runs(connection, id)?)
 }
 
-/// Whether it still was as it is said to be.
+/// Whether it [`runs`]; `None` if it was not as it is said to be.
 pub(super) fn replace_endpoint(
     connection: &Connection,
     endpoint: &Endpoint,
     revision: Option<i64>,
-) -> Result<bool, SqliteError> {
+) -> Result<Option<bool>, SqliteError> {
     let mut find = connection
         .prepare_cached("SELECT revision FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
     let found = find.query_row((&endpoint.tenant, &endpoint.name), |row| row.get(0));
-    let is_same = found.optional()? == revision;
-    if is_same {
-        put_endpoint(connection, endpoint)?;
+    match found.optional()? == revision {
+        true => put_endpoint(connection, endpoint).map(Some),
+        false => Ok(None),
     }
-    Ok(is_same)
 }
 
-/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end.
+/// Deletes so many messages of an endpoint, and the endpoint if there are no more: whether that is the end, and whether it
+/// [`runs`].
 pub(super) fn delete_some(
     connection: &Connection,
     tenant: &str,
     name: &str,
     discard: bool,
-) -> Result<(Deletion, bool), SqliteError> {
+) -> Result<(Deletion, bool, bool), SqliteError> {
     let mut find = connection
         .prepare_cached("SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
     let found = find.query_row((tenant, name), |row| row.get(0));
     let Some(id) = found.optional()? else {
-        return Ok((Deletion::Unknown, true));
+        return Ok((Deletion::Unknown, true, false));
     };
     let id: i64 = id;
     if !discard
@@ -82,8 +90,9 @@ pub(super) fn delete_some(
             read::endpoint(connection, 0, tenant, name)?
         && pending + dead > 0
     {
-        return Ok((Deletion::Refused { pending, dead }, true));
+        return Ok((Deletion::Refused { pending, dead }, true, false));
     }
+    let runs = runs(connection, id)?;
     // The last ones first: if this ends half-way, none waits for one that is gone.
     let mut some = connection
         .prepare_cached("SELECT row FROM relent_message_1 WHERE endpoint = ?1 ORDER BY row DESC")?;
@@ -103,7 +112,7 @@ pub(super) fn delete_some(
         delete.execute([id])?;
     }
     let messages = rows.len() as u64;
-    Ok((Deletion::Done { messages }, is_end))
+    Ok((Deletion::Done { messages }, is_end, runs))
 }
 
 /// Whether what was kept before was this.
@@ -123,13 +132,14 @@ pub(super) fn replace_key_check(
     Ok(true)
 }
 
+/// Whether it [`runs`]; `None` if there is none.
 pub(super) fn set_activity(
     connection: &Connection,
     tenant: &str,
     name: &str,
     activity: Activity,
     reason: &str,
-) -> Result<bool, SqliteError> {
+) -> Result<Option<bool>, SqliteError> {
     let (activity, reason) = match activity {
         Activity::Active => (0, String::new()),
         Activity::Disabled => (1, text(reason)),
@@ -138,14 +148,16 @@ pub(super) fn set_activity(
         "UPDATE relent_endpoint_1
          SET activity = ?3, reason = ?4, health = iif(activity = 1 AND ?3 = 0, x'', health),
              revision = revision + (activity = 1 AND ?3 = 0)
-         WHERE tenant = ?1 AND name = ?2",
+         WHERE tenant = ?1 AND name = ?2 RETURNING id",
     )?;
-    Ok(set.execute((tenant, name, activity, reason))? > 0)
+    let set = set.query_row((tenant, name, activity, reason), |row| row.get(0));
+    let runs = |endpoint| runs(connection, endpoint);
+    Ok(set.optional()?.map(runs).transpose()?)
 }
 
-/// From the beginning of its schedule, behind what is before it in its order.
+/// From the beginning of its schedule, with a session that is no schedule, so that it is not fresh, behind what is before it in its order.
 const RESEND: &str = "UPDATE relent_delivery_1
-    SET state = iif(order_key IS NULL, 0, 5), due = ?2, began = ?2, written = ?2, attempt = 0, session = x'', ended = NULL, reason = ''
+    SET state = iif(order_key IS NULL, 0, 5), due = ?2, began = ?2, written = ?2, attempt = 0, session = x'72', ended = NULL, reason = ''
     WHERE row = ?1 AND state IN (2, 3, 4) RETURNING endpoint, order_key";
 const CANCEL: &str = "UPDATE relent_delivery_1
     SET reason = iif(state = 3, reason, 'cancelled by an operator'), state = 4, ended = ?2
@@ -169,19 +181,21 @@ impl Sqlite {
         name: &str,
         discard: bool,
     ) -> Result<Deletion, SqliteError> {
-        let mut deleted = 0;
+        let (mut deleted, mut ran) = (0, false);
         loop {
             let (tenant, name) = (tenant.to_owned(), name.to_owned());
             let some =
                 self.write(move |connection, _| delete_some(connection, &tenant, &name, discard));
             match some.await? {
-                (Deletion::Done { messages }, is_end) => {
+                (Deletion::Done { messages }, is_end, runs) => {
                     deleted += messages;
+                    ran |= runs;
                     if is_end {
+                        end_of_grants(ran).await;
                         return Ok(Deletion::Done { messages: deleted });
                     }
                 }
-                (other, _) => return Ok(other),
+                (other, ..) => return Ok(other),
             }
         }
     }

@@ -49,10 +49,11 @@ pub(super) fn settle(
     for one in settled {
         written.push(batch.settle(one)?);
     }
-    let mut health =
-        connection.prepare_cached("UPDATE relent_endpoint_1 SET health = ?2 WHERE id = ?1")?;
-    for (endpoint, latest) in batch.health {
-        health.execute((endpoint, latest))?;
+    let mut health = connection.prepare_cached(
+        "UPDATE relent_endpoint_1 SET health = ?3 WHERE id = ?1 AND revision = ?2",
+    )?;
+    for ((endpoint, revision), latest) in batch.health {
+        health.execute((endpoint, revision, latest))?;
     }
     batch.touched.follow(connection)?;
     Ok(written)
@@ -67,7 +68,8 @@ struct Batch<'c, 's> {
     attempt: CachedStatement<'c>,
     /// Of each endpoint whether nobody has it, and its fence. Nothing that is settled changes these.
     endpoints: BTreeMap<i64, Option<(bool, i64)>>,
-    health: BTreeMap<i64, &'s [u8]>,
+    /// What is remembered of each endpoint, by its revision.
+    health: BTreeMap<(i64, i64), &'s [u8]>,
     touched: Touched,
 }
 
@@ -98,15 +100,16 @@ impl<'s> Batch<'_, 's> {
             self.keep(settled.row, attempt)?;
         }
         if let Some(health) = &settled.health {
-            self.health.insert(endpoint, health);
+            self.health.insert((endpoint, settled.revision), health);
         }
         if let Some(reason) = &settled.disable {
             // Who disabled it before had a reason.
             self.connection
                 .prepare_cached(
-                    "UPDATE relent_endpoint_1 SET activity = 1, reason = ?2 WHERE id = ?1 AND activity = 0",
+                    "UPDATE relent_endpoint_1 SET activity = 1, reason = ?3
+                     WHERE id = ?1 AND revision = ?2 AND activity = 0",
                 )?
-                .execute((endpoint, text(reason)))?;
+                .execute((endpoint, settled.revision, text(reason)))?;
         }
         Ok(true)
     }

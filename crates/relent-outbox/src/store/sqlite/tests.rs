@@ -11,7 +11,7 @@ use rusqlite::StatementStatus;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::{AttemptRecord, Next, Refusal};
+use crate::store::{AttemptRecord, Claimed, Next, Refusal};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -53,12 +53,8 @@ async fn take(store: &Sqlite, worker: &str) -> Vec<Owned> {
 }
 
 async fn claim(store: &Sqlite, worker: &str, owned: &Owned) -> Vec<Claimed> {
-    let wanted = Wanted {
-        endpoint: owned.id,
-        fence: owned.fence,
-        most: 10,
-    };
-    store.claim(worker, vec![wanted]).await.unwrap()
+    let wanted = Wanted::of(&owned, 10);
+    store.claim(worker, vec![wanted]).await.unwrap().messages
 }
 
 fn settled(claimed: &Claimed, next: Next) -> Settled {
@@ -66,8 +62,10 @@ fn settled(claimed: &Claimed, next: Next) -> Settled {
         row: claimed.row,
         endpoint: claimed.endpoint,
         fence: claimed.fence,
+        revision: claimed.revision,
         number: claimed.attempt,
         began: claimed.began,
+        ordered: claimed.ordered,
         next,
         session: vec![claimed.attempt as u8],
         attempt: None,
@@ -241,12 +239,8 @@ fn what_is_not_due_costs_nothing() {
         operate::put_endpoint(connection, &endpoint).unwrap();
         backlog(connection, 1_000_000_000, many);
         work::beat(connection, 1, "worker", LEASE).unwrap();
-        let fence = work::acquire(connection, 1, "worker", &[1]).unwrap()[0].fence;
-        let wanted = Wanted {
-            endpoint: 1,
-            fence,
-            most: 10,
-        };
+        let owned = work::acquire(connection, 1, "worker", &[1]).unwrap();
+        let wanted = Wanted::of(&owned[0], 10);
         let cost = |claimed: usize| {
             let before = steps.load(Ordering::Relaxed);
             let messages = [
@@ -256,7 +250,9 @@ fn what_is_not_due_costs_nothing() {
             ];
             enqueue::enqueue(connection, 1, &messages).unwrap();
             let enqueued = steps.load(Ordering::Relaxed);
-            let found = claim::claim(connection, 1, "worker", &[wanted]).unwrap();
+            let found = claim::claim(connection, 1, "worker", &[wanted])
+                .unwrap()
+                .messages;
             assert_eq!(found.len(), claimed);
             let claimed = steps.load(Ordering::Relaxed);
             let delivered = found.iter().map(|one| settled(one, Next::Delivered));
@@ -338,13 +334,13 @@ fn no_statement_is_prepared_twice() {
         };
         let messages: Vec<_> = owned.iter().flat_map(message).collect();
         enqueue::enqueue(connection, round, &messages).unwrap();
-        let wanted = owned.iter().map(|owned| Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 1 + usize::try_from(round).unwrap() % 4,
-        });
+        let wanted = owned
+            .iter()
+            .map(|owned| Wanted::of(owned, 1 + usize::try_from(round).unwrap() % 4));
         let wanted: Vec<_> = wanted.collect();
-        let claimed = claim::claim(connection, round, "worker", &wanted).unwrap();
+        let claimed = claim::claim(connection, round, "worker", &wanted)
+            .unwrap()
+            .messages;
         let settled = claimed.iter().map(|claimed| Settled {
             attempt: Some(attempt(claimed.attempt)),
             ..settled(

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::queue::wake;
 use super::read::{count, spec};
 use super::{SqliteError, later};
+use crate::endpoint::Endpoint;
 use crate::message::{InvalidMessage, MAX_NAME};
 use crate::store::{Beat, Fence, Owned, Work};
 
@@ -151,6 +152,30 @@ pub(super) fn acquire(
         Some(error) if owned.is_empty() => Err(error),
         _ => Ok(owned),
     }
+}
+
+/// An endpoint as it is now, if it can be read: for the worker that has it.
+pub(super) fn changed(connection: &Connection, id: i64) -> Result<Option<Owned>, SqliteError> {
+    let mut select = connection.prepare_cached(
+        "SELECT tenant, name, spec, fence, revision, health FROM relent_endpoint_1 WHERE id = ?1",
+    )?;
+    let (tenant, name, text, mut owned) = select.query_row([id], |row| {
+        let text = |column| row.get::<_, String>(column);
+        let owned = Owned {
+            id,
+            fence: Fence(row.get(3)?),
+            endpoint: Endpoint::new("", ""),
+            revision: row.get(4)?,
+            health: row.get(5)?,
+        };
+        Ok((text(0)?, text(1)?, text(2)?, owned))
+    })?;
+    // Another version has written it: none of it is claimed, and the others are.
+    let Ok(endpoint) = spec(&tenant, &name, &text) else {
+        return Ok(None);
+    };
+    owned.endpoint = endpoint;
+    Ok(Some(owned))
 }
 
 pub(super) fn release(

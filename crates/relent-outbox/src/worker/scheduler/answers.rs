@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use relent_core::{Backoff, Decision, Failure, Policy, Session};
+use relent_core::{Backoff, Decision, Failure, Policy, Scope, Session};
 use tokio::task::{Id, JoinError};
 use tokio::time::Instant;
 
@@ -14,12 +14,16 @@ use crate::fault::LocalFault;
 use crate::observe;
 use crate::schedule::Schedule;
 use crate::sender::Sent;
-use crate::store::{AttemptRecord, Claimed, Next, Settled, Store, Work, millis};
+use crate::store::{
+    AttemptRecord, Claimed, Claims, Confirm, First, GRANT, INLINE, Next, Settled, Store, Work,
+    millis,
+};
 use crate::text::printable;
 use crate::worker::attempt::{Job, Unmade, broken_off};
 use crate::worker::beat::{Leave, Pulse};
 use crate::worker::calls::{Done, Kind};
 use crate::worker::lane::{Lane, Ticket};
+use crate::worker::slots::Pool;
 
 /// After endpoints could not be acquired, the next look is no later than that.
 const ACQUIRE_AGAIN: Duration = Duration::from_secs(5);
@@ -27,6 +31,9 @@ const ACQUIRE_AGAIN: Duration = Duration::from_secs(5);
 /// After so many leases a worker with room asks again for what was another's: each time it costs as much as all those have
 /// endpoints, as they are named.
 const ASK_AGAIN_AFTER: u32 = 4;
+
+/// An attempt has a slot of those that answer soon for so small a part of the time after which its endpoint is slow.
+const TURNS_AFTER: u32 = 10;
 
 /// How the store is asked again that fails.
 static ASK_AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(100)))
@@ -133,16 +140,24 @@ impl<S: Store> Scheduler<S> {
         {
             if let Some(lane) = self.lanes.get_mut(&endpoint) {
                 // What was taken since is not known to that look.
-                let is_lost = owned != Some(lane.fence) && lane.taken < self.looked_at;
-                if is_lost || lane.revision != revision {
-                    // It was another's meanwhile, or registered anew: what runs ends by the old rules, then it is taken
-                    // with the new ones.
+                let is_older = lane.taken < self.looked_at;
+                if owned != Some(lane.fence) && is_older {
+                    // It was another's meanwhile.
                     self.leave(endpoint);
-                } else if due.is_zero() {
-                    is_new |= !lane.due;
-                    self.hear_due(endpoint);
-                } else {
-                    self.dues.insert((now + due, endpoint));
+                    continue;
+                }
+                // Registered anew: what runs ends by the old rules, and what begins from now on goes by the new ones.
+                let is_stale = lane.revision != revision && is_older;
+                lane.stale |= is_stale;
+                is_new |= due.is_zero() && !lane.due;
+                if is_stale {
+                    self.look_at(endpoint);
+                }
+                match due.is_zero() {
+                    true => self.hear_due(endpoint),
+                    false => {
+                        self.dues.insert((now + due, endpoint));
+                    }
                 }
             } else if !self.stopping && !self.acquiring.contains(&endpoint) {
                 match owned {
@@ -162,55 +177,109 @@ impl<S: Store> Scheduler<S> {
         }
     }
 
-    fn on_claimed(&mut self, now: Instant, claimed: Vec<Claimed>) {
+    fn on_claimed(&mut self, now: Instant, claims: Claims) {
         let core_now = self.core(now);
         let pulse = *self.pulse.borrow();
         let may_send = !self.stopping && pulse.is_held(now) && pulse.lost == self.lost;
-        let mut got: HashMap<i64, usize> = HashMap::new();
-        for claimed in claimed {
+        // How many each endpoint has got, and whether one of them has failed before.
+        let mut got: HashMap<i64, (usize, bool)> = HashMap::new();
+        for claimed in claims.messages {
             let endpoint = claimed.endpoint;
-            *got.entry(endpoint).or_default() += 1;
+            let (count, any_has_failed) = got.entry(endpoint).or_default();
+            *count += 1;
+            *any_has_failed |= !claimed.is_fresh();
             let lane = self.lanes.get_mut(&endpoint);
             // What is given back may have been claimed with a lease that is lost, and be another's by now.
             let may_send = may_send && lane.as_ref().is_some_and(|lane| !lane.leaving);
-            let ticket = lane.and_then(|lane| lane.claiming.pop());
+            let mut ticket = lane.and_then(|lane| lane.claiming.pop());
+            let has_room = self.has_room(&claimed, ticket.as_mut());
             match ticket {
-                Some(ticket) if may_send && !claimed.lost && !self.goes_alone(&claimed) => {
+                Some(ticket)
+                    if may_send && has_room && !claimed.lost && !self.goes_alone(&claimed) =>
+                {
                     self.start(now, claimed, ticket);
                 }
                 ticket => {
-                    if let Some(Ticket { permit, pool }) = ticket
+                    if let Some(ticket) = ticket
                         && let Some(lane) = self.lanes.get_mut(&endpoint)
                     {
-                        lane.cancel(core_now, permit);
-                        self.slots.give_back(pool);
+                        lane.cancel(core_now, ticket.permit);
+                        self.slots.give_back(ticket.pool);
                     }
                     self.not_sent(now, &claimed);
                 }
             }
         }
-        for (id, asked) in std::mem::take(&mut self.claiming) {
+        for (id, asked, first) in std::mem::take(&mut self.claiming) {
             let Some(lane) = self.lanes.get_mut(&id) else {
                 continue;
             };
-            for Ticket { permit, pool } in std::mem::take(&mut lane.claiming) {
-                lane.cancel(core_now, permit);
-                self.slots.give_back(pool);
+            lane.refreshing = false;
+            for ticket in std::mem::take(&mut lane.claiming) {
+                lane.cancel(core_now, ticket.permit);
+                self.slots.give_back(ticket.pool);
             }
-            lane.claimed(asked, got.get(&id).copied().unwrap_or_default());
+            if asked > 0 {
+                let (count, any_has_failed) = got.get(&id).copied().unwrap_or_default();
+                if first == First::Due {
+                    lane.claimed_by_due(any_has_failed);
+                }
+                lane.claimed(asked, count);
+            }
             self.look_at(id);
             self.close_if_over(id);
         }
+        for owned in claims.changed {
+            let id = owned.id;
+            self.give_tickets_back(id);
+            if let Some(lane) = self
+                .lanes
+                .get_mut(&id)
+                .filter(|lane| lane.fence == owned.fence && !lane.leaving)
+            {
+                lane.refresh(core_now, owned, &self.sender, &self.secrets);
+                self.mark_due(id);
+            }
+        }
+    }
+
+    /// Whether there is room for a payload that is long, which the ticket has then. What has none is given back, and waits
+    /// for it.
+    fn has_room(&mut self, claimed: &Claimed, ticket: Option<&mut Ticket>) -> bool {
+        let size = match claimed.size {
+            0..=INLINE => 0,
+            size => size,
+        };
+        if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
+            lane.large = size;
+        }
+        let Some(ticket) = ticket else { return true };
+        let room = ticket.room.take().filter(|_| size > 0);
+        ticket.room = match room {
+            Some(mut room) if room.bytes() >= size => {
+                room.shrink(size);
+                Some(room)
+            }
+            room => {
+                drop(room);
+                match size {
+                    0 => None,
+                    size => self.bodies.take(size, ticket.pool != Pool::Quick),
+                }
+            }
+        };
+        size == 0 || ticket.room.is_some()
     }
 
     /// What was claimed, if anything was, comes back as lost when the endpoint is taken anew.
     fn on_claim_failed(&mut self, now: Instant) {
         let core_now = self.core(now);
-        for (id, _) in std::mem::take(&mut self.claiming) {
+        for (id, ..) in std::mem::take(&mut self.claiming) {
             if let Some(lane) = self.lanes.get_mut(&id) {
-                for Ticket { permit, pool } in std::mem::take(&mut lane.claiming) {
-                    lane.cancel(core_now, permit);
-                    self.slots.give_back(pool);
+                lane.refreshing = false;
+                for ticket in std::mem::take(&mut lane.claiming) {
+                    lane.cancel(core_now, ticket.permit);
+                    self.slots.give_back(ticket.pool);
                 }
             }
             self.leave(id);
@@ -219,29 +288,52 @@ impl<S: Store> Scheduler<S> {
 
     fn start(&mut self, now: Instant, mut claimed: Claimed, ticket: Ticket) {
         let core_now = self.core(now);
-        let Some(lane) = self.lanes.get_mut(&claimed.endpoint) else {
+        let (Some(lane), Some(grants)) =
+            (self.lanes.get_mut(&claimed.endpoint), self.grants.clone())
+        else {
             return;
         };
+        let Ticket {
+            mut permit,
+            pool,
+            room,
+        } = ticket;
+        let epoch = lane.epoch;
         let schedule = Schedule::at_attempt(&claimed.session, claimed.attempt, claimed.began);
         let rules = Arc::clone(&lane.rules);
         lane.running += 1;
+        lane.running_now += 1;
         let job = Job {
             limit: schedule.attempt_limit(&rules.policy, claimed.now),
             rules,
             id: claimed.id.clone(),
             content_type: std::mem::take(&mut claimed.content_type),
             payload: std::mem::take(&mut claimed.payload),
+            size: claimed.size,
+            room,
             now: claimed.now,
             leave: Leave {
                 pulse: self.pulse.clone(),
                 lost: self.lost,
                 stopping: self.stop.subscribe(),
+                until: self.claim_began + GRANT,
+                grants,
+                confirm: Confirm {
+                    row: claimed.row,
+                    endpoint: claimed.endpoint,
+                    fence: claimed.fence,
+                    revision: claimed.revision,
+                    payload: false,
+                },
             },
         };
         let task = self.attempts.spawn((self.transport)(job));
-        self.aging
-            .push_back((now + self.config.slow_after, task.id()));
-        let Ticket { mut permit, pool } = ticket;
+        let slow_after = self.config.slow_after;
+        self.aging.push_back((now + slow_after, task.id()));
+        if pool != Pool::Slow {
+            let at = now + slow_after / TURNS_AFTER;
+            self.turning.push_back((at, task.id()));
+        }
         // The claim is no time that the endpoint took.
         permit.restart(core_now);
         let running = Running {
@@ -250,6 +342,7 @@ impl<S: Store> Scheduler<S> {
             schedule,
             permit,
             pool,
+            epoch,
         };
         self.running.insert(task.id(), running);
     }
@@ -305,6 +398,7 @@ impl<S: Store> Scheduler<S> {
             mut schedule,
             permit,
             pool,
+            epoch,
         } = running;
         let took = now.saturating_duration_since(claimed_at);
         let sent = match ended {
@@ -319,18 +413,27 @@ impl<S: Store> Scheduler<S> {
         };
         self.slots.give_back(pool);
         let core_now = self.core(now);
+        let mut is_of_now = false;
         if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
             lane.running -= 1;
-            if let Ok(sent) = &sent
-                && sent.fault.is_none()
-            {
-                lane.mended();
-                lane.is_known = true;
-                lane.slow = sent.took >= self.config.slow_after;
-                let failure = sent.outcome.as_ref().err().map(|refused| &refused.failure);
-                lane.ended(core_now, permit, failure);
-            } else {
-                lane.cancel(core_now, permit);
+            is_of_now = epoch == lane.epoch;
+            lane.running_now -= usize::from(is_of_now);
+            match &sent {
+                // The gate that let it go is gone, and so is what it was about.
+                _ if !is_of_now => {}
+                Ok(sent) if sent.fault.is_none() => {
+                    lane.mended();
+                    lane.answered(now, sent.took, self.config.slow_after);
+                    let failure = sent.outcome.as_ref().err().map(|refused| refused.failure);
+                    let failure = failure.map(|failure| {
+                        match lane.speaks_of_message(core_now, &failure, claimed.is_fresh()) {
+                            true => failure.scope(Scope::Request),
+                            false => failure,
+                        }
+                    });
+                    lane.ended(core_now, permit, failure.as_ref());
+                }
+                _ => lane.cancel(core_now, permit),
             }
         }
         let (sent, told) = match sent {
@@ -340,7 +443,8 @@ impl<S: Store> Scheduler<S> {
                 ..
             }) => {
                 let error = printable(&refused.error, MAX_EXCERPT);
-                if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
+                // What was wrong with the rules of before need not be wrong with those of now.
+                if let Some(lane) = self.lanes.get_mut(&claimed.endpoint).filter(|_| is_of_now) {
                     lane.hold(now, LocalFault { kind, error });
                 }
                 let session = claimed.session.clone();
@@ -348,7 +452,11 @@ impl<S: Store> Scheduler<S> {
                 return;
             }
             Ok(sent) => (sent, true),
-            Err(Unmade::NotBegun) => {
+            Err(unmade @ (Unmade::NotBegun | Unmade::StoreAway)) => {
+                if matches!(unmade, Unmade::StoreAway) {
+                    let wait = self.away(now);
+                    self.ask_at = now + wait;
+                }
                 let session = claimed.session.clone();
                 self.settle(now, &claimed, Next::Unsent, session, None);
                 self.look_at(claimed.endpoint);
@@ -391,7 +499,8 @@ impl<S: Store> Scheduler<S> {
         let rules = Arc::clone(&lane.rules);
         let mut disable = None;
         let error = printable(&refused.error, MAX_EXCERPT);
-        if told {
+        // An attempt by the rules of before says nothing of what the endpoint is now.
+        if told && lane.revision == claimed.revision {
             lane.health.failed(store_now, &error);
             disable = match sent.disable {
                 Some(reason) => Some(reason.to_owned()),
@@ -439,6 +548,7 @@ impl<S: Store> Scheduler<S> {
         if let Some(lane) = self.lanes.get_mut(&claimed.endpoint) {
             lane.unsettled += 1;
             changes_health = match (&next, sent) {
+                _ if lane.revision != claimed.revision => false,
                 (Next::Delivered, _) => lane.health.succeeded(),
                 (Next::Unsent, _) | (_, None) => false,
                 _ => true,
@@ -461,8 +571,10 @@ impl<S: Store> Scheduler<S> {
                 row: claimed.row,
                 endpoint: claimed.endpoint,
                 fence: claimed.fence,
+                revision: claimed.revision,
                 number: claimed.attempt,
                 began: claimed.began,
+                ordered: claimed.ordered,
                 next,
                 session,
                 attempt: record,
@@ -473,7 +585,6 @@ impl<S: Store> Scheduler<S> {
             is_repeated: false,
             lost: self.lost,
             ended: now,
-            ordered: claimed.ordered,
         });
     }
 
@@ -508,7 +619,7 @@ impl<S: Store> Scheduler<S> {
                     self.dues.insert((now + after.saturating_sub(before), id));
                 }
                 Next::Unsent => self.mark_due(id),
-                Next::Delivered | Next::Dead(_) if pending.ordered => self.mark_due(id),
+                Next::Delivered | Next::Dead(_) if pending.settled.ordered => self.mark_due(id),
                 _ => {}
             }
             self.close_if_over(id);

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{BATCH, LOOK, Scheduler};
 use crate::observe;
-use crate::store::{Next, Settled, Store, Wanted};
+use crate::store::{First, Next, Settled, Store, Wanted};
 use crate::worker::calls::{Done, Kind};
 
 impl<S: Store> Scheduler<S> {
@@ -73,7 +73,7 @@ impl<S: Store> Scheduler<S> {
     }
 
     pub(super) fn begin_claim(&mut self) {
-        if self.tickets == 0 || self.calls.is_busy(Kind::Claim) {
+        if self.ticketed.is_empty() || self.calls.is_busy(Kind::Claim) {
             return;
         }
         self.tickets = 0;
@@ -82,23 +82,30 @@ impl<S: Store> Scheduler<S> {
             let Some(lane) = self
                 .lanes
                 .get_mut(&id)
-                .filter(|lane| !lane.tickets.is_empty())
+                .filter(|lane| !lane.tickets.is_empty() || lane.refreshing && !lane.leaving)
             else {
                 continue;
             };
             lane.claiming = std::mem::take(&mut lane.tickets);
             let most = lane.claiming.len();
-            self.claiming.push((id, most));
+            let first = match most {
+                0 => First::Due,
+                _ => lane.next_first(),
+            };
+            self.claiming.push((id, most, first));
             wanted.push(Wanted {
                 endpoint: id,
                 fence: lane.fence,
+                revision: lane.revision,
                 most,
+                first,
             });
         }
         if wanted.is_empty() {
             return;
         }
         let (store, name) = (self.store.clone(), self.config.name.clone());
+        self.claim_began = Instant::now();
         self.begin(Kind::Claim, async move {
             store.claim(&name, wanted).await.map(Done::Claimed)
         });
@@ -116,7 +123,7 @@ impl<S: Store> Scheduler<S> {
             let mut settled = pending.settled.clone();
             let lane = lanes.get(&settled.endpoint);
             settled.health = lane
-                .filter(|_| pending.changes_health)
+                .filter(|lane| pending.changes_health && lane.revision == settled.revision)
                 .map(|lane| lane.health.write());
             if let Next::Again(after) = &mut settled.next {
                 // It counts from the end of the attempt, and the store counts from now.

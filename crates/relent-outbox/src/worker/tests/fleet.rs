@@ -100,51 +100,55 @@ impl Fleet {
     fn transport(&self, worker: &str) -> Transport {
         let (seen, random) = (Arc::clone(&self.seen), Arc::clone(&self.random));
         let (worker, store, origin) = (worker.to_owned(), self.store.clone(), self.origin);
-        Arc::new(move |job: Job| {
-            let payload = str::from_utf8(&job.payload).unwrap();
-            let words: Vec<i64> = payload
-                .split(' ')
-                .map(|word| word.parse().unwrap())
-                .collect();
-            let [endpoint, order, due] = words[..] else {
-                panic!()
-            };
-            let attempt = Attempt {
-                worker: worker.clone(),
-                endpoint,
-                order: u64::try_from(order).ok(),
-                id: job.id.to_string(),
-            };
-            {
-                let mut seen = seen.lock().unwrap();
-                let owner = store.owner(endpoint);
-                let now = origin.elapsed();
-                if owner.as_ref().is_some_and(|owner| *owner != worker) {
-                    let wrong = format!("{now:?}: {attempt:?} while {owner:?} has the endpoint");
-                    seen.wrong.push(wrong);
-                }
-                let own = |one: &&Attempt| one.endpoint == endpoint && one.worker == worker;
-                let beside: Vec<_> = seen.running.iter().filter(own).cloned().collect();
-                if beside.len() > 1
-                    || beside
-                        .iter()
-                        .any(|one| one.order == attempt.order && order >= 0)
-                {
-                    seen.wrong
-                        .push(format!("{now:?}: {attempt:?} beside {beside:?}"));
-                }
-                seen.begun += 1;
-                let due = Duration::from_micros(u64::try_from(due).unwrap());
-                // Others wait for those before them, too.
-                if seen.first.insert(attempt.id.clone()) && order < 0 {
-                    seen.latest = seen.latest.max(now.saturating_sub(due));
-                }
-                seen.running.push(attempt.clone());
-            }
-            let begun = Begun(Arc::clone(&seen), attempt);
-            let takes = Duration::from_millis(below(&random, 30));
-            let fails = below(&random, 8) == 0;
+        Arc::new(move |mut job: Job| {
+            let (seen, random) = (Arc::clone(&seen), Arc::clone(&random));
+            let (worker, store) = (worker.clone(), store.clone());
             Box::pin(async move {
+                job.ready().await?;
+                let payload = str::from_utf8(&job.payload).unwrap();
+                let words: Vec<i64> = payload
+                    .split(' ')
+                    .map(|word| word.parse().unwrap())
+                    .collect();
+                let [endpoint, order, due] = words[..] else {
+                    panic!()
+                };
+                let attempt = Attempt {
+                    worker: worker.clone(),
+                    endpoint,
+                    order: u64::try_from(order).ok(),
+                    id: job.id.to_string(),
+                };
+                {
+                    let mut seen = seen.lock().unwrap();
+                    let owner = store.owner(endpoint);
+                    let now = origin.elapsed();
+                    if owner.as_ref().is_some_and(|owner| *owner != worker) {
+                        let wrong =
+                            format!("{now:?}: {attempt:?} while {owner:?} has the endpoint");
+                        seen.wrong.push(wrong);
+                    }
+                    let own = |one: &&Attempt| one.endpoint == endpoint && one.worker == worker;
+                    let beside: Vec<_> = seen.running.iter().filter(own).cloned().collect();
+                    if beside.len() > 1
+                        || beside
+                            .iter()
+                            .any(|one| one.order == attempt.order && order >= 0)
+                    {
+                        seen.wrong
+                            .push(format!("{now:?}: {attempt:?} beside {beside:?}"));
+                    }
+                    seen.begun += 1;
+                    let due = Duration::from_micros(u64::try_from(due).unwrap());
+                    // Others wait for those before them, too.
+                    if seen.first.insert(attempt.id.clone()) && order < 0 {
+                        seen.latest = seen.latest.max(now.saturating_sub(due));
+                    }
+                    seen.running.push(attempt.clone());
+                }
+                let begun = Begun(Arc::clone(&seen), attempt);
+                let takes = Duration::from_millis(below(&random, 30));
+                let fails = below(&random, 8) == 0;
                 sleep(takes).await;
                 drop(begun);
                 let mut sent = Sent::not(refused(), String::new(), takes);

@@ -15,8 +15,9 @@ use crate::endpoint::{Activity, Endpoint};
 use crate::health::Health;
 use crate::message::{MessageId, NewMessage};
 use crate::store::{
-    AttemptRecord, Beat, Claimed, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence, Filter,
-    Hinted, Hints, MessageStatus, Next, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, Beat, Claimed, Claims, Confirm, Deletion, EndpointStatus, EnqueueError,
+    Enqueued, Fence, Filter, First, Hinted, Hints, INLINE, MessageStatus, Next, Owned, Settled,
+    Store, Summary, Wanted, Work,
 };
 
 #[derive(Clone)]
@@ -270,8 +271,14 @@ impl Memory {
 
     /// Registers it anew.
     pub(super) fn replace(&self, endpoint: i64) {
+        self.change(endpoint, |_| {});
+    }
+
+    /// Registers it anew, changed.
+    pub(super) fn change(&self, endpoint: i64, change: impl FnOnce(&mut Endpoint)) {
         if let Some(row) = self.lock().endpoints.get_mut(&endpoint) {
             row.revision += 1;
+            change(&mut row.endpoint);
         }
     }
 
@@ -354,7 +361,13 @@ impl EndpointRow {
     }
 
     /// Those that are due and may go: of each order key the first, if none of it runs.
-    fn free(&self, rows: &BTreeMap<i64, Row>, now: Instant, most: usize) -> Vec<(Instant, i64)> {
+    fn free(
+        &self,
+        rows: &BTreeMap<i64, Row>,
+        now: Instant,
+        most: usize,
+        first_of: First,
+    ) -> Vec<(Instant, i64)> {
         let mut taken: BTreeSet<u64> = self
             .running
             .iter()
@@ -367,7 +380,26 @@ impl EndpointRow {
                 *first = (*row).min(*first);
             }
         }
-        let due = self.due.iter().take_while(|(due, _)| *due <= now);
+        let mut due: Vec<_> = self.due.iter().take_while(|(due, _)| *due <= now).collect();
+        let is_fresh = |row: &i64| rows[row].attempt == 0 && rows[row].session.is_empty();
+        match first_of {
+            First::Due => {}
+            First::Fresh => due.sort_by_key(|(_, row)| !is_fresh(row)),
+            First::Newest => {
+                let rank = |(at, (_, row)): (usize, &&(Instant, i64))| match is_fresh(row) {
+                    true => (0, usize::MAX - at),
+                    false => (1, at),
+                };
+                let mut ranked: Vec<_> = due
+                    .iter()
+                    .enumerate()
+                    .map(|one| (rank(one), *one.1))
+                    .collect();
+                ranked.sort_by_key(|(rank, _)| *rank);
+                due = ranked.into_iter().map(|(_, one)| one).collect();
+            }
+        }
+        let due = due.into_iter();
         due.filter(|(_, row)| match rows[row].order {
             None => true,
             Some(order) => first[&order] == *row && taken.insert(order),
@@ -375,6 +407,16 @@ impl EndpointRow {
         .take(most)
         .copied()
         .collect()
+    }
+
+    fn owned(&self, id: i64) -> Owned {
+        Owned {
+            id,
+            fence: Fence(self.fence),
+            endpoint: self.endpoint.clone(),
+            revision: self.revision,
+            health: self.health.clone(),
+        }
     }
 }
 
@@ -491,13 +533,7 @@ impl Store for Memory {
                 } else if row.disabled.is_none() && (row.owner.is_empty() || row.owner == worker) {
                     row.owner = worker.to_owned();
                     row.fence += 1;
-                    owned.push(Owned {
-                        id,
-                        fence: Fence(row.fence),
-                        endpoint: row.endpoint.clone(),
-                        revision: row.revision,
-                        health: row.health.clone(),
-                    });
+                    owned.push(row.owned(id));
                 }
             }
             // The others need not wait for it.
@@ -523,12 +559,13 @@ impl Store for Memory {
         .await
     }
 
-    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Vec<Claimed>, Broken> {
+    async fn claim(&self, worker: &str, wanted: Vec<Wanted>) -> Result<Claims, Broken> {
         self.call("claim", |tables| {
-            let (now, mut claimed) = (Instant::now(), Vec::new());
+            let (now, mut claims) = (Instant::now(), Claims::default());
+            let claimed = &mut claims.messages;
             let time = tables.time(now);
             if !tables.lives(worker) {
-                return claimed;
+                return claims;
             }
             for wanted in wanted {
                 let Some(row) = tables.endpoints.get_mut(&wanted.endpoint) else {
@@ -537,12 +574,16 @@ impl Store for Memory {
                 if row.owner != worker || row.fence != wanted.fence.0 || row.disabled.is_some() {
                     continue;
                 }
+                if row.revision != wanted.revision {
+                    claims.changed.push(row.owned(wanted.endpoint));
+                    continue;
+                }
                 let lost = row
                     .running
                     .iter()
                     .filter(|row| tables.rows[row].fence < wanted.fence.0);
                 let lost: Vec<i64> = lost.take(wanted.most).copied().collect();
-                let due = row.free(&tables.rows, now, wanted.most - lost.len());
+                let due = row.free(&tables.rows, now, wanted.most - lost.len(), wanted.first);
                 for due in &due {
                     row.due.remove(due);
                     row.running.insert(due.1);
@@ -557,13 +598,15 @@ impl Store for Memory {
                         row,
                         endpoint: wanted.endpoint,
                         fence: wanted.fence,
+                        revision: wanted.revision,
                         id: message.id.clone(),
                         content_type: "application/json".to_owned(),
-                        payload: if lost {
-                            Bytes::new()
-                        } else {
-                            message.payload.clone()
+                        payload: match message.payload.len() {
+                            _ if lost => Bytes::new(),
+                            0..=INLINE => message.payload.clone(),
+                            _ => Bytes::new(),
                         },
+                        size: if lost { 0 } else { message.payload.len() },
                         attempt: message.attempt,
                         ordered: message.order.is_some(),
                         session: message.session.clone(),
@@ -573,7 +616,33 @@ impl Store for Memory {
                     });
                 }
             }
-            claimed
+            claims
+        })
+        .await
+    }
+
+    async fn confirm(
+        &self,
+        worker: &str,
+        attempts: Vec<Confirm>,
+    ) -> Result<Vec<Option<Bytes>>, Broken> {
+        self.call("confirm", |tables| {
+            let one = |one: Confirm| {
+                let (endpoint, row) = (
+                    tables.endpoints.get(&one.endpoint)?,
+                    tables.rows.get(&one.row)?,
+                );
+                let may = endpoint.running.contains(&one.row)
+                    && (row.fence, endpoint.fence) == (one.fence.0, one.fence.0)
+                    && endpoint.revision == one.revision
+                    && endpoint.owner == worker
+                    && endpoint.disabled.is_none();
+                may.then(|| match one.payload {
+                    true => row.payload.clone(),
+                    false => Bytes::new(),
+                })
+            };
+            attempts.into_iter().map(one).collect()
         })
         .await
     }
@@ -607,11 +676,13 @@ impl Store for Memory {
                         endpoint.due.insert((now, settled.row));
                     }
                 }
-                if let Some(health) = settled.health {
-                    endpoint.health = health;
-                }
-                if settled.disable.is_some() {
-                    endpoint.disabled = settled.disable;
+                if endpoint.revision == settled.revision {
+                    if let Some(health) = settled.health {
+                        endpoint.health = health;
+                    }
+                    if settled.disable.is_some() {
+                        endpoint.disabled = settled.disable;
+                    }
                 }
                 true
             };

@@ -60,13 +60,11 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
         owned = work::acquire(connection, now, "worker", &[1, 2, 3]).unwrap();
     });
     measure("claim", &mut || {
-        let wanted = owned.iter().map(|owned| Wanted {
-            endpoint: owned.id,
-            fence: owned.fence,
-            most: 5,
-        });
+        let wanted = owned.iter().map(|owned| Wanted::of(owned, 5));
         let wanted: Vec<_> = wanted.collect();
-        claimed = claim::claim(connection, now, "worker", &wanted).unwrap();
+        claimed = claim::claim(connection, now, "worker", &wanted)
+            .unwrap()
+            .messages;
         assert_eq!(claimed.len(), 15);
     });
     measure("settle", &mut || {

@@ -1,0 +1,180 @@
+//! How many bytes of payloads attempts hold, so that large messages to endpoints that hang fill no memory.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+/// The bytes of long payloads that attempts may hold. Those of endpoints that are slow, or not known yet, hold half of them
+/// at most.
+#[derive(Clone, Debug)]
+pub(super) struct Bodies(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    most: usize,
+    held: Mutex<Count>,
+    freed: Notify,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Count {
+    all: usize,
+    /// Of them by endpoints that are not known to answer soon.
+    doubtful: usize,
+    /// The most that there ever were.
+    peak: usize,
+}
+
+/// Room for the payload of one attempt, which is given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    of: Bodies,
+    bytes: usize,
+    is_doubtful: bool,
+}
+
+impl Bodies {
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Shared {
+            most,
+            held: Mutex::default(),
+            freed: Notify::new(),
+        }))
+    }
+
+    fn count<T>(&self, change: impl FnOnce(&mut Count) -> T) -> T {
+        change(&mut self.0.held.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Room for so many bytes, if there is some. What is larger than all of the room has it alone.
+    pub(super) fn take(&self, bytes: usize, is_doubtful: bool) -> Option<Held> {
+        let most = self.0.most;
+        let fits = |held: usize, most: usize| held == 0 || held.saturating_add(bytes) <= most;
+        let taken = self.count(|held| {
+            let fits =
+                fits(held.all, most) && (!is_doubtful || fits(held.doubtful, most.div_ceil(2)));
+            if fits {
+                held.all += bytes;
+                held.doubtful += if is_doubtful { bytes } else { 0 };
+                held.peak = held.peak.max(held.all);
+            }
+            fits
+        });
+        taken.then(|| Held {
+            of: self.clone(),
+            bytes,
+            is_doubtful,
+        })
+    }
+
+    /// How many more may be held; all that there are if none is.
+    pub(super) fn free(&self, is_doubtful: bool) -> usize {
+        let most = self.0.most;
+        let left = |held: usize, most: usize| match held {
+            0 => usize::MAX,
+            held => most.saturating_sub(held),
+        };
+        self.count(|held| {
+            let all = left(held.all, most);
+            match is_doubtful {
+                true => left(held.doubtful, most.div_ceil(2)).min(all),
+                false => all,
+            }
+        })
+    }
+
+    /// Until some are given back.
+    pub(super) async fn freed(&self) {
+        self.0.freed.notified().await;
+    }
+
+    /// The most that were held at once.
+    #[cfg(test)]
+    pub(super) fn peak(&self) -> usize {
+        self.count(|held| held.peak)
+    }
+}
+
+impl Held {
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Needs only so many.
+    pub(super) fn shrink(&mut self, bytes: usize) {
+        let excess = self.bytes.saturating_sub(bytes);
+        self.bytes -= excess;
+        self.give_back(excess);
+    }
+
+    /// The payload, which is counted until nothing holds it any more, such as the buffers of a connection.
+    pub(super) fn keep(self, payload: Bytes) -> Bytes {
+        Bytes::from_owner(Kept {
+            payload,
+            _held: self,
+        })
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.of.count(|held| {
+            held.all = held.all.saturating_sub(bytes);
+            if self.is_doubtful {
+                held.doubtful = held.doubtful.saturating_sub(bytes);
+            }
+        });
+        self.of.0.freed.notify_one();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.give_back(self.bytes);
+    }
+}
+
+struct Kept {
+    payload: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_counted_until_nothing_holds_it() {
+        let bodies = Bodies::new(100);
+        let room = bodies.take(60, false).unwrap();
+        assert!(bodies.take(41, false).is_none());
+        let payload = room.keep(Bytes::from_static(&[7; 60]));
+        let part = payload.slice(59..);
+        drop(payload);
+        assert!(bodies.take(41, false).is_none(), "a part of it is held");
+        assert_eq!(part[..], [7]);
+        drop(part);
+        let mut all = bodies.take(100, false).unwrap();
+        all.shrink(10);
+        assert!(bodies.take(90, false).is_some());
+        assert_eq!(bodies.peak(), 100);
+    }
+
+    #[test]
+    fn endpoints_that_may_hang_hold_half_of_the_room_and_one_payload_always_fits() {
+        let bodies = Bodies::new(100);
+        let doubtful = bodies.take(50, true).unwrap();
+        assert!(bodies.take(1, true).is_none());
+        let known = bodies.take(50, false).unwrap();
+        drop((doubtful, known));
+        let large = bodies.take(1000, true).unwrap();
+        assert!(bodies.take(1, false).is_none());
+        drop(large);
+        assert!(bodies.take(1, false).is_some());
+    }
+}

@@ -1,0 +1,128 @@
+//! Leave to begin an attempt after that of its claim has ended, and payloads that are loaded when their attempts start.
+//!
+//! One call of the store serves all that ask meanwhile. It holds no more than [`LOAD`] bytes of payloads beside those that
+//! the [budget](super::bodies) counts.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+use super::bodies::Held;
+use crate::observe;
+use crate::store::{Confirm, GRANT, Store};
+
+/// So many attempts are confirmed in one call, and so many bytes loaded, or one payload if it is longer.
+const BATCH: usize = 256;
+const LOAD: usize = 8 << 20;
+
+/// Leave for one attempt, and its payload.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) payload: Bytes,
+    pub(super) until: Instant,
+}
+
+/// Why there is no leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NotGranted {
+    /// The endpoint has changed, or is another worker's.
+    Refused,
+    /// The store does not answer.
+    Away,
+}
+
+/// What is asked for: with the size of the payload, if that is wanted, and the room for it.
+struct Asked {
+    confirm: Confirm,
+    size: usize,
+    room: Option<Held>,
+    answer: oneshot::Sender<Result<Granted, NotGranted>>,
+}
+
+/// Where attempts ask.
+#[derive(Clone, Debug)]
+pub(super) struct Grants(mpsc::UnboundedSender<Asked>);
+
+impl Grants {
+    /// Asks this store until all are dropped. No call takes longer than that.
+    pub(super) fn of<S: Store>(store: S, worker: String, longest: Duration) -> Self {
+        let (asks, mut asked) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            // What did not fit into the last call.
+            let mut next: Option<Asked> = None;
+            while let Some(first) = match next.take() {
+                Some(first) => Some(first),
+                None => asked.recv().await,
+            } {
+                let (mut bytes, mut batch) = (first.size, vec![first]);
+                while batch.len() < BATCH
+                    && let Ok(one) = asked.try_recv()
+                {
+                    bytes = bytes.saturating_add(one.size);
+                    if bytes > LOAD {
+                        next = Some(one);
+                        break;
+                    }
+                    batch.push(one);
+                }
+                batch.retain(|one| !one.answer.is_closed());
+                answer(&store, &worker, longest, batch).await;
+            }
+        });
+        Self(asks)
+    }
+
+    pub(super) async fn ask(
+        &self,
+        confirm: Confirm,
+        size: usize,
+        room: Option<Held>,
+    ) -> Result<Granted, NotGranted> {
+        let (answer, granted) = oneshot::channel();
+        let asked = Asked {
+            confirm,
+            size,
+            room,
+            answer,
+        };
+        // It fails if the worker has ended.
+        drop(self.0.send(asked));
+        granted.await.unwrap_or(Err(NotGranted::Away))
+    }
+}
+
+async fn answer<S: Store>(store: &S, worker: &str, longest: Duration, batch: Vec<Asked>) {
+    if batch.is_empty() {
+        return;
+    }
+    let asked = Instant::now();
+    let confirms = batch.iter().map(|one| one.confirm).collect();
+    let (asked_of, own) = (store.clone(), worker.to_owned());
+    // In a task, so that a panic is a failure.
+    let call = tokio::spawn(async move { asked_of.confirm(&own, confirms).await });
+    let error = match timeout(longest, call).await {
+        Ok(Ok(Ok(confirmed))) => {
+            for (one, payload) in batch.into_iter().zip(confirmed) {
+                let granted = payload.map(|payload| Granted {
+                    payload: match one.room {
+                        Some(room) => room.keep(payload),
+                        None => payload,
+                    },
+                    until: asked + GRANT,
+                });
+                // Whoever has asked may be gone.
+                drop(one.answer.send(granted.ok_or(NotGranted::Refused)));
+            }
+            return;
+        }
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(_)) => "the store has panicked".to_owned(),
+        Err(_) => "the store does not answer".to_owned(),
+    };
+    observe::store_error("confirm", &error);
+    for one in batch {
+        drop(one.answer.send(Err(NotGranted::Away)));
+    }
+}

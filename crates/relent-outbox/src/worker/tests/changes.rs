@@ -1,0 +1,166 @@
+//! A changed endpoint is in force for every attempt that begins after the change has returned.
+
+use super::*;
+use crate::store::GRANT;
+
+/// Where each attempt of this endpoint went, and when it began.
+type Begun = Arc<Mutex<Vec<(Instant, String)>>>;
+
+fn noting(
+    takes: impl Fn(&Job) -> (Duration, Option<Failure>) + Send + Sync + 'static,
+) -> (Receivers, Begun) {
+    let begun: Begun = Arc::default();
+    let noted = Arc::clone(&begun);
+    let receivers = Receivers::new(move |job| {
+        let url = job.rules.endpoint.url.clone();
+        noted.lock().unwrap().push((Instant::now(), url));
+        takes(job)
+    });
+    (receivers, begun)
+}
+
+/// Changes it as a store does: what was granted before has ended when this returns.
+async fn put(store: &Memory, url: &str) -> Instant {
+    store.change(1, |endpoint| endpoint.url = url.to_owned());
+    sleep(GRANT).await;
+    Instant::now()
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_attempt_that_begins_after_a_change_has_returned_goes_by_the_old_rules() {
+    for seed in 0..6 {
+        let store = Memory::new([endpoint(0), endpoint(1)]);
+        store.set_weather(memory::Weather {
+            random: relent::random::SessionRandom::with_seed(seed),
+            gust: 400,
+            ..memory::Weather::default()
+        });
+        // Some attempts hang, so that nothing may wait for their end.
+        let (receivers, begun) = noting(|job| match job.payload.first() {
+            Some(b'h') => (3600 * SECOND, None),
+            _ => (Duration::from_millis(20), None),
+        });
+        let running = start(&store, &receivers, config("one"));
+        let mut changes = vec![(Instant::now(), "https://shop.example/".to_owned())];
+        for change in 0..12 {
+            for message in 0..100 {
+                store.add(1, if message == 7 { "hangs" } else { "x" });
+                sleep(Duration::from_millis(10)).await;
+            }
+            let url = format!("https://shop.example/{change}");
+            if change % 4 == 3 {
+                store.fail("claim", &[Fault::Late]);
+            }
+            changes.push((put(&store, &url).await, url));
+        }
+        store.add(1, "x");
+        sleep(60 * SECOND).await;
+        let begun = begun.lock().unwrap().clone();
+        for (at, url) in &begun {
+            let in_force = changes.iter().rev().find(|(since, _)| since <= at).unwrap();
+            let next = changes.iter().find(|(since, _)| since > at);
+            let may = [Some(in_force), next].into_iter().flatten();
+            assert!(
+                may.map(|(_, url)| url).any(|may| may == url),
+                "seed {seed}: {url} although {in_force:?}"
+            );
+        }
+        assert_eq!(begun.last().unwrap().1, changes.last().unwrap().1);
+        running.worker.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_in_force_within_a_second_while_attempts_of_before_hang() {
+    let one = NonZeroU32::MIN;
+    let store = Memory::new([endpoint(0).concurrency(one)]);
+    let (receivers, begun) = noting(|job| match job.rules.endpoint.url.ends_with("/new") {
+        true => (Duration::from_millis(20), None),
+        false => (3600 * SECOND, None),
+    });
+    let running = start(&store, &receivers, config("one"));
+    store.add(1, "x");
+    store.add(1, "x");
+    sleep(SECOND).await;
+    store.change(1, |endpoint| {
+        endpoint.url = "https://shop.example/new".to_owned();
+        endpoint.concurrency = NonZeroU32::new(2).unwrap();
+    });
+    store.hint(crate::store::Hinted::Anything);
+    sleep(2 * SECOND).await;
+    assert_eq!(receivers.hits(), 2);
+    assert!(begun.lock().unwrap()[1].1.ends_with("/new"));
+    running.worker.abort();
+}
+
+/// A rate that is changed again and again makes no requests, and a lower one holds from the next attempt on.
+#[tokio::test(start_paused = true)]
+async fn a_changed_request_rate_is_in_force_and_changes_make_no_room() {
+    let paced = |limit: &str| format!("{TEN}\nrequest_rate.limit = {limit}\n");
+    let store = Memory::new([endpoint(0).policy(paced("20"))]);
+    for _ in 0..2000 {
+        store.add(1, "x");
+    }
+    let receivers = quick();
+    let running = start(&store, &receivers, config("one"));
+    sleep(5 * SECOND).await;
+    let first = receivers.hits();
+    assert!((60..=140).contains(&first), "{first} in 5 s of 20 each");
+    for change in 0..50 {
+        let limit = if change % 2 == 0 { "2" } else { "2.5" };
+        store.change(1, |endpoint| endpoint.policy = paced(limit));
+        sleep(SECOND / 5).await;
+    }
+    let second = receivers.hits() - first;
+    assert!(second <= 45, "{second} in 10 s of 2 to 2.5 each");
+    let _ = running.stop().await;
+}
+
+/// An answer of the old URL neither disables the endpoint nor says that it is down.
+#[tokio::test(start_paused = true)]
+async fn what_the_old_url_answers_says_nothing_of_the_new_one() {
+    let store = Memory::new([endpoint(0)]);
+    let (receivers, _) = noting(|job| match job.rules.endpoint.url.ends_with("/new") {
+        true => (Duration::from_millis(20), None),
+        false => (5 * SECOND, Some(refused())),
+    });
+    let running = start(&store, &receivers, config("one"));
+    store.add(1, "x");
+    sleep(SECOND).await;
+    put(&store, "https://shop.example/new").await;
+    for _ in 0..20 {
+        store.add(1, "x");
+    }
+    until_ended(&store).await;
+    assert_eq!(store.health(1).failing_since(), None);
+    assert_eq!(receivers.hits(), 22);
+    let _ = running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_attempt_begins_after_an_endpoint_was_disabled_or_deleted() {
+    for deleted in [false, true] {
+        let store = Memory::new([endpoint(0)]);
+        store.set_weather(memory::Weather {
+            gust: 400,
+            ..memory::Weather::default()
+        });
+        let (receivers, begun) = noting(|_| (Duration::from_millis(20), None));
+        let running = start(&store, &receivers, config("one"));
+        for _ in 0..3000 {
+            store.add(1, "x");
+        }
+        sleep(2 * SECOND).await;
+        match deleted {
+            true => drop(store.delete_and_put(1)),
+            false => store.set_disabled(1, true),
+        }
+        sleep(GRANT).await;
+        let (since, before) = (Instant::now(), receivers.hits());
+        assert!(before > 20, "{before}");
+        sleep(60 * SECOND).await;
+        let begun = begun.lock().unwrap();
+        assert!(begun.iter().all(|(at, _)| *at <= since), "{deleted}");
+        let _ = running.stop().await;
+    }
+}

@@ -1,0 +1,315 @@
+//! Messages and endpoints that fail or hang delay the others by no more than a bound.
+
+use super::*;
+use crate::store::INLINE;
+
+/// How long good messages wait at most until their attempt begins, of those that come one after another while so many fail
+/// always. All of those have failed before.
+async fn lag_beside_failing(failing: usize, each: Duration, endpoint: Endpoint) -> Duration {
+    let store = Memory::new([endpoint]);
+    let latest = Arc::new(Mutex::new(Duration::ZERO));
+    let (noted, origin) = (Arc::clone(&latest), Instant::now());
+    let receivers = Receivers::new(move |job| {
+        let answer = Duration::from_millis(20);
+        if job.payload == "bad" {
+            return (answer, Some(refused()));
+        }
+        let enqueued: u64 = std::str::from_utf8(&job.payload).unwrap().parse().unwrap();
+        let lag = origin
+            .elapsed()
+            .saturating_sub(Duration::from_micros(enqueued));
+        let mut latest = noted.lock().unwrap();
+        *latest = lag.max(*latest);
+        (answer, None)
+    });
+    let running = start(&store, &receivers, config("one"));
+    let good = |store: &Memory| {
+        let now = origin.elapsed().as_micros().to_string();
+        store.add(1, now)
+    };
+    for _ in 0..failing {
+        store.add(1, "bad");
+    }
+    // Some good ones among them, so that each of the bad ones fails for the first time.
+    until(|| {
+        good(&store);
+        let hits = receivers.hits.lock().unwrap();
+        hits.len() > failing
+    })
+    .await;
+    sleep(60 * SECOND).await;
+    *latest.lock().unwrap() = Duration::ZERO;
+    for _ in 0..30 {
+        good(&store);
+        sleep(each).await;
+    }
+    sleep(30 * SECOND).await;
+    running.worker.abort();
+    *latest.lock().unwrap()
+}
+
+/// A policy by which a message goes on failing for as long as the test.
+const ALWAYS: &str = r#"
+max_retries = 1000
+jitter = "none"
+attempt_timeout = "15s"
+retry_on = ["5xx", "timeout", "network"]
+backoff.constant = { delay = "5s" }
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_good_message_begins_within_two_probes_however_many_fail_always() {
+    for failing in [1, 50, 200, 1000] {
+        for each in [SECOND / 10, SECOND, 20 * SECOND] {
+            for park in [true, false] {
+                let endpoint = endpoint(0).policy(ALWAYS).park(park);
+                let lag = lag_beside_failing(failing, each, endpoint).await;
+                println!("{failing} fail, one each {each:?}, held {park}: {lag:?}");
+                assert!(
+                    lag <= 10 * SECOND,
+                    "{failing} fail, one each {each:?}, held {park}: {lag:?}"
+                );
+            }
+        }
+    }
+}
+
+/// None of the bad ones has been tried when the good one comes in behind them.
+#[tokio::test(start_paused = true)]
+async fn a_good_message_is_found_behind_as_many_that_are_still_to_fail() {
+    let store = Memory::new([endpoint(0).policy(ALWAYS)]);
+    for _ in 0..1000 {
+        store.add(1, "bad");
+    }
+    let receivers = Receivers::new(|job| {
+        let failure = (job.payload == "bad").then(refused);
+        (Duration::from_millis(20), failure)
+    });
+    let running = start(&store, &receivers, config("one"));
+    sleep(300 * SECOND).await;
+    let good = store.add(1, "good");
+    let began = Instant::now();
+    until(|| store.row(good, |row| row.ended.is_some())).await;
+    // Three probes: the first that is due, the last that is due, and one that has failed.
+    assert!(began.elapsed() <= 15 * SECOND, "{:?}", began.elapsed());
+    running.worker.abort();
+}
+
+/// Each of many keys has a first message that always fails.
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_first_message_always_fails_delays_no_other_key() {
+    let store = Memory::new([endpoint(0).policy(ALWAYS)]);
+    let receivers = Receivers::new(|job| {
+        let failure = (job.payload == "bad").then(refused);
+        (Duration::from_millis(20), failure)
+    });
+    let running = start(&store, &receivers, config("one"));
+    for key in 0..200 {
+        store.add_ordered(1, "bad", Duration::ZERO, Some(key));
+        store.add_ordered(1, "behind", Duration::ZERO, Some(key));
+    }
+    sleep(300 * SECOND).await;
+    for key in 1000..1010 {
+        let good = store.add_ordered(1, "good", Duration::ZERO, Some(key));
+        let began = Instant::now();
+        until(|| store.row(good, |row| row.ended.is_some())).await;
+        assert!(began.elapsed() <= 15 * SECOND, "{:?}", began.elapsed());
+        sleep(20 * SECOND).await;
+    }
+    running.worker.abort();
+}
+
+/// How late messages to endpoints that answer begin at most, while so many others begin to hang at the same time: all of
+/// them new to the worker, or having answered until then.
+async fn lag_beside_hanging(hanging: usize, have_answered: bool) -> Duration {
+    let healthy = 300;
+    let store = Memory::new(
+        (0..hanging + healthy)
+            .map(|number| Endpoint::new(number.to_string(), "https://shop.example/").policy(TEN)),
+    );
+    let latest = Arc::new(Mutex::new(Duration::ZERO));
+    let (noted, origin) = (Arc::clone(&latest), Instant::now());
+    let hangs = Arc::new(std::sync::atomic::AtomicBool::new(!have_answered));
+    let now_hangs = Arc::clone(&hangs);
+    let receivers = Receivers::new(move |job| {
+        let number: usize = job.rules.endpoint.name.parse().unwrap();
+        if number < hanging {
+            return match now_hangs.load(Ordering::Relaxed) {
+                true => (3600 * SECOND, None),
+                false => (Duration::from_millis(20), None),
+            };
+        }
+        let enqueued: u64 = std::str::from_utf8(&job.payload).unwrap().parse().unwrap();
+        let lag = origin
+            .elapsed()
+            .saturating_sub(Duration::from_micros(enqueued));
+        let mut latest = noted.lock().unwrap();
+        *latest = lag.max(*latest);
+        (Duration::from_millis(20), None)
+    });
+    let mut often = config("one");
+    often.poll = Duration::from_millis(20);
+    let running = start(&store, &receivers, often);
+    let round = |endpoints: std::ops::Range<usize>| {
+        for endpoint in endpoints {
+            let now = origin.elapsed().as_micros().to_string();
+            store.add(i64::try_from(endpoint).unwrap() + 1, now);
+        }
+    };
+    let all = hanging + healthy;
+    if have_answered {
+        round(0..all);
+        until_ended(&store).await;
+        sleep(5 * SECOND).await;
+    }
+    *latest.lock().unwrap() = Duration::ZERO;
+    hangs.store(true, Ordering::Relaxed);
+    for second in 0..40 {
+        if second < 4 {
+            round(0..hanging);
+        }
+        round(hanging..all);
+        sleep(SECOND).await;
+    }
+    running.worker.abort();
+    *latest.lock().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_thousand_endpoints_that_hang_delay_the_others_by_three_seconds_at_most() {
+    for have_answered in [false, true] {
+        let lag = lag_beside_hanging(3000, have_answered).await;
+        println!("have answered {have_answered}: {lag:?}");
+        assert!(lag <= 3 * SECOND, "have answered {have_answered}: {lag:?}");
+    }
+}
+
+/// Beyond all slots a new endpoint waits until attempts time out. One that answers does not.
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_answer_keep_half_of_the_slots_however_many_others_hang() {
+    let store = Memory::new((0..101).map(|number| endpoint(number)));
+    let receivers = Receivers::new(|job| match &job.rules.endpoint.name[..] {
+        "e100" => (Duration::from_millis(20), None),
+        _ => (3600 * SECOND, None),
+    });
+    let mut few = config("one");
+    (few.in_flight, few.slow_in_flight) = (8, 2);
+    let running = start(&store, &receivers, few);
+    store.add(101, "x");
+    until_ended(&store).await;
+    for endpoint in 1..=100 {
+        store.add(endpoint, "x");
+    }
+    sleep(5 * SECOND).await;
+    let began = Instant::now();
+    for _ in 0..20 {
+        let row = store.add(101, "x");
+        store.hint(crate::store::Hinted::Endpoints([101].into()));
+        until(|| store.row(row, |row| row.ended.is_some())).await;
+    }
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+    running.worker.abort();
+}
+
+/// What an endpoint's last owner has found out holds for the next.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_did_not_answer_takes_no_slot_of_the_others_under_its_next_owner() {
+    let store = Memory::new((0..40).map(|number| endpoint(number)));
+    for endpoint in 1..=40 {
+        store.add(endpoint, "x");
+    }
+    let hangs = Receivers::new(|_| (3600 * SECOND, None));
+    let running = start(&store, &hangs, config("one"));
+    // Each has run into its limit, and is due again.
+    sleep(20 * SECOND).await;
+    let _ = running.stop().await;
+    let mut few = config("two");
+    (few.in_flight, few.slow_in_flight) = (4, 2);
+    let running = start(&store, &hangs, few);
+    sleep(5 * SECOND).await;
+    let begun = hangs.at_once.load(Ordering::Relaxed);
+    assert!(begun <= 2, "{begun} at the same time");
+    running.worker.abort();
+}
+
+/// Bytes of long payloads that attempts hold, and the most of them.
+#[derive(Default)]
+struct Bytes {
+    held: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
+    let mib = 1 << 20;
+    static PAYLOAD: [u8; 1 << 20] = [0; 1 << 20];
+    for body_bytes in [64 << 20, 4 << 20, 1] {
+        let store = Memory::new((0..101).map(|number| {
+            let many = NonZeroU32::new(16).unwrap();
+            endpoint(number).concurrency(many)
+        }));
+        for message in 0..1500 {
+            store.add(1 + message % 100, &PAYLOAD[..]);
+        }
+        let count: Arc<Bytes> = Arc::default();
+        let counted = Arc::clone(&count);
+        let receivers = Receivers::new(move |job| {
+            if job.payload.len() > INLINE {
+                let held = counted.held.fetch_add(job.payload.len(), Ordering::Relaxed);
+                counted
+                    .most
+                    .fetch_max(held + job.payload.len(), Ordering::Relaxed);
+                let counted = Arc::clone(&counted);
+                let size = job.payload.len();
+                // It runs into its limit.
+                tokio::spawn(async move {
+                    sleep(15 * SECOND - Duration::from_millis(1)).await;
+                    counted.held.fetch_sub(size, Ordering::Relaxed);
+                });
+                return (3600 * SECOND, None);
+            }
+            (Duration::from_millis(20), None)
+        });
+        let mut config = config("one");
+        config.body_bytes = body_bytes;
+        let running = start(&store, &receivers, config);
+        sleep(3 * SECOND).await;
+        // Short messages go meanwhile.
+        let began = Instant::now();
+        let short = store.add(101, "x");
+        until(|| store.row(short, |row| row.ended.is_some())).await;
+        assert!(began.elapsed() <= 2 * SECOND, "{:?}", began.elapsed());
+        sleep(120 * SECOND).await;
+        let most = count.most.load(Ordering::Relaxed);
+        println!("{body_bytes}: {most} bytes at once");
+        assert!(most <= body_bytes.max(mib), "{most} of {body_bytes}");
+        // Endpoints that hang have half of it.
+        assert!(
+            most >= (body_bytes / 2).max(mib) / 2,
+            "{most} of {body_bytes}"
+        );
+        running.worker.abort();
+    }
+}
+
+/// A payload is nowhere any more once it is written, so that messages whose receivers are slow to answer do not wait for
+/// each other.
+#[tokio::test(start_paused = true)]
+async fn long_messages_are_all_delivered_with_room_for_one() {
+    static PAYLOAD: [u8; 100_000] = [7; 100_000];
+    let store = Memory::new((0..3).map(endpoint));
+    for message in 0..60 {
+        store.add(1 + message % 3, &PAYLOAD[..]);
+        store.add(1 + message % 3, "x");
+    }
+    let receivers = Receivers::new(|job| {
+        assert_eq!(job.payload.len(), job.size);
+        (Duration::from_millis(20), None)
+    });
+    let mut config = config("one");
+    config.body_bytes = 1;
+    let running = start(&store, &receivers, config);
+    until_ended(&store).await;
+    assert_eq!(receivers.hits(), 120);
+    let _ = running.stop().await;
+}
