@@ -116,7 +116,7 @@ async fn compare<S: Store>(what: &str, store: &S, floor: impl Floor) -> Result<(
                 let messages = messages(round);
                 timed(&mut took[0], store.enqueue(messages)).await?;
                 let claimed = timed(&mut took[1], store.claim(WORKER, wanted.clone())).await?;
-                let delivered = claimed.iter().map(delivered).collect();
+                let delivered = claimed.messages.iter().map(delivered).collect();
                 let settled = timed(&mut took[2], store.settle(delivered)).await?;
                 if settled.len() != MESSAGES as usize || settled.contains(&false) {
                     return Err("not all are delivered".into());

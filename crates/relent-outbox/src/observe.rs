@@ -167,7 +167,7 @@ pub const STORE_ERRORS: Metric = Metric {
     label: Some(Label {
         name: "operation",
         values: &[
-            "find", "acquire", "claim", "settle", "release", "beat", "api", "summary",
+            "find", "acquire", "claim", "confirm", "settle", "release", "beat", "api", "summary",
         ],
     }),
     parts: &[Part::Worker, Part::Api],

@@ -295,6 +295,7 @@ async fn work_is_found_without_looking_at_each_endpoint() {
         for select in [
             work::FIND,
             claim::DUE,
+            claim::ONE,
             claim::LOST,
             claim::NO_TIME,
             queue::LEFT,
@@ -302,7 +303,7 @@ async fn work_is_found_without_looking_at_each_endpoint() {
         ] {
             let plan = format!("EXPLAIN QUERY PLAN {select}");
             let mut plan = connection.prepare(&plan)?;
-            let values = [1; 2];
+            let values = [1; 3];
             let values = rusqlite::params_from_iter(&values[..plan.parameter_count()]);
             let plan = plan.query_map(values, |row| row.get::<_, String>(3))?;
             let plan: Vec<_> = plan.map(Result::unwrap).collect();

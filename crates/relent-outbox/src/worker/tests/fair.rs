@@ -37,13 +37,13 @@ async fn lag_beside_failing(failing: usize, each: Duration, endpoint: Endpoint) 
         hits.len() > failing
     })
     .await;
-    sleep(60 * SECOND).await;
+    sleep(20 * SECOND).await;
     *latest.lock().unwrap() = Duration::ZERO;
-    for _ in 0..30 {
+    for _ in 0..10 {
         good(&store);
         sleep(each).await;
     }
-    sleep(30 * SECOND).await;
+    sleep(12 * SECOND).await;
     running.worker.abort();
     *latest.lock().unwrap()
 }
@@ -59,18 +59,21 @@ backoff.constant = { delay = "5s" }
 
 #[tokio::test(start_paused = true)]
 async fn a_good_message_begins_within_two_probes_however_many_fail_always() {
-    for failing in [1, 50, 200, 1000] {
-        for each in [SECOND / 10, SECOND, 20 * SECOND] {
-            for park in [true, false] {
-                let endpoint = endpoint(0).policy(ALWAYS).park(park);
-                let lag = lag_beside_failing(failing, each, endpoint).await;
-                println!("{failing} fail, one each {each:?}, held {park}: {lag:?}");
-                assert!(
-                    lag <= 10 * SECOND,
-                    "{failing} fail, one each {each:?}, held {park}: {lag:?}"
-                );
-            }
-        }
+    let (often, now_and_then) = (SECOND / 10, 20 * SECOND);
+    for (failing, each, park) in [
+        (1, often, true),
+        (50, often, true),
+        (50, often, false),
+        (50, now_and_then, true),
+        (200, SECOND, true),
+        (1000, SECOND, true),
+    ] {
+        let endpoint = endpoint(0).policy(ALWAYS).park(park);
+        let lag = lag_beside_failing(failing, each, endpoint).await;
+        assert!(
+            lag <= 10 * SECOND,
+            "{failing} fail, one each {each:?}, held {park}: {lag:?}"
+        );
     }
 }
 
@@ -122,7 +125,7 @@ async fn a_key_whose_first_message_always_fails_delays_no_other_key() {
 /// How late messages to endpoints that answer begin at most, while so many others begin to hang at the same time: all of
 /// them new to the worker, or having answered until then.
 async fn lag_beside_hanging(hanging: usize, have_answered: bool) -> Duration {
-    let healthy = 300;
+    let healthy = 100;
     let store = Memory::new(
         (0..hanging + healthy)
             .map(|number| Endpoint::new(number.to_string(), "https://shop.example/").policy(TEN)),
@@ -164,7 +167,7 @@ async fn lag_beside_hanging(hanging: usize, have_answered: bool) -> Duration {
     }
     *latest.lock().unwrap() = Duration::ZERO;
     hangs.store(true, Ordering::Relaxed);
-    for second in 0..40 {
+    for second in 0..20 {
         if second < 4 {
             round(0..hanging);
         }
@@ -179,7 +182,6 @@ async fn lag_beside_hanging(hanging: usize, have_answered: bool) -> Duration {
 async fn three_thousand_endpoints_that_hang_delay_the_others_by_three_seconds_at_most() {
     for have_answered in [false, true] {
         let lag = lag_beside_hanging(3000, have_answered).await;
-        println!("have answered {have_answered}: {lag:?}");
         assert!(lag <= 3 * SECOND, "have answered {have_answered}: {lag:?}");
     }
 }
@@ -281,7 +283,6 @@ async fn long_messages_that_hang_hold_no_more_bytes_than_the_budget() {
         assert!(began.elapsed() <= 2 * SECOND, "{:?}", began.elapsed());
         sleep(120 * SECOND).await;
         let most = count.most.load(Ordering::Relaxed);
-        println!("{body_bytes}: {most} bytes at once");
         assert!(most <= body_bytes.max(mib), "{most} of {body_bytes}");
         // Endpoints that hang have half of it.
         assert!(
