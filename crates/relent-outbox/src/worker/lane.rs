@@ -255,9 +255,8 @@ impl Lane {
         let held = self.tickets.len() + self.claiming.len();
         // How long others take delays none of a contract.
         let is_contract = self.rules.is_contract;
-        let several = is_contract
-            || self.is_known && self.slow
-            || self.has_answered_within(now, lately);
+        let several =
+            is_contract || self.is_known && self.slow || self.has_answered_within(now, lately);
         let concurrency = self.rules.endpoint.concurrency.get() as usize;
         let most = match self.hold.is_some() {
             // One finds out whether the fault is mended.
