@@ -50,7 +50,7 @@ pub(crate) fn tabular(duration: Duration) -> String {
     let tenths = duration.subsec_millis() / 100;
     let (days, hours) = match seconds {
         0..60 => return format_duration(duration),
-        ..TWO_DAYS => (0, seconds / 3600),
+        60..TWO_DAYS => (0, seconds / 3600),
         _ => (seconds / 86400, seconds / 3600 % 24),
     };
     let mut parts = Vec::new();
