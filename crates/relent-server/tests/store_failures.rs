@@ -137,7 +137,9 @@ fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_do
             eprintln!("{panic}");
         }
     }));
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    // One thread, for the subscriber is that of the thread.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
     let mut learned_all = Vec::new();
     let mut expect = |what: &str, found: Option<StoreFailure>, kind, code: Option<&str>| {
         let found = found.map(|found| (found.kind, found.code));

@@ -131,14 +131,18 @@ impl Answer {
         fields.sum::<usize>() + self.body.as_ref().map_or(0, Bytes::len)
     }
 
-    /// Whether it refuses a request, which has had no effect then: a 4xx, and over gRPC a status other than `OK` that
-    /// stands.
+    /// Whether it refuses a request, which has had no effect then: a 4xx but 408, and over gRPC a status other than
+    /// `OK` that stands.
     pub(crate) fn is_refusal(&self) -> bool {
-        let code =
-            grpc::code(&self.headers).or_else(|| self.trailers.as_ref().and_then(grpc::code));
-        match code {
-            Some(code) => code != 0 && Outcome::of_code(code) == Outcome::Final,
-            None => self.status.is_client_error(),
+        let fields = [Some(&self.headers), self.trailers.as_ref()];
+        let mut codes = (fields.into_iter().flatten())
+            .filter_map(|fields| Some((grpc::code(fields)?, Outcome::of_trailers(Some(fields)))));
+        match codes.next() {
+            Some((code, outcome)) => code != 0 && outcome == Outcome::Final,
+            None => {
+                let outcome = Outcome::of_http(self.status, &self.headers);
+                self.status.is_client_error() && outcome != Outcome::Unknown
+            }
         }
     }
 

@@ -281,7 +281,9 @@ mod postgres {
 
     use deadpool_postgres::PoolError;
 
-    use super::{Explained, FailureKind, explain, of_io};
+    #[cfg(feature = "sqlx")]
+    use super::of_io;
+    use super::{Explained, FailureKind, explain};
     use crate::postgres::ConnectionError;
     use crate::store::PostgresError;
 
@@ -343,9 +345,6 @@ mod postgres {
             _ => (FailureKind::Other, None),
         }
     }
-
-    #[cfg(not(feature = "sqlx"))]
-    const _: fn(&std::io::Error) -> Explained = of_io;
 
     /// By its SQLSTATE.
     fn of_state(state: &str) -> Explained {
