@@ -108,7 +108,7 @@ fn learned<S: Store>(
         SECRET,
         "4711",
         "relent_idempotency",
-        "password",
+        "hunter2",
         "nowhere",
         "/",
     ] {
@@ -188,7 +188,7 @@ fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_do
         Some("SQLITE_READONLY"),
     );
 
-    let nowhere = "host=/nowhere user=ann password=password dbname=shop";
+    let nowhere = "host=/nowhere user=ann password=hunter2 dbname=shop";
     let away = learned(&runtime, Postgres::new(pool(nowhere, 1).unwrap()), nothing);
     expect(
         "no PostgreSQL",
@@ -268,4 +268,41 @@ fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_do
         .filter(|(_, found, expected)| found != expected)
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_operator_learns_once_that_redis_keeps_no_rate_limits_and_why() {
+    use relent_core::LimiterConfig;
+    use relent_server::admission::{AdmissionLayer, Fleet, Quota};
+
+    let lines = Lines::default();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    let subscriber = tracing_subscriber::registry().with(lines.clone());
+    let client = redis::Client::open("redis+unix:///nowhere/at/all?pass=secret").unwrap();
+    let config = LimiterConfig::new(1, Duration::from_secs(1));
+    let layer =
+        AdmissionLayer::fleet(Fleet::open(client)).quota(Quota::new("service", config).unwrap());
+    tracing::subscriber::with_default(subscriber, || {
+        runtime.block_on(async {
+            for _ in 0..3 {
+                let handler =
+                    |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) };
+                let request = Request::new(Full::<Bytes>::default());
+                drop(layer.layer(service_fn(handler)).oneshot(request).await);
+            }
+        });
+    });
+    let lines = lines.0.lock().unwrap();
+    let [line] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(
+        line.starts_with("WARN") && line.contains("relent.kind=\"unreachable\""),
+        "{line}"
+    );
+    assert!(
+        !line.contains("nowhere") && !line.contains("secret"),
+        "{line}"
+    );
 }

@@ -90,12 +90,11 @@ impl<S: Store> Server<S> {
                     .await
             };
             match given_back {
-                Err(WriteError::Store(error)) => {
-                    if since.elapsed() >= GONE {
-                        self.store_failed("give_back", &key, &error);
-                        return;
-                    }
+                Err(WriteError::Store(error)) if since.elapsed() >= GONE => {
+                    self.store_failed("give_back", &key, &error);
+                    return;
                 }
+                Err(WriteError::Store(_)) => {}
                 _ if since.elapsed() >= SETTLED => return,
                 _ => {}
             }

@@ -126,9 +126,11 @@ impl FailureKind {
     }
 }
 
+type Callback = dyn Fn(&StoreFailure) + Send + Sync;
+
 /// Who learns of each failure of a store.
 #[derive(Clone, Default)]
-pub(crate) struct Failures(pub(crate) Option<Arc<dyn Fn(&StoreFailure) + Send + Sync>>);
+pub(crate) struct Failures(pub(crate) Option<Arc<Callback>>);
 
 impl Failures {
     pub(crate) fn failed(&self, failure: &StoreFailure) {
