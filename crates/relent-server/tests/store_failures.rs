@@ -103,7 +103,7 @@ fn learned<S: Store>(
     for part in parts {
         assert!(line.contains(&part), "{part} in {line}");
     }
-    let told = format!("{failure:?} {failure} {line}");
+    let said = format!("{failure:?} {failure} {line}");
     for secret in [
         SECRET,
         "4711",
@@ -112,7 +112,7 @@ fn learned<S: Store>(
         "nowhere",
         "/",
     ] {
-        assert!(!told.contains(secret), "{secret} in {told}");
+        assert!(!said.contains(secret), "{secret} in {said}");
     }
     assert!(
         answer.contains("503") && answer.contains("idempotency-store-failed"),

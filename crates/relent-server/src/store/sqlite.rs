@@ -34,7 +34,7 @@ use crate::sqlite::{Session, Writer, WriterError};
 /// Of every 64 claims one removes expired records, at most 128 of them.
 ///
 /// Its clock is that of the machine, and never goes back for this store: a step back stands still. A step forward, such as
-/// after a sleep of the machine, ends no lease at once: executions have as long as a lease lasts to renew theirs.
+/// after a sleep of the machine, ends no lease immediately: executions have as long as a lease lasts to renew theirs.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     pub(crate) writer: Writer,

@@ -54,7 +54,7 @@ impl Sql {
         };
         // What the record is after the change $4. An execution before it may have had an effect.
         let stage = "CASE WHEN $4 IN (2, 5) AND (repeated OR step > 0) THEN 3 WHEN $4 = 4 THEN stage WHEN $4 = 5 THEN 2 ELSE $4 END";
-        // Whoever has ended may write the same end again. What is given back has never begun, so its fence is not known.
+        // An execution that has ended may write the same end again. What is given back has never begun, so its fence is not known.
         let write = format!(
             "UPDATE relent_idempotency_1 SET
                  stage = {stage},

@@ -5,7 +5,7 @@ use std::time::Duration;
 use relent_core::Instant;
 use relent_core::claim::ClaimConfig;
 
-/// The clock of the machine may go ahead of the time that passes by so much at once: it is adjusted.
+/// The clock of the machine may go ahead of the time that passes by so much in one step: it is adjusted.
 const ADJUSTED: Duration = Duration::from_secs(1);
 
 /// The time of the records, from readings of the clock of the machine and of the time that has passed between them.
@@ -17,7 +17,7 @@ const ADJUSTED: Duration = Duration::from_secs(1);
 pub(super) struct Clock {
     /// What the clock of the machine showed last.
     machine: Option<Instant>,
-    /// The latest time that was told.
+    /// The latest time that was returned.
     latest: Instant,
     /// How far the time is held back, and for how much longer.
     behind: Duration,
