@@ -283,7 +283,7 @@ impl Server {
 }
 
 /// What the API advises, as it is said on a command line.
-const ADVICE: [(&str, &str); 6] = [
+const ADVICE: &[(&str, &str)] = &[
     ("GET /v1/messages lists", "`relent deliver list` lists"),
     (
         "GET /v1/endpoints lists",
