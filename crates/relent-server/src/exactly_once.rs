@@ -92,6 +92,7 @@ mod sqlite;
 use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
@@ -122,6 +123,8 @@ pub struct Keyed {
     pub max_answer: usize,
     /// Who reads the answer.
     pub(crate) source: KeySource,
+    /// How long it may take to claim the key, with all attempts and the wait for a connection.
+    pub(crate) claim_limit: Option<Duration>,
 }
 
 impl Keyed {
@@ -134,6 +137,7 @@ impl Keyed {
             claim: ClaimConfig::DEFAULT,
             max_answer: 256 << 10,
             source: KeySource::IdempotencyKey,
+            claim_limit: None,
         }
     }
 }

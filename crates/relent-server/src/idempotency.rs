@@ -33,8 +33,18 @@
 //! compared by a digest before anything is told of the first.
 //!
 //! # When the client goes away
-//! The handler runs on, in a task of its own, and its answer is there when the client comes back.
-//! [`IdempotencyLayer::drain`] waits for those that run, before the server ends.
+//! The handler runs on, in a task of its own, and its answer is there when the client comes back. It does so for
+//! [60 s](Limits::disconnected): a handler without an end would keep its slot, its lease and its memory. Then the outcome is
+//! unknown, and all of that is free, but the memory. The handler is not dropped, since it may be between a charge and the
+//! record of it. It runs on for 10 min more without a lease, and what it answers within that time is recorded, unless
+//! somebody has [resolved](UnknownOutcomes) the outcome meanwhile. Only where the [`Takeover`] of the route lets it run
+//! again, and for [`exactly_once`](IdempotencyLayer::exactly_once), whose transaction is rolled back, the handler is
+//! dropped. [`IdempotencyLayer::drain`] waits for handlers that run, before the server ends.
+//!
+//! # What has a limit
+//! Everything that holds a slot, a lease or memory has a limit of time and of size: [`Limits`]. No principal may take all
+//! of it: each may hold as many executions, waits and bytes as are free, so one alone gets half of them. Callers with an
+//! empty principal, such as those of an [anonymous](IdempotencyLayer::anonymous) layer, share all of them.
 //!
 //! # What a crash leaves
 //! The key is held by a lease, which is renewed while the handler runs. When it runs out the outcome is
@@ -53,6 +63,7 @@ mod body;
 mod clock_tests;
 pub(crate) mod execution;
 mod lease;
+mod limits;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod once;
 pub(crate) mod problems;
@@ -71,21 +82,25 @@ use http::HeaderName;
 use http::request::Parts;
 pub use relent_core::claim::{ClaimConfig, InvalidClaimConfig, Takeover};
 pub use relent_http::Outcome;
+use running::MOST_RUN_ON;
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 
 pub use answer::{Answer, InvalidAnswer};
 pub use body::Body;
 pub use execution::{CheckpointError, Execution};
+pub use limits::Limits;
 pub use service::Idempotency;
 #[cfg(feature = "webhook")]
-pub(crate) use service::Server;
+pub(crate) use service::{KeyedRequest, Server};
 pub(crate) use source::KeySource;
 pub use unknown::UnknownOutcomes;
 
+use crate::shares::Shares;
 use crate::store::failure::Failures;
 use crate::store::{Store, StoreFailure};
 use execution::Running;
+use request::ReadLimits;
 
 /// Drops duplicates of requests with an `Idempotency-Key`: see the [module](self).
 ///
@@ -106,6 +121,7 @@ struct Settings {
     required: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
     fingerprint: Vec<HeaderName>,
     claim: ClaimConfig,
+    limits: Limits,
     wait: Duration,
     max_request: usize,
     max_answer: usize,
@@ -116,22 +132,41 @@ struct Settings {
     exactly_once: bool,
 }
 
+impl Settings {
+    const fn read_limits(&self) -> ReadLimits {
+        ReadLimits {
+            total: self.limits.read,
+            idle: self.limits.read_idle,
+            bytes: self.max_request,
+        }
+    }
+
+    /// Whether the handler claims the key.
+    const fn is_exactly_once(&self) -> bool {
+        #[cfg(any(feature = "postgres", feature = "sqlite"))]
+        return self.exactly_once;
+        #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
+        false
+    }
+}
+
 /// What all services of one layer share.
 pub(crate) struct Common {
     pub(crate) running: Running,
     /// Executions that may begin.
-    executions: Arc<Semaphore>,
+    executions: Shares,
     /// Duplicates that may wait.
-    pub(crate) waiters: Semaphore,
+    pub(crate) waiters: Shares,
+    /// Bytes of requests in memory.
+    buffered: Shares,
     /// Claims that may be given back.
     abandoned: Semaphore,
     /// And so many of them concurrently.
     give_backs: Semaphore,
+    /// Handlers that may run on when their outcome is unknown.
+    run_on: Arc<Semaphore>,
 }
 
-/// At most so many executions run at once, and so many duplicates wait.
-const MOST_EXECUTIONS: usize = 1000;
-const MOST_WAITERS: usize = 1000;
 /// About a kilobyte each.
 const MOST_ABANDONED: usize = 16_384;
 const MOST_GIVE_BACKS: usize = 64;
@@ -151,6 +186,7 @@ impl<S: Store> IdempotencyLayer<S> {
             required: Arc::new(|_| false),
             fingerprint: vec![http::header::CONTENT_TYPE],
             claim: ClaimConfig::DEFAULT,
+            limits: Limits::DEFAULT,
             wait: Duration::from_secs(2),
             max_request: 1 << 20,
             max_answer: 256 << 10,
@@ -162,10 +198,12 @@ impl<S: Store> IdempotencyLayer<S> {
         };
         let common = Common {
             running: Running::default(),
-            executions: Arc::new(Semaphore::new(MOST_EXECUTIONS)),
-            waiters: Semaphore::new(MOST_WAITERS),
+            executions: Shares::new(Limits::DEFAULT.executions),
+            waiters: Shares::new(Limits::DEFAULT.waiters),
+            buffered: Shares::new(Limits::DEFAULT.buffered),
             abandoned: Semaphore::new(MOST_ABANDONED),
             give_backs: Semaphore::new(MOST_GIVE_BACKS),
+            run_on: Arc::new(Semaphore::new(MOST_RUN_ON)),
         };
         Self {
             store: Arc::new(store),
@@ -230,6 +268,17 @@ impl<S: Store> IdempotencyLayer<S> {
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.settings.wait = wait;
+        self
+    }
+
+    /// How much time, how many executions and how much memory requests with a key may take; [`Limits::DEFAULT`] by
+    /// default.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.settings.limits = limits;
+        self.common.executions.set_most(limits.executions);
+        self.common.waiters.set_most(limits.waiters);
+        self.common.buffered.set_most(limits.buffered);
         self
     }
 
@@ -345,10 +394,11 @@ impl<S: Store> IdempotencyLayer<S> {
         UnknownOutcomes::of(store, self.settings.claim, common)
     }
 
-    /// Waits until no handler of a request with a key runs any more. For the end of a server, when it takes no
-    /// requests any more: what is cut off then has an unknown outcome.
-    pub async fn drain(&self) {
-        self.common.running.drain().await;
+    /// Waits until no handler of a request with a key runs any more, and [30 s](Limits::drain) at most; how many of their
+    /// tasks are left. For the end of a server, when it takes no requests any more: what is cut off then has an unknown
+    /// outcome when its lease runs out.
+    pub async fn drain(&self) -> usize {
+        self.common.running.drain(self.settings.limits.drain).await
     }
 }
 

@@ -93,9 +93,10 @@ impl<S: Store, A> ServerLayer<S, A> {
         self
     }
 
-    /// Waits until no handler of a request with a key runs any more: [`IdempotencyLayer::drain`].
-    pub async fn drain(&self) {
-        self.idempotency.drain().await;
+    /// Waits until no handler of a request with a key runs any more, within a limit; how many are left:
+    /// [`IdempotencyLayer::drain`].
+    pub async fn drain(&self) -> usize {
+        self.idempotency.drain().await
     }
 }
 

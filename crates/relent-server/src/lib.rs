@@ -59,6 +59,7 @@ mod server_clock;
 #[cfg(all(test, unix, any(feature = "postgres", feature = "redis")))]
 #[path = "../tests/support/servers.rs"]
 mod servers;
+mod shares;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;

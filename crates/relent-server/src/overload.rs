@@ -26,7 +26,10 @@
 //! treated as everybody was before.
 //!
 //! # What it is not for
-//! Streams that last for hours, and health checks: [`exempt`](OverloadLayer::exempt) them.
+//! Streams that last for hours, such as server-sent events, and health checks: [`exempt`](OverloadLayer::exempt) them.
+//! A stream that is not exempt holds a slot for [60 s](OverloadLayer::slot_timeout). A WebSocket holds none: its slot is
+//! free when the connection is upgraded (101). The body of a request without an idempotency key is read by its handler,
+//! so a slow upload holds a slot for as long as the handler reads, and for 60 s at most. A timeout inside ends both.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -49,6 +52,7 @@ mod service;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use relent_core::PolicyError;
@@ -57,7 +61,7 @@ use relent_http::CallerFacts;
 use tower_layer::Layer;
 
 pub use body::SlotBody;
-pub(crate) use held::SlotOf;
+pub(crate) use held::{Held, SlotOf};
 pub use relent_core::slots::{ConcurrencyConfig, SlotsConfig};
 pub use relent_core::{Criticality, ShedderConfig};
 pub use service::{Answering, Overload};
@@ -151,22 +155,31 @@ impl OverloadLayer {
         self
     }
 
-    /// How many requests are served at the moment.
+    /// How long a request may hold its slot: 60 s by default. After that the slot is free for another, and the request
+    /// goes on without one: it is a stream, or its client has stopped to send or to read. Longer than the slowest
+    /// request that is to count; a service of which requests take minutes needs more.
+    #[must_use]
+    pub fn slot_timeout(self, timeout: Duration) -> Self {
+        self.shared.set_slot_timeout(timeout);
+        self
+    }
+
+    /// How many requests are served at the moment: those that hold a slot.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.shared.with(|slots, _| slots.in_flight())
+        self.shared.with(Slots::in_flight)
     }
 
     /// How many requests wait at the moment.
     #[must_use]
     pub fn waiting(&self) -> u32 {
-        self.shared.with(|slots, _| slots.waiting())
+        self.shared.with(Slots::waiting)
     }
 
     /// How many requests may be served at once at the moment.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        self.shared.with(|slots, _| slots.limit())
+        self.shared.with(Slots::limit)
     }
 }
 

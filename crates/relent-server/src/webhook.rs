@@ -150,7 +150,7 @@ pub use delivery::Delivery;
 pub use service::Webhook;
 
 use crate::idempotency::request::uri;
-use crate::idempotency::{IdempotencyLayer, UnknownOutcomes};
+use crate::idempotency::{IdempotencyLayer, Limits, UnknownOutcomes};
 use crate::store::{Store, StoreFailure};
 
 /// How long a message is remembered after it was acknowledged: 8 days, more than twice the longest published schedule.
@@ -198,6 +198,8 @@ struct Settings {
     read_timeout: Duration,
     /// A record is kept for at least so long: the [window](Verifier::replay_window) of a sender that is known.
     least_keep: Duration,
+    /// Whether senders have shares of their own.
+    shares: bool,
 }
 
 impl<S: Store> WebhookLayer<S> {
@@ -206,7 +208,9 @@ impl<S: Store> WebhookLayer<S> {
     pub fn new(store: S, name: impl Into<Arc<str>>, verifier: Verifier) -> Self {
         let least_keep = verifier.replay_window();
         let sender = Sender::new(name, verifier);
-        Self::with(store, move |_| Some(sender.clone()), least_keep)
+        let mut layer = Self::with(store, move |_| Some(sender.clone()), least_keep);
+        layer.settings.shares = false;
+        layer
     }
 
     /// For several senders: `sender` tells by the head of a request whose message it says it is, such as by its path,
@@ -235,6 +239,7 @@ impl<S: Store> WebhookLayer<S> {
                 max_body: 256 << 10,
                 read_timeout: Duration::from_secs(10),
                 least_keep,
+                shares: true,
             },
         }
     }
@@ -336,6 +341,15 @@ impl<S: Store> WebhookLayer<S> {
         self
     }
 
+    /// How much time, how many executions and how much memory messages may take; [`Limits::DEFAULT`] by default, but for
+    /// [`Limits::read`], in whose place there is [`read_timeout`](Self::read_timeout). Each of several senders has a share
+    /// of its own.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.engine = self.engine.limits(limits);
+        self
+    }
+
     /// Messages are recorded by their handler, in the transaction of its effects: by
     /// [`ExactlyOnce`](crate::exactly_once::ExactlyOnce), which is in the extensions of each request. A handler that
     /// acknowledges what it has not recorded by it gets 500, also if its transaction was rolled back and it does not say
@@ -361,10 +375,11 @@ impl<S: Store> WebhookLayer<S> {
         self.engine.unknown_outcomes()
     }
 
-    /// Waits until no handler of a message runs any more. For the end of a server, when it takes no requests any more:
-    /// what is cut off then has an unknown outcome, unless it is [exactly once](crate::webhook#exactly-once).
-    pub async fn drain(&self) {
-        self.engine.drain().await;
+    /// Waits until no handler of a message runs any more, and [30 s](Limits::drain) at most; how many of their tasks are
+    /// left. For the end of a server, when it takes no requests any more: what is cut off then has an unknown outcome, unless
+    /// it is [exactly once](crate::webhook#exactly-once).
+    pub async fn drain(&self) -> usize {
+        self.engine.drain().await
     }
 }
 

@@ -17,7 +17,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use redis::{Client, InfoDict};
 use relent_core::claim::{ClaimConfig, Fingerprint};
-use relent_server::exactly_once::{Done, Keyed, WorkError};
+use relent_server::exactly_once::{Done, ExactlyOnce, Keyed, WorkError};
 use relent_server::idempotency::{Answer, Body, IdempotencyLayer};
 use relent_server::postgres::pool;
 use relent_server::store::{Change, Claimed, Key, Postgres, Redis, Store, WriteError};
@@ -551,4 +551,54 @@ async fn a_postgres_that_stands_still_claims_nothing_for_requests_that_were_refu
         assert!(kill.status().unwrap().success());
     };
     no_claim_is_left_behind(store, signal).await;
+}
+
+/// Also where the handler claims the key, in its transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_postgres_stands_still_a_handler_that_runs_exactly_once_is_refused_in_time() {
+    let Some(server) = servers::postgres(&["fsync=off"]) else {
+        return;
+    };
+    let (directory, name) = (tempfile::tempdir().unwrap(), ".s.PGSQL.5432");
+    let database = server.server.directory().join(name);
+    let way = behind_a_proxy(directory.path(), name, database);
+    let host = directory.path().display();
+    let config = format!("host={host} user=relent dbname=postgres");
+    let store = Postgres::new(pool(&config, 4).unwrap()).patience(Duration::from_secs(60));
+    store.create_tables().await.unwrap();
+    let layer = IdempotencyLayer::anonymous(store).exactly_once();
+    let service = layer.layer(service_fn(
+        |request: Request<Body<Full<Bytes>>>| async move {
+            let once = request.extensions().get::<ExactlyOnce<Postgres>>().unwrap();
+            let paid = once.run(|_| Box::pin(async { Ok::<_, WorkError>(Response::new("paid")) }));
+            Ok::<_, Infallible>(paid.await.unwrap())
+        },
+    ));
+    assert_eq!(service.clone().oneshot(pay()).await.unwrap().status(), 200);
+    way.send_replace(Way::Stalled);
+    let other = || {
+        let mut request = pay();
+        let key = http::HeaderValue::from_static("other");
+        request.headers_mut().insert("idempotency-key", key);
+        request
+    };
+    let began = Instant::now();
+    assert_eq!(
+        service.clone().oneshot(other()).await.unwrap().status(),
+        503
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+    way.send_replace(Way::Open);
+    let began = Instant::now();
+    while service.clone().oneshot(other()).await.unwrap().status() != 200 {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it does not come back"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -14,16 +14,15 @@ use futures_util::future::BoxFuture;
 use http::Response;
 use http_body_util::Full;
 use relent::{Backoff, Policy, retry};
-use relent_core::claim::{Fingerprint, Lease};
+use relent_core::claim::Lease;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::{Done, ExactlyOnce, ExactlyOnceError, Keyed, WorkError, end};
-use crate::idempotency::Common;
-use crate::idempotency::execution::Over;
 use crate::postgres::{CommitError, ConnectionError, Connections, Opened, connect, is_passing};
+use crate::shares::Principal;
 use crate::store::postgres::{Found, Mode, NONE_WRITTEN, PostgresError};
-use crate::store::{Claimed, Key, Postgres};
+use crate::store::{Claimed, Postgres};
 
 type Failed = ExactlyOnceError<PostgresError>;
 
@@ -33,11 +32,12 @@ static AGAIN: Policy = Policy::builder(Backoff::exponential(Duration::from_milli
     .max_retries(8)
     .build_const();
 
-/// A transaction of another process may have the key: so often a duplicate looks whether it is over.
+/// A transaction of another process may have the key: so often a duplicate looks whether it is over. (Of the duplicates in
+/// one process only one gets here: the layer lets the others wait.)
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One that is run until it is known what came of it.
-struct Run<'a> {
+struct Run {
     keyed: Keyed,
     /// The same each time: a record with it is our own.
     owner: u128,
@@ -45,11 +45,11 @@ struct Run<'a> {
     again: AtomicBool,
     /// The answer of the last time, while it is not known whether that is committed.
     answer: Mutex<Option<Response<Bytes>>>,
-    /// Whom to tell that it runs.
-    turn: Option<&'a Turn>,
+    /// Until then its key is to be claimed, if there is such a limit.
+    claim_until: Option<Instant>,
 }
 
-impl Run<'_> {
+impl Run {
     fn keep(&self, response: Option<Response<Bytes>>) -> Option<Response<Bytes>> {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *answer, response)
@@ -73,11 +73,10 @@ enum Begun {
 
 impl<C: Connections> Postgres<C> {
     /// Makes attempts until it is known what came of one.
-    async fn run_until_known<'a, F>(
+    async fn run_until_known<F>(
         &self,
         keyed: Keyed,
-        turn: Option<&'a Turn>,
-        attempt: impl Fn(Arc<Run<'a>>) -> F,
+        attempt: impl Fn(Arc<Run>) -> F,
     ) -> Result<Done, Failed>
     where
         F: Future<Output = Result<Done, Failed>>,
@@ -88,7 +87,7 @@ impl<C: Connections> Postgres<C> {
             owner: Uuid::new_v4().as_u128(),
             again: AtomicBool::new(false),
             answer: Mutex::new(None),
-            turn,
+            claim_until: keyed.claim_limit.map(|limit| Instant::now() + limit),
         });
         let attempt = || async {
             match attempt(Arc::clone(&run)).await {
@@ -114,8 +113,18 @@ impl<C: Connections> Postgres<C> {
         }
     }
 
-    async fn connection(&self) -> Result<C::Connection, Failed> {
-        let connected = connect(&self.pool, self.patience).await;
+    /// How long a step may take before the work begins. Nothing has happened until then, unless it has run before.
+    fn patience_to_claim(&self, run: &Run) -> Duration {
+        match run.claim_until {
+            Some(until) if !run.again.load(Ordering::Relaxed) => {
+                self.patience.min(until.duration_since(Instant::now()))
+            }
+            _ => self.patience,
+        }
+    }
+
+    async fn connection(&self, run: &Run) -> Result<C::Connection, Failed> {
+        let connected = connect(&self.pool, self.patience_to_claim(run)).await;
         connected.map_err(|error| ExactlyOnceError::Store(error.into()))
     }
 
@@ -135,7 +144,7 @@ impl<C: Connections> Postgres<C> {
     async fn transact<T, W, B, E>(
         &self,
         mut transaction: T,
-        run: &Run<'_>,
+        run: &Run,
         work: W,
     ) -> Result<Done, Failed>
     where
@@ -147,14 +156,11 @@ impl<C: Connections> Postgres<C> {
         let lease = match self.begin(&mut transaction, run).await? {
             Begun::Run(lease) => lease,
             Begun::Noted(done) => {
-                self.limit(transaction.commit()).await?;
+                self.limit(self.patience, transaction.commit()).await?;
                 return Ok(done);
             }
             Begun::Over(done) => return Ok(done),
         };
-        if let Some(turn) = run.turn {
-            turn.begin();
-        }
         let response = match work(&mut transaction).await {
             Ok(response) => response.map(Into::into),
             Err(error) => return Err(ExactlyOnceError::Work(error.into())),
@@ -162,7 +168,7 @@ impl<C: Connections> Postgres<C> {
         let (response, end) = end(response, &run.keyed);
         let Some(end) = end else {
             // Whoever comes next need not meet it.
-            self.limit(transaction.rollback()).await?;
+            self.limit(self.patience, transaction.rollback()).await?;
             return Ok(Done::Ran(response));
         };
         run.keep(Some(response));
@@ -196,7 +202,7 @@ impl<C: Connections> Postgres<C> {
     }
 
     /// Claims the key in the transaction.
-    async fn begin(&self, transaction: &mut impl Opened, run: &Run<'_>) -> Result<Begun, Failed> {
+    async fn begin(&self, transaction: &mut impl Opened, run: &Run) -> Result<Begun, Failed> {
         let Keyed {
             key,
             fingerprint,
@@ -211,7 +217,8 @@ impl<C: Connections> Postgres<C> {
             *fingerprint,
             config,
         );
-        let Found { claimed, owner } = self.limit(claim).await?;
+        let limit = self.patience_to_claim(run);
+        let Found { claimed, owner } = self.limit(limit, claim).await?;
         Ok(match claimed {
             Claimed::Run { lease, .. } => Begun::Run(lease),
             Claimed::Replay(answer) if owner == Some(run.owner) => {
@@ -228,11 +235,12 @@ impl<C: Connections> Postgres<C> {
 
     async fn limit<T, E: Into<PostgresError>>(
         &self,
+        limit: Duration,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, Failed> {
-        let done = match timeout(self.patience, work).await {
+        let done = match timeout(limit, work).await {
             Ok(done) => done.map_err(Into::into),
-            Err(_) => Err(ConnectionError::TimedOut(self.patience).into()),
+            Err(_) => Err(ConnectionError::TimedOut(limit).into()),
         };
         done.map_err(ExactlyOnceError::Store)
     }
@@ -246,41 +254,9 @@ fn passes(failed: &Failed) -> bool {
     }
 }
 
-/// Tells duplicates in this process when a run is over.
-struct Turn {
-    common: Arc<Common>,
-    key: Key,
-    fingerprint: Fingerprint,
-    running: Mutex<Option<Over>>,
-}
-
-impl Turn {
-    fn set(&self, running: Option<Over>) {
-        let mut before = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(std::mem::replace(&mut *before, running));
-    }
-
-    fn begin(&self) {
-        self.set(Some(self.common.running.begin(self.key, self.fingerprint)));
-    }
-}
-
 impl<C: Connections> ExactlyOnce<Postgres<C>> {
-    fn turn(&self) -> Turn {
-        Turn {
-            common: Arc::clone(&self.common),
-            key: self.keyed.key,
-            fingerprint: self.keyed.fingerprint,
-            running: Mutex::new(None),
-        }
-    }
-
     /// Runs it, and waits for another one that has the key.
-    async fn run_in_turn<F>(
-        &self,
-        turn: &Turn,
-        run: impl Fn() -> F,
-    ) -> Result<Response<Full<Bytes>>, WorkError>
+    async fn run_in_turn<F>(&self, run: impl Fn() -> F) -> Result<Response<Full<Bytes>>, WorkError>
     where
         F: Future<Output = Result<Done, Failed>>,
     {
@@ -288,21 +264,17 @@ impl<C: Connections> ExactlyOnce<Postgres<C>> {
         let mut waits = None;
         loop {
             let done = run().await;
-            turn.set(None);
             let now = Instant::now();
             if !matches!(done, Ok(Done::Not(Claimed::InFlight(_)))) || now >= self.until {
                 return self.respond(done);
             }
             if waits.is_none() {
-                waits = self.common.waiters.try_acquire().ok();
+                waits = self.common.waiters.take(&Principal::default(), 1);
             }
             if waits.is_none() {
                 return self.respond(done);
             }
-            tokio::select! {
-                () = self.common.running.over(&turn.key) => {}
-                () = sleep(LOOK.min(self.until - now)) => {}
-            }
+            sleep(LOOK.min(self.until - now)).await;
         }
     }
 }

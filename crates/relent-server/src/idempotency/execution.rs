@@ -6,15 +6,17 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use relent_core::claim::Fingerprint;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
+use super::Answer;
 use super::lease::HeldLease;
+use super::problems::Refused;
 use crate::store::Key;
 
 type Written = Pin<Box<dyn Future<Output = Result<(), CheckpointError>> + Send>>;
@@ -148,43 +150,60 @@ impl Error for CheckpointError {
     }
 }
 
-/// An execution whose end is written is on the list for a moment longer.
-const JUST_ENDED: Duration = Duration::from_millis(100);
-
-/// The executions of this process.
+/// The keys that are dealt with in this process, and the executions.
 #[derive(Default)]
 pub(crate) struct Running {
-    keys: Arc<Mutex<Keys>>,
+    keys: Keys,
     tasks: TaskTracker,
     /// How long one takes on average, in microseconds.
     mean: AtomicU64,
 }
 
-#[derive(Default)]
-struct Keys {
-    next: u64,
-    running: HashMap<Key, Run>,
+/// One request leads for each key: it alone asks the store, and runs the handler if it may. The others follow it.
+type Keys = Arc<Mutex<HashMap<Key, (Fingerprint, Arc<watch::Sender<Stage>>)>>>;
+
+/// How far the leader of a key has come.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// It asks the store.
+    Claims,
+    /// Its handler runs.
+    Runs,
+    /// Another process has the key, and its lease lasts so much longer.
+    Elsewhere(Duration),
+    Over(Ended),
 }
 
-/// One that runs.
-struct Run {
-    number: u64,
-    fingerprint: Fingerprint,
-    /// It is dropped when the execution ends.
-    over: watch::Sender<()>,
+/// How a leader has ended, for those who follow it.
+#[derive(Clone, Debug)]
+pub(super) enum Ended {
+    /// With this answer, which is stored.
+    Answered(Arc<Answer>),
+    /// With an answer that is stored, and that each of them finds there.
+    Recorded,
+    Refused(Refused),
+    /// Another has to ask the store; not before this time if another process has the key.
+    Open(Option<Instant>),
 }
 
-impl Keys {
-    fn put(&mut self, key: Key, fingerprint: Fingerprint) -> u64 {
-        self.next += 1;
-        let run = Run {
-            number: self.next,
-            fingerprint,
-            over: watch::Sender::new(()),
-        };
-        self.running.insert(key, run);
-        self.next
-    }
+/// What a request is that comes with a key.
+pub(super) enum Entered {
+    Leads(Lead),
+    Follows(Follower),
+}
+
+/// The one request that asks the store for its key. When it is dropped another one leads.
+pub(super) struct Lead {
+    /// `None` if others may lead beside it.
+    flight: Option<(Keys, Key, Arc<watch::Sender<Stage>>)>,
+    ended: Ended,
+}
+
+/// Waits for the leader of its key.
+pub(super) struct Follower {
+    /// Of the leader.
+    pub(super) fingerprint: Fingerprint,
+    stage: watch::Receiver<Stage>,
 }
 
 impl Running {
@@ -193,65 +212,29 @@ impl Running {
         self.tasks.spawn(task);
     }
 
-    fn keys(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What the execution of this key was asked for, if it runs in this process. A store may take it for lost, as when its
-    /// clock is set forward: this process knows better.
-    pub(super) fn fingerprint(&self, key: &Key) -> Option<Fingerprint> {
-        let keys = self.keys();
-        keys.running.get(key).map(|run| run.fingerprint)
-    }
-
-    /// The execution of this key begins, also if one before it is not over; it ends when what is returned is dropped.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn begin(&self, key: Key, fingerprint: Fingerprint) -> Over {
-        let number = self.keys().put(key, fingerprint);
-        self.entered(key, number)
-    }
-
-    /// The same, unless one of this key runs. One that has just ended is waited for.
-    pub(super) async fn begin_alone(&self, key: Key, fingerprint: Fingerprint) -> Option<Over> {
-        if let Some(over) = self.try_begin(key, fingerprint) {
-            return Some(over);
+    /// A request comes with this key.
+    pub(super) fn enter(&self, key: Key, fingerprint: Fingerprint) -> Entered {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((fingerprint, stage)) = keys.get(&key) {
+            return Entered::Follows(Follower {
+                fingerprint: *fingerprint,
+                stage: stage.subscribe(),
+            });
         }
-        tokio::select! {
-            () = self.over(&key) => {}
-            () = sleep(JUST_ENDED) => {}
-        }
-        self.try_begin(key, fingerprint)
+        let stage = Arc::new(watch::Sender::new(Stage::Claims));
+        keys.insert(key, (fingerprint, Arc::clone(&stage)));
+        Entered::Leads(Lead {
+            flight: Some((Arc::clone(&self.keys), key, stage)),
+            ended: Ended::Open(None),
+        })
     }
 
-    fn try_begin(&self, key: Key, fingerprint: Fingerprint) -> Option<Over> {
-        let mut keys = self.keys();
-        if keys.running.contains_key(&key) {
-            return None;
-        }
-        let number = keys.put(key, fingerprint);
-        drop(keys);
-        Some(self.entered(key, number))
-    }
-
-    fn entered(&self, key: Key, number: u64) -> Over {
-        Over {
-            keys: Arc::clone(&self.keys),
-            key,
-            number,
-        }
-    }
-
-    /// Until the execution of this key ends, if it runs in this process; else forever.
-    pub(crate) async fn over(&self, key: &Key) {
-        let receiver = {
-            let keys = self.keys();
-            keys.running.get(key).map(|run| run.over.subscribe())
-        };
-        match receiver {
-            // The end of the sender is what is waited for.
-            Some(mut receiver) => while receiver.changed().await.is_ok() {},
-            None => std::future::pending().await,
-        }
+    /// Whether the handler of this key runs in this process. A store may take it for lost, as when its clock is set forward:
+    /// this process knows better.
+    pub(super) fn runs(&self, key: &Key) -> bool {
+        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let stage = keys.get(key).map(|(_, stage)| stage.borrow());
+        stage.is_some_and(|stage| matches!(*stage, Stage::Runs))
     }
 
     /// One took this long.
@@ -271,30 +254,70 @@ impl Running {
         Duration::from_micros(self.mean.load(Ordering::Relaxed))
     }
 
-    pub(super) async fn drain(&self) {
+    /// Waits for all tasks, and for no longer than this; how many are left.
+    pub(super) async fn drain(&self, limit: Duration) -> usize {
         self.tasks.close();
-        self.tasks.wait().await;
+        // How many are left says whether it was in time.
+        drop(timeout(limit, self.tasks.wait()).await);
         // Others may come, if the server has not ended.
         self.tasks.reopen();
+        self.tasks.len()
     }
 }
 
-/// Takes the execution off the list when it ends, in whatever way.
-pub(crate) struct Over {
-    keys: Arc<Mutex<Keys>>,
-    key: Key,
-    number: u64,
+impl Lead {
+    /// One that leads nobody: what it asks for is recorded.
+    pub(super) const fn alone() -> Self {
+        Self {
+            flight: None,
+            ended: Ended::Open(None),
+        }
+    }
+
+    pub(super) const fn is_alone(&self) -> bool {
+        self.flight.is_none()
+    }
+
+    /// It has come so far.
+    pub(super) fn reach(&self, stage: Stage) {
+        if let Some((_, _, sender)) = &self.flight {
+            sender.send_replace(stage);
+        }
+    }
+
+    /// What those who follow hear when it is dropped.
+    pub(super) fn will_end(&mut self, ended: Ended) {
+        self.ended = ended;
+    }
+
+    /// It is over.
+    pub(super) fn end(mut self, ended: Ended) {
+        self.will_end(ended);
+    }
 }
 
-impl Drop for Over {
+impl Drop for Lead {
     fn drop(&mut self) {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = match keys.running.get(&self.key) {
-            Some(run) if run.number == self.number => keys.running.remove(&self.key),
-            // Another has taken over.
-            _ => None,
-        };
-        drop(keys);
-        drop(ended);
+        if let Some((keys, key, stage)) = self.flight.take() {
+            // Those who follow may lead then.
+            let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.remove(&key);
+            drop(keys);
+            let ended = std::mem::replace(&mut self.ended, Ended::Open(None));
+            stage.send_replace(Stage::Over(ended));
+        }
+    }
+}
+
+impl Follower {
+    /// How far the leader is.
+    pub(super) fn stage(&mut self) -> Stage {
+        self.stage.borrow_and_update().clone()
+    }
+
+    /// Until the leader has come further.
+    pub(super) async fn changed(&mut self) {
+        // A leader that is gone has said how it ended.
+        drop(self.stage.changed().await);
     }
 }

@@ -1,5 +1,6 @@
 //! A request whose handler claims the key itself, in the transaction of its effects.
 
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -9,35 +10,70 @@ use http::{Request, Response};
 use relent_http::grpc;
 use tower_service::Service;
 
+use super::execution::{Ended, Lead, Stage};
 use super::problems::Refused;
-use super::service::{Guarded, Server, Tried, Work};
+use super::service::{Guarded, KeyedRequest, LONGEST_WAIT, Server, Tried, Work};
 use super::{Body, KeySource, Outcome};
 use crate::exactly_once::{ExactlyOnce, Keyed};
 use crate::store::Store;
 
 impl<S: Store> Server<S> {
-    /// Runs the handler, which claims the key itself.
-    pub(super) async fn attempt_once<I, B, R>(&self, mut work: Work<I>) -> Tried<I, R, I::Error>
+    /// Runs the handler, which claims the key itself, and so also for an answer that is stored.
+    pub(super) async fn attempt_once<I, B, R>(
+        &self,
+        work: Work<I>,
+        lead: Lead,
+        gone: impl Future<Output = ()>,
+    ) -> Tried<I, R, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<R>>,
         R: http_body::Body<Data = Bytes>,
     {
-        let mut keyed = Keyed::new(work.key, work.fingerprint);
+        let KeyedRequest {
+            mut parts,
+            bytes,
+            key,
+            fingerprint,
+            principal,
+            memory,
+        } = work.request;
+        // One that leads nobody gets an answer that is recorded.
+        let permit = self.common.executions.take(&principal, 1);
+        if permit.is_none() && !lead.is_alone() {
+            lead.end(Ended::Refused(Refused::Busy));
+            return Tried::Refused(Refused::Busy);
+        }
+        lead.reach(Stage::Runs);
+        let mut keyed = Keyed::new(key, fingerprint);
         keyed.claim = self.settings.claim;
         keyed.max_answer = self.settings.max_answer;
         keyed.source = self.settings.source;
-        let until = self.until(&work.parts.headers);
+        keyed.claim_limit = Some(self.settings.limits.claim.min(LONGEST_WAIT));
+        let until = self.until(&parts.headers);
         let (store, common) = (Arc::clone(&self.store), Arc::clone(&self.common));
-        let is_grpc = grpc::is_grpc(&work.parts.headers);
+        let is_grpc = grpc::is_grpc(&parts.headers);
         let failures = self.settings.failures.clone();
         let once = ExactlyOnce::new(store, keyed, until, common, failures, is_grpc);
-        work.parts.extensions.insert(once.clone());
-        work.parts.extensions.insert(Guarded);
-        let request = Request::from_parts(work.parts, Body::whole(work.bytes));
-        let handle = async { work.inner.call(request).await };
-        match AssertUnwindSafe(handle).catch_unwind().await {
+        parts.extensions.insert(once.clone());
+        parts.extensions.insert(Guarded);
+        let request = Request::from_parts(parts, Body::whole(bytes));
+        let mut inner = work.inner;
+        let handler = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind();
+        let called = tokio::select! {
+            called = handler => called,
+            // What is dropped is rolled back, or committed with its record: the next request with the key knows.
+            () = self.too_long(gone) => {
+                let refused = Refused::InFlight(self.common.running.mean());
+                return Tried::Refused(refused);
+            }
+        };
+        drop((permit, memory));
+        let used = once.used();
+        if used.is_recorded {
+            lead.end(Ended::Recorded);
+        }
+        match called {
             Ok(handled) => {
-                let used = once.used();
                 if let Some(refused) = used.refused {
                     // A handler may not have looked at it.
                     return Tried::Refused(refused);

@@ -24,6 +24,7 @@ pub(crate) enum Refused {
     NoPrincipal,
     TooLarge,
     BodyFailed,
+    BodyTooSlow,
     Mismatch,
     InFlight(Duration),
     Unknown,
@@ -45,8 +46,6 @@ pub(crate) enum Refused {
     /// Nobody known has signed the message, or not lately.
     #[cfg(feature = "webhook")]
     NotVerified,
-    #[cfg(feature = "webhook")]
-    BodyTooSlow,
     /// The signature of the message is good for longer than its record is kept.
     #[cfg(feature = "webhook")]
     KeptTooShort,
@@ -139,6 +138,8 @@ impl Refused {
             // A sender has a schedule of its own, and what is wrong here may be mended before that ends.
             #[cfg(feature = "webhook")]
             _ if source == KeySource::WebhookId && self != Self::Mismatch => Hint::NONE,
+            // It has not run, and may be sent again over a better connection.
+            Self::BodyTooSlow => Hint::after(Duration::from_secs(1)),
             _ => Hint::do_not_retry(),
         }
     }
@@ -165,7 +166,6 @@ impl Refused {
             Self::NoMessage => GrpcCode::InvalidArgument,
             #[cfg(feature = "webhook")]
             Self::NotVerified => GrpcCode::Unauthenticated,
-            #[cfg(feature = "webhook")]
             Self::BodyTooSlow => GrpcCode::DeadlineExceeded,
             #[cfg(feature = "webhook")]
             Self::KeptTooShort => GrpcCode::Internal,
@@ -194,6 +194,11 @@ impl Refused {
                 StatusCode::REQUEST_TIMEOUT,
                 "webhook-incomplete",
                 "the body of the message has not arrived whole",
+            ),
+            Self::BodyTooSlow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "webhook-too-slow",
+                "the body of the message has not arrived in time",
             ),
             Self::Mismatch => (
                 StatusCode::UNPROCESSABLE_ENTITY,
@@ -295,7 +300,7 @@ impl Refused {
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "idempotency-busy",
-                "too many requests with an Idempotency-Key run or wait at the moment",
+                "too many requests with an Idempotency-Key are here at the moment, or too many of this account",
             ),
             Self::StoreFailed => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -335,11 +340,10 @@ impl Refused {
                 "no signature is one over these bytes by a key that is known here, or the webhook-timestamp is too far \
                  from the time here: compare keys and clocks, and see that nothing changes the body on its way",
             ),
-            #[cfg(feature = "webhook")]
             Self::BodyTooSlow => (
                 StatusCode::REQUEST_TIMEOUT,
-                "webhook-too-slow",
-                "the body of the message has not arrived in time",
+                "idempotency-request-too-slow",
+                "the body of the request has not arrived in time: nothing was done",
             ),
             #[cfg(feature = "webhook")]
             Self::KeptTooShort => (

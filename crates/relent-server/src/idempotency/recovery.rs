@@ -1,11 +1,14 @@
 //! What is made up for when the store comes back.
 
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
 use std::time::Duration;
 
 use relent::retry;
 use relent_core::Instant as StoreTime;
 use relent_core::claim::{ClaimConfig, Lease, Takeover};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::lease::HeldLease;
 use super::running::WriteFailed;
@@ -20,6 +23,47 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_secs(20);
 /// A store that is away for longer is not waited for: then the outcome is unknown if the claim was made.
 const GONE: Duration = Duration::from_secs(3600);
+
+/// How long one call of a store may take, whatever limits the store itself has. The layer has shorter ones for claims and
+/// renewals.
+pub(super) const CALL: Duration = Duration::from_secs(10);
+
+/// Why a call of a store has failed.
+#[derive(Debug)]
+pub(super) enum CallError<E> {
+    Store(E),
+    TimedOut(Duration),
+}
+
+impl<E: fmt::Display> fmt::Display for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(f),
+            Self::TimedOut(limit) => write!(f, "the store has not answered within {limit:?}"),
+        }
+    }
+}
+
+impl<E: Error> Error for CallError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Its text is in this one.
+            Self::Store(error) => error.source(),
+            Self::TimedOut(_) => None,
+        }
+    }
+}
+
+/// A call of a store, which ends within this time.
+pub(super) async fn in_time<T, E>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, CallError<E>> {
+    match timeout(limit, call).await {
+        Ok(answered) => answered.map_err(CallError::Store),
+        Err(_) => Err(CallError::TimedOut(limit)),
+    }
+}
 
 impl<S: Store> Server<S> {
     /// Writes into the record of an execution, also if the store has forgotten its claim and nobody has taken the
@@ -48,7 +92,10 @@ impl<S: Store> Server<S> {
     pub(super) async fn claim_again(&self, held: &HeldLease) -> Result<(), WriteFailed> {
         let config = self.takes_from_nobody();
         let (owner, key) = (held.get().owner, &held.key);
-        let claim = || self.store.claim(key, owner, held.fingerprint, &config);
+        let claim = || {
+            let claim = self.store.claim(key, owner, held.fingerprint, &config);
+            in_time(CALL, claim)
+        };
         match retry(&STORE, claim).await {
             Ok(Claimed::Run { lease, .. }) => held.set(lease),
             Ok(_) => return Err(WriteError::Lost),
@@ -85,16 +132,20 @@ impl<S: Store> Server<S> {
                 let Ok(_turn) = self.common.give_backs.acquire().await else {
                     return;
                 };
-                self.store
-                    .write(&key, &lease, Change::GiveBack, config)
-                    .await
+                let given_back = self.store.write(&key, &lease, Change::GiveBack, config);
+                timeout(CALL, given_back).await
             };
             match given_back {
-                Err(WriteError::Store(error)) if since.elapsed() >= GONE => {
+                Ok(Err(WriteError::Store(error))) if since.elapsed() >= GONE => {
                     self.store_failed("give_back", &key, &error);
                     return;
                 }
-                Err(WriteError::Store(_)) => {}
+                Err(_) if since.elapsed() >= GONE => {
+                    let error = CallError::<S::Error>::TimedOut(CALL);
+                    self.store_failed("give_back", &key, &error);
+                    return;
+                }
+                Ok(Err(WriteError::Store(_))) | Err(_) => {}
                 _ if since.elapsed() >= SETTLED => return,
                 _ => {}
             }

@@ -1,6 +1,7 @@
 //! What a request with a key is known by.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::future::Future;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
@@ -13,9 +14,13 @@ use relent_http::IdempotencyKey;
 use relent_http::field::http_date;
 use relent_http::headers::IDEMPOTENCY_KEY;
 use sha2::{Digest, Sha256};
+use tokio::time::{Instant as Now, timeout_at};
 
 use super::Settings;
 use super::problems::Refused;
+use super::service::LONGEST_WAIT;
+use crate::overload::{Held, SlotOf};
+use crate::shares::{Principal, Share};
 use crate::store::Key;
 
 /// The longest key, in bytes.
@@ -43,16 +48,17 @@ pub(super) fn key(parts: &Parts, settings: &Settings) -> Result<Option<Idempoten
     }
 }
 
-/// What the record of the request is found by.
+/// What the record of the request is found by, and whose it is.
 pub(super) fn record_key(
     parts: &Parts,
     key: &IdempotencyKey,
     settings: &Settings,
-) -> Result<Key, Refused> {
+) -> Result<(Key, Principal), Refused> {
     let principal = (settings.principal)(parts).ok_or(Refused::NoPrincipal)?;
     let operation = (settings.operation)(parts).unwrap_or_default();
     let method = parts.method.as_str();
-    Ok(Key::of(&principal, method, &operation, key.as_str()))
+    let record = Key::of(&principal, method, &operation, key.as_str());
+    Ok((record, principal.into()))
 }
 
 /// The URI that the client has sent. Within axum's `nest` that of the request lacks the prefix, such as the account.
@@ -93,28 +99,76 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8], headers: &[HeaderName]) ->
     Fingerprint(digest.finalize().into())
 }
 
-/// Reads the body, which may have at most so many bytes.
-pub(crate) async fn read<B>(parts: &Parts, body: B, most: usize) -> Result<Bytes, Refused>
+/// How long the body of a request may take to arrive, and how long it may be.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadLimits {
+    pub(crate) total: Duration,
+    pub(crate) idle: Duration,
+    pub(crate) bytes: usize,
+}
+
+/// What counts of each request in memory, beside its body: its head, its future, and what the connection holds.
+pub(crate) const OVERHEAD: usize = 16 << 10;
+
+/// A request keeps its slot for so long while its body arrives: as long as a short handler has it.
+const KEEPS_SLOT: Duration = Duration::from_millis(100);
+
+/// Reads the body. Its bytes are counted in `buffered`. A slot is given back while the body takes its time, and a body
+/// that is whole waits for a slot again.
+pub(crate) async fn read<B>(
+    parts: &Parts,
+    body: B,
+    limits: ReadLimits,
+    buffered: &mut Share,
+) -> Result<Bytes, Refused>
 where
     B: http_body::Body<Data = Bytes>,
 {
     let announced = parts.headers.get(CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > most as u64) {
+    if announced.is_some_and(|length| length > limits.bytes as u64) {
         return Err(Refused::TooLarge);
     }
+    let slot = parts.extensions.get().and_then(SlotOf::hold);
+    let began = Now::now();
+    let deadline = began + limits.total.min(LONGEST_WAIT);
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    while !body.is_end_stream() {
+        let idle = Now::now() + limits.idle.min(LONGEST_WAIT);
+        let frame = async { timeout_at(deadline.min(idle), body.frame()).await };
+        let frame = match &slot {
+            Some(slot) => give_up_slot(slot, began + KEEPS_SLOT, frame).await,
+            None => frame.await,
+        };
+        let Some(frame) = frame.map_err(|_| Refused::BodyTooSlow)? else {
+            break;
+        };
         let frame = frame.map_err(|_| Refused::BodyFailed)?;
         if let Ok(data) = frame.into_data() {
-            if data.len() > most - whole.len() {
+            if data.len() > limits.bytes - whole.len() {
                 return Err(Refused::TooLarge);
+            }
+            if !buffered.grow(data.len()) {
+                return Err(Refused::Busy);
             }
             whole.extend_from_slice(&data);
         }
     }
+    if let Some(slot) = slot {
+        slot.take_again().await.map_err(|_| Refused::Busy)?;
+    }
     Ok(whole.freeze())
+}
+
+/// The next frame; the slot is given back if that is not there by then.
+async fn give_up_slot<T>(slot: &Held, at: Now, frame: impl Future<Output = T>) -> T {
+    let mut frame = std::pin::pin!(frame);
+    if let Ok(frame) = timeout_at(at, &mut frame).await {
+        return frame;
+    }
+    slot.release();
+    frame.await
 }
 
 /// Whether the record of the request is still there, if there was one.
@@ -163,8 +217,6 @@ fn count(digest: &mut Sha256, count: usize) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use http::Request;
 
     use super::*;

@@ -1,8 +1,9 @@
 //! An execution: the handler runs, its lease is renewed meanwhile, and its end is written down.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::error::Error;
-use std::future::pending;
+use std::future::{Future, pending};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +15,18 @@ use http_body_util::BodyExt;
 use relent::{Backoff, Policy, retry};
 use relent_core::claim::{Lease, Takeover};
 use relent_http::grpc;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower_service::Service;
 
-use super::execution::{CheckpointError, Execution};
+use super::execution::{CheckpointError, Ended, Execution};
 use super::lease::HeldLease;
 use super::problems::Refused;
-use super::service::{Guarded, Server, Tried, Work};
+use super::recovery::{CALL, CallError};
+use super::service::{Guarded, LONGEST_WAIT, Server, Tried, Work};
 use super::{Answer, Body, Outcome, request};
 use crate::observe;
+use crate::overload::Held;
+use crate::shares::Share;
 use crate::store::{Change, Key, Store, WriteError};
 
 /// Why something is not written into a record.
@@ -41,30 +44,104 @@ const RENEWALS: u32 = 3;
 /// However short it is, its renewal does not take a whole core.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
+/// A handler that is still running when its outcome is called unknown may run on for so long: to drop it half-way would
+/// be the very hazard. What it then answers is recorded after all.
+const RUNS_ON: Duration = Duration::from_secs(600);
+
+/// So many may run on. Beyond that they are dropped.
+pub(super) const MOST_RUN_ON: usize = 1000;
+
+/// What an execution begins with.
+pub(super) struct Begins {
+    pub(super) lease: Lease,
+    pub(super) step: u32,
+    pub(super) repeated: bool,
+    pub(super) permit: Share,
+    pub(super) slot: Option<Held>,
+}
+
+/// What the handler returned, or how it panicked.
+type Called<R, E> = Result<Result<Response<R>, E>, Box<dyn Any + Send>>;
+
+/// The key was taken by another, and the handler is stopped.
+struct Stopped;
+
 impl<S: Store> Server<S> {
-    /// Runs the handler, and writes down how it ended. The lease is renewed meanwhile.
+    /// Runs the handler, and writes down how it ended; what its client gets, and its duplicates. The lease is renewed
+    /// meanwhile.
     pub(super) async fn run<I, B, R>(
         &self,
         work: Work<I>,
-        lease: Lease,
-        step: u32,
-        repeated: bool,
-        permit: OwnedSemaphorePermit,
-    ) -> Tried<I, R, I::Error>
+        begins: Begins,
+        gone: impl Future<Output = ()>,
+    ) -> (Tried<I, R, I::Error>, Ended)
     where
-        I: Service<Request<Body<B>>, Response = Response<R>>,
-        R: http_body::Body<Data = Bytes>,
+        I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+        I::Future: Send,
+        I::Error: Send,
+        B: Send + 'static,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
     {
-        let held = HeldLease::new(work.key, work.fingerprint, lease, step, repeated);
-        let held = Arc::new(held);
-        let begun = self.common.running.begin_alone(held.key, held.fingerprint);
-        let Some(_over) = begun.await else {
-            // It has begun since it was looked for, and the store takes it for lost already.
-            drop(self.write_held(&held, Change::GiveUp).await);
-            return Tried::InFlight(work, self.settings.claim.lease);
-        };
+        let Begins {
+            lease,
+            step,
+            repeated,
+            permit,
+            slot,
+        } = begins;
+        let Work {
+            mut inner, request, ..
+        } = work;
         observe::keyed(if repeated { "taken_over" } else { "run" });
-        let (server, own) = (self.clone(), Arc::clone(&held));
+        let held = HeldLease::new(request.key, request.fingerprint, lease, step, repeated);
+        let held = Arc::new(held);
+        let execution = self.execution(&held, lease.fence, step, repeated);
+        let (mut parts, mut memory) = (request.parts, request.memory);
+        let trace = request::trace(&parts);
+        parts.extensions.insert(execution);
+        parts.extensions.insert(Guarded);
+        let request = Request::from_parts(parts, Body::whole(request.bytes));
+        let call = async move { inner.call(request).await };
+        let mut handler = Box::pin(AssertUnwindSafe(call).catch_unwind());
+        let run = async {
+            let began = Instant::now();
+            let called = tokio::select! {
+                called = &mut handler => Ok(called),
+                () = self.may_stop(&held) => Err(Stopped),
+                () = self.too_long(gone) => {
+                    // Others may have these from now on.
+                    drop((permit, slot));
+                    return self.leave(handler, &held, trace, memory).await;
+                }
+            };
+            let read = match called {
+                Ok(called) => tokio::select! {
+                    read = self.read_called(called, trace, &mut memory) => Ok(read),
+                    () = self.may_stop(&held) => Err(Stopped),
+                },
+                Err(stopped) => Err(stopped),
+            };
+            let ended = match read {
+                Ok(handled) => self.end(&held, handled).await,
+                Err(Stopped) => {
+                    observe::lease_lost(&held.key);
+                    let refused = Refused::InFlight(self.common.running.mean());
+                    (Tried::Refused(refused), Ended::Open(None))
+                }
+            };
+            self.common.running.took(began.elapsed());
+            drop((permit, slot));
+            ended
+        };
+        tokio::select! {
+            ended = run => ended,
+            never = self.renew(&held) => match never {},
+        }
+    }
+
+    /// What the handler knows of its execution.
+    fn execution(&self, held: &Arc<HeldLease>, fence: u64, step: u32, repeated: bool) -> Execution {
+        let (server, own) = (self.clone(), Arc::clone(held));
         let checkpoint = move |step| {
             let (server, held) = (server.clone(), Arc::clone(&own));
             let write = async move {
@@ -79,70 +156,109 @@ impl<S: Store> Server<S> {
             };
             Box::pin(write) as _
         };
-        let execution = Execution::new(lease.fence, step, repeated, Arc::clone(&held), checkpoint);
-        let ended = async {
-            let began = Instant::now();
-            let handled = AssertUnwindSafe(self.handle(work, execution)).catch_unwind();
-            let tried = tokio::select! {
-                handled = handled => match handled {
-                    Ok(handled) => self.end(&held, handled).await,
-                    Err(payload) => {
-                        observe::unknown(&held.key);
-                        // If that is not written, the lease runs out, and it means the same.
-                        drop(self.write_held(&held, Change::GiveUp).await);
-                        Tried::Panicked(payload)
-                    }
-                },
-                () = self.may_stop(&held) => {
-                    observe::lease_lost(&held.key);
-                    Tried::Refused(Refused::InFlight(self.common.running.mean()))
-                }
-            };
-            self.common.running.took(began.elapsed());
-            tried
-        };
-        let tried = tokio::select! {
-            tried = ended => tried,
-            never = self.renew(&held) => match never {},
-        };
-        drop(permit);
-        tried
+        Execution::new(fence, step, repeated, Arc::clone(held), checkpoint)
     }
 
     /// Until another has the key, where a handler may end anywhere: the other begins again, or where this one was.
     /// Elsewhere the handler is told and goes on, since it may be in the midst of its only run.
     async fn may_stop(&self, held: &HeldLease) {
-        match self.settings.claim.takeover {
-            Takeover::Rerun | Takeover::Resume => held.lost().await,
-            _ => pending().await,
+        match self.may_end_anywhere() {
+            true => held.lost().await,
+            false => pending().await,
         }
     }
 
-    /// The answer of the handler, as far as it has to be read before its end is written down.
-    async fn handle<I, B, R>(&self, mut work: Work<I>, execution: Execution) -> Handled<R, I::Error>
+    fn may_end_anywhere(&self) -> bool {
+        matches!(
+            self.settings.claim.takeover,
+            Takeover::Rerun | Takeover::Resume
+        )
+    }
+
+    /// Until a handler has run for as long as it may, or for as long as it may without a client.
+    pub(super) async fn too_long(&self, gone: impl Future<Output = ()>) {
+        let limits = &self.settings.limits;
+        let alone = async {
+            gone.await;
+            sleep(limits.disconnected).await;
+        };
+        tokio::select! {
+            () = alone => {}
+            () = sleep(limits.execution) => {}
+        }
+    }
+
+    /// The outcome of a handler that still runs is unknown from now on. Where it may end anywhere it is dropped. Elsewhere it
+    /// runs on, without a lease: if it ends before anybody has said what came of it, what it answers is recorded.
+    async fn leave<I, R, E>(
+        &self,
+        handler: impl Future<Output = Called<R, E>> + Send + 'static,
+        held: &Arc<HeldLease>,
+        trace: Option<HeaderValue>,
+        mut memory: Share,
+    ) -> (Tried<I, R, E>, Ended)
     where
-        I: Service<Request<Body<B>>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+        E: Send + 'static,
+    {
+        let runs_on = Arc::clone(&self.common.run_on).try_acquire_owned();
+        if let (false, Ok(permit)) = (self.may_end_anywhere(), runs_on) {
+            let (server, held) = (self.clone(), Arc::clone(held));
+            self.common.running.spawn(async move {
+                if let Ok(called) = timeout(RUNS_ON, handler).await {
+                    let handled = server.read_called(called, trace, &mut memory).await;
+                    if !matches!(handled.end, Change::GiveUp) {
+                        // If another request has taken over, or an operator has resolved it, nothing is written.
+                        drop(server.write(&held.key, &held.get(), handled.end).await);
+                    }
+                }
+                drop((memory, permit));
+            });
+        } else {
+            drop(handler);
+        }
+        observe::unknown(&held.key);
+        // If that is not written, the lease runs out, and it means the same.
+        drop(self.write_held(held, Change::GiveUp).await);
+        (Tried::Refused(Refused::Unknown), Ended::Open(None))
+    }
+
+    /// The answer of the handler, as far as it has to be read before its end is written down.
+    async fn read_called<R, E>(
+        &self,
+        called: Called<R, E>,
+        trace: Option<HeaderValue>,
+        memory: &mut Share,
+    ) -> Handled<R, E>
+    where
         R: http_body::Body<Data = Bytes>,
     {
-        work.parts.extensions.insert(execution);
-        work.parts.extensions.insert(Guarded);
-        let trace = request::trace(&work.parts);
-        let request = Request::from_parts(work.parts, Body::whole(work.bytes));
-        let mut response = match work.inner.call(request).await {
-            Ok(response) => response,
-            Err(error) => return Handled::new(Change::GiveUp, Some(Err(error))),
+        let mut response = match called {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Handled::new(Change::GiveUp, Given::Answer(Err(error))),
+            Err(payload) => return Handled::new(Change::GiveUp, Given::Panic(payload)),
         };
         self.settings.source.judge(&mut response);
         let end = match Outcome::of(&response) {
-            Outcome::Final => return self.read(response, trace).await,
+            Outcome::Final => {
+                let read = AssertUnwindSafe(self.read(response, trace, memory)).catch_unwind();
+                return read
+                    .await
+                    .unwrap_or_else(|payload| Handled::new(Change::GiveUp, Given::Panic(payload)));
+            }
             Outcome::NotApplied => Change::Release,
             Outcome::Unknown => Change::GiveUp,
         };
-        Handled::new(end, Some(Ok(response.map(Body::streamed))))
+        Handled::new(end, Given::Answer(Ok(response.map(Body::streamed))))
     }
 
     /// Reads an answer, as far as it may be kept.
-    async fn read<R, E>(&self, response: Response<R>, trace: Option<HeaderValue>) -> Handled<R, E>
+    async fn read<R, E>(
+        &self,
+        response: Response<R>,
+        trace: Option<HeaderValue>,
+        memory: &mut Share,
+    ) -> Handled<R, E>
     where
         R: http_body::Body<Data = Bytes>,
     {
@@ -152,25 +268,38 @@ impl<S: Store> Server<S> {
             && response.extensions().get::<Outcome>().is_none();
         let (head, body) = response.into_parts();
         let mut body = Box::pin(body);
+        let deadline = Instant::now() + self.settings.limits.answer.min(LONGEST_WAIT);
         let (mut whole, mut trailers) = (BytesMut::new(), None);
-        while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else {
-                return Handled::new(Change::GiveUp, None);
-            };
-            match frame.into_data() {
-                Ok(data) => {
-                    whole.extend_from_slice(&data);
-                    if whole.len() > self.settings.max_answer {
-                        let answer = Answer::new(&head, None, None).with_trace(trace);
-                        let body = Body::new(whole.freeze(), Some(body));
-                        let response = Response::from_parts(head, body);
-                        return Handled::new(
-                            Change::Complete(Arc::new(answer)),
-                            Some(Ok(response)),
-                        );
+        loop {
+            let is_kept = match timeout_at(deadline, body.frame()).await {
+                Ok(None) => break,
+                Ok(Some(Err(_))) => return Handled::new(Change::GiveUp, Given::Nothing),
+                Ok(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => {
+                        // It has a limit of its own, and what is missing of it would be missed.
+                        memory.grow_anyway(data.len());
+                        whole.extend_from_slice(&data);
+                        whole.len() <= self.settings.max_answer
                     }
-                }
-                Err(frame) => trailers = frame.into_trailers().ok(),
+                    Err(frame) => {
+                        trailers = frame.into_trailers().ok();
+                        true
+                    }
+                },
+                Err(_) => false,
+            };
+            if !is_kept {
+                // The client gets the rest as it comes. What came of the request is known by its head, or not yet.
+                let end = match comes_last {
+                    true => Change::GiveUp,
+                    false => {
+                        let answer = Answer::new(&head, None, None).with_trace(trace);
+                        Change::Complete(Arc::new(answer))
+                    }
+                };
+                let body = Body::new(whole.freeze(), Some(body));
+                let response = Response::from_parts(head, body);
+                return Handled::new(end, Given::Answer(Ok(response)));
             }
         }
         let whole = whole.freeze();
@@ -189,26 +318,40 @@ impl<S: Store> Server<S> {
         };
         let body = Body::with_trailers(whole, trailers);
         let response = Response::from_parts(head, body);
-        Handled::new(end, Some(Ok(response)))
+        Handled::new(end, Given::Answer(Ok(response)))
     }
 
-    /// Writes down how the handler ended; what its client gets.
-    async fn end<I, R, E>(&self, held: &HeldLease, handled: Handled<R, E>) -> Tried<I, R, E> {
-        let completes = matches!(handled.end, Change::Complete(_));
+    /// Writes down how the handler ended; what its client gets, and its duplicates.
+    async fn end<I, R, E>(
+        &self,
+        held: &HeldLease,
+        handled: Handled<R, E>,
+    ) -> (Tried<I, R, E>, Ended) {
+        let completes = match &handled.end {
+            Change::Complete(answer) => Some(Arc::clone(answer)),
+            _ => None,
+        };
         if matches!(handled.end, Change::GiveUp) {
             observe::unknown(&held.key);
         }
+        // If it is not written that the outcome is unknown, the lease runs out, and that means the same.
         let written = self.write_held(held, handled.end).await;
-        match (written, handled.answer) {
+        let ended = match (&written, &completes) {
+            (Ok(()), Some(answer)) => Ended::Answered(Arc::clone(answer)),
+            _ => Ended::Open(None),
+        };
+        let tried = match (written, handled.given) {
+            (_, Given::Panic(payload)) => Tried::Panicked(payload),
             // Another has taken over, and its answer is the one that duplicates get.
-            (Err(WriteError::Lost), _) if completes => {
+            (Err(WriteError::Lost), _) if completes.is_some() => {
                 Tried::Refused(Refused::InFlight(self.common.running.mean()))
             }
             // If it could not be written its client has it at least, and duplicates hear that the
             // outcome is unknown.
-            (_, Some(answer)) => Tried::Answered(answer),
-            (_, None) => Tried::Refused(Refused::Unknown),
-        }
+            (_, Given::Answer(answer)) => Tried::Answered(answer),
+            (_, Given::Nothing) => Tried::Refused(Refused::Unknown),
+        };
+        (tried, ended)
     }
 
     /// Writes into the record of a key; asks a store that fails again for as long as it may recover.
@@ -220,11 +363,13 @@ impl<S: Store> Server<S> {
     ) -> Result<(), WriteFailed> {
         let write = || async {
             let (change, config) = (change.clone(), &self.settings.claim);
-            match self.store.write(key, lease, change, config).await {
-                Ok(_) => Ok(Ok(())),
-                Err(WriteError::Lost) => Ok(Err(WriteError::Lost)),
-                Err(WriteError::Gone) => Ok(Err(WriteError::Gone)),
-                Err(WriteError::Store(error)) => Err(error),
+            let written = timeout(CALL, self.store.write(key, lease, change, config)).await;
+            match written {
+                Ok(Ok(_)) => Ok(Ok(())),
+                Ok(Err(WriteError::Lost)) => Ok(Err(WriteError::Lost)),
+                Ok(Err(WriteError::Gone)) => Ok(Err(WriteError::Gone)),
+                Ok(Err(WriteError::Store(error))) => Err(CallError::Store(error)),
+                Err(_) => Err(CallError::TimedOut(CALL)),
             }
         };
         match retry(&RECORD, write).await {
@@ -243,19 +388,16 @@ impl<S: Store> Server<S> {
     /// Renews the lease for as long as it is polled, and claims the key again if the store has forgotten that it is
     /// claimed: else a duplicate would run beside this one.
     async fn renew(&self, held: &HeldLease) -> Infallible {
-        let config = &self.settings.claim;
+        let every = (self.settings.claim.lease / RENEWALS).max(SHORTEST_WAIT);
         loop {
-            sleep((config.lease / RENEWALS).max(SHORTEST_WAIT)).await;
-            let lease = held.get();
-            let renewed = match self
-                .store
-                .write(&held.key, &lease, Change::Renew, config)
-                .await
-            {
-                Err(WriteError::Gone) => self.claim_again(held).await,
-                Err(WriteError::Store(error)) => Err(WriteError::Store(error.into())),
-                Err(WriteError::Lost) => Err(WriteError::Lost),
-                Ok(_) => Ok(()),
+            sleep(every).await;
+            // A call that takes longer would keep the next from being made.
+            let renewed = match timeout(every, self.renew_once(held)).await {
+                Ok(renewed) => renewed,
+                Err(_) => {
+                    let error = CallError::<S::Error>::TimedOut(every);
+                    Err(WriteError::Store(error.into()))
+                }
             };
             match renewed {
                 Ok(()) => {}
@@ -268,18 +410,36 @@ impl<S: Store> Server<S> {
             }
         }
     }
+
+    async fn renew_once(&self, held: &HeldLease) -> Result<(), WriteFailed> {
+        let (lease, config) = (held.get(), &self.settings.claim);
+        let renew = self.store.write(&held.key, &lease, Change::Renew, config);
+        match renew.await {
+            Err(WriteError::Gone) => self.claim_again(held).await,
+            Err(WriteError::Store(error)) => Err(WriteError::Store(error.into())),
+            Err(WriteError::Lost) => Err(WriteError::Lost),
+            Ok(_) => Ok(()),
+        }
+    }
 }
 
 /// How a handler ended.
 struct Handled<R, E> {
     /// What is written down of it.
     end: Change,
-    /// `None` if the body of its answer has failed.
-    answer: Option<Result<Response<Body<R>>, E>>,
+    given: Given<R, E>,
+}
+
+/// What a handler has given for its client.
+enum Given<R, E> {
+    Answer(Result<Response<Body<R>>, E>),
+    Panic(Box<dyn Any + Send>),
+    /// The body of its answer has failed.
+    Nothing,
 }
 
 impl<R, E> Handled<R, E> {
-    fn new(end: Change, answer: Option<Result<Response<Body<R>>, E>>) -> Self {
-        Self { end, answer }
+    const fn new(end: Change, given: Given<R, E>) -> Self {
+        Self { end, given }
     }
 }

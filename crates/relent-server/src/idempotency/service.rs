@@ -4,6 +4,7 @@ use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,19 +17,23 @@ use http::{HeaderMap, Request, Response};
 use relent::{Backoff, GaveUp, Policy, retry};
 #[cfg(feature = "webhook")]
 use relent_core::claim::ClaimConfig;
-use relent_core::claim::Fingerprint;
+use relent_core::claim::{Fingerprint, Lease};
 use relent_http::{CallerFacts, grpc};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower_service::Service;
 use uuid::Uuid;
 
+use super::execution::{Ended, Entered, Follower, Lead, Stage};
 use super::problems::Refused;
+use super::recovery::{CALL, CallError, in_time};
+use super::running::Begins;
 use super::{Answer, Body, Common, Settings, request};
 use crate::loan::Loan;
 use crate::observe;
-use crate::overload::SlotOf;
-use crate::store::{Claimed, Key, Store, StoreFailure};
+use crate::overload::{Held, SlotOf};
+use crate::shares::{Principal, Share};
+use crate::store::{Change, Claimed, Key, Store, StoreFailure};
 
 /// The service of an [`IdempotencyLayer`](super::IdempotencyLayer).
 pub struct Idempotency<I, S> {
@@ -43,16 +48,16 @@ pub(crate) struct Server<S> {
     pub(super) common: Arc<Common>,
 }
 
-/// A store that fails is asked again a few times, within about half a second.
+/// A store that fails is asked again a few times, within about half a second of waits.
 pub(super) static STORE: Policy = Policy::builder(Backoff::exponential(Duration::from_millis(20)))
     .max_delay(Duration::from_secs(1))
     .max_retries(4)
     .build_const();
 
 /// A wait for longer is one of this length, so that no sum with the time overflows.
-const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Another process may run the handler: so often a duplicate looks whether it is done.
+/// Another process may run the handler: so often one of its duplicates in this process looks whether it is done.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl<I, S> Idempotency<I, S> {
@@ -107,16 +112,26 @@ where
                         if settings.first_sent {
                             request::is_remembered(&parts, SystemTime::now(), &settings.claim)?;
                         }
-                        let record = request::record_key(&parts, &key, settings)?;
-                        let bytes = request::read(&parts, body, settings.max_request).await?;
-                        Ok((record, bytes))
+                        let (record, principal) = request::record_key(&parts, &key, settings)?;
+                        let mut memory = server.memory(&principal)?;
+                        let limits = settings.read_limits();
+                        let bytes = request::read(&parts, body, limits, &mut memory).await?;
+                        Ok((record, principal, bytes, memory))
                     };
-                    let (key, bytes) = match read.await {
+                    let (key, principal, bytes, memory) = match read.await {
                         Ok(read) => read,
                         Err(refused) => return Ok(server.refuse(refused, is_grpc)),
                     };
                     let fingerprint = request::fingerprint(&parts, &bytes, &settings.fingerprint);
-                    server.once(inner, parts, bytes, key, fingerprint).await
+                    let keyed = KeyedRequest {
+                        parts,
+                        bytes,
+                        key,
+                        fingerprint,
+                        principal,
+                        memory,
+                    };
+                    server.once(inner, keyed).await
                 }
                 Err(refused) => Ok(server.refuse(refused, is_grpc)),
             }
@@ -124,14 +139,22 @@ where
     }
 }
 
+/// A request with a key, whose body is read.
+pub(crate) struct KeyedRequest {
+    pub(crate) parts: Parts,
+    pub(crate) bytes: Bytes,
+    pub(crate) key: Key,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) principal: Principal,
+    /// What it takes of it, for as long as it is here.
+    pub(crate) memory: Share,
+}
+
 /// A request with a key, and the service that is ready for it.
 pub(super) struct Work<I> {
     pub(super) inner: I,
-    pub(super) parts: Parts,
-    pub(super) bytes: Bytes,
-    pub(super) key: Key,
+    pub(super) request: KeyedRequest,
     owner: u128,
-    pub(super) fingerprint: Fingerprint,
 }
 
 /// How far one look at the store has come.
@@ -139,9 +162,20 @@ pub(super) enum Tried<I, R, E> {
     Answered(Result<Response<Body<R>>, E>),
     Refused(Refused),
     Panicked(Box<dyn Any + Send>),
-    InFlight(Work<I>, Duration),
+    /// Another process runs it, and its lease lasts so much longer.
+    InFlight(Work<I>, Lead, Duration),
     /// The store fails, and the request is to go through as if it had no key.
     Open(Work<I>),
+}
+
+/// How a request that follows another one goes on.
+enum Followed {
+    /// It asks for itself, beside others.
+    Alone,
+    /// It leads, if nobody else does; and asks the store not before this.
+    Leads(Option<Instant>),
+    Answered(Arc<Answer>),
+    Refused(Refused),
 }
 
 impl<S> Server<S> {
@@ -155,6 +189,17 @@ impl<S> Server<S> {
         let refused = refused.observed(self.settings.source, is_grpc);
         refused.map(Body::whole)
     }
+
+    #[cfg(feature = "webhook")]
+    pub(crate) fn limits(&self) -> &super::Limits {
+        &self.settings.limits
+    }
+
+    /// The memory for a request whose body is not read yet.
+    pub(crate) fn memory(&self, principal: &Principal) -> Result<Share, Refused> {
+        let memory = self.common.buffered.take(principal, request::OVERHEAD);
+        memory.ok_or(Refused::Busy)
+    }
 }
 
 impl<S: Store> Server<S> {
@@ -166,9 +211,15 @@ impl<S: Store> Server<S> {
         error: &(dyn Error + 'static),
     ) {
         // What has given up says no more than its last error.
-        let last = error.downcast_ref::<GaveUp<S::Error>>();
-        let error = match last.and_then(GaveUp::error) {
-            Some(last) => last,
+        let last = error.downcast_ref::<GaveUp<CallError<S::Error>>>();
+        let call = match last {
+            Some(last) => last.error(),
+            None => error.downcast_ref::<CallError<S::Error>>(),
+        };
+        let timed_out = io::Error::from(io::ErrorKind::TimedOut);
+        let error = match call {
+            Some(CallError::Store(error)) => error,
+            Some(CallError::TimedOut(_)) => &timed_out,
             None => error,
         };
         let failure = StoreFailure::new(operation, *key, error);
@@ -179,10 +230,7 @@ impl<S: Store> Server<S> {
     pub(crate) async fn once<I, B, R>(
         self,
         inner: I,
-        parts: Parts,
-        bytes: Bytes,
-        key: Key,
-        fingerprint: Fingerprint,
+        request: KeyedRequest,
     ) -> Result<Response<Body<R>>, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
@@ -191,17 +239,14 @@ impl<S: Store> Server<S> {
         B: Send + 'static,
         R: http_body::Body<Data = Bytes> + Send + 'static,
     {
-        if parts.extensions.get::<Guarded>().is_some() {
-            let is_grpc = grpc::is_grpc(&parts.headers);
+        if request.parts.extensions.get::<Guarded>().is_some() {
+            let is_grpc = grpc::is_grpc(&request.parts.headers);
             return Ok(self.refuse(Refused::Nested, is_grpc));
         }
         let work = Work {
             inner,
-            parts,
-            bytes,
-            key,
+            request,
             owner: Uuid::new_v4().as_u128(),
-            fingerprint,
         };
         self.run_or_wait(work).await
     }
@@ -215,61 +260,125 @@ impl<S: Store> Server<S> {
         B: Send + 'static,
         R: http_body::Body<Data = Bytes> + Send + 'static,
     {
-        let until = self.until(&work.parts.headers);
-        let is_grpc = grpc::is_grpc(&work.parts.headers);
+        let (key, fingerprint) = (work.request.key, work.request.fingerprint);
+        let is_grpc = grpc::is_grpc(&work.request.parts.headers);
+        let mut wait = Wait::of(&self, &work.request);
         // It goes on when its client has gone: a layer inside that lets it wait cannot have its quota given back.
-        if let Some(loan) = work.parts.extensions.get::<Loan>() {
+        if let Some(loan) = work.request.parts.extensions.get::<Loan>() {
             loan.begins();
         }
-        let held = work.parts.extensions.get().and_then(SlotOf::hold);
-        let mut waits = None;
+        let mut looks_at = None;
+        let mut lead = None;
         loop {
-            let (sender, receiver) = oneshot::channel();
-            let (key, server, holding) = (work.key, self.clone(), held.clone());
+            let leads = match lead.take() {
+                Some(lead) => lead,
+                None => match self.common.running.enter(key, fingerprint) {
+                    Entered::Leads(lead) => lead,
+                    Entered::Follows(leader) => {
+                        match self.follow(leader, fingerprint, &mut wait).await {
+                            Followed::Alone => Lead::alone(),
+                            Followed::Leads(at) => {
+                                looks_at = at;
+                                continue;
+                            }
+                            Followed::Answered(answer) => {
+                                return match Answer::clone(&answer).replay() {
+                                    Some(response) => Ok(response),
+                                    None => Ok(self.refuse(Refused::AnswerNotKept, is_grpc)),
+                                };
+                            }
+                            Followed::Refused(Refused::StoreFailed) if self.settings.fail_open => {
+                                return pass_on(work).await;
+                            }
+                            Followed::Refused(refused) => {
+                                return Ok(self.refuse(refused, is_grpc));
+                            }
+                        }
+                    }
+                },
+            };
+            if let Some(at) = looks_at.take() {
+                sleep_until(at.min(wait.until)).await;
+            }
+            let (mut sender, receiver) = oneshot::channel();
+            let (server, holding) = (self.clone(), wait.slot.clone());
             // From the claim on nothing depends on the client any more: what is claimed and not run
             // would be lost.
             self.common.running.spawn(async move {
-                let tried = server.attempt(work).await;
+                // What runs on when its client has gone holds its slot.
+                let tried = server.attempt(work, leads, holding, sender.closed()).await;
                 // If nobody waits for it any more, a duplicate gets it from the store.
                 drop(sender.send(tried));
-                // What runs on when its client has gone holds its slot.
-                drop(holding);
             });
             let left = match receiver.await {
                 Ok(Tried::Answered(answer)) => return answer,
                 Ok(Tried::Refused(refused)) => return Ok(self.refuse(refused, is_grpc)),
                 Ok(Tried::Panicked(payload)) => resume_unwind(payload),
-                Ok(Tried::Open(open)) => {
-                    let request = Request::from_parts(open.parts, Body::whole(open.bytes));
-                    return pass(open.inner, request).await;
-                }
-                Ok(Tried::InFlight(back, left)) => {
-                    work = back;
+                Ok(Tried::Open(open)) => return pass_on(open).await,
+                Ok(Tried::InFlight(back, leads, left)) => {
+                    (work, lead) = (back, Some(leads));
                     left
                 }
                 // The runtime shuts down.
                 Err(_) => return Ok(self.refuse(Refused::Unknown, is_grpc)),
             };
-            if waits.is_none() {
-                waits = self.common.waiters.try_acquire().ok();
-                if waits.is_some() {
-                    observe::keyed_wait();
-                }
-                // Duplicates that only wait would keep others out.
-                if let Some(held) = &held {
-                    held.release();
-                }
-            }
             let now = Instant::now();
-            if waits.is_none() || now >= until {
+            let look = now + LOOK.min(left);
+            if let Some(lead) = &mut lead {
+                lead.reach(Stage::Elsewhere(left));
+                lead.will_end(Ended::Open(Some(look)));
+            }
+            if !wait.may_wait() || now >= wait.until {
                 let refused = Refused::InFlight(self.come_back(left));
                 return Ok(self.refuse(refused, is_grpc));
             }
-            let look = LOOK.min(left).min(until - now);
-            tokio::select! {
-                () = self.common.running.over(&key) => {}
-                () = sleep(look) => {}
+            looks_at = Some(look);
+        }
+    }
+
+    /// Waits for the request that leads for this key, without a look at the store.
+    async fn follow(
+        &self,
+        mut leader: Follower,
+        fingerprint: Fingerprint,
+        wait: &mut Wait<'_>,
+    ) -> Followed {
+        // Where the handler claims the key, nobody else knows for which request.
+        let is_another = leader.fingerprint != fingerprint && !self.settings.is_exactly_once();
+        loop {
+            let left = match leader.stage() {
+                Stage::Over(ended) => {
+                    return match ended {
+                        Ended::Answered(_) if is_another => Followed::Refused(Refused::Mismatch),
+                        Ended::Answered(answer) => Followed::Answered(answer),
+                        Ended::Recorded => Followed::Alone,
+                        Ended::Open(at) => Followed::Leads(at),
+                        // What is wrong with the other request may be right with this one.
+                        Ended::Refused(refused)
+                            if leader.fingerprint != fingerprint
+                                && !matches!(refused, Refused::Busy | Refused::StoreFailed) =>
+                        {
+                            Followed::Leads(None)
+                        }
+                        Ended::Refused(refused) => Followed::Refused(refused),
+                    };
+                }
+                // It takes no longer than a claim may, and has to be known: it may be an answer.
+                Stage::Claims => {
+                    leader.changed().await;
+                    continue;
+                }
+                Stage::Runs | Stage::Elsewhere(_) if is_another => {
+                    return Followed::Refused(Refused::Mismatch);
+                }
+                Stage::Runs => Duration::MAX,
+                Stage::Elsewhere(left) => left,
+            };
+            let in_flight = Followed::Refused(Refused::InFlight(self.come_back(left)));
+            if !wait.may_wait() || Instant::now() >= wait.until {
+                return in_flight;
             }
+            drop(timeout_at(wait.until, leader.changed()).await);
         }
     }
 
@@ -288,55 +397,169 @@ impl<S: Store> Server<S> {
         self.common.running.mean().min(left)
     }
 
-    /// Claims the key, and runs the handler if it is free.
-    async fn attempt<I, B, R>(&self, work: Work<I>) -> Tried<I, R, I::Error>
+    /// Claims the key, and runs the handler if it is free. An execution takes its permit when the key is claimed: an
+    /// answer that is stored needs none.
+    async fn attempt<I, B, R>(
+        self,
+        work: Work<I>,
+        mut lead: Lead,
+        slot: Option<Held>,
+        gone: impl Future<Output = ()> + Send,
+    ) -> Tried<I, R, I::Error>
     where
-        I: Service<Request<Body<B>>, Response = Response<R>>,
-        R: http_body::Body<Data = Bytes>,
+        I: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+        I::Future: Send,
+        I::Error: Send,
+        B: Send + 'static,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
     {
-        let executions = Arc::clone(&self.common.executions);
-        let Ok(permit) = executions.try_acquire_owned() else {
-            return Tried::Refused(Refused::Busy);
-        };
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
         if self.settings.exactly_once {
-            return self.attempt_once(work).await;
+            return self.attempt_once(work, lead, gone).await;
         }
-        // It is not lost, whatever the store says: its clock may have been set, or it may have forgotten.
-        match self.common.running.fingerprint(&work.key) {
-            Some(same) if same == work.fingerprint => {
-                return Tried::InFlight(work, self.settings.claim.lease);
-            }
-            Some(_) => return Tried::Refused(Refused::Mismatch),
-            None => {}
-        }
-        let claim = || {
-            let (owner, fingerprint) = (work.owner, work.fingerprint);
-            self.store
-                .claim(&work.key, owner, fingerprint, &self.settings.claim)
-        };
-        match retry(&STORE, claim).await {
+        let (key, fingerprint) = (work.request.key, work.request.fingerprint);
+        let refused = match self.claim(key, work.owner, fingerprint).await {
             Ok(Claimed::Run {
                 lease,
                 step,
                 repeated,
-            }) => self.run(work, lease, step, repeated, permit).await,
-            Ok(Claimed::InFlight(left)) => Tried::InFlight(work, left),
-            Ok(claimed) => match Refused::of(claimed).map(Answer::replay) {
-                Ok(Some(response)) => Tried::Answered(Ok(response)),
-                Ok(None) => Tried::Refused(Refused::AnswerNotKept),
-                Err(refused) => Tried::Refused(refused),
+            }) => match self.common.executions.take(&work.request.principal, 1) {
+                Some(permit) => {
+                    lead.reach(Stage::Runs);
+                    let begins = Begins {
+                        lease,
+                        step,
+                        repeated,
+                        permit,
+                        slot,
+                    };
+                    let (tried, ended) = self.run(work, begins, gone).await;
+                    lead.end(ended);
+                    return tried;
+                }
+                None => {
+                    self.release(key, lease).await;
+                    Refused::Busy
+                }
             },
-            Err(error) => {
-                self.store_failed("claim", &work.key, &error);
+            Ok(Claimed::InFlight(left)) => return Tried::InFlight(work, lead, left),
+            Ok(claimed) => match Refused::of(claimed) {
+                Ok(answer) => {
+                    lead.end(Ended::Answered(Arc::new(answer.clone())));
+                    return match answer.replay() {
+                        Some(response) => Tried::Answered(Ok(response)),
+                        None => Tried::Refused(Refused::AnswerNotKept),
+                    };
+                }
+                Err(refused) => refused,
+            },
+            Err(ClaimFailed) => {
+                lead.will_end(Ended::Refused(Refused::StoreFailed));
                 if self.settings.fail_open {
                     return Tried::Open(work);
                 }
-                tokio::spawn(self.clone().give_back(work.key, work.owner));
-                Tried::Refused(Refused::StoreFailed)
+                Refused::StoreFailed
+            }
+        };
+        lead.end(Ended::Refused(refused));
+        Tried::Refused(refused)
+    }
+
+    /// Claims the key, within the limit of time for all attempts. One that is not known to be made is given back.
+    async fn claim(
+        &self,
+        key: Key,
+        owner: u128,
+        fingerprint: Fingerprint,
+    ) -> Result<Claimed, ClaimFailed> {
+        let claim = || {
+            let config = &self.settings.claim;
+            let claim = self.store.claim(&key, owner, fingerprint, config);
+            in_time(CALL, claim)
+        };
+        let limit = self.settings.limits.claim;
+        match timeout(limit, retry(&STORE, claim)).await {
+            Ok(Ok(claimed)) => return Ok(claimed),
+            Ok(Err(error)) => self.store_failed("claim", &key, &error),
+            Err(_) => {
+                let error = CallError::<S::Error>::TimedOut(limit);
+                self.store_failed("claim", &key, &error);
             }
         }
+        // What goes through all the same is not given back: its duplicates hear that it may have had its effect.
+        if !self.settings.fail_open {
+            tokio::spawn(self.clone().give_back(key, owner));
+        }
+        Err(ClaimFailed)
     }
+
+    /// Gives back a claim that was made, for a request that cannot run.
+    async fn release(&self, key: Key, lease: Lease) {
+        let server = self.clone();
+        let mut release = Box::pin(async move {
+            drop(server.write(&key, &lease, Change::Release).await);
+        });
+        if timeout(self.settings.limits.claim, &mut release)
+            .await
+            .is_err()
+        {
+            self.common.running.spawn(release);
+        }
+    }
+}
+
+/// A claim that is not known to be made.
+struct ClaimFailed;
+
+/// How a duplicate waits, and what it holds meanwhile.
+struct Wait<'a> {
+    common: &'a Common,
+    principal: Principal,
+    until: Instant,
+    slot: Option<Held>,
+    permit: Option<Share>,
+}
+
+impl<'a> Wait<'a> {
+    fn of<S: Store>(server: &'a Server<S>, request: &KeyedRequest) -> Self {
+        Self {
+            common: &server.common,
+            principal: Arc::clone(&request.principal),
+            until: server.until(&request.parts.headers),
+            slot: request.parts.extensions.get().and_then(SlotOf::hold),
+            permit: None,
+        }
+    }
+
+    /// Whether it may wait. Its slot is free from now on: duplicates that only wait would keep others out.
+    fn may_wait(&mut self) -> bool {
+        if self.permit.is_none() {
+            self.permit = self.common.waiters.take(&self.principal, 1);
+            if self.permit.is_some() {
+                observe::keyed_wait();
+            }
+        }
+        if let Some(slot) = &self.slot {
+            slot.release();
+        }
+        self.permit.is_some()
+    }
+}
+
+/// The service answers as if this layer were not there, for as long as the request holds its memory.
+async fn pass_on<I, B, R>(work: Work<I>) -> Result<Response<Body<R>>, I::Error>
+where
+    I: Service<Request<Body<B>>, Response = Response<R>>,
+{
+    let KeyedRequest {
+        parts,
+        bytes,
+        memory,
+        ..
+    } = work.request;
+    let response = pass(work.inner, Request::from_parts(parts, Body::whole(bytes))).await;
+    drop(memory);
+    response
 }
 
 /// The service answers as if this layer were not there.

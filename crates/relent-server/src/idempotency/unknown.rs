@@ -88,7 +88,7 @@ impl<S: Store> UnknownOutcomes<S> {
         found: &UnknownOutcome,
         resolution: Resolution,
     ) -> Result<(), ResolveError<S::Error>> {
-        let runs = |common: &Arc<Common>| common.running.fingerprint(found.key()).is_some();
+        let runs = |common: &Arc<Common>| common.running.runs(found.key());
         if self.common.as_ref().is_some_and(runs) {
             return Err(ResolveError::Refused(NotResolved::Running));
         }

@@ -1,8 +1,9 @@
 //! The slots of a layer, and who holds or waits for one.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,12 +14,53 @@ use tokio::time::Sleep;
 
 use crate::observe;
 
-type Waiter = oneshot::Sender<Turn>;
+type Waiter = oneshot::Sender<Result<Number, Rejected>>;
+
+/// What the one who holds a slot knows of it. Numbers grow.
+type Number = u64;
+
+/// How long a request holds its slot by default.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The slots of a layer.
 pub(crate) struct Shared {
-    slots: Mutex<Slots<Waiter>>,
+    state: Mutex<State>,
     origin: tokio::time::Instant,
+}
+
+/// Slots never leave it, so a request that nobody polls any more cannot keep one.
+struct State {
+    slots: Slots<Waiter>,
+    /// Those that are held and since when, in the order in which they were given out.
+    held: BTreeMap<Number, (Instant, Slot)>,
+    given_out: Number,
+    slot_timeout: Duration,
+}
+
+impl State {
+    fn hold(&mut self, now: Instant, slot: Slot) -> Number {
+        self.given_out += 1;
+        self.held.insert(self.given_out, (now, slot));
+        self.given_out
+    }
+
+    /// Gives back a slot whose request did not need it.
+    fn give_back(&mut self, now: Instant, number: Number) {
+        if let Some((_, slot)) = self.held.remove(&number) {
+            self.slots.give_back(now, slot);
+        }
+    }
+
+    /// Takes slots back that were held for too long: what does so is a stream, or has nobody who reads it. How long it
+    /// took says nothing of how much can be done at the same time.
+    fn take_back_overdue(&mut self, now: Instant) {
+        while let Some(oldest) = self.held.first_entry()
+            && oldest.get().0.saturating_add(self.slot_timeout) <= now
+        {
+            let (_, slot) = oldest.remove();
+            self.slots.give_back(now, slot);
+        }
+    }
 }
 
 /// What becomes of a request when it arrives.
@@ -29,25 +71,46 @@ pub(super) enum Arrived {
 
 impl Shared {
     pub(super) fn new(slots: Slots<Waiter>) -> Self {
+        let state = State {
+            slots,
+            held: BTreeMap::new(),
+            given_out: 0,
+            slot_timeout: SLOT_TIMEOUT,
+        };
         Self {
-            slots: Mutex::new(slots),
+            state: Mutex::new(state),
             origin: tokio::time::Instant::now(),
         }
     }
 
+    /// How long a request may hold its slot from now on.
+    pub(super) fn set_slot_timeout(&self, timeout: Duration) {
+        self.change(|state, _| state.slot_timeout = timeout);
+    }
+
+    /// What the slots are at the moment.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Slots<Waiter>) -> T) -> T {
+        self.change(|state, _| look(&state.slots))
+    }
+
     /// Does this with the slots, and tells those whose turn it then is.
-    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Slots<Waiter>, Instant) -> T) -> T {
+    fn change<T>(&self, act: impl FnOnce(&mut State, Instant) -> T) -> T {
         let passed = self.origin.elapsed();
         let now = Instant::ORIGIN.saturating_add(passed);
         // What panicked with the lock held was not the state: it has no callbacks.
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let acted = act(&mut slots, now);
-        while let Some((waiter, turn)) = slots.next(now) {
-            if let Err(Turn::Start(slot)) = waiter.send(turn) {
-                slots.give_back(now, slot);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.take_back_overdue(now);
+        let acted = act(&mut state, now);
+        while let Some((waiter, turn)) = state.slots.next(now) {
+            let turn = match turn {
+                Turn::Start(slot) => Ok(state.hold(now, slot)),
+                Turn::Refused(rejected) => Err(rejected),
+            };
+            if let Err(Ok(number)) = waiter.send(turn) {
+                state.give_back(now, number);
             }
         }
-        observe::slots(&slots);
+        observe::slots(&state.slots);
         acted
     }
 
@@ -57,20 +120,26 @@ impl Shared {
         class: Criticality,
     ) -> Result<Arrived, Rejected> {
         let mut receiver = None;
-        let entered = self.with(|slots, now| {
-            slots.enter(now, arrival, class, || {
+        let entered = self.change(|state, now| {
+            let placed = state.slots.enter(now, arrival, class, || {
                 let (sender, receives) = oneshot::channel();
                 receiver = Some(receives);
                 sender
+            });
+            Ok(match placed? {
+                Placement::Start(slot) => Ok(state.hold(now, slot)),
+                Placement::Wait(place, until) => Err((place, until)),
             })
         })?;
         Ok(match (entered, receiver) {
-            (Placement::Start(slot), _) => Arrived::Served(Held::new(self, slot)),
-            (Placement::Wait(place, until), Some(receiver)) => {
+            (Ok(number), _) => Arrived::Served(Held::new(self, number, arrival, class)),
+            (Err((place, until)), Some(receiver)) => {
                 let until = until.saturating_since(Instant::ORIGIN);
                 let timer = tokio::time::sleep_until(self.origin + until);
                 Arrived::Waits(Waiting {
                     shared: Arc::clone(self),
+                    arrival,
+                    class,
                     place,
                     turn: Some(receiver),
                     timer: Box::pin(timer),
@@ -78,7 +147,7 @@ impl Shared {
                 })
             }
             // Who waits has been asked for what it waits with.
-            (Placement::Wait(..), None) => return Err(Rejected::Expired),
+            (Err(_), None) => return Err(Rejected::Expired),
         })
     }
 }
@@ -86,20 +155,19 @@ impl Shared {
 /// Waits for a slot. Dropped, it leaves the line, and gives back a slot that it has just got.
 pub(super) struct Waiting {
     shared: Arc<Shared>,
+    arrival: Arrival,
+    class: Criticality,
     place: QueuePlace,
     /// `None` once it has been told.
-    turn: Option<oneshot::Receiver<Turn>>,
+    turn: Option<oneshot::Receiver<Result<Number, Rejected>>>,
     timer: Pin<Box<Sleep>>,
     since: tokio::time::Instant,
 }
 
 impl Waiting {
-    fn told(&mut self, turn: Turn) -> Result<Held, Rejected> {
+    fn told(&mut self, turn: Result<Number, Rejected>) -> Result<Held, Rejected> {
         self.turn = None;
-        match turn {
-            Turn::Start(slot) => Ok(Held::new(&self.shared, slot)),
-            Turn::Refused(rejected) => Err(rejected),
-        }
+        turn.map(|number| Held::new(&self.shared, number, self.arrival, self.class))
     }
 
     /// How long it has waited.
@@ -122,12 +190,12 @@ impl Future for Waiting {
             return Poll::Pending;
         }
         let place = self.place;
-        let late = self.shared.with(|slots, now| slots.leave(now, place));
+        let late = (self.shared).change(|state, now| state.slots.leave(now, place));
         let turn = match (late, &mut self.turn) {
-            (Some(rejected), _) => Turn::Refused(rejected),
+            (Some(rejected), _) => Err(rejected),
             // Its turn came between the two looks.
-            (None, Some(turn)) => turn.try_recv().unwrap_or(Turn::Refused(Rejected::Expired)),
-            (None, None) => Turn::Refused(Rejected::Expired),
+            (None, Some(turn)) => turn.try_recv().unwrap_or(Err(Rejected::Expired)),
+            (None, None) => Err(Rejected::Expired),
         };
         Poll::Ready(self.told(turn))
     }
@@ -139,11 +207,11 @@ impl Drop for Waiting {
             return;
         };
         let place = self.place;
-        self.shared.with(|slots, now| {
-            if slots.leave(now, place).is_none()
-                && let Ok(Turn::Start(slot)) = turn.try_recv()
+        self.shared.change(|state, now| {
+            if state.slots.leave(now, place).is_none()
+                && let Ok(Ok(number)) = turn.try_recv()
             {
-                slots.give_back(now, slot);
+                state.give_back(now, number);
             }
         });
     }
@@ -167,14 +235,20 @@ impl SlotOf {
 
 struct Inner {
     shared: Arc<Shared>,
-    slot: Mutex<(Option<Slot>, Completion)>,
+    arrival: Arrival,
+    class: Criticality,
+    since: tokio::time::Instant,
+    slot: Mutex<(Option<Number>, Completion)>,
 }
 
 impl Held {
-    fn new(shared: &Arc<Shared>, slot: Slot) -> Self {
+    fn new(shared: &Arc<Shared>, number: Number, arrival: Arrival, class: Criticality) -> Self {
         Self(Arc::new(Inner {
             shared: Arc::clone(shared),
-            slot: Mutex::new((Some(slot), Completion::TooLate)),
+            arrival,
+            class,
+            since: tokio::time::Instant::now(),
+            slot: Mutex::new((Some(number), Completion::TooLate)),
         }))
     }
 
@@ -182,30 +256,62 @@ impl Held {
         SlotOf(Arc::downgrade(&self.0))
     }
 
-    /// How the request has ended; without it its caller has gone away before it did.
-    pub(super) fn ended(&self, ended: Completion) {
-        let mut slot = self.0.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.1 = ended;
+    fn lock(&self) -> MutexGuard<'_, (Option<Number>, Completion)> {
+        self.0.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the slot back at once: the request only waits from now on.
+    /// How the request has ended; without it its caller has gone away before it did.
+    pub(super) fn ended(&self, ended: Completion) {
+        self.lock().1 = ended;
+    }
+
+    /// Gives the slot back immediately: the request only waits from now on.
     pub(crate) fn release(&self) {
-        let mut slot = self.0.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = slot.0.take() {
-            self.0.shared.with(|slots, now| slots.give_back(now, slot));
+        let number = self.lock().0.take();
+        if let Some(number) = number {
+            (self.0.shared).change(|state, now| state.give_back(now, number));
         }
+    }
+
+    /// Waits for a slot again, as when the request arrived, if it has given its own back.
+    ///
+    /// # Errors
+    /// It is turned away.
+    pub(crate) async fn take_again(&self) -> Result<(), Rejected> {
+        if self.lock().0.is_some() {
+            return Ok(());
+        }
+        let passed = self.0.since.elapsed();
+        let remaining = self.0.arrival.remaining;
+        let arrival = Arrival {
+            remaining: remaining.map(|left| left.saturating_sub(passed)),
+            ..self.0.arrival
+        };
+        let again = match self.0.shared.arrive(arrival, self.0.class)? {
+            Arrived::Served(held) => held,
+            Arrived::Waits(waiting) => waiting.await?,
+        };
+        let number = again.lock().0.take();
+        self.lock().0 = number;
+        Ok(())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         let slot = self.slot.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(slot), ended) = (slot.0.take(), slot.1) {
-            let ended = match std::thread::panicking() {
-                true => Completion::Failed,
-                false => ended,
-            };
-            self.shared.with(|slots, now| slots.end(now, slot, ended));
-        }
+        let (Some(number), ended) = (slot.0.take(), slot.1) else {
+            return;
+        };
+        let ended = match std::thread::panicking() {
+            true => Completion::Failed,
+            false => ended,
+        };
+        self.shared.change(|state, now| {
+            // It may have been held for too long.
+            if let Some((_, slot)) = state.held.remove(&number) {
+                state.slots.end(now, slot, ended);
+            }
+        });
     }
 }

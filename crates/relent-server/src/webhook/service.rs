@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -12,14 +13,14 @@ use http::{Request, Response};
 use relent_core::claim::{ClaimConfig, Fingerprint};
 use relent_http::webhook::SignatureError;
 use sha2::{Digest, Sha256};
-use tokio::time::timeout;
 use tower_service::Service;
 
 use super::{Delivery, Settings};
 use crate::idempotency::problems::Refused;
-use crate::idempotency::request::{VERSION, add, read};
-use crate::idempotency::{Body, Server};
+use crate::idempotency::request::{ReadLimits, VERSION, add, read};
+use crate::idempotency::{Body, KeyedRequest, Server};
 use crate::observe;
+use crate::shares::{Principal, Share};
 use crate::store::{Key, Store};
 
 /// The service of a [`WebhookLayer`](super::WebhookLayer).
@@ -63,15 +64,36 @@ where
         let (server, settings) = (self.server.clone(), self.settings.clone());
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let delivery = match settings.receive(&parts, body, server.claim_config()).await {
-                Ok(delivery) => delivery,
+            let received = async {
+                // Nobody is known to have sent it before its signature is checked.
+                let mut memory = server.memory(&Principal::default())?;
+                let idle = server.limits().read_idle;
+                let delivery = settings
+                    .receive(&parts, body, server.claim_config(), idle, &mut memory)
+                    .await?;
+                Ok((delivery, memory))
+            };
+            let (delivery, memory) = match received.await {
+                Ok(received) => received,
                 Err(refused) => return Ok(server.refuse(refused, false)),
             };
             let key = settings.record_key(&parts, &delivery);
             let fingerprint = fingerprint(delivery.body());
             let bytes = delivery.body().clone();
+            let principal = match settings.shares {
+                true => Principal::from(delivery.sender()),
+                false => Principal::default(),
+            };
             parts.extensions.insert(delivery);
-            server.once(inner, parts, bytes, key, fingerprint).await
+            let request = KeyedRequest {
+                parts,
+                bytes,
+                key,
+                fingerprint,
+                principal,
+                memory,
+            };
+            server.once(inner, request).await
         })
     }
 }
@@ -83,6 +105,8 @@ impl Settings {
         parts: &Parts,
         body: B,
         claim: &ClaimConfig,
+        idle: Duration,
+        memory: &mut Share,
     ) -> Result<Delivery, Refused>
     where
         B: http_body::Body<Data = Bytes>,
@@ -94,8 +118,12 @@ impl Settings {
         claim
             .check_keep(sender.verifier.replay_window())
             .map_err(|_| Refused::KeptTooShort)?;
-        let read = timeout(self.read_timeout, read(parts, body, self.max_body));
-        let body = read.await.map_err(|_| Refused::BodyTooSlow)??;
+        let limits = ReadLimits {
+            total: self.read_timeout,
+            idle,
+            bytes: self.max_body,
+        };
+        let body = read(parts, body, limits, memory).await?;
         let verified = sender
             .verifier
             .verify(&parts.headers, &body, (self.clock)());

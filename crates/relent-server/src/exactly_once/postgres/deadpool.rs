@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use http::Response;
 use http_body_util::Full;
 
-use super::{Failed, Run, Turn};
+use super::{Failed, Run};
 use crate::exactly_once::{Done, ExactlyOnce, Keyed, WorkError};
 use crate::postgres::Transaction;
 use crate::store::Postgres;
@@ -25,34 +25,31 @@ impl Postgres {
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        self.once(keyed, None, &work).await
+        self.once(keyed, &work).await
     }
 
-    async fn once<W, B, E>(
-        &self,
-        keyed: Keyed,
-        turn: Option<&Turn>,
-        work: &W,
-    ) -> Result<Done, Failed>
+    async fn once<W, B, E>(&self, keyed: Keyed, work: &W) -> Result<Done, Failed>
     where
         W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        self.run_until_known(keyed, turn, async |run| self.attempt(&run, work).await)
+        self.run_until_known(keyed, async |run| self.attempt(&run, work).await)
             .await
     }
 
-    async fn attempt<W, B, E>(&self, run: &Run<'_>, work: &W) -> Result<Done, Failed>
+    async fn attempt<W, B, E>(&self, run: &Run, work: &W) -> Result<Done, Failed>
     where
         W: for<'t> Fn(&'t Transaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        let mut client = self.connection().await?;
+        let mut client = self.connection(run).await?;
         let transact = async {
             let begin = client.build_transaction().isolation_level(self.isolation);
-            let transaction = self.limit(begin.start()).await?;
+            let transaction = self
+                .limit(self.patience_to_claim(run), begin.start())
+                .await?;
             self.transact(transaction, run, |transaction| work(transaction))
                 .await
         };
@@ -74,8 +71,7 @@ impl ExactlyOnce<Postgres> {
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        let turn = self.turn();
-        let run = || self.store.once(self.keyed, Some(&turn), &work);
-        self.run_in_turn(&turn, run).await
+        self.run_in_turn(|| self.store.once(self.keyed, &work))
+            .await
     }
 }

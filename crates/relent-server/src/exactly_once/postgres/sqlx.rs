@@ -6,7 +6,7 @@ use http::Response;
 use http_body_util::Full;
 use sqlx::{Connection, PgPool};
 
-use super::{Failed, Run, Turn};
+use super::{Failed, Run};
 use crate::exactly_once::{Done, ExactlyOnce, Keyed, WorkError};
 use crate::postgres::{IsolationLevel, SqlxTransaction};
 use crate::store::Postgres;
@@ -22,34 +22,29 @@ impl Postgres<PgPool> {
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        self.once(keyed, None, &work).await
+        self.once(keyed, &work).await
     }
 
-    async fn once<W, B, E>(
-        &self,
-        keyed: Keyed,
-        turn: Option<&Turn>,
-        work: &W,
-    ) -> Result<Done, Failed>
+    async fn once<W, B, E>(&self, keyed: Keyed, work: &W) -> Result<Done, Failed>
     where
         W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        self.run_until_known(keyed, turn, async |run| self.attempt(&run, work).await)
+        self.run_until_known(keyed, async |run| self.attempt(&run, work).await)
             .await
     }
 
-    async fn attempt<W, B, E>(&self, run: &Run<'_>, work: &W) -> Result<Done, Failed>
+    async fn attempt<W, B, E>(&self, run: &Run, work: &W) -> Result<Done, Failed>
     where
         W: for<'t> Fn(&'t mut SqlxTransaction<'_>) -> BoxFuture<'t, Result<Response<B>, E>>,
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        let mut connection = self.connection().await?;
+        let mut connection = self.connection(run).await?;
         let transact = async {
             let begin = connection.begin_with(begin(self.isolation));
-            let transaction = self.limit(begin).await?;
+            let transaction = self.limit(self.patience_to_claim(run), begin).await?;
             self.transact(transaction, run, |transaction| work(transaction))
                 .await
         };
@@ -81,8 +76,7 @@ impl ExactlyOnce<Postgres<PgPool>> {
         B: Into<Bytes>,
         E: Into<WorkError>,
     {
-        let turn = self.turn();
-        let run = || self.store.once(self.keyed, Some(&turn), &work);
-        self.run_in_turn(&turn, run).await
+        self.run_in_turn(|| self.store.once(self.keyed, &work))
+            .await
     }
 }
