@@ -11,6 +11,9 @@
 //! | was lost, and may have had an effect | 409, do not retry, unless [`Takeover`] says otherwise |
 //! | is missing where it is [required](IdempotencyLayer::require), malformed, or there twice | 400 |
 //! | may have been forgotten, if [that is asked](IdempotencyLayer::refuse_forgotten) | 412 |
+//! | comes with a body that is not whole [in time](Limits::read) | 408 with `Retry-After` |
+//! | is new, and too much [runs](Limits::executions) or is [in memory](Limits::buffered) | 503 with `Retry-After` |
+//! | cannot be looked up, or [not in time](Limits::claim) | 503 with `Retry-After` |
 //!
 //! Problems are `application/problem+json` with a member `code`. Requests without a key, and those of the
 //! methods GET, HEAD, OPTIONS and TRACE, go through untouched.

@@ -1,10 +1,10 @@
 //! A service serves as many requests at once as it can, lets a few wait, and turns the others away at once.
 //!
 //! How many it serves at once is found out ([`Concurrency`](relent_core::slots::Concurrency)); who waits and who is turned
-//! away is decided by [`Slots`]. A request holds its slot until the body of its answer has ended, or whoever
-//! waited for it has gone. An [idempotency layer](crate::idempotency) inside keeps the slot of what runs on
-//! when its client has gone, and gives up that of a duplicate that only waits. (Behind one that is `exactly_once` a
-//! duplicate waits in its handler, and keeps its slot.)
+//! away is decided by [`Slots`]. A request holds its slot until the body of its answer has ended, or its client has gone,
+//! and [no longer than 60 s](OverloadLayer::slot_timeout). An [idempotency layer](crate::idempotency) inside keeps the
+//! slot of what runs on when its client has gone. It gives up that of a duplicate that only waits, and that of a request
+//! whose body is still to come: when the body is there, the request waits for a slot again, and may be turned away.
 //!
 //! # What a request that is turned away is told
 //!

@@ -180,10 +180,12 @@ pub(super) enum Ended {
     /// With this answer, which is stored.
     Answered(Arc<Answer>),
     /// With an answer that is stored, and that each of them finds there.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     Recorded,
     Refused(Refused),
-    /// Another has to ask the store; not before this time if another process has the key.
-    Open(Option<Instant>),
+    /// Another has to ask the store. If another process has the key: not before this time, and its lease lasts so much
+    /// longer.
+    Open(Option<(Instant, Duration)>),
 }
 
 /// What a request is that comes with a key.
@@ -267,6 +269,7 @@ impl Running {
 
 impl Lead {
     /// One that leads nobody: what it asks for is recorded.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(super) const fn alone() -> Self {
         Self {
             flight: None,
@@ -274,6 +277,7 @@ impl Lead {
         }
     }
 
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(super) const fn is_alone(&self) -> bool {
         self.flight.is_none()
     }

@@ -39,7 +39,7 @@ pub struct Limits {
     /// How many handlers of requests with a key may run concurrently: 1000 by default. Beyond that a new key is refused
     /// (503).
     pub executions: usize,
-    /// How many duplicates may wait concurrently: 1000 by default. Beyond that they are refused without a wait (409).
+    /// How many duplicates may wait concurrently: 2000 by default. Beyond that they are refused without a wait (409).
     pub waiters: usize,
     /// How many bytes of requests may be in memory, for all requests with a key together: 128 MiB by default, and
     /// 16 KiB are counted for each request beside its body. Beyond that requests are refused (503).
@@ -47,7 +47,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// 2 min, 30 s, 1 s, 2 h, 60 s, 60 s, 30 s; 1000, 1000, 128 MiB.
+    /// 2 min, 30 s, 1 s, 2 h, 60 s, 60 s, 30 s; 1000, 2000, 128 MiB.
     pub const DEFAULT: Self = Self {
         read: Duration::from_secs(120),
         read_idle: Duration::from_secs(30),
@@ -57,7 +57,7 @@ impl Limits {
         answer: Duration::from_secs(60),
         drain: Duration::from_secs(30),
         executions: 1000,
-        waiters: 1000,
+        waiters: 2000,
         buffered: 128 << 20,
     };
 }

@@ -1,13 +1,13 @@
 //! What a request with a key is known by.
 
-use std::future::Future;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri};
-use http_body_util::BodyExt;
 use relent_core::Instant;
 use relent_core::claim::{ClaimConfig, Fingerprint};
 use relent_http::IdempotencyKey;
@@ -19,7 +19,7 @@ use tokio::time::{Instant as Now, timeout_at};
 use super::Settings;
 use super::problems::Refused;
 use super::service::LONGEST_WAIT;
-use crate::overload::{Held, SlotOf};
+use crate::overload::SlotOf;
 use crate::shares::{Principal, Share};
 use crate::store::Key;
 
@@ -110,11 +110,8 @@ pub(crate) struct ReadLimits {
 /// What counts of each request in memory, beside its body: its head, its future, and what the connection holds.
 pub(crate) const OVERHEAD: usize = 16 << 10;
 
-/// A request keeps its slot for so long while its body arrives: as long as a short handler has it.
-const KEEPS_SLOT: Duration = Duration::from_millis(100);
-
-/// Reads the body. Its bytes are counted in `buffered`. A slot is given back while the body takes its time, and a body
-/// that is whole waits for a slot again.
+/// Reads the body. Its bytes are counted in `buffered`. A request whose body is still to come holds no slot, and waits for
+/// one again when it is whole.
 pub(crate) async fn read<B>(
     parts: &Parts,
     body: B,
@@ -130,17 +127,19 @@ where
         return Err(Refused::TooLarge);
     }
     let slot = parts.extensions.get().and_then(SlotOf::hold);
-    let began = Now::now();
-    let deadline = began + limits.total.min(LONGEST_WAIT);
+    let deadline = Now::now() + limits.total.min(LONGEST_WAIT);
     let mut body = std::pin::pin!(body);
     let mut whole = BytesMut::new();
     while !body.is_end_stream() {
         let idle = Now::now() + limits.idle.min(LONGEST_WAIT);
-        let frame = async { timeout_at(deadline.min(idle), body.frame()).await };
-        let frame = match &slot {
-            Some(slot) => give_up_slot(slot, began + KEEPS_SLOT, frame).await,
-            None => frame.await,
-        };
+        let frame = poll_fn(|context| {
+            let frame = body.as_mut().poll_frame(context);
+            if let (Poll::Pending, Some(slot)) = (&frame, &slot) {
+                slot.release();
+            }
+            frame
+        });
+        let frame = timeout_at(deadline.min(idle), frame).await;
         let Some(frame) = frame.map_err(|_| Refused::BodyTooSlow)? else {
             break;
         };
@@ -159,16 +158,6 @@ where
         slot.take_again().await.map_err(|_| Refused::Busy)?;
     }
     Ok(whole.freeze())
-}
-
-/// The next frame; the slot is given back if that is not there by then.
-async fn give_up_slot<T>(slot: &Held, at: Now, frame: impl Future<Output = T>) -> T {
-    let mut frame = std::pin::pin!(frame);
-    if let Ok(frame) = timeout_at(at, &mut frame).await {
-        return frame;
-    }
-    slot.release();
-    frame.await
 }
 
 /// Whether the record of the request is still there, if there was one.

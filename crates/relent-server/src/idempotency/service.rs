@@ -171,9 +171,11 @@ pub(super) enum Tried<I, R, E> {
 /// How a request that follows another one goes on.
 enum Followed {
     /// It asks for itself, beside others.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     Alone,
-    /// It leads, if nobody else does; and asks the store not before this.
-    Leads(Option<Instant>),
+    /// It leads, if nobody else does. If another process has the key, it asks the store not before this, and the lease lasts
+    /// so much longer.
+    Leads(Option<(Instant, Duration)>),
     Answered(Arc<Answer>),
     Refused(Refused),
 }
@@ -276,9 +278,10 @@ impl<S: Store> Server<S> {
                     Entered::Leads(lead) => lead,
                     Entered::Follows(leader) => {
                         match self.follow(leader, fingerprint, &mut wait).await {
+                            #[cfg(any(feature = "postgres", feature = "sqlite"))]
                             Followed::Alone => Lead::alone(),
-                            Followed::Leads(at) => {
-                                looks_at = at;
+                            Followed::Leads(look) => {
+                                looks_at = look;
                                 continue;
                             }
                             Followed::Answered(answer) => {
@@ -297,8 +300,13 @@ impl<S: Store> Server<S> {
                     }
                 },
             };
-            if let Some(at) = looks_at.take() {
+            if let Some((at, left)) = looks_at.take() {
                 sleep_until(at.min(wait.until)).await;
+                // The next look is left to a duplicate that waits for longer.
+                if at > wait.until {
+                    let refused = Refused::InFlight(self.come_back(left));
+                    return Ok(self.refuse(refused, is_grpc));
+                }
             }
             let (mut sender, receiver) = oneshot::channel();
             let (server, holding) = (self.clone(), wait.slot.clone());
@@ -326,13 +334,13 @@ impl<S: Store> Server<S> {
             let look = now + LOOK.min(left);
             if let Some(lead) = &mut lead {
                 lead.reach(Stage::Elsewhere(left));
-                lead.will_end(Ended::Open(Some(look)));
+                lead.will_end(Ended::Open(Some((look, left))));
             }
             if !wait.may_wait() || now >= wait.until {
                 let refused = Refused::InFlight(self.come_back(left));
                 return Ok(self.refuse(refused, is_grpc));
             }
-            looks_at = Some(look);
+            looks_at = Some((look, left));
         }
     }
 
@@ -351,8 +359,9 @@ impl<S: Store> Server<S> {
                     return match ended {
                         Ended::Answered(_) if is_another => Followed::Refused(Refused::Mismatch),
                         Ended::Answered(answer) => Followed::Answered(answer),
+                        #[cfg(any(feature = "postgres", feature = "sqlite"))]
                         Ended::Recorded => Followed::Alone,
-                        Ended::Open(at) => Followed::Leads(at),
+                        Ended::Open(look) => Followed::Leads(look),
                         // What is wrong with the other request may be right with this one.
                         Ended::Refused(refused)
                             if leader.fingerprint != fingerprint
