@@ -546,11 +546,11 @@ async fn who_has_lost_its_lease_writes_nothing() {
         let payments = payments.clone();
         tokio::spawn(async move { payments.ask(&layer, pay("a", "hour")).await })
     };
-    let first = ask(&first);
+    let first = ask();
     sleep(Duration::from_secs(31)).await;
     store.set(Away::Never);
     // The lease has run out: this one takes over, and the first finds out at its next renewal.
-    let second = ask(&second);
+    let second = ask();
     sleep(Duration::from_secs(31)).await;
     let lost = |which: usize| payments.executions.lock().unwrap()[which].is_lost();
     assert!(lost(0) && !lost(1));
