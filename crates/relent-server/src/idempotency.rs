@@ -147,9 +147,14 @@ impl Settings {
     /// Whether the handler claims the key.
     const fn is_exactly_once(&self) -> bool {
         #[cfg(any(feature = "postgres", feature = "sqlite"))]
-        return self.exactly_once;
+        {
+            self.exactly_once
+        }
         #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
-        false
+        {
+            let _ = self;
+            false
+        }
     }
 }
 
