@@ -431,6 +431,10 @@ struct Handled<R, E> {
 }
 
 /// What a handler has given for its client.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is nearly always an answer, and moved once"
+)]
 enum Given<R, E> {
     Answer(Result<Response<Body<R>>, E>),
     Panic(Box<dyn Any + Send>),
