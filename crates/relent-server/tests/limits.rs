@@ -90,8 +90,13 @@ impl Store for Counted {
         config: &ClaimConfig,
     ) -> Result<Claimed, MemoryFull> {
         self.claims.fetch_add(1, Ordering::SeqCst);
-        self.wait().await;
-        self.memory.claim(key, owner, print, config).await
+        let (store, key, config) = (self.clone(), *key, *config);
+        // It is executed also if its caller has gone.
+        let claim = tokio::spawn(async move {
+            store.wait().await;
+            store.memory.claim(&key, owner, print, &config).await
+        });
+        claim.await.unwrap()
     }
 
     async fn write(
@@ -603,7 +608,7 @@ async fn a_claim_has_one_limit_for_all_attempts_and_is_given_back_when_it_comes_
         assert_eq!(began.elapsed(), Duration::from_secs(1));
         // The store comes back.
         store.set_late(Duration::ZERO);
-        sleep(Duration::from_secs(20)).await;
+        sleep(Duration::from_secs(25)).await;
         let reply = payments.ask(&layer, pay("/", "a")).await.unwrap();
         assert_eq!((reply.status, reply.replayed), (200, false), "{late}");
         assert_eq!(payments.begun(), 1);
