@@ -87,16 +87,21 @@ pub struct Started {
     sample: Option<u64>,
 }
 
-/// How many requests are served at once, by comparing.
+/// An adaptive concurrency limit: how many requests are served at once, by comparing throughput.
 ///
-/// A service with room serves more per second the more it serves at once, and each takes as long as before;
-/// one without serves no more, and each takes longer. So the limit is tried at two values in turn, one a
-/// *step* above the other, each for as many requests as it takes to tell them apart. By Little's law the
-/// throughput of each is the mean number in flight over the mean time. What the higher value gains, as a
-/// share of what it would gain if there were room, is 1 below the capacity, and 0 above it: the limit goes
-/// up if it is more than a half, and down if it is less. The step grows while the direction stays,
-/// and shrinks when it turns (as in Rprop, Riedmiller and Braun 1993), so that the limit comes from anywhere
-/// in a few rounds, and stays within a step.
+/// A service with headroom serves more per second the more it serves at once, and each takes as long as before;
+/// one without serves no more, and each takes longer. Nothing happens as long as the limit is not reached. When it is:
+///
+/// 1. A higher limit is tried. If it is not reached, it meets the demand, and stays: a service that is never full turns
+///    nobody away. It counts as not reached after sixteen times as many requests as it lets in more; by then
+///    a load a tenth above the capacity has filled it.
+/// 2. If it is reached, throughput is measured there, and at the limit before: by Little's law it is the mean number in
+///    flight over the mean time. What the higher limit gains, as a share of what it would gain if there were headroom, is 1 below
+///    the capacity, and 0 above it. The limit goes up if it is more than a fifth, and down if it is less.
+///
+/// A coarse comparison, with twice the limit and few samples, alternates with a fine one. The coarse one finds headroom, and doubles
+/// the limit while there is; the fine one finds the capacity. Its step grows while the direction stays, and shrinks when it turns (as
+/// in Rprop, Riedmiller and Braun 1993).
 ///
 /// Limits that compare with the shortest time ever seen (TCP Vegas, Netflix' concurrency-limits) shrink to
 /// nothing when everything becomes slower for another reason, such as a database of which the service
@@ -104,7 +109,7 @@ pub struct Started {
 /// comparison costs one wrong step. What is compared is what was served in time: when callers give up, the higher value gains nothing.
 /// (Uber's Cinnamon compares throughput for the same reason.)
 ///
-/// Nothing changes while there are fewer requests than the limit lets in, or none end. What never ends, such as a stream, is
+/// Nothing changes while all requests fail, or none end. What never ends, such as a stream, is
 /// left out when eight times as many others have ended.
 /// Time that steps back stands still.
 ///
@@ -131,36 +136,63 @@ pub struct Started {
 pub struct Concurrency {
     min: f64,
     max: f64,
-    /// The lower of the two values, before it is rounded down.
-    low: f64,
-    /// How much more the higher value is, as a share.
+    /// The limit while nothing is tried, before it is rounded.
+    base: f64,
+    /// How much more the higher limit of a fine comparison is, as a share.
     step: f64,
-    /// Where the last round that went far has gone.
+    /// Where the last comparison went.
     was_up: Option<bool>,
-    phase: Phase,
-    /// What the lower value has shown, while the higher is tried.
-    lower: Option<Measured>,
+    /// Whether the next comparison is coarse.
+    is_coarse: bool,
+    trial: Trial,
+    /// What one of the two limits has shown, while the other is tried.
+    known: Option<Measured>,
+    /// Whether the latest request to end was one that says something.
+    works: bool,
     latest: u64,
 }
 
-/// A step of this share is told from noise, and a limit may be off by as much.
+/// The least step of a fine comparison: so much is told from noise.
 const LEAST_STEP: f64 = 0.2;
+/// The step of a coarse comparison, and the most of a fine one.
 const MOST_STEP: f64 = 1.0;
-/// Samples: with 16 for a step of 1 the error of a mean is a quarter of it, if times vary as much as their
-/// mean; it falls with the root of their number.
-const SAMPLES: f64 = 16.0;
+/// A limit goes up where the higher gains more than this share of what it could.
+const WORTHWHILE: f64 = 0.2;
+/// So much above or below that, the limit goes the whole step.
+const CLEAR: f64 = 0.7;
+/// With more than this gained, in a coarse and in a fine comparison, the higher limit is taken, and twice as much is tried next.
+const HEADROOM: (f64, f64) = (0.35, 0.6);
+/// Samples of a coarse comparison, at each limit: the error of their mean is an eighth of it, if times vary as much as
+/// their mean. They are at least half the limit, which takes no longer.
+const COARSE_SAMPLES: f64 = 64.0;
+/// Samples of a fine comparison with a step of 1; they grow with the square of a smaller step, as its noise does.
+const FINE_SAMPLES: f64 = 32.0;
+/// A higher limit that is not reached after so many requests for each that it lets in more meets the demand.
+const UNREACHED: u32 = 16;
 /// The slowest are not waited for: this share of the samples, from the top.
 const SLOWEST: u32 = 8;
-/// So many times the requests of a phase end elsewhere before those of its samples that have not ended are left out. It is about
+/// So many times the requests of a trial end elsewhere before those of its samples that have not ended are left out. It is about
 /// so many times the mean, which of requests that take exponential times one in 3000 does.
 const PATIENCE: u32 = 8;
 
-/// One of the two values, while it is tried.
+/// What a limit is in force for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Nothing is tried until the limit is reached.
+    Watch,
+    /// The higher limit is tried.
+    Higher,
+    /// The lower limit is tried, after the higher.
+    Lower,
+}
+
+/// A limit while it is in force.
 #[derive(Clone, Copy, Debug)]
-struct Phase {
+struct Trial {
+    stage: Stage,
     number: u64,
     limit: u32,
-    /// Requests that begin before the samples do: those of the other value have to end.
+    /// Requests that may begin before the limit has to be reached; 0 once it was, or need not be.
     settling: u32,
     samples: u32,
     /// Samples that have begun, and those of them that have not ended.
@@ -171,19 +203,16 @@ struct Phase {
     served: u32,
     times: f64,
     in_flight: f64,
-    /// Samples that began when the limit was reached.
-    full: u32,
     /// Other requests that have ended since the last sample began.
     others: u32,
 }
 
-/// What one value has shown.
+/// What a limit has shown.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
+    limit: u32,
     in_flight: f64,
     throughput: f64,
-    /// Whether there was enough to do.
-    full: bool,
 }
 
 impl Concurrency {
@@ -193,108 +222,135 @@ impl Concurrency {
     /// Bounds that are 0 or contradict each other.
     pub fn new(config: &ConcurrencyConfig) -> Result<Self, PolicyError> {
         config.check()?;
-        let mut this = Self {
+        Ok(Self {
             min: f64::from(config.min),
             max: f64::from(config.max),
-            low: f64::from(config.initial),
+            base: f64::from(config.initial),
             step: MOST_STEP,
             was_up: None,
-            phase: Phase::new(0, config.initial, 0),
-            lower: None,
+            is_coarse: true,
+            trial: Trial::new(Stage::Watch, 0, config.initial),
+            known: None,
+            works: false,
             latest: 0,
-        };
-        this.begin();
-        Ok(this)
+        })
     }
 
     /// How many may be served at once now.
     #[must_use]
     pub const fn limit(&self) -> u32 {
-        self.phase.limit
+        self.trial.limit
     }
 
     /// A request begins at `now`, and so many are in flight with it.
     pub fn on_start(&mut self, now: Instant, in_flight: u32) -> Started {
         self.latest = self.latest.max(now.as_nanos());
         let at = self.latest;
-        let has_measured = self.phase.begun > 0 || self.lower.is_some();
-        if in_flight < self.phase.limit / 2 && has_measured {
-            // What is measured at one load is not compared with what is measured at another.
-            self.lower = None;
-            self.begin();
-        }
-        let phase = &mut self.phase;
-        let is_sample = phase.settling == 0 && phase.begun < phase.samples;
-        phase.settling = phase.settling.saturating_sub(1);
+        let is_sample = self.is_sample(in_flight);
+        let trial = &mut self.trial;
         if is_sample {
-            phase.begun += 1;
-            phase.open += 1;
-            phase.open_since += at as f64;
-            phase.in_flight += f64::from(in_flight);
-            phase.full += u32::from(in_flight >= phase.limit);
+            trial.begun += 1;
+            trial.open += 1;
+            trial.open_since += at as f64;
+            trial.in_flight += f64::from(in_flight);
         }
         Started {
             at,
-            sample: is_sample.then_some(phase.number),
+            sample: is_sample.then_some(trial.number),
         }
+    }
+
+    /// Whether a request that begins with so many in flight is a sample of the trial. It may begin or end one.
+    fn is_sample(&mut self, in_flight: u32) -> bool {
+        let trial = &mut self.trial;
+        let is_reached = in_flight >= trial.limit;
+        if trial.stage == Stage::Watch {
+            if is_reached && self.works {
+                self.try_higher();
+            }
+            return false;
+        }
+        if trial.settling > 0 && is_reached {
+            trial.settling = 0;
+        } else if trial.settling > 0 {
+            trial.settling -= 1;
+            if trial.settling == 0 {
+                self.end_trial();
+            }
+            return false;
+        }
+        if trial.begun > 0 && in_flight < trial.limit / 2 {
+            // What is measured at one load is not compared with what is measured at another.
+            self.end_trial();
+            return false;
+        }
+        trial.begun < trial.samples
     }
 
     /// It ended at `now`.
     pub fn on_end(&mut self, now: Instant, started: Started, ended: Completion) {
         self.latest = self.latest.max(now.as_nanos());
+        self.works = ended != Completion::Failed;
         let now = self.latest;
-        let phase = &mut self.phase;
-        if started.sample != Some(phase.number) {
-            phase.others = phase
+        let trial = &mut self.trial;
+        if trial.stage == Stage::Watch {
+            return;
+        }
+        if started.sample != Some(trial.number) {
+            trial.others = trial
                 .others
-                .saturating_add(u32::from(phase.begun == phase.samples));
+                .saturating_add(u32::from(trial.begun == trial.samples));
             self.conclude(now);
             return;
         }
-        phase.open -= 1;
-        phase.open_since -= started.at as f64;
+        trial.open -= 1;
+        trial.open_since -= started.at as f64;
         if ended == Completion::Failed {
             // Another takes its place.
-            phase.begun -= 1;
-            let mean = phase.in_flight / f64::from(phase.begun + 1);
-            phase.in_flight -= mean;
-            phase.full = phase.full.min(phase.begun);
-            phase.others = 0;
+            trial.begun -= 1;
+            let mean = trial.in_flight / f64::from(trial.begun + 1);
+            trial.in_flight -= mean;
+            trial.others = 0;
             return;
         }
-        phase.times += (now - started.at) as f64;
-        phase.served += u32::from(ended == Completion::Served);
+        trial.times += (now - started.at) as f64;
+        trial.served += u32::from(ended == Completion::Served);
         self.conclude(now);
     }
 
-    /// Goes on to the next phase if this one has shown enough.
+    /// Ends the trial if it has shown enough.
     fn conclude(&mut self, now: u64) {
-        let phase = &mut self.phase;
-        if phase.begun < phase.samples {
+        let trial = &mut self.trial;
+        if trial.begun < trial.samples {
             return;
         }
-        if phase.open > phase.samples / SLOWEST {
-            let patience = PATIENCE.saturating_mul(phase.samples.saturating_add(phase.limit));
-            if phase.others < patience {
+        if trial.open > trial.samples / SLOWEST {
+            let patience = PATIENCE.saturating_mul(trial.samples.saturating_add(trial.limit));
+            if trial.others < patience {
                 return;
             }
-            if phase.open == phase.begun {
-                // It has shown nothing, and is tried once more.
-                self.begin();
+            if trial.open == trial.begun {
+                // It has shown nothing.
+                self.watch();
                 return;
             }
-            phase.leave_out_open();
+            trial.leave_out_open();
         }
-        let measured = self.phase.measured(now);
-        match self.lower.take() {
-            None => self.lower = Some(measured),
-            Some(lower) => self.compare(lower, measured),
+        let measured = trial.measured(now);
+        match (trial.stage, self.known) {
+            (Stage::Higher, Some(lower)) => self.compare(lower, measured),
+            (Stage::Lower, Some(higher)) => self.compare(measured, higher),
+            (Stage::Higher, None) => {
+                self.known = Some(measured);
+                self.try_lower();
+            }
+            (Stage::Watch | Stage::Lower, _) => self.watch(),
         }
-        self.begin();
     }
 
     fn compare(&mut self, lower: Measured, higher: Measured) {
-        if !(lower.full && higher.full && higher.in_flight > lower.in_flight) {
+        if higher.in_flight <= lower.in_flight {
+            self.watch();
             return;
         }
         let possible = higher.in_flight / lower.in_flight - 1.0;
@@ -304,69 +360,152 @@ impl Concurrency {
             // Without any at the lower value it is infinite.
             (higher.throughput / lower.throughput - 1.0) / possible
         };
-        // By the whole step up if all of it was gained, by the whole step down if nothing was.
-        let by = (2.0 * gained - 1.0).clamp(-1.0, 1.0);
+        let was_coarse = core::mem::replace(&mut self.is_coarse, true);
+        let headroom = if was_coarse { HEADROOM.0 } else { HEADROOM.1 };
+        if gained > headroom {
+            self.base = f64::from(higher.limit);
+            self.was_up = Some(true);
+            if was_coarse {
+                self.step = MOST_STEP;
+            }
+            self.known = Some(higher);
+            self.try_higher();
+            return;
+        }
+        if !was_coarse || self.step >= MOST_STEP {
+            self.go(((gained - WORTHWHILE) / CLEAR).clamp(-1.0, 1.0));
+        }
+        if was_coarse {
+            self.is_coarse = false;
+            self.watch();
+        } else {
+            self.known = Some(lower);
+            self.try_higher();
+        }
+    }
+
+    /// Moves the base by this share of a step.
+    fn go(&mut self, by: f64) {
         let factor = 1.0 + self.step * by.abs();
         let is_up = by > 0.0;
-        let low = if is_up {
-            self.low * factor
+        let base = if is_up {
+            self.base * factor
         } else {
-            self.low / factor
+            self.base / factor
         };
-        self.low = low.clamp(self.min, self.max);
+        self.base = base.clamp(self.min, self.max);
         match self.was_up {
             // At a bound it can only turn.
-            Some(was_up) if was_up != is_up || self.low != low => {
+            Some(was_up) if was_up != is_up || self.base != base => {
                 self.step = (self.step / 2.0).max(LEAST_STEP);
             }
-            Some(_) if by.abs() > 0.5 => self.step = (self.step * 1.5).min(MOST_STEP),
+            Some(_) if by.abs() > WORTHWHILE => self.step = (self.step * 2.0).min(MOST_STEP),
             _ => {}
         }
         self.was_up = Some(is_up);
     }
 
-    /// Begins to try the lower value, or the higher if the lower has been.
-    fn begin(&mut self) {
-        // The bounds are 32 bits, and so is all between them.
-        let ratio = 1.0 + self.step;
-        let lowest = self.low.min(self.max / ratio).max(self.min);
-        let highest = (lowest * ratio).max(lowest + 1.0).min(self.max) as u32;
-        let lowest = lowest as u32;
-        let limit = if self.lower.is_some() {
-            highest
-        } else {
-            lowest
+    /// Ends a trial without a comparison: a higher limit meets the demand, and stays.
+    fn end_trial(&mut self) {
+        if self.trial.stage == Stage::Higher {
+            self.base = f64::from(self.trial.limit);
+        }
+        self.watch();
+    }
+
+    fn watch(&mut self) {
+        self.known = None;
+        self.trial = self.trial.next(Stage::Watch, self.lowest());
+    }
+
+    fn try_higher(&mut self) {
+        if self.min >= self.max {
+            return;
+        }
+        if self.lowest() >= self.max as u32 {
+            // It can only look below.
+            self.is_coarse = false;
+            self.known = None;
+            if self.was_up == Some(true) {
+                self.step = LEAST_STEP;
+            }
+            self.go(-1.0);
+            self.base = self.base.min(self.max - 1.0);
+        }
+        let (lowest, step) = match self.known {
+            Some(known) if self.is_coarse => (known.limit, MOST_STEP),
+            _ if self.is_coarse => (self.lowest(), MOST_STEP),
+            _ => (self.lowest(), self.step),
         };
-        let step = f64::from(highest) / f64::from(lowest) - 1.0;
-        // No number above 400: where both are the same, nothing is compared.
-        let samples = (SAMPLES / (step * step).clamp(0.04, 1.0)) as u32;
-        self.phase = Phase::new(self.phase.number + 1, limit, samples);
+        // The bounds are 32 bits, and so is all between them.
+        let limit = rounded((f64::from(lowest) * (1.0 + step)).min(self.max));
+        let limit = limit.max(lowest + 1);
+        let step = difference(lowest, limit);
+        let more = limit.saturating_sub(self.trial.limit).max(1);
+        let samples = if self.is_coarse {
+            COARSE_SAMPLES.max(f64::from(limit / 2))
+        } else {
+            // It is the better of the two where either is as good, and is in force for longer.
+            FINE_SAMPLES / (step * step * step)
+        };
+        self.trial = self.trial.next(Stage::Higher, limit);
+        self.trial.settling = more.saturating_mul(UNREACHED);
+        self.trial.samples = samples as u32;
+    }
+
+    fn try_lower(&mut self) {
+        let limit = self.lowest();
+        let samples = if self.is_coarse {
+            COARSE_SAMPLES.max(f64::from(limit / 2))
+        } else {
+            let step = difference(limit, self.trial.limit);
+            FINE_SAMPLES / (step * step)
+        };
+        self.trial = self.trial.next(Stage::Lower, limit);
+        self.trial.samples = samples as u32;
+    }
+
+    fn lowest(&self) -> u32 {
+        rounded(self.base)
     }
 }
 
-impl Phase {
-    const fn new(number: u64, limit: u32, samples: u32) -> Self {
+/// A positive number within 32 bits.
+fn rounded(limit: f64) -> u32 {
+    (limit + 0.5) as u32
+}
+
+/// How much more the higher limit is, as a share, between the bounds of a step: it is rounded to whole requests.
+fn difference(lowest: u32, highest: u32) -> f64 {
+    (f64::from(highest) / f64::from(lowest) - 1.0).clamp(LEAST_STEP, MOST_STEP)
+}
+
+impl Trial {
+    const fn new(stage: Stage, number: u64, limit: u32) -> Self {
         Self {
+            stage,
             number,
             limit,
-            settling: limit,
-            samples,
+            settling: 0,
+            samples: 0,
             begun: 0,
             open: 0,
             open_since: 0.0,
             served: 0,
             times: 0.0,
             in_flight: 0.0,
-            full: 0,
             others: 0,
         }
+    }
+
+    const fn next(&self, stage: Stage, limit: u32) -> Self {
+        Self::new(stage, self.number + 1, limit)
     }
 
     /// As if those that have not ended were none of its samples.
     fn leave_out_open(&mut self) {
         let ended = self.begun - self.open;
         self.in_flight *= f64::from(ended) / f64::from(self.begun);
-        self.full = self.full.min(ended);
         self.begun = ended;
         (self.open, self.open_since) = (0, 0.0);
     }
@@ -379,10 +518,10 @@ impl Phase {
         let time = (self.times + open.max(0.0)) / begun;
         let in_flight = self.in_flight / begun;
         Measured {
+            limit: self.limit,
             in_flight,
             // A time of 0 is one that no clock can see.
             throughput: in_flight * f64::from(self.served) / ended / time.max(1.0),
-            full: self.full > self.begun / 2,
         }
     }
 }
