@@ -30,8 +30,8 @@ pub struct ShedderConfig {
     /// The share of [`in_flight`](Self::in_flight) up to which retries are let in: the rest is for
     /// first attempts. From 0 to 1.
     pub retry_room: f64,
-    /// With more than this share of retries among the attempts, what is shed is told not to retry.
-    /// From 0 to 1.
+    /// With more than this share of retries among the attempts, and of retries among the latest attempts of all callers,
+    /// what is shed is told not to retry. From 0 to 1.
     pub retry_share: f64,
 }
 
@@ -146,9 +146,14 @@ pub struct Shed {
 /// - **By requests in flight**, where nothing queues or everything does.
 ///
 /// A retry is shed before a first attempt is: who has got nothing yet has used up nothing yet, and
-/// in overload retries are what can be done without. When most attempts are retries, of all clients
-/// or in the histogram that this client keeps, what is shed is told not to retry ("Handling
-/// Overload", Site Reliability Engineering; R4.7).
+/// in overload retries are what can be done without. When most attempts are retries, what is shed is told not to retry
+/// ("Handling Overload", Site Reliability Engineering; R4.7).
+///
+/// # Whose word counts for whom
+/// Which attempt a request is, is what its client says. A client may lie, so its word counts for others as one request, however
+/// many it sends: "do not retry" takes a majority of the attempts, and a majority of the
+/// [callers](Arrival::caller), each by its latest attempt. Those that cannot be told apart are one caller. So without
+/// callers only a retry is told not to retry, and a first attempt never is. The histogram that a client keeps counts for that client alone.
 ///
 /// A driver shares one value behind a lock. Time that steps back stands still.
 ///
@@ -181,6 +186,7 @@ pub struct Shedder {
     retry_in_flight: u32,
     retry_share: f64,
     attempts: Histogram,
+    callers: Callers,
     /// The mean time of one service, of all workers together, and of how many it is.
     service: u64,
     services: u64,
@@ -210,6 +216,7 @@ impl Shedder {
             retry_in_flight: room as u32,
             retry_share: config.retry_share,
             attempts: Histogram::new(WINDOW),
+            callers: Callers::EMPTY,
             service: 0,
             services: 0,
             ended: None,
@@ -226,6 +233,8 @@ impl Shedder {
     pub fn admit(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Shed> {
         self.latest = self.latest.max(now.as_nanos());
         self.attempts.record(now, arrival.attempt);
+        self.callers
+            .record(self.latest, arrival.caller, arrival.attempt > 1);
         let delay = self.delay(arrival.queued);
         let stands = self.stands(delay);
         let is_retry = arrival.attempt > 1;
@@ -244,6 +253,10 @@ impl Shedder {
     /// What a request is told that was let in and is turned away after all, such as one that has waited for
     /// too long.
     pub fn turn_away(&mut self, now: Instant, arrival: &Arrival) -> Shed {
+        self.latest = self.latest.max(now.as_nanos());
+        // Others may have come while it waited: its own word is the one that counts for it.
+        self.callers
+            .record(self.latest, arrival.caller, arrival.attempt > 1);
         let until_target = self.delay(arrival.queued).saturating_sub(self.target);
         Shed {
             advice: self.advice(now, arrival.histogram.as_ref()),
@@ -309,12 +322,96 @@ impl Shedder {
     }
 
     fn advice(&mut self, now: Instant, client: Option<&[u32; BUCKETS]>) -> Advice {
-        let share = client.map_or(0.0, share_of_retries);
-        if share.max(self.attempts.retry_share(now)) > self.retry_share {
+        let is_most = |share: f64| share > self.retry_share;
+        let client = client.map_or(0.0, share_of_retries);
+        let most_retry = is_most(self.attempts.retry_share(now))
+            && is_most(self.callers.retry_share(self.latest));
+        if is_most(client) || most_retry {
             Advice::DoNotRetry
         } else {
             Advice::None
         }
+    }
+}
+
+/// So many callers are told apart, by their hashes; those that share one of these are one.
+const CALLERS: usize = 256;
+type Bits = [u64; CALLERS / 64];
+
+/// Whether the latest attempt of each caller of the last ten to twenty seconds was a retry.
+#[derive(Clone, Debug)]
+struct Callers {
+    /// The number of the running window, counted from the origin of time.
+    window: u64,
+    /// Those that were seen in the running window and in the one before, and those of them that retried last.
+    running: Seen,
+    before: Seen,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    all: Bits,
+    retrying: Bits,
+}
+
+impl Callers {
+    const EMPTY: Self = Self {
+        window: 0,
+        running: Seen::EMPTY,
+        before: Seen::EMPTY,
+    };
+
+    fn record(&mut self, now: u64, caller: Option<u64>, is_retry: bool) {
+        self.advance(now);
+        // Mixed, since not every hash differs in the same bits. Those that cannot be told apart are one.
+        let mixed = caller.map_or(0, |caller| {
+            caller.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56
+        });
+        let (word, bit) = (mixed as usize / 64, 1 << (mixed % 64));
+        if let (Some(all), Some(retrying)) = (
+            self.running.all.get_mut(word),
+            self.running.retrying.get_mut(word),
+        ) {
+            *all |= bit;
+            *retrying = if is_retry {
+                *retrying | bit
+            } else {
+                *retrying & !bit
+            };
+        }
+    }
+
+    /// The share of callers that retried last; 0 if there are none.
+    fn retry_share(&mut self, now: u64) -> f64 {
+        self.advance(now);
+        let (mut all, mut retrying) = (0, 0);
+        for (running, before) in self.running.words().zip(self.before.words()) {
+            all += (running.0 | before.0).count_ones();
+            retrying += (running.1 | before.1 & !running.0).count_ones();
+        }
+        f64::from(retrying) / f64::from(all.max(1))
+    }
+
+    fn advance(&mut self, now: u64) {
+        let window = now / nanos(WINDOW);
+        let passed = window.saturating_sub(self.window);
+        if passed > 0 {
+            let running = core::mem::replace(&mut self.running, Seen::EMPTY);
+            self.before = if passed == 1 { running } else { Seen::EMPTY };
+            self.window = window;
+        }
+    }
+}
+
+impl Seen {
+    const EMPTY: Self = Self {
+        all: [0; CALLERS / 64],
+        retrying: [0; CALLERS / 64],
+    };
+
+    fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let retrying = self.retrying.iter().copied();
+        self.all.iter().copied().zip(retrying)
     }
 }
 

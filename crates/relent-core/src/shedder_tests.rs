@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 use super::*;
+use alloc::vec::Vec;
 use proptest::prelude::*;
 
 /// Advice of a shedder that did not admit.
@@ -160,6 +161,62 @@ fn when_most_attempts_are_retries_what_is_shed_is_told_not_to_retry() {
     };
     assert_eq!(admit(&mut one, 100, &client), do_not_retry);
     assert_eq!(admit(&mut one, 100, &arrival(1, 50)), SHED);
+}
+
+/// Attempts in one second of an overload: each caller with what it says of its attempts, in turn. Those that were told not to retry.
+fn told_not_to_retry(callers: &[(Option<u64>, &[u32])]) -> Vec<(Option<u64>, u32)> {
+    let mut shedder = shedder();
+    let mut told = Vec::new();
+    for millis in 0..1000 {
+        let (caller, attempts) = callers[millis % callers.len()];
+        let attempt = attempts[millis / callers.len() % attempts.len()];
+        let arrival = Arrival {
+            caller,
+            ..arrival(attempt, 100)
+        };
+        // The first are let in, before the queue stands.
+        if admit(&mut shedder, millis as u64, &arrival) == Err(Advice::DoNotRetry) {
+            told.push((caller, attempt));
+        }
+    }
+    told
+}
+
+#[test]
+fn what_one_client_says_of_its_attempts_changes_nothing_for_others() {
+    let honest: Vec<_> = (1..=20)
+        .map(|caller| (Some(caller), &[1_u32][..]))
+        .collect();
+    // It sends three times as much as all others together.
+    let liar = (Some(77), &[9_u32][..]);
+    let mut crowd = honest.clone();
+    crowd.extend([liar; 60]);
+    assert_eq!(told_not_to_retry(&crowd), []);
+    // Also where it is nobody in particular, and where one of two.
+    let nobody = (None, &[9_u32][..]);
+    let mut crowd = honest.clone();
+    crowd.extend([nobody; 60]);
+    assert_eq!(told_not_to_retry(&crowd), []);
+    assert_eq!(told_not_to_retry(&[honest[0], liar, liar, liar]), []);
+    // Where callers are not told apart, those that do not retry are told nothing by it.
+    let first = (None, &[1_u32][..]);
+    let told = told_not_to_retry(&[first, nobody, nobody, nobody]);
+    assert!(told.iter().all(|(_, attempt)| *attempt == 9), "{told:?}");
+}
+
+#[test]
+fn where_most_callers_retry_all_of_them_are_told_not_to() {
+    let retrying: Vec<_> = (1..=20)
+        .map(|caller| (Some(caller), &[1, 2, 3, 4][..]))
+        .collect();
+    let told = told_not_to_retry(&retrying);
+    let retries = told.iter().filter(|(_, attempt)| *attempt > 1).count();
+    assert!(retries > 400, "{retries} of 750");
+    // Without callers too, those that retry.
+    let retrying = [(None, &[1, 2, 3, 4][..])];
+    let told = told_not_to_retry(&retrying);
+    assert!(told.len() > 400, "{} of 750", told.len());
+    assert!(told.iter().all(|(_, attempt)| *attempt > 1), "{told:?}");
 }
 
 /// A service of 1000 per second to which `firsts` first attempts and a retry come each millisecond:

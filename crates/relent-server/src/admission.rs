@@ -88,7 +88,7 @@ pub use relent_core::{Admitted, LimiterConfig};
 pub use service::{Admission, ResponseFuture};
 
 use judge::Local;
-use quota::{Identify, identify};
+pub(crate) use quota::{Identify, identify};
 
 /// Admits requests at a rate: see the [module](self).
 ///

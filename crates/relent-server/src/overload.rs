@@ -11,7 +11,7 @@
 //! | why | HTTP | gRPC (feature `grpc`) |
 //! |---|---|---|
 //! | too many | 503, `Retry-After` | `UNAVAILABLE`, pushback and `RetryInfo` |
-//! | too many, and most attempts are retries | 503, do not retry, `relent-mark: overloaded` | `UNAVAILABLE`, pushback -1, `relent-mark: overloaded` |
+//! | too many, and most attempts of most callers are retries | 503, do not retry, `relent-mark: overloaded` | `UNAVAILABLE`, pushback -1, `relent-mark: overloaded` |
 //! | its caller's deadline has passed, perhaps while it waited | 504 | `DEADLINE_EXCEEDED` |
 //!
 //! It is answered without a look at its body, which may still be on its way: over HTTP/1 the server then closes the
@@ -24,6 +24,9 @@
 //! to ignore it, [`ignore_criticality`](OverloadLayer::ignore_criticality). Of one class retries go before first attempts. Which
 //! attempt a request is, is what its client says (`relent-attempt`, `grpc-previous-rpc-attempts`): one that lies is
 //! treated as everybody was before.
+//!
+//! What a client says of itself counts for others as one request, however many it sends. "Do not retry" takes
+//! a majority of the [callers](OverloadLayer::caller) whose latest attempt is a retry. Without callers only retries are told so.
 //!
 //! # What it is not for
 //! Streams that last for hours, such as server-sent events, and health checks: [`exempt`](OverloadLayer::exempt) them.
@@ -51,6 +54,7 @@ mod refusal;
 mod service;
 
 use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +72,8 @@ pub use service::{Answering, Overload};
 
 use held::Shared;
 
+use crate::admission::{Identify, identify};
+
 /// Serves as many requests at once as the service can: see the [module](self).
 ///
 /// Its clones, and the services that it makes, share their slots.
@@ -83,6 +89,8 @@ type Classify = Arc<dyn Fn(&Parts) -> Option<Criticality> + Send + Sync>;
 struct Settings {
     criticality: Classify,
     exempt: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
+    caller: Option<Identify>,
+    hashes: RandomState,
     header: Header,
 }
 
@@ -103,6 +111,11 @@ impl Settings {
             (Header::Ignored, _) | (_, None) => own,
         }
     }
+
+    fn caller(&self, parts: &Parts) -> Option<u64> {
+        let mut hasher = self.hashes.build_hasher();
+        (self.caller.as_ref()?)(parts, &mut hasher).then(|| hasher.finish())
+    }
 }
 
 impl OverloadLayer {
@@ -114,6 +127,8 @@ impl OverloadLayer {
         let settings = Settings {
             criticality: Arc::new(|_| None),
             exempt: Arc::new(|_| false),
+            caller: None,
+            hashes: RandomState::new(),
             header: Header::Lowers,
         };
         Ok(Self {
@@ -130,6 +145,19 @@ impl OverloadLayer {
         criticality: impl Fn(&Parts) -> Option<Criticality> + Send + Sync + 'static,
     ) -> Self {
         Arc::make_mut(&mut self.settings).criticality = Arc::new(criticality);
+        self
+    }
+
+    /// Who calls: what this function reads from a request, such as the account that authentication has left there.
+    /// `None` by default, and for a request that cannot be told apart: all those are one caller.
+    ///
+    /// Callers are told "do not retry" where most of them retry, so that none can make the service say it to the others.
+    #[must_use]
+    pub fn caller<K: Hash>(
+        mut self,
+        caller: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        Arc::make_mut(&mut self.settings).caller = Some(identify(caller));
         self
     }
 

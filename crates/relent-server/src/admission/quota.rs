@@ -11,7 +11,7 @@ use relent_core::{Limiter, LimiterConfig, PolicyError};
 use relent_http::rate_limit::{self, InvalidQuotaName, set_rate_limit};
 
 /// Feeds what identifies somebody to a hasher; `false` if nothing does.
-pub(super) type Identify = Arc<dyn Fn(&Parts, &mut dyn Hasher) -> bool + Send + Sync>;
+pub(crate) type Identify = Arc<dyn Fn(&Parts, &mut dyn Hasher) -> bool + Send + Sync>;
 
 /// So many keys a quota remembers unless told otherwise.
 const MAX_KEYS: u32 = 65_536;
@@ -49,7 +49,8 @@ impl Quota {
     /// A quota for all requests together. Its name stands in the fields `RateLimit` and `RateLimit-Policy`, and in
     /// the problem that a refused request is told: characters of ASCII from the space to `~`.
     ///
-    /// `LimiterConfig::new(100, Duration::from_secs(1))` is a hundred requests a second.
+    /// `LimiterConfig::new(100, Duration::from_secs(1))` is a hundred requests a second, of which all may come at once
+    /// after a pause; `burst` says otherwise.
     ///
     /// # Errors
     /// A name with other characters, and a config that does not fit together: see [`Limiter::new`].
@@ -103,7 +104,7 @@ impl Quota {
     }
 }
 
-pub(super) fn identify<K: Hash>(
+pub(crate) fn identify<K: Hash>(
     read: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
 ) -> Identify {
     Arc::new(move |parts, mut hasher| match read(parts) {

@@ -98,7 +98,8 @@ where
         }
         let refusing = Refusing::of(&parts, self.settings.class(&parts));
         let facts = CallerFacts::of(&parts.headers);
-        let arrival = arrival(facts, parts.extensions.get());
+        let caller = self.settings.caller(&parts);
+        let arrival = arrival(facts, caller, parts.extensions.get());
         let arrived = match self.shared.arrive(arrival, refusing.class) {
             Ok(arrived) => arrived,
             Err(rejected) => {
@@ -172,8 +173,11 @@ where
 }
 
 /// What the request tells of itself. One that was told to come, and comes in its own slot, is no retry by its caller's choice.
-fn arrival(facts: CallerFacts, admitted: Option<&Admitted>) -> Arrival {
-    let arrival = facts.arrival();
+fn arrival(facts: CallerFacts, caller: Option<u64>, admitted: Option<&Admitted>) -> Arrival {
+    let arrival = Arrival {
+        caller,
+        ..facts.arrival()
+    };
     match admitted {
         Some(Admitted { ticket: true }) => Arrival {
             attempt: 1,
