@@ -104,7 +104,8 @@ impl Rejected {
 ///     Arrival, Instant, Intake, Limiter, LimiterConfig, Refusal, Rejected, Shedder, ShedderConfig,
 /// };
 ///
-/// let limiter = Limiter::new(&LimiterConfig::new(100, Duration::from_secs(1)))?;
+/// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(100, Duration::from_secs(1)) };
+/// let limiter = Limiter::new(&config)?;
 /// let shedder = Shedder::new(&ShedderConfig { in_flight: 2, ..ShedderConfig::DEFAULT })?;
 /// let mut intake = Intake::new().limiter(limiter).shedder(shedder);
 ///
@@ -172,7 +173,8 @@ impl Intake {
     ///
     /// let second = Duration::from_secs(1);
     /// let mut intake = Intake::new().limiter(Limiter::new(&LimiterConfig::new(100, second))?);
-    /// let mut of_ann = Limiter::new(&LimiterConfig::new(1, second))?;
+    /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(1, second) };
+    /// let mut of_ann = Limiter::new(&config)?;
     ///
     /// let (now, ann) = (Instant::ORIGIN, Arrival { caller: Some(1), ..Arrival::FIRST });
     /// assert!(intake.judge_with(now, &ann, &mut [&mut of_ann]).is_ok());

@@ -52,8 +52,8 @@ use crate::time::{Instant, nanos};
 
 pub use keyed::KeyedLimiter;
 
-/// The most slots that a schedule may have to remember.
-const MOST_SLOTS: u64 = 10_000_000;
+/// The most slots that a schedule remembers, at about 100 bytes each.
+const MOST_SLOTS: u64 = 1_000_000;
 
 /// What a limiter admits.
 ///
@@ -72,12 +72,14 @@ const MOST_SLOTS: u64 = 10_000_000;
 pub struct LimiterConfig {
     /// Attempts in each [`per`](Self::per). At least 1.
     pub rate: u32,
-    /// The time for that many attempts. The interval between two is rounded up to a nanosecond.
+    /// The time for that many attempts; more than zero.
     pub per: Duration,
-    /// Attempts at once after a pause. Default 1: none are closer than the interval.
+    /// Attempts at once after a pause; at least 1. Default: what the rate admits in a second, and at least 2, so that a
+    /// double click is not refused. With 1 none are closer than the interval.
     pub burst: u32,
     /// How far ahead slots are reserved; zero reserves none. Default 5 min, the longest hint that a
-    /// policy obeys by default. Memory: about 100 bytes for each slot in it.
+    /// policy obeys by default. Memory: about 100 bytes for each slot in it and the grace, of which there are at most a
+    /// million: above some 3300 attempts per second slots are reserved less far ahead.
     pub horizon: Duration,
     /// How long after its slot a caller is still let in. Default 3 s: one for a header in whole
     /// seconds, one for the spread behind a ticket in whole seconds (design rule 4), one for timer and
@@ -86,20 +88,28 @@ pub struct LimiterConfig {
 }
 
 impl LimiterConfig {
-    /// `rate` attempts in each `per`, one at a time; horizon 5 min, grace 3 s.
+    /// `rate` attempts in each `per`; as many at once as in a second, and at least 2; horizon 5 min, grace 3 s.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use relent_core::LimiterConfig;
+    ///
+    /// assert_eq!(LimiterConfig::new(10, Duration::from_secs(60)).burst, 2);
+    /// assert_eq!(LimiterConfig::new(100, Duration::from_secs(1)).burst, 100);
+    /// ```
     #[must_use]
     pub const fn new(rate: u32, per: Duration) -> Self {
         Self {
             rate,
             per,
-            burst: 1,
+            burst: in_a_second(rate, per),
             horizon: Duration::from_secs(300),
             grace: Duration::from_secs(3),
         }
     }
 
-    /// The time between two attempts in nanoseconds, or what does not fit together.
-    fn check(&self) -> Result<u64, PolicyError> {
+    /// What does not fit together.
+    fn check(&self) -> Result<Pace, PolicyError> {
         let per = nanos(self.per);
         if self.rate == 0 {
             return Err(PolicyError::new(
@@ -108,16 +118,15 @@ impl LimiterConfig {
                 "a limiter admits at least 1 attempt in its period; for fewer, make the period longer",
             ));
         }
-        if per < u64::from(self.rate) {
+        if per == 0 {
             return Err(PolicyError::new(
                 "per",
                 Found::Duration(self.per),
-                "a period has at least a nanosecond for each attempt: lower the rate",
+                "a period is longer than 0: 1s for a rate per second",
             ));
         }
-        let interval = per.div_ceil(u64::from(self.rate));
-        let fills = interval.checked_mul(u64::from(self.burst));
-        if self.burst == 0 || fills.is_none() {
+        let pace = Pace::new(self.rate, per);
+        if self.burst == 0 || pace.checked_time(self.burst).is_none() {
             return Err(PolicyError::new(
                 "burst",
                 Found::Count(self.burst),
@@ -132,15 +141,69 @@ impl LimiterConfig {
                  To reserve no slots, set the horizon to 0",
             ));
         }
-        let slots = nanos(self.horizon).saturating_add(nanos(self.grace)) / interval;
-        if !self.horizon.is_zero() && slots > MOST_SLOTS {
-            return Err(PolicyError::new(
-                "horizon",
-                Found::Duration(self.horizon),
-                "horizon and grace hold more than 10 million slots at this rate: shorten them",
-            ));
+        Ok(pace)
+    }
+}
+
+/// The default burst.
+const fn in_a_second(rate: u32, per: Duration) -> u32 {
+    const LEAST: u32 = 2;
+    let per = per.as_nanos();
+    if per == 0 {
+        return LEAST;
+    }
+    // No more than the rate, if the period is at least a second.
+    let burst = rate as u128 * 1_000_000_000 / per;
+    match burst {
+        0..=1 => LEAST,
+        2..=0xffff_ffff => burst as u32,
+        _ => u32::MAX,
+    }
+}
+
+/// A rate as whole numbers: so many attempts in so many nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    rate: u32,
+    per: u64,
+    /// The time between two attempts, rounded down, and the rest of the division.
+    interval: u64,
+    rest: u32,
+}
+
+impl Pace {
+    /// Of a rate and a period above 0.
+    fn new(rate: u32, per: u64) -> Self {
+        Self {
+            rate,
+            per,
+            interval: per / u64::from(rate),
+            rest: (per % u64::from(rate)) as u32,
         }
-        Ok(interval)
+    }
+
+    /// The time for so many attempts, rounded up; `None` if it is too long to be counted.
+    fn checked_time(self, attempts: u32) -> Option<u64> {
+        let whole = self.interval.checked_mul(u64::from(attempts))?;
+        if self.rest == 0 {
+            return Some(whole);
+        }
+        let rest = u64::from(self.rest) * u64::from(attempts);
+        whole.checked_add(rest.div_ceil(u64::from(self.rate)))
+    }
+
+    /// The same, saturating.
+    fn time(self, attempts: u32) -> u64 {
+        self.checked_time(attempts).unwrap_or(u64::MAX)
+    }
+
+    /// How many attempts there are in this time, rounded down.
+    fn attempts(self, time: u64) -> u64 {
+        if self.rest == 0 {
+            return time / self.interval;
+        }
+        let attempts = u128::from(time) * u128::from(self.rate) / u128::from(self.per);
+        u64::try_from(attempts).unwrap_or(u64::MAX)
     }
 }
 
@@ -221,7 +284,8 @@ impl Refusal {
 /// use core::time::Duration;
 /// use relent_core::{Instant, Limiter, LimiterConfig, Refusal, Verdict};
 ///
-/// let mut limiter = Limiter::new(&LimiterConfig::new(10, Duration::from_secs(1)))?;
+/// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(10, Duration::from_secs(1)) };
+/// let mut limiter = Limiter::new(&config)?;
 /// let start = Instant::ORIGIN;
 /// let (ann, bob) = (Some(1), Some(2));
 /// assert_eq!(limiter.judge(start, ann, 1), Verdict::Admitted { ticket: false });
@@ -237,8 +301,8 @@ impl Refusal {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// Between two slots, in nanoseconds, as all times here.
-    interval: u64,
+    /// Of slots; all times here are in nanoseconds.
+    pace: Pace,
     /// How far the schedule may run ahead of time before attempts are refused: the burst.
     tolerance: u64,
     burst: u32,
@@ -247,8 +311,10 @@ pub struct Limiter {
     /// The latest time seen.
     latest: u64,
     /// The theoretical arrival time of the generic cell rate algorithm: the next free slot and
-    /// the tolerance.
+    /// the tolerance. Rounded up to a nanosecond.
     scheduled: u64,
+    /// By how much it is rounded up, in nanoseconds times the rate: so no rate is lower than it should be.
+    rounded: u32,
     /// Up to here callers without a key were told to come. Beyond the next free slot: the line.
     line: u64,
     /// Lapsed slots that anybody without a ticket may have; at most the burst.
@@ -293,19 +359,21 @@ impl Limiter {
     /// A limiter that has admitted nothing yet.
     ///
     /// # Errors
-    /// A rate or burst of zero, a rate above one per nanosecond, slots without grace, and more than
-    /// ten million slots within horizon and grace.
+    /// A rate, period or burst of zero, a burst that takes centuries, and slots without grace.
     pub fn new(config: &LimiterConfig) -> Result<Self, PolicyError> {
-        let interval = config.check()?;
+        let pace = config.check()?;
+        let grace = nanos(config.grace);
+        let remembered = u128::from(pace.per) * u128::from(MOST_SLOTS) / u128::from(pace.rate);
+        let remembered = u64::try_from(remembered).unwrap_or(u64::MAX);
         Ok(Self {
-            interval,
-            // Checked to fit.
-            tolerance: interval * (u64::from(config.burst) - 1),
+            pace,
+            tolerance: pace.time(config.burst - 1),
             burst: config.burst,
-            horizon: nanos(config.horizon),
-            grace: nanos(config.grace),
+            horizon: nanos(config.horizon).min(remembered.saturating_sub(grace)),
+            grace,
             latest: 0,
             scheduled: 0,
+            rounded: 0,
             line: 0,
             spare: 0,
             reserved: VecDeque::new(),
@@ -337,7 +405,9 @@ impl Limiter {
             (Place::Open, _) => drop(self.open.drain(..cost as usize)),
             (Place::Spare, _) => self.spare -= cost,
             (Place::Room, _) => {
-                self.scheduled = self.scheduled.max(now);
+                if self.scheduled < now {
+                    (self.scheduled, self.rounded) = (now, 0);
+                }
                 self.advance(cost);
             }
             (Place::Full, Some(key)) => self.reserve(now, key, cost),
@@ -355,7 +425,8 @@ impl Limiter {
     /// use core::time::Duration;
     /// use relent_core::{Instant, Limiter, LimiterConfig, Verdict};
     ///
-    /// let mut limiter = Limiter::new(&LimiterConfig::new(10, Duration::from_secs(1)))?;
+    /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(10, Duration::from_secs(1)) };
+    /// let mut limiter = Limiter::new(&config)?;
     /// let (now, admitted) = (Instant::ORIGIN, Verdict::Admitted { ticket: false });
     /// assert_eq!(limiter.peek(now, Some(1), 1), admitted);
     /// assert_eq!(limiter.judge(now, Some(2), 1), admitted, "it is still there");
@@ -375,7 +446,8 @@ impl Limiter {
     /// use core::time::Duration;
     /// use relent_core::{Instant, Limiter, LimiterConfig, Verdict};
     ///
-    /// let mut limiter = Limiter::new(&LimiterConfig::new(10, Duration::from_secs(1)))?;
+    /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(10, Duration::from_secs(1)) };
+    /// let mut limiter = Limiter::new(&config)?;
     /// let (now, admitted) = (Instant::ORIGIN, Verdict::Admitted { ticket: false });
     /// assert_eq!(limiter.judge(now, Some(1), 1), admitted);
     /// limiter.give_back(now, 1);
@@ -396,7 +468,7 @@ impl Limiter {
             .saturating_add(nanos(within))
             .saturating_add(self.tolerance);
         let scheduled = match to.checked_sub(from) {
-            Some(time) if self.scheduled < u64::MAX => (time / self.interval).saturating_add(1),
+            Some(time) if self.scheduled < u64::MAX => self.pace.attempts(time).saturating_add(1),
             _ => 0,
         };
         u32::try_from(scheduled).map_or(u32::MAX, |scheduled| scheduled.saturating_add(self.spare))
@@ -406,13 +478,11 @@ impl Limiter {
     /// comes. Zero if they can be made now.
     pub fn until_available(&mut self, now: Instant, attempts: u32) -> Duration {
         let now = self.arrive(now);
-        let more = u64::from(attempts.saturating_sub(self.spare));
-        if more == 0 {
+        if attempts <= self.spare {
             return Duration::ZERO;
         }
         let last = self
-            .interval
-            .saturating_mul(more - 1)
+            .time(attempts.saturating_sub(self.spare) - 1)
             .saturating_add(self.scheduled.max(now));
         Duration::from_nanos(last.saturating_sub(self.tolerance).saturating_sub(now))
     }
@@ -473,7 +543,7 @@ impl Limiter {
                 Some(_) => self.reserved_slot(now, cost),
                 None => self.told_time(now, cost),
             },
-            Place::Ended => refused(Refusal::Shared, self.interval),
+            Place::Ended => refused(Refusal::Shared, self.time(1)),
             Place::Impossible => Verdict::Impossible,
         }
     }
@@ -490,13 +560,23 @@ impl Limiter {
     }
 
     /// The time for so many attempts.
-    const fn time(&self, attempts: u32) -> u64 {
-        self.interval.saturating_mul(attempts as u64)
+    fn time(&self, attempts: u32) -> u64 {
+        self.pace.time(attempts)
     }
 
     /// Takes so many slots off the schedule.
     fn advance(&mut self, slots: u32) {
         self.scheduled = self.scheduled.saturating_add(self.time(slots));
+        if self.pace.rest > 0 {
+            // What was rounded up before and now is taken off as soon as it is a nanosecond.
+            let rate = u64::from(self.pace.rate);
+            let now = (rate - u64::from(self.pace.rest) * u64::from(slots) % rate) % rate;
+            let rounded = u64::from(self.rounded) + now;
+            if rounded >= rate && self.scheduled < u64::MAX {
+                self.scheduled -= 1;
+            }
+            self.rounded = (rounded % rate) as u32;
+        }
     }
 
     /// Makes slots whose grace is over anybody's.
@@ -531,7 +611,11 @@ impl Limiter {
     /// as there is a line.
     fn left_open(&self, cost: u32) -> u32 {
         let line = self.line.saturating_sub(self.next());
-        u32::try_from(line.div_ceil(self.interval)).map_or(cost, |line| line.min(cost))
+        match line {
+            0 => 0,
+            _ => u32::try_from(self.pace.attempts(line - 1))
+                .map_or(cost, |line| line.saturating_add(1).min(cost)),
+        }
     }
 
     /// What a caller with a key is told: its slot, after the open ones.
@@ -554,7 +638,7 @@ impl Limiter {
             self.open.push_back(self.next());
             self.advance(1);
             // The line has moved up by the open slot and back by the reserved one.
-            self.line = self.line.saturating_add(self.interval);
+            self.line = self.line.saturating_add(self.time(1));
         }
         self.advance(cost);
         let slot = now.saturating_add(nanos(delay));
@@ -581,7 +665,7 @@ impl Limiter {
         self.line =
             match place.saturating_add(self.time(cost - 1)) > now.saturating_add(self.horizon) {
                 // However far the schedule reaches: that somebody waits has to be known.
-                true => place.max(next.saturating_add(self.interval)),
+                true => place.max(next.saturating_add(self.time(1))),
                 false => place.saturating_add(self.time(cost)),
             };
     }

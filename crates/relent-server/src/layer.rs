@@ -13,7 +13,7 @@ use crate::store::Store;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use axum::{Extension, Router, routing::post};
+/// # use axum::{Extension, Router, http::request::Parts, routing::post};
 /// use relent_server::ServerLayer;
 /// use relent_server::admission::{AdmissionLayer, LimiterConfig, Quota};
 /// use relent_server::idempotency::IdempotencyLayer;
@@ -27,9 +27,10 @@ use crate::store::Store;
 ///     request.extensions.get::<Account>().map(|account| account.id.to_string())
 /// });
 /// let hundred_a_second = LimiterConfig::new(100, Duration::from_secs(1));
-/// let limits = AdmissionLayer::new().quota(
-///     Quota::new("account", hundred_a_second)?.key(|request| request.extensions.get::<Account>().map(|account| account.id)),
-/// );
+/// let account = |request: &Parts| request.extensions.get::<Account>().map(|account| account.id);
+/// let limits = AdmissionLayer::new()
+///     .quota(Quota::new("account", hundred_a_second)?.key(account))
+///     .caller(account);
 /// let app = Router::new()
 ///     .route("/payments", post(pay))
 ///     .layer(ServerLayer::new(keyed).admission(limits));

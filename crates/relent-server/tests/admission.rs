@@ -23,8 +23,15 @@ use relent_server::store::Memory;
 use tower::{Layer, Service, ServiceExt};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A hundred per second.
-const CONFIG: LimiterConfig = LimiterConfig::new(100, SECOND);
+/// A hundred per second, one at a time.
+const CONFIG: LimiterConfig = one_at_a_time(100, SECOND);
+
+const fn one_at_a_time(rate: u32, per: Duration) -> LimiterConfig {
+    LimiterConfig {
+        burst: 1,
+        ..LimiterConfig::new(rate, per)
+    }
+}
 
 /// A service that answers at once, and says whether the request came in its own slot.
 #[derive(Clone, Default)]
@@ -196,7 +203,7 @@ fn what_one_quota_refuses_costs_the_other_nothing() {
     };
     let layer = AdmissionLayer::new()
         .quota(quota("all", all))
-        .quota(quota("each", LimiterConfig::new(1, 60 * SECOND)).key(of("x-key")));
+        .quota(quota("each", one_at_a_time(1, 60 * SECOND)).key(of("x-key")));
     let site = site(layer);
     assert_eq!(site.status(&[("x-key", "ann")]), 200);
     for _ in 0..50 {
@@ -275,7 +282,7 @@ fn what_can_never_be_admitted_is_not_told_to_come_back() {
 
 #[test]
 fn what_nobody_waits_for_any_more_takes_nothing() {
-    let site = site(AdmissionLayer::new().quota(quota("all", LimiterConfig::new(1, 60 * SECOND))));
+    let site = site(AdmissionLayer::new().quota(quota("all", one_at_a_time(1, 60 * SECOND))));
     let (status, headers, _) = site.ask(&[("relent-deadline-ms", "0")]);
     assert_eq!(status, 504);
     assert!(!headers.contains_key("retry-after"));
@@ -285,7 +292,7 @@ fn what_nobody_waits_for_any_more_takes_nothing() {
 /// It belongs outside; inside, a key whose request was not let in would be lost for as long as answers are kept.
 #[tokio::test]
 async fn a_refusal_inside_of_an_idempotency_layer_is_not_stored() {
-    let dear = LimiterConfig::new(1, 3600 * SECOND);
+    let dear = one_at_a_time(1, 3600 * SECOND);
     for (fields, refused) in [(("relent-deadline-ms", "0"), 504), (("x-cost", "2"), 422)] {
         let admission = AdmissionLayer::new().quota(quota("all", dear)).cost(cost);
         let layer = IdempotencyLayer::anonymous(Memory::new());
@@ -350,6 +357,50 @@ fn every_answer_tells_what_is_left_of_the_quotas_that_count() {
         !site.ask(&[]).1.contains_key("ratelimit"),
         "without a quota there is nothing to tell"
     );
+}
+
+#[test]
+fn a_double_click_is_let_in_by_the_limits_that_people_write() {
+    for config in [
+        LimiterConfig::new(1, SECOND),
+        LimiterConfig::new(10, 60 * SECOND),
+        LimiterConfig::new(1, 86_400 * SECOND),
+        LimiterConfig::new(50_000, SECOND),
+    ] {
+        let site = site(AdmissionLayer::new().quota(quota("all", config)));
+        assert_eq!(
+            (site.status(&[]), site.status(&[])),
+            (200, 200),
+            "{config:?}"
+        );
+    }
+}
+
+/// A client that goes by `RateLimit` would else come back at once, and be refused again.
+#[test]
+fn what_is_refused_is_told_that_nothing_is_left_and_never_the_quota() {
+    for (rate, seconds) in [(100, 1_u32), (1000, 1), (1, 1), (10, 60)] {
+        let config = LimiterConfig::new(rate, seconds * SECOND);
+        let quotas = AdmissionLayer::new()
+            .quota(quota("all", config))
+            .quota(quota("roomy", LimiterConfig::new(1_000_000, SECOND)))
+            .caller(of("x-caller"));
+        let site = site(quotas);
+        for _ in 0..config.burst {
+            assert_eq!(site.status(&[]), 200);
+        }
+        for fields in [&[][..], &[("x-caller", "ann")], &[("x-caller", "ann")]] {
+            let (status, headers, _) = site.ask(fields);
+            let told = headers["ratelimit"].to_str().unwrap();
+            assert_eq!(status, 429);
+            let wait = headers["retry-after"].to_str().unwrap();
+            assert!(
+                told.starts_with(&format!(r#""all";r=0;t={wait}, "roomy";r="#)),
+                "{rate}: {told}, after {wait}"
+            );
+            assert!(!told.contains(r#""roomy";r=0"#), "{told}");
+        }
+    }
 }
 
 #[cfg(feature = "grpc")]
@@ -459,7 +510,7 @@ async fn over_a_socket_a_refusal_comes_while_the_body_still_arrives() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     // One request a day.
-    let config = LimiterConfig::new(1, 86_400 * SECOND);
+    let config = one_at_a_time(1, 86_400 * SECOND);
     let layer = AdmissionLayer::new().quota(quota("all", config));
     let app = axum::Router::new()
         .route("/", axum::routing::get(|| async { "served" }))

@@ -251,7 +251,10 @@ fn what_rate_limits_do_is_counted_by_quota() {
     let snapshotter = recorder.snapshotter();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    let config = LimiterConfig::new(1, Duration::from_secs(1));
+    let config = LimiterConfig {
+        burst: 1,
+        ..LimiterConfig::new(1, Duration::from_secs(1))
+    };
     let layer = AdmissionLayer::new()
         .quota(Quota::new("service", config).unwrap())
         .cost(|parts| if parts.uri.path() == "/dear" { 9 } else { 1 });
@@ -326,7 +329,10 @@ fn who_is_judged_while_redis_is_away_is_counted() {
             Fleet::local(client(), 2),
         ];
         for fleet in fleets {
-            let config = LimiterConfig::new(1, Duration::from_secs(1));
+            let config = LimiterConfig {
+                burst: 1,
+                ..LimiterConfig::new(1, Duration::from_secs(1))
+            };
             let layer = AdmissionLayer::fleet(fleet).quota(Quota::new("service", config).unwrap());
             for _ in 0..2 {
                 let request = Request::new(Full::<Bytes>::default());

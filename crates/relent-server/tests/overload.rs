@@ -247,6 +247,63 @@ async fn what_is_turned_away_is_told_when_to_come_back_or_not_to() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_client_that_claims_to_retry_stops_nobody_else_from_retrying() {
+    let config = SlotsConfig {
+        queue: 0,
+        ..at_most(1)
+    };
+    let account = |parts: &http::request::Parts| parts.headers.get("x-account").cloned();
+    for knows_callers in [true, false] {
+        let layer = OverloadLayer::new(&config).unwrap();
+        let layer = match knows_callers {
+            true => layer.caller(account),
+            false => layer,
+        };
+        let _held = ask(&layer, &[]).await;
+        for honest in ["1", "2", "3", "4", "5", "6", "7"] {
+            for _ in 0..20 {
+                let lie = [
+                    ("x-account", "liar"),
+                    ("relent-attempt", "9"),
+                    ("relent-deadline-ms", "60000"),
+                ];
+                ask(&layer, &lie).await;
+            }
+            let refused = ask(&layer, &[("x-account", honest)]).await;
+            assert_eq!(told(&refused), (503, Some("1"), None), "{honest}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_most_callers_retry_what_is_turned_away_is_told_not_to() {
+    let config = SlotsConfig {
+        queue: 0,
+        ..at_most(1)
+    };
+    let account = |parts: &http::request::Parts| parts.headers.get("x-account").cloned();
+    for layer in [
+        OverloadLayer::new(&config).unwrap().caller(account),
+        OverloadLayer::new(&config).unwrap(),
+    ] {
+        let _held = ask(&layer, &[]).await;
+        let accounts: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+        for attempt in ["1", "2", "3"] {
+            for account in &accounts {
+                ask(
+                    &layer,
+                    &[("x-account", account), ("relent-attempt", attempt)],
+                )
+                .await;
+            }
+        }
+        let retry = [("x-account", "7"), ("relent-attempt", "4")];
+        let refused = ask(&layer, &retry).await;
+        assert_eq!(told(&refused), (503, Some("false"), Some("overloaded")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_waits_past_its_deadline_is_not_begun_and_what_is_begun_knows_what_is_left() {
     let layer = layer(1);
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -452,7 +509,10 @@ async fn whoever_comes_in_its_own_slot_is_no_retry() {
 /// The usual layers in their order, with a limit of one request a second for all.
 #[tokio::test(start_paused = true)]
 async fn a_rate_limit_goes_around_the_usual_layers() {
-    let config = LimiterConfig::new(1, Duration::from_secs(1));
+    let config = LimiterConfig {
+        burst: 1,
+        ..LimiterConfig::new(1, Duration::from_secs(1))
+    };
     let admission = AdmissionLayer::new().quota(Quota::new("service", config).unwrap());
     let handler = |_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("paid"))) };
     let service = ServerLayer::new(IdempotencyLayer::anonymous(Memory::new()))

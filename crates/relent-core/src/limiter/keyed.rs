@@ -36,7 +36,8 @@ const NONE: u32 = u32::MAX;
 /// use core::time::Duration;
 /// use relent_core::{Instant, KeyedLimiter, Limiter, LimiterConfig, Verdict};
 ///
-/// let limiter = Limiter::new(&LimiterConfig::new(1, Duration::from_secs(1)))?;
+/// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(1, Duration::from_secs(1)) };
+/// let limiter = Limiter::new(&config)?;
 /// let mut accounts = KeyedLimiter::new(limiter, 100_000);
 /// let (now, ann, bob) = (Instant::ORIGIN, 7, 8);
 /// let admitted = Verdict::Admitted { ticket: false };

@@ -88,8 +88,11 @@ proptest! {
     }
 }
 
-/// A hundred per second.
-const CONFIG: LimiterConfig = LimiterConfig::new(100, Duration::from_secs(1));
+/// A hundred per second, one at a time.
+const CONFIG: LimiterConfig = LimiterConfig {
+    burst: 1,
+    ..LimiterConfig::new(100, Duration::from_secs(1))
+};
 
 /// The fault of keyed maps that grow until somebody remembers to sweep them (actix-governor#60).
 #[test]

@@ -80,7 +80,7 @@ impl<'q> Quota<'q> {
     /// use relent_core::{Instant, Limiter, LimiterConfig};
     /// use relent_http::rate_limit::{Quota, set_rate_limit};
     ///
-    /// let config = LimiterConfig::new(1, Duration::from_secs(60));
+    /// let config = LimiterConfig { burst: 1, ..LimiterConfig::new(1, Duration::from_secs(60)) };
     /// let mut limiter = Limiter::new(&config)?;
     /// limiter.judge(Instant::ORIGIN, Some(1), 1);
     ///

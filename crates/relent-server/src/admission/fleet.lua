@@ -7,7 +7,7 @@
 -- a request whose cost is given back; then for each limiter: interval, burst, horizon, grace; times in microseconds; and
 -- last until when the caller waits.
 -- Returns what, the limiter that refuses (from 0), its time; then for each limiter what is left of it: how many
--- within a second, and the time until one more; and last the time.
+-- within a second, or now if it refuses, and the time until one more; and last the time.
 local ADMITTED, DUE, TICKET, SHARED, TOO_COSTLY, LATE = 0, 1, 2, 3, 4, 5
 local SECOND = 1000000
 local MOST = 4294967295
@@ -249,9 +249,9 @@ local function judge(l)
     l.spare = math.min(l.spare + left, l.burst)
 end
 
-local function available(l)
+local function available(l, within)
     lapse(l)
-    local from, to = math.max(l.scheduled, l.latest), l.latest + SECOND + l.tolerance
+    local from, to = math.max(l.scheduled, l.latest), l.latest + within + l.tolerance
     local scheduled = to >= from and math.floor((to - from) / l.interval) + 1 or 0
     return math.min(scheduled + l.spare, MOST)
 end
@@ -308,9 +308,18 @@ end
 
 local reply = {what, by, delay}
 for _, l in ipairs(limiters) do
-    local soon = available(l)
+    local soon = available(l, 0)
+    local refuses = what > DUE and soon < cost
+    if not refuses then
+        soon = available(l, SECOND)
+    end
+    local more = until_available(l, math.min(soon + 1, MOST))
+    if refuses and (what == TICKET or what == SHARED) then
+        -- Whoever holds a slot need not wait for the next.
+        more = math.min(more, delay)
+    end
     reply[#reply + 1] = soon
-    reply[#reply + 1] = until_available(l, math.min(soon + 1, MOST))
+    reply[#reply + 1] = more
     save(l)
 end
 reply[#reply + 1] = now

@@ -28,14 +28,39 @@ pub(super) enum Refused {
     Away,
 }
 
-/// What is left of a quota.
+/// What is left of a quota: to a request that is let in what it can have soon, to one that is refused what there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Left {
     pub(super) quota: usize,
-    /// So many attempts within a second.
+    /// So many attempts: within a second, or now if it refuses.
     pub(super) soon: u32,
     /// The time until one more.
     pub(super) until: Duration,
+}
+
+impl Left {
+    /// What this limiter of a quota has left, for a request of this cost that was judged so.
+    pub(super) fn of(
+        limiter: &mut Limiter,
+        quota: usize,
+        now: Instant,
+        cost: u32,
+        verdict: &Result<Admitted, Rejected>,
+    ) -> Self {
+        let left = limiter.available(now, Duration::ZERO);
+        let refuses = verdict.is_err() && left < cost.max(1);
+        let soon = match refuses {
+            true => left,
+            false => limiter.available(now, Duration::from_secs(1)),
+        };
+        let until = limiter.until_available(now, soon.saturating_add(1));
+        let until = match verdict {
+            // Whoever holds a slot need not wait for the next.
+            Err(Rejected::Limited { refusal, .. }) if refuses => until.min(refusal.delay()),
+            _ => until,
+        };
+        Self { quota, soon, until }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,12 +109,7 @@ impl Local {
         self.with(now, applied, |limiters| {
             let verdict = Intake::new().judge_with(now, arrival, limiters);
             let left = limiters.iter_mut().zip(applied).map(|(limiter, applied)| {
-                let soon = limiter.available(now, Duration::from_secs(1));
-                Left {
-                    quota: applied.quota,
-                    soon,
-                    until: limiter.until_available(now, soon.saturating_add(1)),
-                }
+                Left::of(limiter, applied.quota, now, arrival.cost, &verdict)
             });
             Judgement {
                 left: left.collect(),

@@ -52,9 +52,9 @@ fn every_error_names_the_value_and_its_line() {
             "1 to 8",
         ),
         (
-            "clients.arrivals.herd = { clients = 1 }\n[service.limiter]\nrate = 1e6\nretry_after = \"slots\"\nhorizon = \"1h\"",
-            Some(5),
-            "10 million slots",
+            "clients.arrivals.herd = { clients = 1 }\n[service.limiter]\nrate = 1e6\nburst = 0",
+            Some(4),
+            "a burst is at least 1",
         ),
         (
             "clients.arrivals.herd = { clients = 1 }\n[service.shedder]\nin_flight = 0",

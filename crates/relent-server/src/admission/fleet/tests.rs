@@ -67,15 +67,10 @@ impl Pair {
             .filter_map(|(keyed, key)| Some(keyed.limiter(now, (*key)?)))
             .collect();
         let verdict = Intake::new().judge_with(now, arrival, &mut limiters);
-        let left = limiters.iter_mut().zip(&applied).map(|(limiter, one)| {
-            let soon = limiter.available(now, Duration::from_secs(1));
-            let until = limiter.until_available(now, soon.saturating_add(1));
-            Left {
-                quota: one.quota,
-                soon,
-                until,
-            }
-        });
+        let left = limiters
+            .iter_mut()
+            .zip(&applied)
+            .map(|(limiter, one)| Left::of(limiter, one.quota, now, arrival.cost, &verdict));
         let core = Judgement {
             left: left.collect(),
             verdict: verdict.map_err(|rejected| Refused::Limits(by_quota(rejected, &applied))),
@@ -212,7 +207,11 @@ async fn what_redis_evicts_of_a_limiter_leaves_one_that_still_limits() {
         return;
     };
     let client = Client::open(server.url()).unwrap();
-    let quotas = [Quota::new("a", LimiterConfig::new(1, Duration::from_secs(60))).unwrap()];
+    let config = LimiterConfig {
+        burst: 1,
+        ..LimiterConfig::new(1, Duration::from_secs(60))
+    };
+    let quotas = [Quota::new("a", config).unwrap()];
     let fleet = Arc::new(Fleet::closed(client.clone()).patience(Duration::from_secs(30)));
     let limits = Limits::new(fleet, &quotas);
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
