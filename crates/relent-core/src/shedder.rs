@@ -152,8 +152,8 @@ pub struct Shed {
 /// # Whose word counts for whom
 /// Which attempt a request is, is what its client says. A client may lie, so its word counts for others as one request, however
 /// many it sends: "do not retry" takes a majority of the attempts, and a majority of the
-/// [callers](Arrival::caller), each by its latest attempt. Those that cannot be told apart are one caller. So without
-/// callers only a retry is told not to retry, and a first attempt never is. The histogram that a client keeps counts for that client alone.
+/// [callers](Arrival::caller), each by its latest attempt. Those that cannot be distinguished are one caller. So without
+/// callers only a retry gets this advice, and a first attempt never does. The histogram that a client keeps counts for that client alone.
 ///
 /// A driver shares one value behind a lock. Time that steps back stands still.
 ///
@@ -334,7 +334,7 @@ impl Shedder {
     }
 }
 
-/// So many callers are told apart, by their hashes; those that share one of these are one.
+/// So many callers are distinguished, by their hashes; those that share one of these are one.
 const CALLERS: usize = 256;
 type Bits = [u64; CALLERS / 64];
 
@@ -363,7 +363,7 @@ impl Callers {
 
     fn record(&mut self, now: u64, caller: Option<u64>, is_retry: bool) {
         self.advance(now);
-        // Mixed, since not every hash differs in the same bits. Those that cannot be told apart are one.
+        // Mixed, since not every hash differs in the same bits. Those that cannot be distinguished are one.
         let mixed = caller.map_or(0, |caller| {
             caller.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56
         });

@@ -26,7 +26,7 @@
 //! treated as everybody was before.
 //!
 //! What a client says of itself counts for others as one request, however many it sends. "Do not retry" takes
-//! a majority of the [callers](OverloadLayer::caller) whose latest attempt is a retry. Without callers only retries are told so.
+//! a majority of the [callers](OverloadLayer::caller) whose latest attempt is a retry. Without callers only retries get that answer.
 //!
 //! # What it is not for
 //! Streams that last for hours, such as server-sent events, and health checks: [`exempt`](OverloadLayer::exempt) them.
@@ -151,7 +151,7 @@ impl OverloadLayer {
     /// Who calls: what this function reads from a request, such as the account that authentication has left there.
     /// `None` by default, and for a request that cannot be told apart: all those are one caller.
     ///
-    /// Callers are told "do not retry" where most of them retry, so that none can make the service say it to the others.
+    /// The service answers "do not retry" where most callers retry, so that no single caller can bring that about for the others.
     #[must_use]
     pub fn caller<K: Hash>(
         mut self,

@@ -315,7 +315,7 @@ for _, l in ipairs(limiters) do
     end
     local more = until_available(l, math.min(soon + 1, MOST))
     if refuses and (what == TICKET or what == SHARED) then
-        -- Whoever holds a slot need not wait for the next.
+        -- A caller that holds a slot need not wait for the next one.
         more = math.min(more, delay)
     end
     reply[#reply + 1] = soon

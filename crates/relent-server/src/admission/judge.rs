@@ -55,7 +55,7 @@ impl Left {
         };
         let until = limiter.until_available(now, soon.saturating_add(1));
         let until = match verdict {
-            // Whoever holds a slot need not wait for the next.
+            // A caller that holds a slot need not wait for the next one.
             Err(Rejected::Limited { refusal, .. }) if refuses => until.min(refusal.delay()),
             _ => until,
         };
