@@ -163,6 +163,7 @@ fn own(url: &str, payload: &Bytes, keys: usize) -> Result<Post, Box<dyn Error>> 
                 content_type: "application/json",
                 payload: &payload,
                 signing: signing.as_ref().as_ref(),
+                custom: None,
                 policy: Policy::STANDARD,
                 acknowledgement: Acknowledgement::Success,
                 limit: None,

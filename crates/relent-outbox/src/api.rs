@@ -6,6 +6,7 @@
 //! | | needs the token |
 //! |---|---|
 //! | `/v1/…`, `/metrics` | as `Authorization: Bearer TOKEN` |
+//! | `/v1/messages/{id}/content` | the [content token](Api::content_token) |
 //! | `/` and the pages below it | once, in a form; then by a cookie that no script can read and no other site can use |
 //! | `/openapi.json`, `/health`, `/login` | no |
 //!
@@ -37,11 +38,13 @@ use crate::worker::{Held, Hint, Watch};
 
 mod access;
 mod answer;
+mod contents;
 mod endpoints;
 mod messages;
 mod metrics;
 mod page;
 
+use access::Sessions;
 pub use access::{InvalidToken, Token};
 
 /// The description of the API: OpenAPI 3.1, as JSON.
@@ -65,10 +68,10 @@ pub struct Api<S> {
     store: S,
     secrets: Secrets,
     token: Token,
-    /// What the cookie of a page holds: of this process only.
-    session: Token,
-    /// What every form of a page holds.
-    form_token: Token,
+    /// With which contents may be seen, too.
+    content_token: Option<Token>,
+    /// The sessions of the page of this process.
+    sessions: Sessions,
     guard: AddressGuard,
     http_allowed: bool,
     hint: Option<Hint>,
@@ -93,14 +96,22 @@ impl<S: Store> Api<S> {
             store,
             secrets,
             token,
-            session: Token::new(),
-            form_token: Token::new(),
+            content_token: None,
+            sessions: Sessions::default(),
             guard: AddressGuard::new(),
             http_allowed: false,
             hint: None,
             watch: None,
             render: None,
         }
+    }
+
+    /// A client with this token may do what the other one allows, and see what messages hold: payloads, and the header fields
+    /// of requests and answers. Without a content token no client sees them.
+    #[must_use]
+    pub fn content_token(mut self, token: Token) -> Self {
+        self.content_token = Some(token);
+        self
     }
 
     /// Lets endpoints be registered at the addresses that this guard lets pass: the one that the worker has.
@@ -234,6 +245,17 @@ fn routes<S: Store>() -> Vec<Route<S>> {
             "/v1/endpoints/{name}/disable",
             post(endpoints::disable::<S>),
         ),
+        (
+            "post",
+            "/v1/endpoints/{name}/test",
+            post(endpoints::test::<S>),
+        ),
+        (
+            "get",
+            "/v1/endpoints/{name}/recent",
+            get(endpoints::recent::<S>),
+        ),
+        ("post", "/v1/events", post(messages::publish::<S>)),
         ("get", "/v1/messages", get(messages::list::<S>)),
         ("post", "/v1/messages", post(messages::enqueue::<S>)),
         ("get", "/v1/messages/{id}", get(messages::show::<S>)),
@@ -247,9 +269,19 @@ fn routes<S: Store>() -> Vec<Route<S>> {
             "/v1/messages/{id}/cancel",
             post(messages::cancel::<S>),
         ),
+        ("get", "/v1/messages/{id}/content", get(contents::show::<S>)),
+        (
+            "post",
+            "/v1/messages/{id}/send-now",
+            post(messages::send_now::<S>),
+        ),
+        ("post", "/v1/send-now", post(messages::send_all_now::<S>)),
         ("post", "/v1/replay", post(messages::replay::<S>)),
     ]
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod described;
 
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
@@ -298,6 +330,42 @@ mod tests {
                 "{sent:?}: {took:?}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn endpoints_that_need_somebody_come_first_however_many_there_are() {
+        use axum::body::{Body, to_bytes};
+        use axum::http::Request;
+        use tower_service::Service;
+
+        use crate::endpoint::{Activity, Endpoint};
+
+        let directory = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(directory.path().join("outbox.db")).unwrap();
+        for number in 0..1100 {
+            let endpoint = Endpoint::new(format!("fine-{number:04}"), "https://shop.example/");
+            store.put_endpoint(endpoint).await.unwrap();
+        }
+        let last = Endpoint::new("zebra", "https://zebra.example/");
+        store.put_endpoint(last).await.unwrap();
+        let disabled = store.set_activity("", "zebra", Activity::Disabled, "moves");
+        assert!(disabled.await.unwrap());
+        let token = Token::new();
+        let mut router = Api::new(store, Secrets::default(), token.clone()).into_router();
+        let login = Request::post("/login")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(Body::from(format!("token={}", token.as_str())));
+        let signed_in = router.call(login.unwrap()).await.unwrap();
+        let cookie = signed_in.headers()["set-cookie"].to_str().unwrap();
+        let cookie = cookie.split(';').next().unwrap();
+        let page = Request::get("/")
+            .header("cookie", cookie)
+            .body(Body::empty());
+        let page = router.call(page.unwrap()).await.unwrap();
+        let page = to_bytes(page.into_body(), 8 << 20).await.unwrap();
+        let page = String::from_utf8_lossy(&page);
+        let (first, others) = (page.find("zebra").unwrap(), page.find("fine-").unwrap());
+        assert!(first < others, "{first} {others}");
     }
 
     #[test]

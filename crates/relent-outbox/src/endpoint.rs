@@ -1,11 +1,13 @@
 //! Where messages go, and by which rules.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::{InvalidMessage, MAX_NAME};
+use crate::message::{InvalidMessage, is_name};
+use crate::topic;
 
 /// Where messages go, and by which rules: what a receiver registers.
 ///
@@ -51,7 +53,18 @@ pub struct Endpoint {
     /// The keys that attempts are signed with, sealed or by reference; the newest first. None for no signature.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// Header fields of each attempt beside those of the message, by name; the values sealed or by reference, as the keys
+    /// are: see [`headers`](crate::headers).
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// The topics of [published](crate::store::Store::publish) events that it gets, [`MAX_TOPICS`] at most: each a topic, or
+    /// a [pattern](crate::topic) such as `order.*`. Messages to it by name come beside these.
+    #[serde(default)]
+    pub topics: Vec<String>,
 }
+
+/// The most subscriptions of an endpoint.
+pub const MAX_TOPICS: usize = 64;
 
 fn standard_webhooks() -> String {
     "standard-webhooks".to_owned()
@@ -79,10 +92,12 @@ impl Endpoint {
             park: true,
             after_dead: AfterDead::default(),
             secrets: Vec::new(),
+            headers: BTreeMap::new(),
+            topics: Vec::new(),
         }
     }
 
-    /// Whether its names can be those of an endpoint. Stores ask.
+    /// Whether its names and topics can be those of an endpoint. Stores ask.
     ///
     /// # Errors
     /// [`InvalidMessage`] says which is not.
@@ -91,11 +106,16 @@ impl Endpoint {
             ("tenant", &self.tenant, true),
             ("endpoint", &self.name, false),
         ] {
-            if name.len() > MAX_NAME || name.contains('\0') || name.is_empty() && !may_be_empty {
+            if !(is_name(name) || name.is_empty() && may_be_empty) {
                 return Err(InvalidMessage::Name(what));
             }
         }
-        Ok(())
+        if self.topics.len() > MAX_TOPICS {
+            return Err(InvalidMessage::Pattern);
+        }
+        self.topics
+            .iter()
+            .try_for_each(|one| topic::check_pattern(one))
     }
 
     /// Whose it is.
@@ -130,6 +150,13 @@ impl Endpoint {
     #[must_use]
     pub const fn park(mut self, park: bool) -> Self {
         self.park = park;
+        self
+    }
+
+    /// Subscribes to these topics, and to no others.
+    #[must_use]
+    pub fn topics(mut self, topics: impl IntoIterator<Item: Into<String>>) -> Self {
+        self.topics = topics.into_iter().map(Into::into).collect();
         self
     }
 

@@ -55,6 +55,7 @@ pub mod api;
 pub mod endpoint;
 pub mod fault;
 pub mod guard;
+pub mod headers;
 pub mod health;
 pub mod message;
 #[cfg(feature = "nats")]
@@ -67,4 +68,5 @@ pub mod sender;
 pub mod store;
 pub mod target;
 pub mod text;
+pub mod topic;
 pub mod worker;

@@ -7,10 +7,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::topic;
+
 /// The most that a message may hold: 1 MiB. Standard Webhooks asks for less than 20 kB.
 pub const MAX_PAYLOAD: usize = 1 << 20;
-/// The longest name of a tenant, an endpoint, an event, a topic or an order, in bytes.
+/// The longest name of a tenant, an endpoint, an event, a topic or an order, in characters: as JSON Schema counts them.
 pub const MAX_NAME: usize = 256;
+
+/// Whether this is the name of anything: 1 to [`MAX_NAME`] characters, none of them NUL, of which PostgreSQL keeps none.
+pub(crate) fn is_name(text: &str) -> bool {
+    // No character has more than four bytes.
+    let is_short = text.len() <= MAX_NAME || text.chars().take(MAX_NAME + 1).count() <= MAX_NAME;
+    !text.is_empty() && is_short && !text.contains('\0')
+}
 
 /// Identifies a message over all its attempts: the `webhook-id`, by which a receiver drops what it has already done.
 /// It holds no `.`, which Standard Webhooks forbids.
@@ -136,6 +145,20 @@ impl NewMessage {
         }
     }
 
+    /// A message by which somebody sees whether an endpoint works: a new one each time, of the topic
+    /// [`topic::TEST`], whose payload says that it is a test.
+    #[must_use]
+    pub fn test(tenant: impl Into<String>, endpoint: impl Into<String>) -> Self {
+        let event = format!("test-{}", uuid::Uuid::now_v7().simple());
+        let payload = format!(
+            r#"{{"type":"{}","test":true,"event":"{event}"}}"#,
+            topic::TEST
+        );
+        Self::new(endpoint, event, payload)
+            .tenant(tenant)
+            .topic(topic::TEST)
+    }
+
     /// The owner of the endpoint.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
@@ -180,15 +203,14 @@ impl NewMessage {
             ("tenant", self.tenant.as_str(), true),
             ("endpoint", &self.endpoint, false),
             ("event", &self.event, false),
-            ("topic", &self.topic, true),
             ("order key", self.order.as_deref().unwrap_or("-"), false),
         ];
         for (what, name, may_be_empty) in names {
-            // PostgreSQL keeps no NUL in a text.
-            if name.len() > MAX_NAME || name.contains('\0') || name.is_empty() && !may_be_empty {
+            if !(is_name(name) || name.is_empty() && may_be_empty) {
                 return Err(InvalidMessage::Name(what));
             }
         }
+        topic::check(&self.topic)?;
         let visible = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
         if self.content_type.is_empty()
             || self.content_type.len() > MAX_NAME
@@ -200,6 +222,82 @@ impl NewMessage {
             return Err(InvalidMessage::Payload(self.payload.len()));
         }
         Ok(())
+    }
+}
+
+/// What has happened, for each endpoint that has [subscribed](crate::endpoint::Endpoint::topics) to its topic.
+///
+/// It is the same event as one of the same tenant that has the same identifier: a producer that is not sure whether it was
+/// published publishes it again, and each endpoint gets it once.
+///
+/// ```
+/// use relent_outbox::message::NewEvent;
+///
+/// let event = NewEvent::new("order.paid", "order-17-paid", r#"{"order":17}"#).tenant("acme");
+/// assert!(event.check().is_ok());
+/// assert!(NewEvent::new("", "order-17-paid", "").check().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewEvent(NewMessage);
+
+impl NewEvent {
+    /// An event of this topic with the producer's own identifier.
+    #[must_use]
+    pub fn new(
+        topic: impl Into<String>,
+        event: impl Into<String>,
+        payload: impl Into<Bytes>,
+    ) -> Self {
+        Self(NewMessage::new("", event, payload).topic(topic))
+    }
+
+    /// Whose endpoints get it.
+    #[must_use]
+    pub fn tenant(self, tenant: impl Into<String>) -> Self {
+        Self(self.0.tenant(tenant))
+    }
+
+    /// Delivers it at each endpoint after the messages of before with the same order key.
+    #[must_use]
+    pub fn in_order(self, key: impl Into<String>) -> Self {
+        Self(self.0.in_order(key))
+    }
+
+    /// What the payload is.
+    #[must_use]
+    pub fn content_type(self, content_type: impl Into<String>) -> Self {
+        Self(self.0.content_type(content_type))
+    }
+
+    /// Makes the first attempts so much later.
+    #[must_use]
+    pub fn delay(self, delay: Duration) -> Self {
+        Self(self.0.delay(delay))
+    }
+
+    /// Whether it can be published. Stores ask.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] says what is wrong.
+    pub fn check(&self) -> Result<(), InvalidMessage> {
+        if self.0.topic.is_empty() {
+            return Err(InvalidMessage::Name("topic"));
+        }
+        // Any endpoint will do.
+        self.to("-").check()
+    }
+
+    /// Its tenant and its topic.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn subject(&self) -> (&str, &str) {
+        (&self.0.tenant, &self.0.topic)
+    }
+
+    /// The message to an endpoint of its tenant.
+    pub(crate) fn to(&self, endpoint: &str) -> NewMessage {
+        let mut message = self.0.clone();
+        endpoint.clone_into(&mut message.endpoint);
+        message
     }
 }
 
@@ -215,6 +313,10 @@ pub enum InvalidMessage {
     Payload(usize),
     /// Not an identifier of a message.
     Id,
+    /// The topic of a message has a `*` in it.
+    Topic,
+    /// Nothing that an endpoint can subscribe by.
+    Pattern,
 }
 
 impl fmt::Display for InvalidMessage {
@@ -223,7 +325,7 @@ impl fmt::Display for InvalidMessage {
             Self::Name(what) => {
                 write!(
                     f,
-                    "the {what} has to have 1 to {MAX_NAME} bytes, none of them NUL"
+                    "the {what} has to have 1 to {MAX_NAME} characters, none of them NUL"
                 )
             }
             Self::ContentType => write!(
@@ -233,6 +335,15 @@ impl fmt::Display for InvalidMessage {
             Self::Payload(length) => write!(
                 f,
                 "the payload has {length} bytes, and may have {MAX_PAYLOAD}: send a reference to what is larger"
+            ),
+            Self::Topic => f.write_str(
+                "a topic has no * in it, which stands in the patterns that endpoints subscribe by",
+            ),
+            Self::Pattern => write!(
+                f,
+                "a subscription is a topic such as order.paid, or * behind a dot at the end as in order.*, or * alone, with \
+                 {MAX_NAME} characters at most; an endpoint has {} at most",
+                crate::endpoint::MAX_TOPICS
             ),
             Self::Id => write!(
                 f,

@@ -18,7 +18,7 @@ use crate::store::Store;
 pub const KEY_VARIABLE: &str = "RELENT_OUTBOX_KEY";
 
 const SEALED: &str = "sealed:v1:";
-const REFERENCE: &str = "env:";
+pub(crate) const REFERENCE: &str = "env:";
 /// What the check of a store is sealed for: no tenant and endpoint are written so.
 const CHECK_OF: &[u8] = b"key check";
 
@@ -105,23 +105,33 @@ impl Secrets {
     /// # Errors
     /// If the text is no signing key, or there is no key to seal it with.
     pub fn seal(&self, tenant: &str, endpoint: &str, secret: &str) -> Result<String, SecretError> {
-        if let Some(name) = secret.strip_prefix(REFERENCE) {
-            return match is_variable(name) {
-                true => Ok(secret.to_owned()),
-                false => Err(SecretError::Reference),
-            };
-        }
-        if secret.starts_with(SEALED) {
-            self.open(tenant, endpoint, secret)?;
-            return Ok(secret.to_owned());
+        let owner = owner(tenant, endpoint);
+        if let Some(kept) = self.kept(&owner, secret)? {
+            return Ok(kept);
         }
         if secret.parse::<SigningKey>().is_err() {
             return Err(SecretError::NoSigningKey);
         }
-        self.encrypt(&owner(tenant, endpoint), secret)
+        self.encrypt(&owner, secret)
     }
 
-    fn encrypt(&self, owner: &[u8], text: &str) -> Result<String, SecretError> {
+    /// A text that is in the form in which texts of this owner are kept already; `None` if it is to be sealed.
+    pub(crate) fn kept(&self, owner: &[u8], text: &str) -> Result<Option<String>, SecretError> {
+        if let Some(name) = text.strip_prefix(REFERENCE) {
+            return match is_variable(name) {
+                true => Ok(Some(text.to_owned())),
+                false => Err(SecretError::Reference),
+            };
+        }
+        if text.starts_with(SEALED) {
+            self.open_text(owner, text)?;
+            return Ok(Some(text.to_owned()));
+        }
+        Ok(None)
+    }
+
+    /// Seals a text, to be opened for this owner alone.
+    pub(crate) fn encrypt(&self, owner: &[u8], text: &str) -> Result<String, SecretError> {
         let cipher = self.cipher.as_ref().ok_or(SecretError::NoKey)?;
         let nonce = XNonce::try_generate().map_err(|_| SecretError::NoRandomness)?;
         let payload = Payload {
@@ -174,13 +184,22 @@ impl Secrets {
         endpoint: &str,
         kept: &str,
     ) -> Result<Zeroizing<String>, SecretError> {
+        self.open_text(&owner(tenant, endpoint), kept)
+    }
+
+    /// The text that is kept for this owner.
+    pub(crate) fn open_text(
+        &self,
+        owner: &[u8],
+        kept: &str,
+    ) -> Result<Zeroizing<String>, SecretError> {
         if let Some(name) = kept.strip_prefix(REFERENCE) {
             let absent = || SecretError::Absent(name.to_owned());
             let value = is_variable(name).then(|| env::var(name).ok()).flatten();
             let value = Zeroizing::new(value.ok_or_else(absent)?);
             return Ok(Zeroizing::new(value.trim().to_owned()));
         }
-        self.decrypt(&owner(tenant, endpoint), kept)
+        self.decrypt(owner, kept)
     }
 
     fn decrypt(&self, owner: &[u8], kept: &str) -> Result<Zeroizing<String>, SecretError> {
@@ -311,11 +330,18 @@ impl Secrets {
                 tenant,
                 name,
                 secrets,
+                headers,
                 ..
             } in page.iter().map(|status| &status.endpoint)
             {
-                for kept in secrets.iter().filter(|kept| kept.starts_with(SEALED)) {
-                    if self.open(tenant, name, kept).is_ok() {
+                let keys = secrets.iter().map(|kept| (owner(tenant, name), kept));
+                let fields = headers.iter().map(|(field, kept)| {
+                    let owner = crate::headers::owner(tenant, name, field);
+                    (owner, kept)
+                });
+                let sealed = keys.chain(fields);
+                for (owner, kept) in sealed.filter(|(_, kept)| kept.starts_with(SEALED)) {
+                    if self.open_text(&owner, kept).is_ok() {
                         return Ok((Some(name.clone()), true));
                     }
                     // The first that it does not open is named.
@@ -388,7 +414,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Whose the secret is, with its lengths, so that no two owners are written the same.
-fn owner(tenant: &str, endpoint: &str) -> Vec<u8> {
+pub(crate) fn owner(tenant: &str, endpoint: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(16 + tenant.len() + endpoint.len());
     for part in [tenant, endpoint] {
         bytes.extend((part.len() as u64).to_le_bytes());

@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use relent_core::{Cause, Failure, Kind, Network, Policy};
 use relent_http::attempt::{Complete, Proof};
 use relent_http::network::{chain, classify_error};
+use relent_http::webhook::WEBHOOK_SIGNATURE;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -30,6 +31,7 @@ use crate::acknowledgement::{Answer, BodyEnd, MAX_BODY, Refused, disables, excer
 use crate::endpoint::Acknowledgement;
 use crate::fault::{FaultKind, LocalFault};
 use crate::guard::AddressGuard;
+use crate::headers::{CustomHeaders, visible};
 use crate::message::MessageId;
 use crate::resolver::{GuardedConnector, NO_NAME, NoConnection, Resolve, SystemResolver};
 use crate::secrets::Signing;
@@ -163,6 +165,8 @@ pub struct Outgoing<'a> {
     pub payload: &'a Bytes,
     /// What it is signed with.
     pub signing: Option<&'a Signing>,
+    /// The header fields of the endpoint's own.
+    pub custom: Option<&'a CustomHeaders>,
     /// Whose lists say what a failure is.
     pub policy: &'a Policy,
     /// Which answer acknowledges it.
@@ -192,6 +196,10 @@ pub struct Sent {
     pub disable: Option<&'static str>,
     /// The answer asks for the message to be held until the endpoint is enabled.
     pub hold: bool,
+    /// The header fields of the request as they may be seen: see [`visible`].
+    pub request: String,
+    /// The same of the answer; empty if there was none.
+    pub response: String,
 }
 
 impl Sent {
@@ -210,6 +218,8 @@ impl Sent {
             fault: None,
             disable: None,
             hold: false,
+            request: String::new(),
+            response: String::new(),
         }
     }
 
@@ -283,9 +293,8 @@ impl Sender {
             limit,
             ..
         } = outgoing;
-        self.exchange(target, headers, payload.clone(), limit)
-            .await
-            .judge(&outgoing)
+        let exchange = self.exchange(target, headers.clone(), payload.clone(), limit);
+        exchange.await.judge(&outgoing, &headers)
     }
 
     /// How long an attempt may take whose policy names no limit.
@@ -361,8 +370,9 @@ pub(crate) struct Received {
 }
 
 impl Exchange {
-    /// What it means for the message that was sent.
-    pub(crate) fn judge(self, outgoing: &Outgoing<'_>) -> Sent {
+    /// What it means for the message that was sent with these fields.
+    pub(crate) fn judge(self, outgoing: &Outgoing<'_>, request: &HeaderMap) -> Sent {
+        let secrets = outgoing.secrets(request);
         let Received {
             status,
             headers,
@@ -374,6 +384,7 @@ impl Exchange {
                 let mut sent = Sent::not(failure, error, self.took);
                 sent.address = self.address;
                 sent.fault = self.fault;
+                sent.request = outgoing.visible(request, &secrets);
                 return sent;
             }
         };
@@ -383,7 +394,6 @@ impl Exchange {
             body: &body,
             end,
         };
-        let texts = outgoing.signing.map_or(&[][..], |signing| &signing.texts);
         Sent {
             outcome: judge(
                 answer,
@@ -392,12 +402,14 @@ impl Exchange {
                 outgoing.now,
             ),
             status: Some(status.as_u16()),
-            excerpt: excerpt(&body, texts),
+            excerpt: excerpt(&body, &secrets),
             address: self.address,
             took: self.took,
             fault: None,
             disable: disables(status, &headers),
             hold: holds(&headers),
+            request: outgoing.visible(request, &secrets),
+            response: outgoing.visible(&headers, &secrets),
         }
     }
 }
@@ -462,12 +474,36 @@ impl Outgoing<'_> {
             .map_err(|error| Box::new(Sent::not(failure, error, Duration::ZERO)))
     }
 
+    /// What nobody may see of an answer that repeats it: keys, the fields of the endpoint's own, and the signatures of this
+    /// request.
+    pub(crate) fn secrets<'s>(&'s self, request: &'s HeaderMap) -> Vec<&'s str> {
+        let signing = self.signing.map_or(&[][..], |signing| &signing.texts);
+        let custom = self.custom.map_or(&[][..], |custom| &custom.texts);
+        let texts = custom.iter().chain(signing).map(|text| text.as_str());
+        let signatures = request.get_all(WEBHOOK_SIGNATURE).iter();
+        let signatures = signatures.filter_map(|value| value.to_str().ok());
+        texts
+            .chain(signatures.flat_map(|value| value.split(' ')))
+            .collect()
+    }
+
+    /// The fields of a request or an answer as they may be seen.
+    fn visible(&self, fields: &HeaderMap, secrets: &[&str]) -> String {
+        let none = HeaderMap::new();
+        let hidden = self.custom.map_or(&none, CustomHeaders::fields);
+        visible(fields, hidden, secrets)
+    }
+
     fn signed(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::with_capacity(6);
         let content_type = HeaderValue::from_str(self.content_type)
             .map_err(|_| "the content type cannot be sent in a header".to_owned())?;
         headers.insert(CONTENT_TYPE, content_type);
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(custom) = self.custom {
+            // Each has one value, and none is one that is written below.
+            headers.extend(custom.fields().clone());
+        }
         let id = self.id.as_str();
         match self.signing {
             Some(signing) => signing

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{Activity, Endpoint};
-use crate::message::{InvalidMessage, MessageId, NewMessage};
+use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage, is_name};
 
 /// Keeps messages, endpoints and attempts: see the [module](self). Its clones are the same store.
 ///
@@ -48,6 +48,18 @@ pub trait Store: Clone + Send + Sync + 'static {
         &self,
         messages: Vec<NewMessage>,
     ) -> impl Future<Output = Result<Vec<Enqueued>, EnqueueError<Self::Error>>> + Send;
+
+    /// Enqueues a message for each endpoint of the event's tenant that has [subscribed](Endpoint::topics) to its topic: what
+    /// [`enqueue`](Self::enqueue) does with them, in one transaction for all these events. For each event its messages, in
+    /// the order of the names of the endpoints; none if no endpoint has subscribed, and then nothing is kept of it.
+    ///
+    /// An event that is published again is enqueued for endpoints that have subscribed since, and for no other. The index
+    /// of a [refusal](EnqueueError::Refused) is that of the event. More than [`MAX_FAN_OUT`] messages, or
+    /// [`MAX_FAN_OUT_BYTES`] of payloads, are refused.
+    fn publish(
+        &self,
+        events: Vec<NewEvent>,
+    ) -> impl Future<Output = Result<Vec<Published>, EnqueueError<Self::Error>>> + Send;
 
     // Workers.
 
@@ -188,6 +200,21 @@ pub trait Store: Clone + Send + Sync + 'static {
         reason: &str,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
+    /// Endpoints that need somebody: those that are disabled, have dead letters, or whose last attempt failed. The disabled
+    /// ones come first, then each group in the order of tenant and name: `most` of them.
+    fn troubled_endpoints(
+        &self,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<EndpointStatus>, Self::Error>> + Send;
+
+    /// How the latest attempts at an endpoint went: those of the last [`RECENT`], as far as they are among the last
+    /// [`RECENT_ATTEMPTS`] of the whole outbox. `None` if there is no such endpoint.
+    fn recent(
+        &self,
+        tenant: &str,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<Recent>, Self::Error>> + Send;
+
     /// Messages, the one that was enqueued last first: `most` of them.
     fn messages(
         &self,
@@ -201,6 +228,17 @@ pub trait Store: Clone + Send + Sync + 'static {
         &self,
         id: &MessageId,
     ) -> impl Future<Output = Result<Vec<AttemptRecord>, Self::Error>> + Send;
+
+    /// What a message holds: its payload. `None` if there is no such message.
+    fn content(
+        &self,
+        id: &MessageId,
+    ) -> impl Future<Output = Result<Option<Content>, Self::Error>> + Send;
+
+    /// Makes pending messages due now, whatever they wait for until later: their attempts so far and their schedule stay as
+    /// they are. How many are due now. A message with an order key is due now and still waits for those before it; the
+    /// limits of its endpoint hold as before. In batches, the earliest first: what was done before an error stays done.
+    fn send_now(&self, filter: Filter) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
     /// Has messages delivered again, from the beginning of their schedule, with the same identifiers: those that are
     /// delivered, dead or cancelled. How many. In batches, the earliest first: what was done before an error stays done.
@@ -242,6 +280,60 @@ pub struct Enqueued {
     pub duplicate: bool,
 }
 
+/// The messages of one [published](Store::publish) event: the endpoint of each, and what became of enqueuing it.
+pub type Published = Vec<(String, Enqueued)>;
+
+/// The most messages that one call of [`Store::publish`] enqueues.
+pub const MAX_FAN_OUT: usize = 10_000;
+/// The most bytes in the payloads of all these messages: 64 MiB.
+pub const MAX_FAN_OUT_BYTES: usize = 64 << 20;
+
+/// Gathers the messages of events, within the limits of [`Store::publish`].
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[derive(Default)]
+struct FanOut {
+    messages: Vec<NewMessage>,
+    /// Of each message the index of its event.
+    events: Vec<usize>,
+    bytes: usize,
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl FanOut {
+    fn add(&mut self, index: usize, message: NewMessage) -> Result<(), Refusal> {
+        self.bytes = self.bytes.saturating_add(message.payload.len());
+        if self.messages.len() == MAX_FAN_OUT || self.bytes > MAX_FAN_OUT_BYTES {
+            return Err(Refusal::TooManyEndpoints);
+        }
+        self.messages.push(message);
+        self.events.push(index);
+        Ok(())
+    }
+
+    /// Of a refusal the event, and not the message.
+    fn refused<E>(&self, error: EnqueueError<E>) -> EnqueueError<E> {
+        match error {
+            EnqueueError::Refused { index, refusal } => EnqueueError::Refused {
+                index: self.events.get(index).copied().unwrap_or_default(),
+                refusal,
+            },
+            error => error,
+        }
+    }
+
+    /// What became of each event.
+    fn published(self, events: usize, enqueued: Vec<Enqueued>) -> Vec<Published> {
+        let mut published = vec![Published::new(); events];
+        let all = self.events.into_iter().zip(self.messages).zip(enqueued);
+        for ((index, message), enqueued) in all {
+            if let Some(of) = published.get_mut(index) {
+                of.push((message.endpoint, enqueued));
+            }
+        }
+        published
+    }
+}
+
 /// Why nothing is enqueued.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -267,6 +359,8 @@ pub enum Refusal {
     UnknownEndpoint,
     /// The message with this identifier tells of the same event with another payload, content type, topic or order key.
     OtherPayload(MessageId),
+    /// With the events before it, it is for more endpoints than one call may enqueue for.
+    TooManyEndpoints,
 }
 
 impl fmt::Display for Refusal {
@@ -280,6 +374,12 @@ impl fmt::Display for Refusal {
                 f,
                 "the message {id} tells of the same event with another payload, content type, topic or order key: give each event \
                  an identifier of its own"
+            ),
+            Self::TooManyEndpoints => write!(
+                f,
+                "with the events before it, it makes more than {MAX_FAN_OUT} messages or {} MiB: publish fewer events in one \
+                 call, or send a reference to a large payload",
+                MAX_FAN_OUT_BYTES >> 20
             ),
         }
     }
@@ -592,6 +692,68 @@ pub struct AttemptRecord {
     pub excerpt: String,
     /// The address that it was sent to; empty if there was no connection.
     pub address: String,
+    /// The header fields of the request as they may be seen: see [`visible`](crate::headers::visible). Not among what is
+    /// serialized, since more people may see the rest.
+    #[serde(skip)]
+    pub request: String,
+    /// The same of the answer; empty if there was none.
+    #[serde(skip)]
+    pub response: String,
+}
+
+/// What a message holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Content {
+    /// What the payload is.
+    pub content_type: String,
+    /// As it is sent.
+    pub payload: Bytes,
+}
+
+/// How far [`Store::recent`] looks back: 15 min.
+pub const RECENT: Duration = Duration::from_secs(900);
+/// Among how many attempts of the whole outbox it looks: 20 000.
+pub const RECENT_ATTEMPTS: usize = 20_000;
+
+/// How the latest attempts at an endpoint went.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Recent {
+    /// Over how many milliseconds this is: less than [`RECENT`] if there are many attempts.
+    pub window_ms: u64,
+    /// The attempts.
+    pub attempts: u64,
+    /// Those that were acknowledged.
+    pub acknowledged: u64,
+    /// Attempts in a minute.
+    pub per_minute: f64,
+    /// Half of them took no longer, in milliseconds; `None` if there was none.
+    pub p50_ms: Option<u64>,
+    /// 99 of 100 took no longer, in milliseconds.
+    pub p99_ms: Option<u64>,
+}
+
+impl Recent {
+    /// Of attempts that took so many milliseconds and were acknowledged or not, among all since `from_ms`.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    fn of(now_ms: i64, from_ms: i64, attempts: &[(u64, bool)]) -> Self {
+        let window_ms = u64::try_from(now_ms.saturating_sub(from_ms)).unwrap_or_default();
+        let mut took: Vec<_> = attempts.iter().map(|(took, _)| *took).collect();
+        took.sort_unstable();
+        // The nearest rank.
+        let quantile = |percent: usize| {
+            let rank = (took.len() * percent).div_ceil(100);
+            took.get(rank.checked_sub(1)?).copied()
+        };
+        let count = attempts.len() as u64;
+        Self {
+            window_ms,
+            attempts: count,
+            acknowledged: attempts.iter().filter(|(_, is_ok)| *is_ok).count() as u64,
+            per_minute: count as f64 * 60_000.0 / window_ms.max(1000) as f64,
+            p50_ms: quantile(50),
+            p99_ms: quantile(99),
+        }
+    }
 }
 
 /// An endpoint and how it fares.
@@ -623,6 +785,9 @@ pub struct EndpointStatus {
 pub struct MessageStatus {
     /// Its identifier.
     pub id: MessageId,
+    /// Its place in the order in which messages were enqueued: [`Filter::before`] has a list go on behind it.
+    #[serde(skip)]
+    pub place: i64,
     /// Whose endpoint it goes to.
     pub tenant: String,
     /// The endpoint.
@@ -633,6 +798,8 @@ pub struct MessageStatus {
     pub topic: String,
     /// Its order key.
     pub order: Option<String>,
+    /// The dead letter that it waits behind, by their order key, if it does.
+    pub behind: Option<MessageId>,
     /// Its state.
     pub state: State,
     /// Why it is dead or was cancelled; empty otherwise.
@@ -659,7 +826,11 @@ pub struct Filter {
     pub tenant: Option<String>,
     /// To this endpoint.
     pub endpoint: Option<String>,
-    /// About this kind of event.
+    /// Whose event this is.
+    pub event: Option<String>,
+    /// Whose event or identifier begins so.
+    pub search: Option<String>,
+    /// About this kind of event, or one that this [pattern](crate::topic) covers, such as `order.*`.
     pub topic: Option<String>,
     /// In this state.
     pub state: Option<State>,
@@ -667,8 +838,43 @@ pub struct Filter {
     pub from_ms: Option<i64>,
     /// Enqueued before then.
     pub until_ms: Option<i64>,
-    /// Enqueued before this one: the next page of a list.
-    pub before: Option<MessageId>,
+    /// Enqueued before the one in this [place](MessageStatus::place), which may be gone by now: the next page of a list. So
+    /// no message comes twice, and none is missed that is there all the while, whatever changes meanwhile.
+    pub before: Option<i64>,
+}
+
+impl Filter {
+    /// Whether it narrows nothing, so that all messages are meant.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        let all = Self {
+            search: self.search.clone().filter(|search| search.is_empty()),
+            topic: self.topic.clone().filter(|topic| topic == "*"),
+            ..Self::default()
+        };
+        *self == all
+    }
+
+    /// Whether its texts can be those of anything: what can be asked of a store.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] names one that is too long, or has a NUL in it.
+    pub fn check(&self) -> Result<(), InvalidMessage> {
+        for (what, text) in [
+            ("tenant", &self.tenant),
+            ("endpoint", &self.endpoint),
+            ("event", &self.event),
+            ("search", &self.search),
+            ("topic", &self.topic),
+        ] {
+            match text.as_deref() {
+                None | Some("") => {}
+                Some(text) if is_name(text) => {}
+                Some(_) => return Err(InvalidMessage::Name(what)),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How many messages are in each state.
@@ -693,6 +899,11 @@ async fn end_of_grants(runs: bool) {
         tokio::time::sleep(GRANT).await;
     }
 }
+
+/// Of an endpoint that is the one named `e` in a statement of SQL, whether its last attempt failed: so
+/// [`Health`](crate::health::Health) writes it. `NONE` stands for eight bytes of ones.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+const FAILING: &str = "length(e.health) > 8 AND substr(e.health, 2, 8) <> NONE";
 
 /// So many messages are changed in one transaction, so that others need not wait for all.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

@@ -62,6 +62,7 @@ async fn attempt(sender: &Sender, url: &str) -> Option<Sent> {
         content_type: "application/json",
         payload: &Bytes::from_static(b"{}"),
         signing: None,
+        custom: None,
         policy: Policy::STANDARD,
         acknowledgement: Acknowledgement::Success,
         limit: None,

@@ -278,7 +278,7 @@ mod postgres {
                 ..all.clone()
             },
             Filter {
-                before: Some(claimed[0].id.clone()),
+                before: Some(claimed[0].row),
                 ..all.clone()
             },
         ];
@@ -391,6 +391,64 @@ mod postgres {
         let messages = store.messages(Filter::default(), 10).await.unwrap();
         let events: Vec<_> = messages.iter().map(|one| &one.event[..]).collect();
         assert_eq!(events, ["committed"]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_messages_of_an_event_are_there_if_and_only_if_its_transaction_is_committed() {
+        use relent_outbox::message::NewEvent;
+
+        let Some(server) = servers::postgres(&["fsync=off"]) else {
+            return;
+        };
+        let (store, config) = store(&server, "events").await;
+        for name in ["a", "b"] {
+            let endpoint = Endpoint::new(name, "https://shop.example/").topics(["order.*"]);
+            store.put_endpoint(endpoint).await.unwrap();
+        }
+        let event = |event: &str| NewEvent::new("order.paid", event, "{}");
+        let mut client = store.pool().get().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        let undone = Postgres::publish_in(&transaction, &[event("undone")]).await;
+        assert_eq!(undone.unwrap()[0].len(), 2);
+        transaction.rollback().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        Postgres::publish_in(&transaction, &[event("committed")])
+            .await
+            .unwrap();
+        let other = NewEvent::new("order.paid", "committed", "other");
+        let refused = Postgres::publish_in(&transaction, &[event("refused"), other]).await;
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, EnqueueError::Refused { index: 1, .. }));
+        transaction.commit().await.unwrap();
+        let events = async || {
+            let found = store.messages(Filter::default(), 10).await.unwrap();
+            let found = found.into_iter().map(|one| (one.endpoint, one.event));
+            found.collect::<Vec<_>>()
+        };
+        let owned = |endpoint: &str, event: &str| (endpoint.to_owned(), event.to_owned());
+        let committed = [owned("b", "committed"), owned("a", "committed")];
+        assert_eq!(events().await, committed);
+        #[cfg(feature = "sqlx")]
+        {
+            use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+            let options = PgConnectOptions::new()
+                .socket(server.server.directory())
+                .username(config.get_user().unwrap())
+                .database(config.get_dbname().unwrap())
+                .options([("search_path", "events")]);
+            let pool = PgPoolOptions::new().connect_with(options).await.unwrap();
+            let mut transaction = pool.begin().await.unwrap();
+            let again = Postgres::publish_in_sqlx(&mut transaction, &[event("committed")]).await;
+            let again = again.unwrap().remove(0);
+            assert!(again.len() == 2 && again.iter().all(|(_, one)| one.duplicate));
+            let undone = Postgres::publish_in_sqlx(&mut transaction, &[event("undone")]).await;
+            assert_eq!(undone.unwrap()[0].len(), 2);
+            transaction.rollback().await.unwrap();
+            assert_eq!(events().await, committed);
+        }
+        #[cfg(not(feature = "sqlx"))]
+        drop(config);
     }
 
     /// The same by sqlx, whose connections are its own; a worker of tokio-postgres delivers what it has written.

@@ -142,6 +142,7 @@ async fn attempt_with(address: SocketAddr, believed: Believed) -> Sent {
         content_type: "application/json",
         payload: &payload,
         signing: signing.as_ref(),
+        custom: None,
         policy: &policy,
         acknowledgement: Acknowledgement::BodySuccess,
         limit: None,

@@ -220,7 +220,7 @@ fn interrupted(signal: Signal) -> Quit {
     }
 }
 
-fn payload(data: &str) -> Result<Bytes, Quit> {
+pub(super) fn payload(data: &str) -> Result<Bytes, Quit> {
     let Some(file) = data.strip_prefix('@') else {
         return Ok(Bytes::copy_from_slice(data.as_bytes()));
     };
@@ -296,6 +296,7 @@ async fn straight(args: &SendArgs, url: &str, payload: Bytes) -> Result<i32, Qui
                 content_type: &args.content_type,
                 payload: &payload,
                 signing: signing.as_ref(),
+                custom: None,
                 policy: &policy,
                 acknowledgement,
                 limit: schedule.attempt_limit(&policy, now),
@@ -399,7 +400,7 @@ async fn by_server(args: &SendArgs, payload: &Bytes) -> Result<i32, Quit> {
 }
 
 /// Looks after a message until it has ended, and says what its attempts met.
-async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, Quit> {
+pub(super) async fn wait(server: &Server, id: &str, quiet: bool) -> Result<i32, Quit> {
     let path = format!("/v1/messages/{}", encoded(id));
     let mut told = 0;
     loop {

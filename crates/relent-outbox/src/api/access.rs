@@ -1,7 +1,10 @@
 //! Who may ask: whoever has the token.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::{
@@ -12,11 +15,11 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::answer::refuse;
-use super::{PATIENCE, Shared};
+use super::{Api, PATIENCE, Shared};
 use crate::store::Store;
 
 /// The shortest token, in characters.
@@ -97,18 +100,103 @@ impl fmt::Display for InvalidToken {
 
 impl std::error::Error for InvalidToken {}
 
-/// Lets a request pass whose sender has the token, and bounds its time.
+/// Whether the client of this request, or the person of this session, may see the contents of messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Contents(pub(super) bool);
+
+/// How long a session lasts at most.
+const SIGNED_IN: Duration = Duration::from_secs(12 * 3600);
+/// The most sessions. One more ends the oldest.
+const MOST_SESSIONS: usize = 64;
+
+/// A person who is signed in to the page.
+#[derive(Clone)]
+pub(super) struct Session {
+    /// What the cookie holds.
+    pub(super) id: Token,
+    /// What each form holds.
+    pub(super) form_token: Token,
+    pub(super) contents: Contents,
+    until: Instant,
+}
+
+/// The sessions of the page, the oldest first.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<VecDeque<Session>>);
+
+impl Sessions {
+    /// Those that have not expired.
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Session>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        kept.retain(|session| session.until > now);
+        kept
+    }
+
+    /// Signs a person in.
+    pub(super) fn begin(&self, contents: Contents) -> Session {
+        let session = Session {
+            id: Token::new(),
+            form_token: Token::new(),
+            contents,
+            until: Instant::now() + SIGNED_IN,
+        };
+        let mut kept = self.kept();
+        if kept.len() >= MOST_SESSIONS {
+            kept.pop_front();
+        }
+        kept.push_back(session.clone());
+        session
+    }
+
+    /// Whose cookie this is.
+    fn find(&self, cookie: &str) -> Option<Session> {
+        let kept = self.kept();
+        kept.iter().find(|session| session.id.is(cookie)).cloned()
+    }
+
+    /// Signs out: the cookie is nobody's from now on.
+    pub(super) fn end(&self, session: &Session) {
+        self.kept()
+            .retain(|other| !other.id.is(session.id.as_str()));
+    }
+}
+
+impl<S> Api<S> {
+    /// Whether this token lets a client see contents; `None` if it is no token of this server.
+    pub(super) fn contents_by(&self, token: &str) -> Option<Contents> {
+        // Both are looked at, whichever it is.
+        let may = self.content_token.as_ref().is_some_and(|own| own.is(token));
+        (self.token.is(token) || may).then_some(Contents(may))
+    }
+}
+
+/// Lets a request pass whose sender has a token, and bounds its time.
 pub(super) async fn guard<S: Store>(
     State(api): State<Shared<S>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path();
     let program = path.starts_with("/v1/") || path == "/metrics";
     let open = ["/health", "/openapi.json", "/login", "/style.css"].contains(&path);
     let headers = request.headers();
+    let contents = bearer(headers).and_then(|token| api.contents_by(token));
+    let session = cookie(headers).and_then(|held| api.sessions.find(held));
+    let may_pass = open
+        || if program {
+            contents.is_some()
+        } else {
+            session.is_some()
+        };
+    if let Some(contents) = contents {
+        request.extensions_mut().insert(contents);
+    }
+    if let Some(session) = session {
+        request.extensions_mut().insert(session);
+    }
     let mut response = match () {
-        () if program && !bearer(headers).is_some_and(|token| api.token.is(token)) => {
+        () if program && !may_pass => {
             let mut response = refuse(
                 StatusCode::UNAUTHORIZED,
                 "send the header `Authorization: Bearer TOKEN` with the token of this server",
@@ -118,9 +206,7 @@ pub(super) async fn guard<S: Store>(
             response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
             response
         }
-        () if !program && !open && !cookie(headers).is_some_and(|held| api.session.is(held)) => {
-            Redirect::to("/login").into_response()
-        }
+        () if !may_pass => Redirect::to("/login").into_response(),
         () => match timeout(PATIENCE, next.run(request)).await {
             Ok(response) => response,
             Err(_) => refuse(
@@ -176,6 +262,34 @@ mod tests {
         for wrong in ["", "short", "sixteen letters and", &"x".repeat(1025)] {
             assert_eq!(wrong.parse::<Token>().unwrap_err(), InvalidToken);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_ends_by_signing_out_or_after_12_hours() {
+        let sessions = Sessions::default();
+        let (one, other) = (
+            sessions.begin(Contents(true)),
+            sessions.begin(Contents(false)),
+        );
+        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
+        assert!(found(&one) && found(&other));
+        assert!(sessions.find(one.form_token.as_str()).is_none());
+        sessions.end(&one);
+        assert!(!found(&one) && found(&other));
+        tokio::time::advance(SIGNED_IN - Duration::from_secs(1)).await;
+        assert!(found(&other));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!found(&other));
+    }
+
+    #[tokio::test]
+    async fn there_is_room_for_so_many_sessions_and_one_more_ends_the_oldest() {
+        let sessions = Sessions::default();
+        let all: Vec<_> = (0..=MOST_SESSIONS)
+            .map(|_| sessions.begin(Contents(false)))
+            .collect();
+        let found = |session: &Session| sessions.find(session.id.as_str()).is_some();
+        assert!(!found(&all[0]) && all[1..].iter().all(found));
     }
 
     #[test]

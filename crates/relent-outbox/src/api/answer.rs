@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use relent_http::problem::Problem;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{MAX_BODY, OPENAPI};
 use crate::observe;
@@ -26,6 +27,15 @@ pub(super) struct Refused(Box<Problem>);
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         Self(Box::new(problem))
+    }
+}
+
+impl Refused {
+    /// What is wrong, in words.
+    pub(super) fn detail(&self) -> String {
+        let problem: Option<Value> = serde_json::from_str(&self.0.to_json()).ok();
+        let detail = problem.and_then(|problem| problem["detail"].as_str().map(str::to_owned));
+        detail.unwrap_or_default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Endpoints: registered, listed, enabled, disabled and deleted.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -20,11 +21,12 @@ use super::answer::{
 };
 use super::{Api, Shared};
 use crate::endpoint::{Activity, Endpoint};
+use crate::headers::{self, InvalidHeader};
 use crate::health::Health;
-use crate::message::MAX_NAME;
+use crate::message::{MAX_NAME, MessageId, NewMessage, is_name};
 use crate::schedule;
 use crate::secrets::{KeyError, Secrets};
-use crate::store::{Deletion, EndpointStatus, Store};
+use crate::store::{Deletion, EndpointStatus, EnqueueError, Store};
 use crate::target::Target;
 use crate::worker::{Because, Held};
 
@@ -145,12 +147,13 @@ fn is_sealed(kept: &str) -> bool {
     !kept.starts_with("env:")
 }
 
-/// An endpoint as it may be seen: by whom its signing keys are held, never the keys.
+/// An endpoint as it may be seen: where its signing keys and the values of its header fields are kept, never what they are.
 pub(super) fn redact(mut status: EndpointStatus) -> EndpointStatus {
-    for secret in &mut status.endpoint.secrets {
-        if is_sealed(secret) {
-            *secret = "sealed".to_owned();
-        }
+    let Endpoint {
+        secrets, headers, ..
+    } = &mut status.endpoint;
+    for kept in secrets.iter_mut().chain(headers.values_mut()) {
+        *kept = headers::shown(kept).to_owned();
     }
     status
 }
@@ -158,6 +161,16 @@ pub(super) fn redact(mut status: EndpointStatus) -> EndpointStatus {
 pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Answer {
     let page: Page = query(&uri)?;
     let limit = page_length(page.limit, USUAL)?;
+    for text in [&page.tenant, &page.after_tenant, &page.after]
+        .into_iter()
+        .flatten()
+    {
+        if !(text.is_empty() || is_name(text)) {
+            return Err(unacceptable(format!(
+                "after the ?: a name has {MAX_NAME} characters at most, none of them NUL"
+            )));
+        }
+    }
     // A tenant's own list begins behind the empty name, which no endpoint has.
     let after = match (page.after_tenant, page.after) {
         (Some(tenant), Some(name)) => Some((tenant, name)),
@@ -221,7 +234,7 @@ pub(super) fn unknown(tenant: &str, name: &str) -> Refused {
 }
 
 pub(super) async fn show<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
-    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    let (tenant, name) = whose(path, &uri)?;
     match stored!(api.store.endpoint(&tenant, &name)) {
         Some(status) => Ok(answer(&api, StatusCode::OK, status).await),
         None => Err(unknown(&tenant, &name)),
@@ -238,8 +251,27 @@ struct Signed {
     allow_unsigned: bool,
 }
 
-/// Registers an endpoint, or replaces it. Its keys stay if none are given: they cannot be read, so whoever changes
-/// something else could not give them.
+/// Whose endpoint a request is about, and its name.
+fn whose(path: Named, uri: &Uri) -> Result<(String, String), Refused> {
+    let Owner { tenant } = query(uri)?;
+    named(tenant, path)
+}
+
+/// The same if the query has more.
+fn named(tenant: String, path: Named) -> Result<(String, String), Refused> {
+    let name = name(path)?;
+    for (what, text) in [("tenant", &tenant), ("name", &name)] {
+        if !(is_name(text) || text.is_empty() && what == "tenant") {
+            return Err(unacceptable(format!(
+                "the {what} has to have 1 to {MAX_NAME} characters, none of them NUL"
+            )));
+        }
+    }
+    Ok((tenant, name))
+}
+
+/// Registers an endpoint, or replaces it. Its keys stay if none are given, and so do its header fields: they cannot be
+/// read, so a client that changes something else could not give them. So do its topics, without which events are lost to it.
 pub(super) async fn register<S: Store>(
     State(api): State<Shared<S>>,
     path: Named,
@@ -247,14 +279,17 @@ pub(super) async fn register<S: Store>(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
-    let (name, asked) = (name(path)?, query(&uri)?);
     let Signed {
         tenant,
         allow_unsigned,
-    } = asked;
+    } = query(&uri)?;
+    let (tenant, name) = named(tenant, path)?;
     let given: Map<String, Value> = read(body)?;
-    let endpoint = api.check(&tenant, &name, given.clone())?;
-    if endpoint.secrets.iter().any(|kept| is_sealed(kept)) {
+    let [keeps_secrets, keeps_headers, keeps_topics] =
+        ["secrets", "headers", "topics"].map(|key| !given.contains_key(key));
+    let endpoint = api.check(&tenant, &name, given)?;
+    let mut kept = endpoint.secrets.iter().chain(endpoint.headers.values());
+    if kept.any(|kept| is_sealed(kept)) {
         // What another key than that of the store has sealed, no worker could open.
         match api.secrets.check(&api.store).await {
             Ok(()) => {}
@@ -277,11 +312,21 @@ pub(super) async fn register<S: Store>(
             return refused(error);
         }
         let (revision, mut endpoint) = (before.as_ref().map(|one| one.revision), endpoint.clone());
-        let kept = before.map_or_else(Vec::new, |before| before.endpoint.secrets);
-        if !given.contains_key("secrets") {
-            endpoint.secrets = kept;
-        } else if endpoint.secrets.is_empty() && !kept.is_empty() && !allow_unsigned {
+        let old = before.map(|before| before.endpoint);
+        let was_signed = old.as_ref().is_some_and(|old| !old.secrets.is_empty());
+        if was_signed && !keeps_secrets && endpoint.secrets.is_empty() && !allow_unsigned {
             return Err(unacceptable(format!("secrets: {LAST_KEY}")));
+        }
+        if let Some(old) = old {
+            if keeps_secrets {
+                endpoint.secrets = old.secrets;
+            }
+            if keeps_headers {
+                endpoint.headers = old.headers;
+            }
+            if keeps_topics {
+                endpoint.topics = old.topics;
+            }
         }
         // Another may have changed its keys since they were read.
         if !stored!(api.store.replace_endpoint(endpoint, revision)) {
@@ -381,7 +426,8 @@ pub(super) async fn delete<S: Store>(
     uri: Uri,
     headers: HeaderMap,
 ) -> Answer {
-    let (name, Deleting { tenant, discard }) = (name(path)?, query(&uri)?);
+    let Deleting { tenant, discard } = query(&uri)?;
+    let (tenant, name) = named(tenant, path)?;
     // It is deleted in batches, so this holds for when that begins.
     let before = stored!(api.store.endpoint(&tenant, &name));
     let checked = Preconditions::of(&headers)
@@ -406,24 +452,18 @@ pub(super) async fn delete<S: Store>(
 
 impl<S> Api<S> {
     /// The endpoint that is described, if messages can be sent there; its keys sealed.
-    fn check(
+    pub(super) fn check(
         &self,
         tenant: &str,
         name: &str,
         mut given: Map<String, Value>,
     ) -> Result<Endpoint, Refused> {
+        if name == "." || name == ".." {
+            return Err(unacceptable(format!(
+                "the name {name:?} cannot stand in a URL: choose another"
+            )));
+        }
         for (what, text) in [("tenant", tenant), ("name", name)] {
-            let empty = text.is_empty() && what == "name";
-            if text.len() > MAX_NAME || text.contains('\0') || empty {
-                return Err(unacceptable(format!(
-                    "the {what} has to have 1 to {MAX_NAME} bytes, none of them NUL"
-                )));
-            }
-            if text == "." || text == ".." {
-                return Err(unacceptable(format!(
-                    "the {what} {text:?} cannot stand in a URL: choose another"
-                )));
-            }
             if given.contains_key(what) {
                 return Err(unacceptable(format!(
                     "{what} stands in the URL, as in PUT /v1/endpoints/NAME?tenant=TENANT: take it out of the body"
@@ -437,6 +477,10 @@ impl<S> Api<S> {
             .map_err(|error| unacceptable(format!("url: {error}")))?;
         schedule::policy(&endpoint.policy)
             .map_err(|error| unacceptable(format!("policy: {error}")))?;
+        endpoint
+            .check()
+            .map_err(|error| unacceptable(format!("topics: {error}")))?;
+        endpoint.headers = self.sealed_headers(tenant, name, &endpoint.headers)?;
         if endpoint.secrets.len() > MOST_SECRETS {
             return Err(unacceptable(format!(
                 "secrets: {MOST_SECRETS} keys at most, the newest first"
@@ -452,6 +496,83 @@ impl<S> Api<S> {
     }
 }
 
+impl<S> Api<S> {
+    /// The header fields that are described; their values sealed.
+    fn sealed_headers(
+        &self,
+        tenant: &str,
+        name: &str,
+        given: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, Refused> {
+        let wrong = |detail: String| unacceptable(format!("headers: {detail}"));
+        if given.len() > headers::MAX_FIELDS {
+            return Err(wrong(InvalidHeader::TooMany.to_string()));
+        }
+        let mut sealed = BTreeMap::new();
+        for (field, value) in given {
+            if value == headers::shown("") {
+                return Err(wrong(format!(
+                    "the value of {field} is only what is shown instead of it: give the value, or leave headers out to keep all"
+                )));
+            }
+            let kept = headers::seal(&self.secrets, tenant, name, field, value)
+                .map_err(|error| wrong(error.to_string()))?;
+            sealed.insert(field.clone(), kept);
+        }
+        Ok(sealed)
+    }
+}
+
+#[derive(Serialize)]
+struct Tested {
+    id: MessageId,
+}
+
+/// Enqueues a message by which somebody sees whether the endpoint works.
+pub(super) async fn test<S: Store>(State(api): State<Shared<S>>, path: Named, uri: Uri) -> Answer {
+    let (tenant, name) = whose(path, &uri)?;
+    match stored!(api.store.endpoint(&tenant, &name)) {
+        None => return Err(unknown(&tenant, &name)),
+        Some(EndpointStatus {
+            activity: Activity::Disabled,
+            ..
+        }) => {
+            return Err(refuse(
+                StatusCode::CONFLICT,
+                "it is disabled, and nothing is sent there: enable it first",
+            ));
+        }
+        Some(_) => {}
+    }
+    match api
+        .store
+        .enqueue(vec![NewMessage::test(&tenant, &name)])
+        .await
+    {
+        Ok(enqueued) => {
+            let id = enqueued.into_iter().next().map(|one| one.id);
+            let id = id.ok_or_else(|| unknown(&tenant, &name))?;
+            Ok((StatusCode::ACCEPTED, Json(Tested { id })).into_response())
+        }
+        Err(EnqueueError::Store(error)) => Ok(store_failed(&error)),
+        // It was deleted meanwhile.
+        Err(EnqueueError::Refused { .. }) => Err(unknown(&tenant, &name)),
+    }
+}
+
+/// How its latest attempts went.
+pub(super) async fn recent<S: Store>(
+    State(api): State<Shared<S>>,
+    path: Named,
+    uri: Uri,
+) -> Answer {
+    let (tenant, name) = whose(path, &uri)?;
+    match stored!(api.store.recent(&tenant, &name)) {
+        Some(recent) => ok(&recent),
+        None => Err(unknown(&tenant, &name)),
+    }
+}
+
 /// Why an endpoint is disabled.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -464,7 +585,7 @@ pub(super) async fn enable<S: Store>(
     path: Named,
     uri: Uri,
 ) -> Answer {
-    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    let (tenant, name) = whose(path, &uri)?;
     set(&api, &tenant, &name, Activity::Active, "").await
 }
 
@@ -474,11 +595,11 @@ pub(super) async fn disable<S: Store>(
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
-    let (name, Owner { tenant }) = (name(path)?, query(&uri)?);
+    let (tenant, name) = whose(path, &uri)?;
     let Reason { reason } = read(body)?;
-    if reason.trim().is_empty() || reason.len() > MAX_NAME || reason.contains('\0') {
+    if reason.trim().is_empty() || !is_name(&reason) {
         return Err(unacceptable(format!(
-            "reason: say in 1 to {MAX_NAME} bytes why it is disabled; the page shows it"
+            "reason: say in 1 to {MAX_NAME} characters why it is disabled; the page shows it"
         )));
     }
     set(&api, &tenant, &name, Activity::Disabled, &reason).await

@@ -11,15 +11,16 @@ use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use relent_http::problem::Problem;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::answer::{
     Answer, Refused, name, ok, query, read, refuse, store_failed, stored, unacceptable,
 };
 use super::endpoints::page_length;
 use super::{MAX_BATCH, Shared};
-use crate::message::{MessageId, NewMessage};
+use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::{
     AttemptRecord, EnqueueError, Enqueued, Filter, MessageStatus, Refusal, State as MessageState,
     Store,
@@ -29,29 +30,42 @@ const USUAL: usize = 100;
 
 type Identified = Result<Path<String>, PathRejection>;
 
-/// A message as a producer describes it.
+/// A message or an event as a producer describes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Described {
     #[serde(default)]
     tenant: String,
-    endpoint: String,
+    #[serde(default, deserialize_with = "some")]
+    endpoint: Option<String>,
     event: String,
-    #[serde(default)]
-    topic: String,
+    topic: Option<String>,
     order: Option<String>,
     content_type: Option<String>,
     /// Sent byte by byte as it stands in the request.
+    #[serde(default, deserialize_with = "some")]
     payload: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "some")]
     text: Option<String>,
+    #[serde(default, deserialize_with = "some")]
     base64: Option<String>,
     #[serde(default)]
     delay_ms: u64,
 }
 
+/// A member that is there has a value: `null` is a payload, and no text.
+fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+/// The longest delay of a first attempt: 366 days.
+const MAX_DELAY_MS: u64 = 366 * 24 * 3600 * 1000;
+
 impl Described {
-    fn message(self) -> Result<NewMessage, String> {
-        let (payload, usual) = match (self.payload, self.text, self.base64) {
+    /// What is sent, and what it is.
+    fn payload(&mut self) -> Result<(Vec<u8>, String), String> {
+        let given = (self.payload.take(), self.text.take(), self.base64.take());
+        let (payload, usual) = match given {
             (Some(json), None, None) => (json.get().to_owned().into_bytes(), "application/json"),
             (None, Some(text), None) => (text.into_bytes(), "text/plain; charset=utf-8"),
             (None, None, Some(coded)) => {
@@ -67,15 +81,167 @@ impl Described {
                 );
             }
         };
-        let mut message = NewMessage::new(self.endpoint, self.event, payload)
+        if self.delay_ms > MAX_DELAY_MS {
+            return Err(format!(
+                "delay_ms: {MAX_DELAY_MS} are the most, which are 366 days"
+            ));
+        }
+        let content_type = self.content_type.take();
+        Ok((payload, content_type.unwrap_or_else(|| usual.to_owned())))
+    }
+
+    fn message(mut self) -> Result<NewMessage, String> {
+        let (payload, content_type) = self.payload()?;
+        let endpoint = self.endpoint.ok_or(
+            "missing field `endpoint`: name it, or POST /v1/events to reach all that have subscribed to the topic",
+        )?;
+        let mut message = NewMessage::new(endpoint, self.event, payload)
             .tenant(self.tenant)
-            .topic(self.topic)
-            .content_type(self.content_type.as_deref().unwrap_or(usual))
+            .topic(self.topic.unwrap_or_default())
+            .content_type(content_type)
             .delay(Duration::from_millis(self.delay_ms));
         message.order = self.order;
         message.check().map_err(|error| error.to_string())?;
         Ok(message)
     }
+
+    fn event(mut self) -> Result<NewEvent, String> {
+        let (payload, content_type) = self.payload()?;
+        if self.endpoint.is_some() {
+            return Err(
+                "an event has no `endpoint`: it goes to all that have subscribed to its topic; POST /v1/messages sends to one"
+                    .to_owned(),
+            );
+        }
+        let topic = self
+            .topic
+            .ok_or("missing field `topic`: what endpoints have subscribed to")?;
+        let mut event = NewEvent::new(topic, self.event, payload)
+            .tenant(self.tenant)
+            .content_type(content_type)
+            .delay(Duration::from_millis(self.delay_ms));
+        if let Some(order) = self.order {
+            event = event.in_order(order);
+        }
+        event.check().map_err(|error| error.to_string())?;
+        Ok(event)
+    }
+}
+
+/// What a body describes, of which an array is several.
+struct Batch<T> {
+    all: Vec<T>,
+    single: bool,
+}
+
+impl<T> Batch<T> {
+    fn read(
+        body: Result<Bytes, BytesRejection>,
+        of: fn(Described) -> Result<T, String>,
+    ) -> Result<Self, Refused> {
+        let one = |body: &Bytes| body.trim_ascii_start().first() != Some(&b'[');
+        let single = body.as_ref().is_ok_and(one);
+        let described: Vec<Described> = match single {
+            true => vec![read(body)?],
+            false => read(body)?,
+        };
+        if !(1..=MAX_BATCH).contains(&described.len()) {
+            return Err(unacceptable(format!(
+                "an array has 1 to {MAX_BATCH} messages, and this one {}",
+                described.len()
+            )));
+        }
+        let all = described.into_iter().enumerate().map(|(index, described)| {
+            of(described)
+                .map_err(|detail| refused(single, StatusCode::UNPROCESSABLE_ENTITY, index, &detail))
+        });
+        Ok(Self {
+            all: all.collect::<Result<_, _>>()?,
+            single,
+        })
+    }
+}
+
+/// Nothing is enqueued, for this one of those that were given.
+fn refused(single: bool, status: StatusCode, index: usize, detail: &str) -> Refused {
+    match single {
+        true => refuse(status, detail),
+        false => {
+            let detail = format!("nothing is enqueued, for the message at index {index}: {detail}");
+            let problem = Problem::new(status).detail(detail);
+            let index = u64::try_from(index).unwrap_or(u64::MAX);
+            // `index` is no name that RFC 9457 defines.
+            let numbered = problem.clone().member("index", index);
+            numbered.unwrap_or(problem).into()
+        }
+    }
+}
+
+/// Why the store has enqueued nothing.
+fn not_enqueued<E: std::error::Error>(single: bool, error: EnqueueError<E>) -> Answer {
+    match error {
+        EnqueueError::Store(error) => Ok(store_failed(&error)),
+        EnqueueError::Refused { index, refusal } => {
+            let status = match &refusal {
+                Refusal::OtherPayload(_) => StatusCode::CONFLICT,
+                _ => StatusCode::UNPROCESSABLE_ENTITY,
+            };
+            Err(refused(single, status, index, &refusal.to_string()))
+        }
+    }
+}
+
+/// 202 if anything is new.
+fn status(mut duplicates: impl Iterator<Item = bool>) -> StatusCode {
+    match duplicates.all(|duplicate| duplicate) {
+        true => StatusCode::OK,
+        false => StatusCode::ACCEPTED,
+    }
+}
+
+#[derive(Serialize)]
+struct Copy {
+    endpoint: String,
+    #[serde(flatten)]
+    accepted: Accepted,
+}
+
+#[derive(Serialize)]
+struct Fanned {
+    messages: Vec<Copy>,
+}
+
+#[derive(Serialize)]
+struct FannedAll {
+    events: Vec<Fanned>,
+}
+
+/// Publishes one event, or an array of them, to all endpoints that have subscribed to their topics: all or none.
+pub(super) async fn publish<S: Store>(
+    State(api): State<Shared<S>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let Batch { all, single } = Batch::read(body, Described::event)?;
+    let published = match api.store.publish(all).await {
+        Ok(published) => published,
+        Err(error) => return not_enqueued(single, error),
+    };
+    let status = status(published.iter().flatten().map(|(_, one)| one.duplicate));
+    let copy = |(endpoint, Enqueued { id, duplicate })| Copy {
+        endpoint,
+        accepted: Accepted { id, duplicate },
+    };
+    let fanned = published.into_iter().map(|one| Fanned {
+        messages: one.into_iter().map(copy).collect(),
+    });
+    let mut events: Vec<_> = fanned.collect();
+    Ok(match events.pop() {
+        Some(one) if single => (status, Json(one)).into_response(),
+        last => {
+            events.extend(last);
+            (status, Json(FannedAll { events })).into_response()
+        }
+    })
 }
 
 #[derive(Serialize)]
@@ -94,51 +260,12 @@ pub(super) async fn enqueue<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
-    let one = |body: &Bytes| body.trim_ascii_start().first() != Some(&b'[');
-    let single = body.as_ref().is_ok_and(one);
-    let described: Vec<Described> = match single {
-        true => vec![read(body)?],
-        false => read(body)?,
-    };
-    if !(1..=MAX_BATCH).contains(&described.len()) {
-        return Err(unacceptable(format!(
-            "an array has 1 to {MAX_BATCH} messages, and this one {}",
-            described.len()
-        )));
-    }
-    let refused = |status, index: usize, detail: &str| match single {
-        true => refuse(status, detail),
-        false => {
-            let detail = format!("nothing is enqueued, for the message at index {index}: {detail}");
-            let problem = Problem::new(status).detail(detail);
-            let index = u64::try_from(index).unwrap_or(u64::MAX);
-            // `index` is no name that RFC 9457 defines.
-            let numbered = problem.clone().member("index", index);
-            numbered.unwrap_or(problem).into()
-        }
-    };
-    let mut messages = Vec::with_capacity(described.len());
-    for (index, described) in described.into_iter().enumerate() {
-        let message = described.message();
-        messages.push(
-            message.map_err(|detail| refused(StatusCode::UNPROCESSABLE_ENTITY, index, &detail))?,
-        );
-    }
-    let enqueued = match api.store.enqueue(messages).await {
+    let Batch { all, single } = Batch::read(body, Described::message)?;
+    let enqueued = match api.store.enqueue(all).await {
         Ok(enqueued) => enqueued,
-        Err(EnqueueError::Store(error)) => return Ok(store_failed(&error)),
-        Err(EnqueueError::Refused { index, refusal }) => {
-            let status = match &refusal {
-                Refusal::OtherPayload(_) => StatusCode::CONFLICT,
-                _ => StatusCode::UNPROCESSABLE_ENTITY,
-            };
-            return Err(refused(status, index, &refusal.to_string()));
-        }
+        Err(error) => return not_enqueued(single, error),
     };
-    let status = match enqueued.iter().all(|enqueued| enqueued.duplicate) {
-        true => StatusCode::OK,
-        false => StatusCode::ACCEPTED,
-    };
+    let status = status(enqueued.iter().map(|one| one.duplicate));
     let mut messages: Vec<_> = enqueued
         .into_iter()
         .map(|Enqueued { id, duplicate }| Accepted { id, duplicate })
@@ -158,11 +285,13 @@ pub(super) async fn enqueue<S: Store>(
 struct Page {
     tenant: Option<String>,
     endpoint: Option<String>,
+    event: Option<String>,
+    search: Option<String>,
     topic: Option<String>,
     state: Option<MessageState>,
     from_ms: Option<i64>,
     until_ms: Option<i64>,
-    before: Option<MessageId>,
+    before: Option<i64>,
     limit: Option<usize>,
 }
 
@@ -170,7 +299,7 @@ struct Page {
 struct Listed {
     messages: Vec<MessageStatus>,
     /// What to ask for as `before` to have the list go on.
-    next: Option<MessageId>,
+    next: Option<String>,
 }
 
 pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Answer {
@@ -180,17 +309,20 @@ pub(super) async fn list<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> An
         id: None,
         tenant: page.tenant,
         endpoint: page.endpoint,
+        event: page.event,
+        search: page.search,
         topic: page.topic,
         state: page.state,
         from_ms: page.from_ms,
         until_ms: page.until_ms,
         before: page.before,
     };
+    check(&filter)?;
     let mut messages = stored!(api.store.messages(filter, limit + 1));
     let more = messages.len() > limit;
     messages.truncate(limit);
     let last = messages.last().filter(|_| more);
-    let next = last.map(|message| message.id.clone());
+    let next = last.map(|message| message.place.to_string());
     ok(&Listed { messages, next })
 }
 
@@ -207,12 +339,12 @@ pub(super) fn only(id: MessageId) -> Filter {
     }
 }
 
-fn identifier(path: Identified) -> Result<MessageId, Refused> {
+pub(super) fn identifier(path: Identified) -> Result<MessageId, Refused> {
     let name = name(path)?;
     name.parse().map_err(|_| unknown(&name))
 }
 
-fn unknown(id: &str) -> Refused {
+pub(super) fn unknown(id: &str) -> Refused {
     refuse(
         StatusCode::NOT_FOUND,
         format!("there is no message {id:?}: GET /v1/messages lists those there are"),
@@ -276,13 +408,38 @@ pub(super) async fn cancel<S: Store>(State(api): State<Shared<S>>, path: Identif
     }
 }
 
+/// Which messages a body means.
+fn filter(body: Result<Bytes, BytesRejection>) -> Result<Filter, Refused> {
+    let given: Map<String, Value> = read(body)?;
+    if let Some((name, _)) = given.iter().find(|(_, value)| value.is_null()) {
+        return Err(unacceptable(format!(
+            "{name}: null narrows nothing, so leave it out"
+        )));
+    }
+    let filter: Filter = serde_json::from_value(Value::Object(given))
+        .map_err(|error| unacceptable(error.to_string()))?;
+    check(&filter)?;
+    match filter.search.as_deref() {
+        Some("") => Err(unacceptable(
+            "search: nothing narrows nothing, so leave it out",
+        )),
+        _ => Ok(filter),
+    }
+}
+
+fn check(filter: &Filter) -> Result<(), Refused> {
+    filter
+        .check()
+        .map_err(|error| unacceptable(error.to_string()))
+}
+
 /// Has all messages that a filter means sent again.
 pub(super) async fn replay<S: Store>(
     State(api): State<Shared<S>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
-    let filter: Filter = read(body)?;
-    if filter == Filter::default() {
+    let filter = filter(body)?;
+    if filter.is_all() {
         return Err(unacceptable(
             "this would send everything again: name an endpoint, a state or a time, such as \
              {\"endpoint\":\"shop\",\"state\":\"dead\"}; {\"from_ms\":0} means all",
@@ -291,6 +448,46 @@ pub(super) async fn replay<S: Store>(
     let resent = stored!(api.store.resend(filter));
     api.wake();
     ok(&Resent { resent })
+}
+
+#[derive(Serialize)]
+struct Due {
+    due: u64,
+}
+
+/// Makes one pending message due now.
+pub(super) async fn send_now<S: Store>(State(api): State<Shared<S>>, path: Identified) -> Answer {
+    let id = identifier(path)?;
+    match stored!(api.store.send_now(only(id.clone()))) {
+        0 => unchanged(&api, id, "what is pending is sent now").await,
+        due => {
+            api.wake();
+            ok(&Due { due })
+        }
+    }
+}
+
+/// Makes all pending messages due now that a filter means.
+pub(super) async fn send_all_now<S: Store>(
+    State(api): State<Shared<S>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let filter = filter(body)?;
+    if filter.is_all() {
+        return Err(unacceptable(
+            "this would send everything that waits: name an endpoint, a topic or a time, such as \
+             {\"endpoint\":\"shop\"}; {\"state\":\"pending\"} means all",
+        ));
+    }
+    if let Some(state) = filter.state.filter(|state| *state != MessageState::Pending) {
+        return Err(unacceptable(format!(
+            "state: what is {state} does not wait; only pending messages are sent now, and POST /v1/replay sends again what \
+             has ended"
+        )));
+    }
+    let due = stored!(api.store.send_now(filter));
+    api.wake();
+    ok(&Due { due })
 }
 
 pub(super) async fn summary<S: Store>(State(api): State<Shared<S>>) -> Answer {

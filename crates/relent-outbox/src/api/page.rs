@@ -1,8 +1,10 @@
 //! The page for people: what is stuck and why, and what can be done about it. It needs no script.
 
+use std::collections::HashSet;
+
 use axum::Form;
-use axum::extract::rejection::{FormRejection, PathRejection};
-use axum::extract::{Path, State};
+use axum::extract::rejection::{FormRejection, PathRejection, RawFormRejection};
+use axum::extract::{Extension, Path, RawForm, State};
 use axum::http::header::{CONTENT_TYPE, SET_COOKIE};
 use axum::http::{StatusCode, Uri};
 use axum::response::{Html, IntoResponse, Redirect, Response};
@@ -10,15 +12,18 @@ use axum::routing::{get, post};
 use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use serde_json::{Map, Value};
+use url::form_urlencoded;
 
-use super::access::SESSION;
+use super::access::{Contents, SESSION, Session};
 use super::answer::{name, query};
+use super::contents::USUAL_BYTES;
 use super::endpoints::{names, redact};
 use super::messages::only;
 use super::{Route, Shared};
 use crate::endpoint::Activity;
 use crate::health::Health;
-use crate::message::MAX_NAME;
+use crate::message::{MAX_NAME, NewMessage, is_name};
 use crate::store::{EndpointStatus, Filter, MessageStatus, State as MessageState, Store, millis};
 use crate::text::escape_bidi_in_page;
 
@@ -31,6 +36,9 @@ const MOST_ENDPOINTS: usize = 1000;
 const MOST_MESSAGES: usize = 100;
 /// How many of the latest are shown of what is stuck.
 const LATEST: usize = 20;
+/// Why a form does nothing.
+const OTHER_FORM: &str =
+    "This form is not of your session: you have signed in again since. Open the page again.";
 /// How many endpoints are asked for a message that failed, beside the latest: each takes a store a while that has many.
 const MOST_HIDDEN: usize = 5;
 
@@ -40,10 +48,12 @@ pub(super) fn routes<S: Store>() -> Vec<Route<S>> {
         ("get", "/endpoints/{name}", get(endpoint::<S>)),
         ("get", "/messages", get(messages::<S>)),
         ("get", "/messages/{id}", get(message::<S>)),
+        ("get", "/messages/{id}/content", get(content::<S>)),
         ("post", "/do", post(act::<S>)),
+        ("post", "/do-selected", post(act_on_selected::<S>)),
         ("get", "/login", get(login_form)),
         ("post", "/login", post(login::<S>)),
-        ("post", "/logout", post(logout)),
+        ("post", "/logout", post(logout::<S>)),
         ("get", "/style.css", get(style)),
     ]
 }
@@ -81,9 +91,20 @@ macro_rules! stored {
     };
 }
 
-async fn overview<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response {
+async fn overview<S: Store>(
+    State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
+    uri: Uri,
+) -> Response {
     let summary = stored!(api.store.summary());
-    let endpoints = stored!(api.store.endpoints(None, MOST_ENDPOINTS + 1));
+    // Those that need somebody, however many others there are, and then others.
+    let mut endpoints = stored!(api.store.troubled_endpoints(MOST_ENDPOINTS + 1));
+    let others = stored!(api.store.endpoints(None, MOST_ENDPOINTS + 1));
+    let troubled: HashSet<_> = endpoints.iter().map(names).collect();
+    let others = others
+        .into_iter()
+        .filter(|one| !troubled.contains(&names(one)));
+    endpoints.extend(others.take(MOST_ENDPOINTS + 1));
     let in_state = |state| Filter {
         state: Some(state),
         ..Filter::default()
@@ -116,7 +137,8 @@ async fn overview<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response 
     let endpoints: Vec<_> = endpoints.into_iter().map(redact).collect();
     let held = api.held().await;
     let content = view::overview(&summary, endpoints, &held, &dead, &waiting, MOST_ENDPOINTS);
-    ok("Overview", &html! { (done(&uri)) (content) })
+    let register = view::register(session.form_token.as_str());
+    ok("Overview", &html! { (done(&uri)) (content) (register) })
 }
 
 /// Of the messages that have failed, the one of each endpoint that was enqueued first, from messages of which the latest
@@ -154,6 +176,7 @@ fn failing(endpoints: &[EndpointStatus]) -> Vec<(String, String, i64)> {
 
 async fn endpoint<S: Store>(
     State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Response {
@@ -170,6 +193,8 @@ async fn endpoint<S: Store>(
         ..Filter::default()
     };
     let messages = stored!(api.store.messages(filter, MOST_MESSAGES));
+    let (tenant, name) = names(&status);
+    let recent = stored!(api.store.recent(&tenant, &name)).unwrap_or_default();
     let held = api.held().await;
     let held = held.get(&names(&status));
     let here = api
@@ -180,57 +205,143 @@ async fn endpoint<S: Store>(
         &redact(status),
         held,
         here,
+        &recent,
         &messages,
-        api.form_token.as_str(),
+        session.form_token.as_str(),
     );
     ok(&name, &html! { (done(&uri)) (content) })
 }
 
-/// Which messages a list shows.
-#[derive(Deserialize)]
+/// Which messages a list shows, as the form above it says. A field that is left empty narrows nothing.
+#[derive(Deserialize, Clone, Default)]
+#[serde(default)]
 struct Listed {
-    #[serde(default)]
+    /// Of an endpoint, also one that has no tenant.
     tenant: String,
-    endpoint: Option<String>,
-    state: Option<MessageState>,
-    before: Option<crate::message::MessageId>,
+    endpoint: String,
+    search: String,
+    topic: String,
+    state: String,
+    from: String,
+    until: String,
+    before: Option<i64>,
 }
 
-async fn messages<S: Store>(State(api): State<Shared<S>>, uri: Uri) -> Response {
+impl Listed {
+    /// What is asked of the store; `None` if a field cannot be read.
+    fn filter(&self) -> Option<Filter> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let state = given(&self.state).map(|state| serde_json::from_value(state.into()));
+        let endpoint = given(&self.endpoint);
+        let filter = Filter {
+            tenant: match endpoint {
+                Some(_) => Some(self.tenant.clone()),
+                None => given(&self.tenant),
+            },
+            endpoint,
+            search: given(&self.search),
+            topic: given(&self.topic),
+            state: state.transpose().ok()?,
+            from_ms: time::read(&self.from).ok()?,
+            until_ms: time::read(&self.until).ok()?,
+            before: self.before,
+            ..Filter::default()
+        };
+        filter.check().ok()?;
+        Some(filter)
+    }
+
+    /// Where this list is, with what comes after it.
+    fn link(&self) -> String {
+        let mut link = "/messages?".to_owned();
+        let before = self
+            .before
+            .map(|place| place.to_string())
+            .unwrap_or_default();
+        for (key, value) in [
+            ("tenant", &self.tenant),
+            ("endpoint", &self.endpoint),
+            ("search", &self.search),
+            ("topic", &self.topic),
+            ("state", &self.state),
+            ("from", &self.from),
+            ("until", &self.until),
+            ("before", &before),
+        ] {
+            if !value.is_empty() {
+                link += &format!("{key}={}&", encoded(value));
+            }
+        }
+        link
+    }
+}
+
+async fn messages<S: Store>(
+    State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
+    uri: Uri,
+) -> Response {
     let Ok(listed) = query::<Listed>(&uri) else {
         return failed(StatusCode::NOT_FOUND, "There is no such page.");
     };
-    let Listed { state, before, .. } = listed;
-    let whose = listed.endpoint.map(|endpoint| (listed.tenant, endpoint));
-    let (tenant, endpoint) = whose.clone().unzip();
-    let filter = Filter {
-        tenant,
-        endpoint,
-        state,
-        before,
-        ..Filter::default()
+    let Some(filter) = listed.filter() else {
+        let what = "A time is written as 2026-01-31T12:00, in UTC; a state is one of those that the form has; a name has 256 \
+                    characters at most.";
+        return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
     };
-    let messages = stored!(api.store.messages(filter, MOST_MESSAGES));
-    let more = messages.len() == MOST_MESSAGES;
-    ok("Messages", &view::messages(&whose, state, &messages, more))
+    let mut messages = stored!(api.store.messages(filter, MOST_MESSAGES + 1));
+    let more = messages.len() > MOST_MESSAGES;
+    messages.truncate(MOST_MESSAGES);
+    let content = view::messages(&listed, &messages, more, session.form_token.as_str());
+    ok("Messages", &html! { (done(&uri)) (content) })
+}
+
+/// The message of this path; or the page that says that there is none.
+macro_rules! found {
+    ($api:expr, $path:expr) => {{
+        let unknown = || failed(StatusCode::NOT_FOUND, "There is no such message.");
+        let Some(id) = name($path).ok().and_then(|id| id.parse().ok()) else {
+            return unknown();
+        };
+        let found = stored!($api.store.messages(only(id), 1));
+        let Some(message) = found.into_iter().next() else {
+            return unknown();
+        };
+        message
+    }};
 }
 
 async fn message<S: Store>(
     State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Response {
-    let unknown = || failed(StatusCode::NOT_FOUND, "There is no such message.");
-    let Some(id) = name(path).ok().and_then(|id| id.parse().ok()) else {
-        return unknown();
-    };
-    let found = stored!(api.store.messages(only(id), 1));
-    let Some(message) = found.first() else {
-        return unknown();
+    let message = found!(api, path);
+    let attempts = stored!(api.store.attempts(&message.id));
+    let Contents(contents) = session.contents;
+    let form_token = session.form_token.as_str();
+    let content = view::message(&message, &attempts, contents, form_token);
+    ok(message.id.as_str(), &html! { (done(&uri)) (content) })
+}
+
+async fn content<S: Store>(
+    State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
+    path: Result<Path<String>, PathRejection>,
+) -> Response {
+    if session.contents != Contents(true) {
+        let what = "The token that you have signed in with does not let you see what messages hold. Sign in with the content \
+                    token of this server.";
+        return failed(StatusCode::FORBIDDEN, what);
+    }
+    let message = found!(api, path);
+    let Some(payload) = stored!(api.shown(&message, USUAL_BYTES)) else {
+        return failed(StatusCode::NOT_FOUND, "There is no such message.");
     };
     let attempts = stored!(api.store.attempts(&message.id));
-    let content = view::message(message, &attempts, api.form_token.as_str());
-    ok(message.id.as_str(), &html! { (done(&uri)) (content) })
+    let content = view::content(&message, &payload, &attempts);
+    ok(message.id.as_str(), &content)
 }
 
 /// What was done before this page was shown. Only numbers are taken from the address, and no text.
@@ -240,17 +351,26 @@ struct Marked {
     tenant: String,
     resent: Option<u64>,
     cancelled: Option<u64>,
+    due: Option<u64>,
 }
 
 fn done(uri: &Uri) -> Markup {
     let marked: Marked = query(uri).unwrap_or_default();
-    let said = match (marked.resent, marked.cancelled) {
-        (Some(0), _) => "Nothing was there to be sent again.".to_owned(),
-        (Some(1), _) => "1 message will be sent again.".to_owned(),
-        (Some(count), _) => format!("{count} messages will be sent again."),
-        (None, Some(0)) => "It could not be cancelled: it is no longer pending or dead.".to_owned(),
-        (None, Some(_)) => "It is cancelled.".to_owned(),
-        (None, None) => return html! {},
+    let messages = |count| match count {
+        1 => "1 message".to_owned(),
+        count => format!("{count} messages"),
+    };
+    let said = match (marked.resent, marked.cancelled, marked.due) {
+        (Some(0), ..) => "Nothing was there to be sent again.".to_owned(),
+        (Some(count), ..) => format!("{} will be sent again.", messages(count)),
+        (None, Some(0), _) => {
+            "It could not be cancelled: it is no longer pending or dead.".to_owned()
+        }
+        (None, Some(1), _) => "It is cancelled.".to_owned(),
+        (None, Some(count), _) => format!("{} are cancelled.", messages(count)),
+        (None, None, Some(0)) => "Nothing was waiting.".to_owned(),
+        (None, None, Some(count)) => format!("Due now: {}.", messages(count)),
+        (None, None, None) => return html! {},
     };
     html! { p.done role="status" { (said) } }
 }
@@ -265,7 +385,13 @@ enum Act {
     Cancel {
         id: crate::message::MessageId,
     },
+    SendNow {
+        id: crate::message::MessageId,
+    },
     Enable(Target),
+    Test(Target),
+    SendAllNow(Target),
+    Register(New),
     Disable {
         #[serde(flatten)]
         target: Target,
@@ -288,6 +414,66 @@ struct Target {
     name: String,
 }
 
+impl Target {
+    /// Its messages.
+    fn filter(&self) -> Filter {
+        Filter {
+            tenant: Some(self.tenant.clone()),
+            endpoint: Some(self.name.clone()),
+            ..Filter::default()
+        }
+    }
+}
+
+/// An endpoint as the form describes it.
+#[derive(Deserialize)]
+struct New {
+    tenant: String,
+    name: String,
+    url: String,
+    policy: String,
+    acknowledgement: String,
+    /// Separated by white space or commas.
+    topics: String,
+    /// One key, or none.
+    secret: String,
+    /// One on each line.
+    headers: String,
+}
+
+impl New {
+    /// The same as a client of the API describes it.
+    fn described(&self) -> Result<Map<String, Value>, String> {
+        let mut described = Map::new();
+        described.insert("url".to_owned(), self.url.trim().into());
+        described.insert("policy".to_owned(), self.policy.clone().into());
+        let acknowledgement = self.acknowledgement.clone();
+        described.insert("acknowledgement".to_owned(), acknowledgement.into());
+        let topics = self
+            .topics
+            .split(|one: char| one.is_whitespace() || one == ',');
+        let topics: Vec<_> = topics.filter(|topic| !topic.is_empty()).collect();
+        described.insert("topics".to_owned(), topics.into());
+        let secrets: Vec<_> = [self.secret.trim()]
+            .into_iter()
+            .filter(|secret| !secret.is_empty())
+            .collect();
+        described.insert("secrets".to_owned(), secrets.into());
+        let mut headers = Map::new();
+        for line in self.headers.lines().filter(|line| !line.trim().is_empty()) {
+            let (name, value) = line.split_once(':').ok_or(
+                "A header field is written as a name, a colon and a value, each on its own line.",
+            )?;
+            let name = name.trim().to_ascii_lowercase();
+            if headers.insert(name.clone(), value.trim().into()).is_some() {
+                return Err(format!("The header field {name} is there twice."));
+            }
+        }
+        described.insert("headers".to_owned(), headers.into());
+        Ok(described)
+    }
+}
+
 #[derive(Deserialize)]
 struct Filled {
     form_token: String,
@@ -305,17 +491,68 @@ fn page_of(tenant: &str, name: &str) -> String {
     format!("/endpoints/{}?tenant={}", encoded(name), encoded(tenant))
 }
 
+/// What is done with the messages that are selected in a list.
+async fn act_on_selected<S: Store>(
+    State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
+    form: Result<RawForm, RawFormRejection>,
+) -> Response {
+    let Ok(RawForm(form)) = form else {
+        let what = "The form is larger than a list of messages is. Select fewer.";
+        return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
+    };
+    let (mut ids, mut act, mut form_token, mut list) = (Vec::new(), None, None, Listed::default());
+    for (key, value) in form_urlencoded::parse(&form) {
+        match &*key {
+            "id" => match value.parse() {
+                Ok(id) if ids.len() < MOST_MESSAGES => ids.push(id),
+                _ => return failed(StatusCode::UNPROCESSABLE_ENTITY, "That is no message."),
+            },
+            "act" => act = Some(value.into_owned()),
+            "form_token" => form_token = Some(value.into_owned()),
+            "list" => {
+                let uri = value.parse::<Uri>().ok();
+                list = uri.and_then(|uri| query(&uri).ok()).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    if !form_token.is_some_and(|token| session.form_token.is(&token)) {
+        return failed(StatusCode::FORBIDDEN, OTHER_FORM);
+    }
+    let act = act.as_deref();
+    let Some(done) = ["resent", "cancelled", "due"]
+        .into_iter()
+        .find(|one| act == Some(one))
+    else {
+        return failed(StatusCode::UNPROCESSABLE_ENTITY, "No button does that.");
+    };
+    // What was enqueued first goes first.
+    ids.reverse();
+    let mut count = 0;
+    for id in ids {
+        let filter = only(id);
+        count += match done {
+            "resent" => stored!(api.store.resend(filter)),
+            "cancelled" => stored!(api.store.cancel(filter)),
+            _ => stored!(api.store.send_now(filter)),
+        };
+    }
+    api.wake();
+    Redirect::to(&format!("{}{done}={count}", list.link())).into_response()
+}
+
 async fn act<S: Store>(
     State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
     form: Result<Form<Filled>, FormRejection>,
 ) -> Response {
     let Ok(Form(Filled { form_token, act })) = form else {
         let what = "The form was not filled in completely. Go back and try it again.";
         return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
     };
-    if !api.form_token.is(&form_token) {
-        let what = "This form is of an earlier run of the server. Open the page again.";
-        return failed(StatusCode::FORBIDDEN, what);
+    if !session.form_token.is(&form_token) {
+        return failed(StatusCode::FORBIDDEN, OTHER_FORM);
     }
     let to = match act {
         Act::Resend { id } => {
@@ -326,6 +563,48 @@ async fn act<S: Store>(
             let to = format!("/messages/{id}?cancelled=");
             to + &stored!(api.store.cancel(only(id))).to_string()
         }
+        Act::SendNow { id } => {
+            let to = format!("/messages/{id}?due=");
+            to + &stored!(api.store.send_now(only(id))).to_string()
+        }
+        Act::SendAllNow(target) => {
+            let count = stored!(api.store.send_now(target.filter()));
+            format!("{}&due={count}", page_of(&target.tenant, &target.name))
+        }
+        Act::Test(Target { tenant, name }) => {
+            match api
+                .store
+                .enqueue(vec![NewMessage::test(tenant, name)])
+                .await
+            {
+                Ok(enqueued) => match enqueued.first() {
+                    Some(enqueued) => format!("/messages/{}", enqueued.id),
+                    None => "/messages".to_owned(),
+                },
+                Err(error) => {
+                    return failed(StatusCode::UNPROCESSABLE_ENTITY, &format!("{error}."));
+                }
+            }
+        }
+        Act::Register(new) => {
+            let described = match new.described() {
+                Ok(described) => described,
+                Err(what) => return failed(StatusCode::UNPROCESSABLE_ENTITY, &what),
+            };
+            let (tenant, name) = (new.tenant.trim(), new.name.trim());
+            let endpoint = match api.check(tenant, name, described) {
+                Ok(endpoint) => endpoint,
+                Err(refused) => {
+                    return failed(StatusCode::UNPROCESSABLE_ENTITY, &refused.detail());
+                }
+            };
+            if !stored!(api.store.replace_endpoint(endpoint, None)) {
+                let what = "There is an endpoint of this name already. Choose another name, or change that one by \
+                            `relent deliver endpoints add`.";
+                return failed(StatusCode::CONFLICT, what);
+            }
+            page_of(tenant, name)
+        }
         Act::Enable(Target { tenant, name }) => {
             stored!(api.store.set_activity(&tenant, &name, Activity::Active, ""));
             page_of(&tenant, &name)
@@ -334,8 +613,8 @@ async fn act<S: Store>(
             let Target { tenant, name } = target;
             let reason = match reason.trim() {
                 "" => "disabled on the page",
-                reason if reason.len() > MAX_NAME || reason.contains('\0') => {
-                    let what = format!("The reason may have {MAX_NAME} bytes.");
+                reason if !is_name(reason) => {
+                    let what = format!("The reason may have {MAX_NAME} characters.");
                     return failed(StatusCode::UNPROCESSABLE_ENTITY, &what);
                 }
                 reason => reason,
@@ -347,7 +626,7 @@ async fn act<S: Store>(
             page_of(&tenant, &name)
         }
         Act::Replay {
-            target: Target { tenant, name },
+            target,
             state,
             from,
             until,
@@ -357,15 +636,13 @@ async fn act<S: Store>(
                 return failed(StatusCode::UNPROCESSABLE_ENTITY, what);
             };
             let filter = Filter {
-                tenant: Some(tenant.clone()),
-                endpoint: Some(name.clone()),
                 state: Some(state),
                 from_ms,
                 until_ms,
-                ..Filter::default()
+                ..target.filter()
             };
             let count = stored!(api.store.resend(filter));
-            format!("{}&resent={count}", page_of(&tenant, &name))
+            format!("{}&resent={count}", page_of(&target.tenant, &target.name))
         }
     };
     api.wake();
@@ -385,15 +662,20 @@ async fn login<S: Store>(
     State(api): State<Shared<S>>,
     form: Result<Form<Login>, FormRejection>,
 ) -> Response {
-    match form {
-        Ok(Form(Login { token })) if api.token.is(token.trim()) => {
+    let contents = match &form {
+        Ok(Form(Login { token })) => api.contents_by(token.trim()),
+        Err(_) => None,
+    };
+    match contents {
+        Some(contents) => {
+            let session = api.sessions.begin(contents);
             let cookie = format!(
                 "{SESSION}={}; HttpOnly; SameSite=Strict; Path=/",
-                api.session.as_str()
+                session.id.as_str()
             );
             ([(SET_COOKIE, cookie)], Redirect::to("/")).into_response()
         }
-        _ => page(
+        None => page(
             StatusCode::UNAUTHORIZED,
             "Sign in",
             false,
@@ -402,7 +684,11 @@ async fn login<S: Store>(
     }
 }
 
-async fn logout() -> Response {
+async fn logout<S: Store>(
+    State(api): State<Shared<S>>,
+    Extension(session): Extension<Session>,
+) -> Response {
+    api.sessions.end(&session);
     let cookie = format!("{SESSION}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0");
     ([(SET_COOKIE, cookie)], Redirect::to("/login")).into_response()
 }

@@ -11,6 +11,7 @@ use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
 use futures_util::StreamExt;
+use http::HeaderMap;
 use relent_core::{Failure, Network, Scope};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -352,7 +353,7 @@ impl Shared {
             url: job.url().to_owned(),
             headers: wire::fields(&headers).collect(),
             limit,
-            keep: keep(&outgoing),
+            keep: keep(&outgoing, &headers),
         };
         let bytes = match wire::attempt(&attempt, &payload) {
             Ok(bytes) => bytes,
@@ -410,7 +411,7 @@ impl Shared {
             }
         };
         match timeout(over, ended).await {
-            Ok(Some(exchange)) => Ok(exchange.judge(&outgoing)),
+            Ok(Some(exchange)) => Ok(exchange.judge(&outgoing, &headers)),
             _ => Err(Unmade::Unknown(
                 "the deliverer that has begun the attempt has not said what came of it",
             )),
@@ -465,9 +466,12 @@ impl Shared {
 }
 
 /// As much of an answer's body is needed: to judge it, and to keep its beginning without the secrets in it.
-fn keep(outgoing: &Outgoing<'_>) -> usize {
-    let texts = outgoing.signing.map_or(&[][..], |signing| &signing.texts);
-    let longest = texts.iter().map(|text| text.len()).max();
+fn keep(outgoing: &Outgoing<'_>, request: &HeaderMap) -> usize {
+    let longest = outgoing
+        .secrets(request)
+        .iter()
+        .map(|text| text.len())
+        .max();
     match outgoing.acknowledgement {
         Acknowledgement::Success => MAX_EXCERPT.saturating_add(longest.unwrap_or_default()),
         _ => MAX_BODY,

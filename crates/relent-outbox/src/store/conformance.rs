@@ -6,6 +6,7 @@
     reason = "a store that is wrong fails the test that checks it"
 )]
 
+mod lists;
 mod model;
 mod operators;
 mod orders;
@@ -48,6 +49,7 @@ pub async fn check<S: Store>(make: impl AsyncFn() -> S) {
     workers::check(&make).await;
     orders::check(&make).await;
     operators::check(&make).await;
+    lists::check(&make).await;
 }
 
 /// A store with one endpoint, `shop`, and what is asked of it again and again.
@@ -185,6 +187,8 @@ fn attempt(number: u32, error: &str) -> AttemptRecord {
         error: error.to_owned(),
         excerpt: "<h1>Sorry \u{2014} \u{1f600}</h1>".to_owned(),
         address: "[2001:db8::1]:443".to_owned(),
+        request: "content-type: text/plain\nwebhook-signature: [redacted]\n".to_owned(),
+        response: "server: \u{fc}\n".to_owned(),
     }
 }
 

@@ -48,12 +48,12 @@ use tokio_postgres::{AsyncMessage, Config, Socket};
 use self::transaction::Transaction;
 use super::hints;
 use super::{
-    AttemptRecord, Beat, Claims, Confirm, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
-    Filter, Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
+    Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled, Store, Summary, Wanted, Work,
     end_of_grants,
 };
 use crate::endpoint::{Activity, Endpoint};
-use crate::message::{InvalidMessage, MessageId, NewMessage};
+use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage};
 
 /// An outbox in a PostgreSQL database: durable, for producers and workers on many machines.
 ///
@@ -250,13 +250,22 @@ impl Postgres {
             status  integer,
             error   text     NOT NULL,
             excerpt text     NOT NULL,
-            address text     NOT NULL
+            address text     NOT NULL,
+            request  text    NOT NULL DEFAULT '',     -- header fields as they may be seen
+            response text    NOT NULL DEFAULT ''
         );
         CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row, id);
         CREATE TABLE IF NOT EXISTS relent_key_1 (
             one     boolean NOT NULL PRIMARY KEY DEFAULT true CHECK (one),
             checked text    NOT NULL                  -- by which a key is known to be that of this outbox
         );
+        CREATE TABLE IF NOT EXISTS relent_subscription_1 (
+            tenant   text   NOT NULL COLLATE "C",
+            pattern  text   NOT NULL COLLATE "C",
+            endpoint bigint NOT NULL,
+            PRIMARY KEY (tenant, pattern, endpoint)
+        );
+        CREATE INDEX IF NOT EXISTS relent_subscription_1_endpoint ON relent_subscription_1 (endpoint);
     "#;
 
     /// Tells the workers of all processes that [listen](Self::listen) to look for work: what [`hint`](Self::hint) does,
@@ -379,6 +388,30 @@ impl Postgres {
         enqueue::enqueue_in(&mut **transaction, messages).await
     }
 
+    /// Publishes these in a transaction of the caller, as [`enqueue_in`](Self::enqueue_in) enqueues messages: for each
+    /// endpoint that has subscribed to the topic of an event, its message is there if and only if what it tells of is.
+    ///
+    /// # Errors
+    /// See [`Store::publish`].
+    pub async fn publish_in(
+        transaction: &OfCaller<'_>,
+        events: &[NewEvent],
+    ) -> Result<Vec<Published>, EnqueueError<PostgresError>> {
+        enqueue::publish_in(&mut &*transaction, events).await
+    }
+
+    /// The same in a transaction of sqlx: see [`enqueue_in_sqlx`](Self::enqueue_in_sqlx).
+    ///
+    /// # Errors
+    /// See [`Store::publish`].
+    #[cfg(feature = "sqlx")]
+    pub async fn publish_in_sqlx(
+        transaction: &mut relent_server::postgres::SqlxTransaction<'_>,
+        events: &[NewEvent],
+    ) -> Result<Vec<Published>, EnqueueError<PostgresError>> {
+        enqueue::publish_in(&mut **transaction, events).await
+    }
+
     /// Tells the workers of all processes that [listen](Self::listen) that something was enqueued by
     /// [`enqueue_in`](Self::enqueue_in). Without it, or if the database is not reached, they find it when they look the
     /// next time.
@@ -392,6 +425,37 @@ impl Postgres {
             Ok::<_, PostgresError>(())
         };
         drop(timeout(self.patience, tell).await);
+    }
+
+    /// The same for events.
+    async fn publish_and_tell(
+        &self,
+        events: &[NewEvent],
+    ) -> Result<(Vec<Published>, Option<Hinted>), EnqueueError<PostgresError>> {
+        transact!(self, transaction => async {
+            let (published, hinted) = enqueue::publish(&mut &*transaction, events).await?;
+            if let Some(hinted) = &hinted {
+                transaction.tell(hinted);
+            }
+            Ok::<_, EnqueueError<PostgresError>>((published, hinted))
+        })
+    }
+
+    /// Tells the workers of this process of what came in, and hands it on.
+    fn hand_on<T>(
+        &self,
+        enqueued: Result<(T, Option<Hinted>), EnqueueError<PostgresError>>,
+    ) -> Result<T, EnqueueError<PostgresError>> {
+        let hinted = match &enqueued {
+            Ok((_, hinted)) => hinted.clone(),
+            Err(EnqueueError::Refused { .. }) => None,
+            // It may be written all the same.
+            Err(EnqueueError::Store(_)) => Some(Hinted::Anything),
+        };
+        if let Some(hinted) = hinted {
+            tell(&self.hints, hinted);
+        }
+        Ok(enqueued?.0)
     }
 
     /// Tells other processes. With what to tell the workers of this one.
@@ -493,17 +557,14 @@ impl Store for Postgres {
         &self,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
-        let enqueued = self.enqueue_and_tell(&messages).await;
-        let hinted = match &enqueued {
-            Ok((_, hinted)) => hinted.clone(),
-            Err(EnqueueError::Refused { .. }) => None,
-            // It may be written all the same.
-            Err(EnqueueError::Store(_)) => Some(Hinted::Anything),
-        };
-        if let Some(hinted) = hinted {
-            tell(&self.hints, hinted);
-        }
-        Ok(enqueued?.0)
+        self.hand_on(self.enqueue_and_tell(&messages).await)
+    }
+
+    async fn publish(
+        &self,
+        events: Vec<NewEvent>,
+    ) -> Result<Vec<Published>, EnqueueError<PostgresError>> {
+        self.hand_on(self.publish_and_tell(&events).await)
     }
 
     fn hints(&self) -> Hints {
@@ -636,6 +697,14 @@ impl Store for Postgres {
         )
     }
 
+    async fn troubled_endpoints(&self, most: usize) -> Result<Vec<EndpointStatus>, PostgresError> {
+        read!(self, client => read::troubled(client, most))
+    }
+
+    async fn recent(&self, tenant: &str, name: &str) -> Result<Option<Recent>, PostgresError> {
+        read!(self, client => read::recent(client, tenant, name))
+    }
+
     async fn messages(
         &self,
         filter: Filter,
@@ -646,6 +715,16 @@ impl Store for Postgres {
 
     async fn attempts(&self, id: &MessageId) -> Result<Vec<AttemptRecord>, PostgresError> {
         read!(self, client => read::attempts(client, id))
+    }
+
+    async fn content(&self, id: &MessageId) -> Result<Option<Content>, PostgresError> {
+        read!(self, client => read::content(client, id))
+    }
+
+    async fn send_now(&self, filter: Filter) -> Result<u64, PostgresError> {
+        let due = self.change_all(&filter, &operate::SEND_NOW).await?;
+        self.hint().await;
+        Ok(due)
     }
 
     async fn resend(&self, filter: Filter) -> Result<u64, PostgresError> {

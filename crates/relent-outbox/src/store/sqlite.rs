@@ -26,12 +26,12 @@ use tokio::task::spawn_blocking;
 use self::clock::Clock;
 use super::hints;
 use super::{
-    AttemptRecord, BATCH, Beat, Claims, Confirm, Deletion, EndpointStatus, EnqueueError, Enqueued,
-    Fence, Filter, Hinted, Hints, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, BATCH, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError, Enqueued,
+    Fence, Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled, Store, Summary, Wanted, Work,
     end_of_grants, micros, system_time,
 };
 use crate::endpoint::{Activity, Endpoint};
-use crate::message::{InvalidMessage, MessageId, NewMessage};
+use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage};
 
 /// An outbox in an SQLite database: durable, with nothing else to be installed. For workers and producers of one
 /// machine, in one process or several.
@@ -214,18 +214,47 @@ impl Sqlite {
         connection: &Connection,
         messages: &[NewMessage],
     ) -> Result<Vec<Enqueued>, EnqueueError<SqliteError>> {
-        connection
-            .prepare_cached("SAVEPOINT relent_enqueue")?
-            .execute([])?;
-        let enqueued = enqueue::enqueue(connection, micros(SystemTime::now()), messages);
-        if enqueued.is_err() {
-            let mut undo = connection.prepare_cached("ROLLBACK TO relent_enqueue")?;
-            undo.execute([])?;
-        }
-        connection
-            .prepare_cached("RELEASE relent_enqueue")?
-            .execute([])?;
-        Ok(enqueued?.0)
+        within(connection, |now| {
+            Ok(enqueue::enqueue(connection, now, messages)?.0)
+        })
+    }
+
+    /// Publishes these in a transaction of the caller, as [`enqueue_in`](Self::enqueue_in) enqueues messages: for each
+    /// endpoint that has subscribed to the topic of an event, its message is there if and only if what it tells of is.
+    ///
+    /// ```
+    /// use relent_outbox::endpoint::Endpoint;
+    /// use relent_outbox::message::NewEvent;
+    /// use relent_outbox::store::{Sqlite, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// let store = Sqlite::open(directory.path().join("shop.db"))?;
+    /// for name in ["billing", "warehouse"] {
+    ///     let endpoint = Endpoint::new(name, format!("https://{name}.example/notify"));
+    ///     store.put_endpoint(endpoint.topics(["order.*"])).await?;
+    /// }
+    /// let published = store.writer().run(|connection| {
+    ///     let event = NewEvent::new("order.paid", "order-17-paid", r#"{"order":17}"#);
+    ///     Sqlite::publish_in(connection, &[event])
+    /// });
+    /// let published = published.await?;
+    /// let endpoints: Vec<_> = published[0].iter().map(|(name, _)| name.as_str()).collect();
+    /// assert_eq!(endpoints, ["billing", "warehouse"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Store::publish`].
+    pub fn publish_in(
+        connection: &Connection,
+        events: &[NewEvent],
+    ) -> Result<Vec<Published>, EnqueueError<SqliteError>> {
+        within(connection, |now| {
+            Ok(enqueue::publish(connection, now, events)?.0)
+        })
     }
 
     /// Tells the workers of this store that something was enqueued by [`enqueue_in`](Self::enqueue_in). Without it
@@ -269,6 +298,21 @@ impl Sqlite {
         });
         read.await.map_err(|_| WriterError::Ended)?
     }
+}
+
+/// Does this in a transaction of the caller, which goes on without it if it fails.
+fn within<T>(
+    connection: &Connection,
+    work: impl FnOnce(i64) -> Result<T, EnqueueError<SqliteError>>,
+) -> Result<T, EnqueueError<SqliteError>> {
+    let run = |statement| connection.prepare_cached(statement)?.execute([]);
+    run("SAVEPOINT relent_enqueue")?;
+    let done = work(micros(SystemTime::now()));
+    if done.is_err() {
+        run("ROLLBACK TO relent_enqueue")?;
+    }
+    run("RELEASE relent_enqueue")?;
+    done
 }
 
 /// Has no statement prepared again: there are fewer than 64, and none is planned anew for other values, which SQLite would
@@ -345,6 +389,18 @@ impl Store for Sqlite {
             self.tell(hinted);
         }
         Ok(enqueued)
+    }
+
+    async fn publish(
+        &self,
+        events: Vec<NewEvent>,
+    ) -> Result<Vec<Published>, EnqueueError<SqliteError>> {
+        let publish = self.write(move |connection, now| enqueue::publish(connection, now, &events));
+        let (published, hinted) = publish.await?;
+        if let Some(hinted) = hinted {
+            self.tell(hinted);
+        }
+        Ok(published)
     }
 
     fn hints(&self) -> Hints {
@@ -484,6 +540,17 @@ impl Store for Sqlite {
         .await
     }
 
+    async fn troubled_endpoints(&self, most: usize) -> Result<Vec<EndpointStatus>, SqliteError> {
+        self.read(move |connection, now| read::troubled(connection, now, most))
+            .await
+    }
+
+    async fn recent(&self, tenant: &str, name: &str) -> Result<Option<Recent>, SqliteError> {
+        let (tenant, name) = (tenant.to_owned(), name.to_owned());
+        self.read(move |connection, now| read::recent(connection, now, &tenant, &name))
+            .await
+    }
+
     async fn messages(
         &self,
         filter: Filter,
@@ -497,6 +564,18 @@ impl Store for Sqlite {
         let id = id.clone();
         self.read(move |connection, _| read::attempts(connection, &id))
             .await
+    }
+
+    async fn content(&self, id: &MessageId) -> Result<Option<Content>, SqliteError> {
+        let id = id.clone();
+        self.read(move |connection, _| read::content(connection, &id))
+            .await
+    }
+
+    async fn send_now(&self, filter: Filter) -> Result<u64, SqliteError> {
+        let due = self.change_all(filter, operate::send_now).await?;
+        self.hint();
+        Ok(due)
     }
 
     async fn resend(&self, filter: Filter) -> Result<u64, SqliteError> {

@@ -80,6 +80,7 @@ impl Job {
                 content_type: &self.content_type,
                 payload: &self.payload,
                 signing: rules.signing.as_ref(),
+                custom: Some(&rules.custom),
                 policy: &rules.policy,
                 acknowledgement: rules.endpoint.acknowledgement,
                 limit: self.limit,

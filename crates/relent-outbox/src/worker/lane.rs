@@ -15,6 +15,7 @@ use super::slots::Pool;
 use crate::acknowledgement::MAX_EXCERPT;
 use crate::endpoint::Endpoint;
 use crate::fault::{FaultKind, LocalFault, next_wait};
+use crate::headers::{self, CustomHeaders};
 use crate::health::Health;
 use crate::observe;
 use crate::schedule::{self, CONTRACT_CONCURRENCY};
@@ -30,6 +31,7 @@ pub(super) struct Rules {
     pub(super) endpoint: Endpoint,
     pub(super) policy: Policy,
     pub(super) signing: Option<Signing>,
+    pub(super) custom: CustomHeaders,
     /// Where attempts go, or why none can be made: then messages are held.
     pub(super) target: Result<Target, LocalFault>,
     /// The schedule is a contract, which nothing delays.
@@ -52,6 +54,10 @@ impl Rules {
             wrong = Some(fault(FaultKind::SigningKey, error.to_string()));
             None
         });
+        let custom = headers::open(secrets, &endpoint).unwrap_or_else(|error| {
+            wrong = Some(fault(FaultKind::Registration, error.to_string()));
+            CustomHeaders::default()
+        });
         let target = match (wrong, sender.target(&endpoint.url)) {
             (Some(wrong), _) => Err(wrong),
             (None, target) => target.map_err(|error| {
@@ -64,6 +70,7 @@ impl Rules {
             endpoint,
             policy,
             signing,
+            custom,
             target,
         }
     }

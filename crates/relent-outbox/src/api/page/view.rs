@@ -4,13 +4,16 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use maud::{DOCTYPE, Markup, html};
+use relent::presets;
 
 use super::time::{exact, is_past, lasting, long, time};
-use super::{LATEST, encoded, names, page_of};
+use super::{LATEST, Listed, names, page_of};
+use crate::api::contents::Shown;
 use crate::endpoint::{Activity, AfterDead, Endpoint};
 use crate::health::Health;
 use crate::schedule;
-use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, State, Summary, millis};
+use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, Recent, State, Summary, millis};
+use crate::topic;
 use crate::worker::Held;
 
 pub(super) fn page(title: &str, signed_in: bool, content: &Markup) -> Markup {
@@ -137,7 +140,7 @@ pub(super) fn overview(
         section aria-labelledby="endpoints" {
             h2 #endpoints { "Endpoints" }
             @if endpoints.is_empty() {
-                p { "There is none yet. Register one: " code { "relent deliver endpoints add NAME URL" } }
+                p { "There is none yet. Register one below, or by " code { "relent deliver endpoints add NAME URL" } }
             } @else {
                 (endpoint_table(worst, held))
                 @if !others.is_empty() {
@@ -150,20 +153,20 @@ pub(super) fn overview(
                     }
                 }
             }
-            @if cut { p.note { "The first " (most) " by name are shown. The API lists all." } }
+            @if cut { p.note { (most) " are shown, those that need somebody first. The API lists all." } }
         }
         section aria-labelledby="dead" {
             h2 #dead { "Dead letters" }
             @if dead.is_empty() { p { "None." } } @else {
-                (message_table(dead, true))
-                p { a href="/messages?state=dead" { "All dead letters" } }
+                (message_table(dead, true, false))
+                p { a href="/messages?state=dead" { "All dead letters, to send again or cancel several" } }
             }
         }
         section aria-labelledby="waiting" {
             h2 #waiting { "Waiting after a failure" }
             @if waiting.is_empty() { p { "None among the latest messages." } } @else {
                 p.note { "One of each endpoint, among its latest messages. All that fail are under Endpoints." }
-                (message_table(waiting, true))
+                (message_table(waiting, true, false))
             }
         }
     }
@@ -248,17 +251,21 @@ fn why(message: &MessageStatus) -> Markup {
         @if !message.last_error.is_empty() && !message.reason.contains(&message.last_error) {
             div.note { "last attempt: " (message.last_error) }
         }
-        @if let Some(due) = message.due_ms {
+        @if let Some(behind) = &message.behind {
+            div { "waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) } " with its order key" }
+        } @else if let Some(due) = message.due_ms {
             div.note { (if is_past(due) { "due " } else { "next attempt " }) (time(due)) }
         }
     }
 }
 
-fn message_table(messages: &[MessageStatus], with_endpoint: bool) -> Markup {
+/// With a box beside each to select it by, if it is in a form.
+fn message_table(messages: &[MessageStatus], with_endpoint: bool, in_form: bool) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Messages" {
             table.cards {
                 thead { tr {
+                    @if in_form { th scope="col" { "Select" } }
                     th scope="col" { "Message" }
                     @if with_endpoint { th scope="col" { "Endpoint" } }
                     th scope="col" { "State" } th.n scope="col" { "Attempts" } th scope="col" { "Why" }
@@ -267,8 +274,15 @@ fn message_table(messages: &[MessageStatus], with_endpoint: bool) -> Markup {
                 tbody {
                     @for message in messages {
                         tr {
+                            @if in_form {
+                                td data-label="Select" {
+                                    input.box type="checkbox" name="id" value=(message.id) id={ "select-" (message.id) };
+                                    label.box for={ "select-" (message.id) } { "select" }
+                                }
+                            }
                             th scope="row" data-label="Message" {
                                 a href={ "/messages/" (message.id) } { (message.event) }
+                                @if message.topic == topic::TEST { " " span.tag { "test" } }
                                 @if !message.topic.is_empty() { div.note { (message.topic) } }
                             }
                             @if with_endpoint {
@@ -300,6 +314,7 @@ pub(super) fn endpoint(
     status: &EndpointStatus,
     held: Option<&Held>,
     here: bool,
+    recent: &Recent,
     messages: &[MessageStatus],
     form_token: &str,
 ) -> Markup {
@@ -312,7 +327,15 @@ pub(super) fn endpoint(
             ("name", &spec.name),
         ])
     };
-    let about_it = Some((spec.tenant.clone(), spec.name.clone()));
+    let list = |state: &str| {
+        let listed = Listed {
+            tenant: spec.tenant.clone(),
+            endpoint: spec.name.clone(),
+            state: state.to_owned(),
+            ..Listed::default()
+        };
+        listed.link()
+    };
     html! {
         p.over { "Endpoint" @if !spec.tenant.is_empty() { " of " (spec.tenant) } }
         h1 { (spec.name) }
@@ -321,9 +344,13 @@ pub(super) fn endpoint(
             dt { "URL" } dd { (spec.url) }
             dt { "Waiting" } dd { (status.pending) }
             dt { "Dead letters" } dd {
-                @if status.dead == 0 { "none" } @else { a href=(list_of(&about_it, Some(State::Dead))) { (status.dead) } }
+                @if status.dead == 0 { "none" } @else { a href=(list("dead")) { (status.dead) } }
             }
             dt { "Overdue" } dd { (status.lag_ms.map_or_else(|| "nothing is".to_owned(), long)) }
+            dt { "Lately" } dd { (lately(recent)) }
+            dt { "Subscribed to" } dd {
+                @if spec.topics.is_empty() { "nothing: it gets what is sent to it by name" } @else { (spec.topics.join(", ")) }
+            }
             dt { "Worker" } dd {
                 @if status.worker.is_empty() { "none has it now" } @else {
                     (status.worker)
@@ -343,6 +370,11 @@ pub(super) fn endpoint(
             }
             dt { "Signing keys" } dd {
                 @if spec.secrets.is_empty() { "none: attempts are not signed" } @else { (spec.secrets.join(", ")) }
+            }
+            dt { "Header fields" } dd {
+                @if spec.headers.is_empty() { "none of its own" } @else {
+                    @for (name, value) in &spec.headers { div { (name) ": " (value) } }
+                }
             }
             dt { "Policy" } dd {
                 @if spec.policy.contains('\n') { pre { (spec.policy) } } @else { code { (spec.policy) } }
@@ -364,6 +396,22 @@ pub(super) fn endpoint(
                         button.danger { "Disable" }
                     },
                 }
+                @if status.activity == Activity::Active {
+                    form.stack method="post" action="/do" {
+                        (about("test"))
+                        p { "Send a message that says that it is a test, and see what comes of it." }
+                        button { "Send a test" }
+                    }
+                }
+                @if status.pending > 0 {
+                    form.stack method="post" action="/do" {
+                        (about("send-all-now"))
+                        p {
+                            "Make due now what waits for its next attempt. Order keys and the limits of the endpoint hold as before."
+                        }
+                        button { "Send all now" }
+                    }
+                }
                 form.stack method="post" action="/do" {
                     (about("replay"))
                     label for="state" { "Send again all that are" }
@@ -382,57 +430,207 @@ pub(super) fn endpoint(
         }
         section aria-labelledby="messages" {
             h2 #messages { "Its latest messages" }
-            @if messages.is_empty() { p { "None." } } @else { (message_table(messages, false)) }
+            @if messages.is_empty() { p { "None." } } @else {
+                (message_table(messages, false, false))
+                p { a href=(list("")) { "All of them, to be searched" } }
+            }
         }
     }
 }
 
-/// Of which endpoint messages are listed, if not of all.
-pub(super) type Whose = Option<(String, String)>;
+/// How the latest attempts went.
+fn lately(recent: &Recent) -> Markup {
+    let Recent {
+        window_ms,
+        attempts,
+        acknowledged,
+        per_minute,
+        p50_ms,
+        p99_ms,
+    } = *recent;
+    html! {
+        @match (p50_ms, p99_ms) {
+            (Some(p50), Some(p99)) => {
+                (number(attempts, "attempt")) " in " (long(window_ms)) " (" (format!("{per_minute:.1}")) " a minute), "
+                (acknowledged * 100 / attempts.max(1)) " % acknowledged; "
+                "half took at most " (long(p50)) " (p50), 99 of 100 at most " (long(p99)) " (p99)"
+            }
+            _ => { "no attempts in " (long(window_ms)) }
+        }
+    }
+}
 
-/// The list of the messages in this state.
-fn list_of(whose: &Whose, state: Option<State>) -> String {
-    let mut list = "/messages?".to_owned();
-    if let Some((tenant, name)) = whose {
-        list += &format!("tenant={}&endpoint={}&", encoded(tenant), encoded(name));
+/// The form by which an endpoint is registered.
+pub(super) fn register(form_token: &str) -> Markup {
+    let fields = hidden(&[("form_token", form_token), ("act", "register")]);
+    html! {
+        section aria-labelledby="register" {
+            h2 #register { "Register an endpoint" }
+            details {
+                summary { "Open the form" }
+                form.stack method="post" action="/do" autocomplete="off" {
+                    (fields)
+                    label for="name" { "Name" }
+                    input #name name="name" maxlength="256" required;
+                    label for="url" { "URL" }
+                    input #url name="url" type="url" maxlength="2048" required;
+                    label for="tenant" { "Tenant (may stay empty)" }
+                    input #tenant name="tenant" maxlength="256";
+                    label for="policy" { "Schedule" }
+                    select #policy name="policy" {
+                        @for preset in presets::names() {
+                            option value=(preset) selected[preset == "standard-webhooks"] { (preset) }
+                        }
+                    }
+                    label for="acknowledgement" { "Acknowledged by" }
+                    select #acknowledgement name="acknowledgement" {
+                        option value="success" { "a status from 200 to 299" }
+                        option value="body-success" { "the same with the body success" }
+                        option value="code-success" { "the same with JSON whose code is SUCCESS" }
+                    }
+                    label for="topics" { "Topics that it subscribes to, such as order.* (may stay empty)" }
+                    input #topics name="topics";
+                    label for="secret" { "Signing key, whsec_… or env:NAME (may stay empty)" }
+                    input #secret name="secret" type="password" autocomplete="off";
+                    label for="headers" { "Header fields, one on each line, such as authorization: Bearer TOKEN (may stay empty)" }
+                    textarea #headers name="headers" rows="2" {}
+                    button { "Register" }
+                }
+            }
+        }
     }
-    if let Some(state) = state {
-        list += &format!("state={state}&");
+}
+
+const STATES: [State; 5] = [
+    State::Pending,
+    State::Running,
+    State::Delivered,
+    State::Dead,
+    State::Cancelled,
+];
+
+/// The form that says which messages are listed.
+fn search(listed: &Listed) -> Markup {
+    let field = |name: &str, label: &str, kind: &str, value: &str| {
+        html! {
+            div {
+                label for={ "by-" (name) } { (label) }
+                input id={ "by-" (name) } name=(name) type=(kind) value=(value);
+            }
+        }
+    };
+    html! {
+        form.search method="get" action="/messages" role="search" {
+            (field("search", "Event or identifier begins with", "search", &listed.search))
+            div {
+                label for="by-state" { "State" }
+                select #by-state name="state" {
+                    option value="" { "all" }
+                    @for state in STATES.map(|state| state.to_string()) {
+                        option value=(state) selected[state == listed.state] { (state) }
+                    }
+                }
+            }
+            (field("topic", "Topic, or one such as order.*", "text", &listed.topic))
+            (field("tenant", "Tenant", "text", &listed.tenant))
+            (field("endpoint", "Endpoint", "text", &listed.endpoint))
+            (field("from", "Enqueued from (UTC)", "datetime-local", &listed.from))
+            (field("until", "Enqueued before (UTC)", "datetime-local", &listed.until))
+            button { "Search" }
+        }
     }
-    list
 }
 
 pub(super) fn messages(
-    whose: &Whose,
-    state: Option<State>,
+    listed: &Listed,
     messages: &[MessageStatus],
     more: bool,
+    form_token: &str,
 ) -> Markup {
-    let all = [
-        State::Pending,
-        State::Running,
-        State::Delivered,
-        State::Dead,
-        State::Cancelled,
-    ];
+    let of_one = !listed.endpoint.is_empty();
+    let with = |state: &str, before: Option<i64>| Listed {
+        state: state.to_owned(),
+        before,
+        ..listed.clone()
+    };
+    let link = |state: &str| {
+        let current = (listed.state == state).then_some("page");
+        let text = if state.is_empty() { "all" } else { state };
+        html! { a href=(with(state, None).link()) aria-current=[current] { (text) } }
+    };
     html! {
-        h1 { "Messages" @if let Some((tenant, name)) = whose { " to " (full_name(tenant, name)) } }
+        h1 { "Messages" @if of_one { " to " (full_name(&listed.tenant, &listed.endpoint)) } }
+        (search(listed))
         nav.filter aria-label="States" {
-            a href=(list_of(whose, None)) aria-current=[state.is_none().then_some("page")] { "all" }
-            @for one in all {
-                a href=(list_of(whose, Some(one))) aria-current=[(state == Some(one)).then_some("page")] { (one) }
+            (link(""))
+            @for state in STATES { (link(&state.to_string())) }
+        }
+        @if messages.is_empty() { p { "None." } } @else {
+            form method="post" action="/do-selected" {
+                (hidden(&[("form_token", form_token), ("list", &listed.link())]))
+                div.buttons {
+                    button name="act" value="resent" { "Send selected again" }
+                    button name="act" value="due" { "Send selected now" }
+                    button.danger name="act" value="cancelled" { "Cancel selected" }
+                }
+                (message_table(messages, !of_one, true))
             }
         }
-        @if messages.is_empty() { p { "None." } } @else { (message_table(messages, whose.is_none())) }
         @if let Some(last) = messages.last().filter(|_| more) {
-            p { a href={ (list_of(whose, state)) "before=" (last.id) } { "Earlier ones" } }
+            p { a href=(with(&listed.state, Some(last.place)).link()) { "Earlier ones" } }
         }
     }
+}
+
+/// A payload and the header fields of the attempts.
+pub(super) fn content(
+    message: &MessageStatus,
+    payload: &Shown,
+    attempts: &[AttemptRecord],
+) -> Markup {
+    html! {
+        p.over { "What " a href={ "/messages/" (message.id) } { (message.id) } " holds" }
+        h1 { (message.event) }
+        dl.facts {
+            dt { "Content type" } dd { (payload.content_type) }
+            dt { "Length" } dd { (number(payload.bytes as u64, "byte")) }
+        }
+        section aria-labelledby="payload" {
+            h2 #payload { "Payload" }
+            @if payload.truncated { p.note { "Only its beginning is shown." } }
+            @match (&payload.text, &payload.base64) {
+                (Some(text), _) => pre.content tabindex="0" role="region" aria-labelledby="payload" { (text) },
+                (None, coded) => {
+                    p.note { "It is not UTF-8, and shown in base64." }
+                    pre.content tabindex="0" role="region" aria-labelledby="payload" { (coded.as_deref().unwrap_or_default()) }
+                }
+            }
+        }
+        @for attempt in attempts {
+            section {
+                h2 { "Attempt " (attempt.number) }
+                p.note { (exact(attempt.began_ms)) }
+                h3 { "Request" }
+                (fields(&attempt.request))
+                h3 { "Answer" }
+                (fields(&attempt.response))
+                @if !attempt.excerpt.is_empty() {
+                    p.note { "The beginning of its body:" }
+                    pre { (attempt.excerpt) }
+                }
+            }
+        }
+    }
+}
+
+fn fields(lines: &str) -> Markup {
+    html! { @if lines.is_empty() { p { "None is kept." } } @else { pre { (lines) } } }
 }
 
 pub(super) fn message(
     message: &MessageStatus,
     attempts: &[AttemptRecord],
+    contents: bool,
     form_token: &str,
 ) -> Markup {
     let form = |act: &str| {
@@ -446,7 +644,16 @@ pub(super) fn message(
     html! {
         p.over { "Message to " (full_name(&message.tenant, &message.endpoint)) }
         h1 { (message.event) }
-        p.lead { (state_tag(message.state)) " " (message.reason) }
+        p.lead {
+            (state_tag(message.state)) " " (message.reason)
+            @if message.topic == topic::TEST { " " span.tag { "test" } }
+        }
+        @if let Some(behind) = &message.behind {
+            p.bad {
+                "It waits behind the dead letter " a href={ "/messages/" (behind) } { (behind) }
+                ", which has the same order key. Send that one again or cancel it, and this one goes."
+            }
+        }
         dl.facts {
             dt { "Identifier" } dd { code { (message.id) } }
             @if !message.topic.is_empty() { dt { "Topic" } dd { (message.topic) } }
@@ -457,9 +664,15 @@ pub(super) fn message(
         }
         div.buttons {
             @if ended { form method="post" action="/do" { (form("resend")) button { "Send again" } } }
+            @if message.state == State::Pending {
+                form method="post" action="/do" { (form("send-now")) button { "Send now" } }
+            }
             @if matches!(message.state, State::Pending | State::Dead) {
                 form method="post" action="/do" { (form("cancel")) button.danger { "Cancel" } }
             }
+        }
+        @if contents {
+            p { a href={ "/messages/" (message.id) "/content" } { "Payload and header fields" } }
         }
         section aria-labelledby="attempts" {
             h2 #attempts { "Attempts" }

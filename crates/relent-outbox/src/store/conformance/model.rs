@@ -464,9 +464,9 @@ impl<S: Store> Model<S> {
         }
     }
 
-    /// Resends, cancels or purges.
+    /// Resends, cancels, sends now or purges.
     async fn change(&mut self, draw: &mut Draw) {
-        let (what, all, in_line) = (draw.below(5), draw.one_in(3), draw.one_in(2));
+        let (what, all, in_line) = (draw.below(6), draw.one_in(3), draw.one_in(2));
         // Those in line with one that runs more often.
         let runs = |other: usize| self.rows[other].state == State::Running;
         let meant = |row: &usize| !in_line || self.line(*row).any(runs);
@@ -481,7 +481,7 @@ impl<S: Store> Model<S> {
             ..Filter::default()
         };
         self.say(&format!(
-            "resend (0, 1), cancel (2, 3) or purge: {what}, {filter:?}"
+            "resend (0, 1), cancel (2, 3), send now (4) or purge: {what}, {filter:?}"
         ));
         let time = self.time;
         let told = self.told();
@@ -507,6 +507,15 @@ impl<S: Store> Model<S> {
                     }
                 }
                 self.shop.0.cancel(filter.clone()).await
+            }
+            4 => {
+                for row in self.rows.iter_mut().filter(|row| meant(row)) {
+                    if row.state == State::Pending {
+                        row.due = row.due.min(time);
+                        changed += 1;
+                    }
+                }
+                self.shop.0.send_now(filter.clone()).await
             }
             _ => {
                 let stay =

@@ -376,7 +376,7 @@ async fn pages_follow_each_other<S: Store>(make: &impl AsyncFn() -> S) {
         shop.enqueue(events.iter().map(|event| message(event)))
             .await;
     }
-    let page = async |before: Option<MessageId>| {
+    let page = async |before: Option<i64>| {
         let filter = Filter {
             before,
             state: Some(State::Pending),
@@ -386,23 +386,36 @@ async fn pages_follow_each_other<S: Store>(make: &impl AsyncFn() -> S) {
     };
     let (mut found, mut before) = (Vec::new(), None);
     loop {
-        let page = page(before.clone()).await;
+        let page = page(before).await;
         let Some(last) = page.last() else { break };
-        before = Some(last.id.clone());
+        before = Some(last.place);
         found.extend(page.into_iter().map(|one| one.event));
+        // What comes in meanwhile is on no later page.
+        shop.enqueue([message(&format!("new {}", found.len()))])
+            .await;
     }
     found.reverse();
     assert_eq!(found, events);
-    // The page goes on where it was, also if what it ended with is gone.
-    let first = page(None).await;
-    let last = first.last().unwrap().id.clone();
-    let one = Filter {
-        id: Some(last.clone()),
+    // The page goes on where it was, also if what it ended with is gone, and all that was before that.
+    let first = shop.0.messages(Filter::default(), 28).await.unwrap();
+    let nth = |event: &str| first.iter().find(|one| one.event == event).unwrap();
+    let last = nth("15").place;
+    for gone in ["15", "16", "17"] {
+        let one = Filter {
+            id: Some(nth(gone).id.clone()),
+            ..Filter::default()
+        };
+        assert_eq!(shop.0.cancel(one).await.unwrap(), 1);
+    }
+    assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 3);
+    assert_eq!(page(Some(last)).await[0].event, "14");
+    let all = Filter {
+        before: Some(last),
         ..Filter::default()
     };
-    assert_eq!(shop.0.cancel(one).await.unwrap(), 1);
-    assert_eq!(shop.0.purge(soon(), 10).await.unwrap(), 1);
-    assert_eq!(page(Some(last)).await[0].event, "14");
+    assert_eq!(shop.0.cancel(all).await.unwrap(), 15);
+    assert_eq!(shop.0.purge(soon(), 100).await.unwrap(), 15);
+    assert_eq!(page(Some(last)).await, []);
 }
 
 /// Of each state, what resend, cancel and purge do to it.

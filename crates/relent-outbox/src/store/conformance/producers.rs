@@ -3,13 +3,15 @@
 use std::collections::HashSet;
 
 use super::{LONG, Shop, endpoint, message};
-use crate::message::NewMessage;
-use crate::store::{EnqueueError, Filter, Refusal, Store};
+use crate::message::{NewEvent, NewMessage};
+use crate::store::{EnqueueError, Filter, Refusal, State, Store};
 
 pub(super) async fn check<S: Store>(make: &impl AsyncFn() -> S) {
     an_event_is_there_once_for_each_endpoint(make).await;
     all_or_none(make).await;
     producers_at_once(make).await;
+    an_event_reaches_each_endpoint_that_has_subscribed(make).await;
+    events_are_published_all_or_none(make).await;
 }
 
 async fn an_event_is_there_once_for_each_endpoint<S: Store>(make: &impl AsyncFn() -> S) {
@@ -97,4 +99,120 @@ async fn producers_at_once<S: Store>(make: &impl AsyncFn() -> S) {
         assert_eq!((ids.len(), new), (1, 1), "event {event}");
     }
     assert_eq!(shop.0.summary().await.unwrap().pending, 8);
+}
+
+fn event(topic: &str, event: &str) -> NewEvent {
+    NewEvent::new(topic, event, format!("{event}: \0 and \u{ff}"))
+}
+
+async fn an_event_reaches_each_endpoint_that_has_subscribed<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    for (tenant, name, topics) in [
+        ("", "all", &["*"][..]),
+        ("", "exact", &["order.paid"]),
+        ("", "orders", &["order.*", "order.paid", "order.paid"]),
+        ("", "deep", &["order.paid.eu"]),
+        ("acme", "others", &["*"]),
+    ] {
+        let endpoint = endpoint(name).tenant(tenant);
+        shop.put(endpoint.topics(topics.iter().copied())).await;
+    }
+    let publish = async |event: NewEvent| {
+        let published = shop.0.publish(vec![event]).await.unwrap().remove(0);
+        let of = |(name, one): (String, crate::store::Enqueued)| (name, one.duplicate);
+        published.into_iter().map(of).collect::<Vec<_>>()
+    };
+    let reached = |names: &[(&str, bool)]| {
+        let owned = names.iter().map(|(name, is)| ((*name).to_owned(), *is));
+        owned.collect::<Vec<_>>()
+    };
+    let three = [("all", false), ("exact", false), ("orders", false)];
+    assert_eq!(publish(event("order.paid", "1")).await, reached(&three));
+    let again = three.map(|(name, _)| (name, true));
+    assert_eq!(publish(event("order.paid", "1")).await, reached(&again));
+    let deep = [("all", false), ("deep", false), ("orders", false)];
+    assert_eq!(publish(event("order.paid.eu", "2")).await, reached(&deep));
+    assert_eq!(
+        publish(event("order", "3")).await,
+        reached(&[("all", false)])
+    );
+    let acme = event("order", "3").tenant("acme");
+    assert_eq!(publish(acme).await, reached(&[("others", false)]));
+    assert_eq!(publish(event("order.paid", "4").tenant("nobody")).await, []);
+    assert_eq!(shop.0.summary().await.unwrap().pending, 8);
+    // A message by name is the same as one by subscription.
+    let by_name = NewMessage::new("exact", "1", "1: \0 and \u{ff}").topic("order.paid");
+    assert!(shop.enqueue([by_name]).await[0].duplicate);
+
+    // Those that have subscribed since get it, those that have not any more do not.
+    shop.put(endpoint("late").topics(["order.paid"])).await;
+    shop.put(endpoint("exact").topics(["other"])).await;
+    assert_eq!(
+        shop.0.delete_endpoint("", "all", true).await.unwrap(),
+        crate::store::Deletion::Done { messages: 3 }
+    );
+    assert_eq!(
+        publish(event("order.paid", "1")).await,
+        reached(&[("late", false), ("orders", true)])
+    );
+    shop.put(endpoint("all")).await;
+    assert_eq!(
+        publish(event("something", "5")).await,
+        [],
+        "it is another one"
+    );
+    let waits = NewEvent::new("other", "6", "").in_order("key").delay(LONG);
+    assert_eq!(publish(waits).await, reached(&[("exact", false)]));
+    let filter = Filter {
+        search: Some("6".to_owned()),
+        state: Some(State::Pending),
+        ..Filter::default()
+    };
+    let found = shop.0.messages(filter, 1).await.unwrap().remove(0);
+    assert_eq!(
+        (found.order.as_deref(), &found.topic[..]),
+        (Some("key"), "other")
+    );
+    assert_eq!(found.due_ms, Some(found.created_ms + 3_600_000));
+}
+
+async fn events_are_published_all_or_none<S: Store>(make: &impl AsyncFn() -> S) {
+    let shop = Shop::open(make).await;
+    for name in ["a", "b"] {
+        shop.put(endpoint(name).topics(["order.*"])).await;
+    }
+    let first = shop
+        .0
+        .publish(vec![event("order.paid", "1")])
+        .await
+        .unwrap();
+    let other = NewEvent::new("order.paid", "1", "other");
+    let refused = Refusal::OtherPayload(first[0][0].1.id.clone());
+    let large = NewEvent::new("order.paid", "large", vec![0; 1 << 20]);
+    let Err(invalid) = event("order.*", "5").check() else {
+        panic!("no topic has a star in it");
+    };
+    for (wrong, why) in [
+        (vec![event("order.paid", "2"), other], (1, refused)),
+        (
+            vec![event("order.paid", "3"), event("order.*", "5")],
+            (1, Refusal::Invalid(invalid)),
+        ),
+        (vec![large; 33], (32, Refusal::TooManyEndpoints)),
+    ] {
+        let refused = shop.0.publish(wrong).await;
+        let Err(EnqueueError::Refused { index, refusal }) = refused else {
+            panic!("it is refused: {refused:?}");
+        };
+        assert_eq!((index, refusal), why);
+        assert_eq!(shop.0.summary().await.unwrap().pending, 2);
+    }
+    assert_eq!(
+        shop.0.publish(Vec::new()).await.unwrap(),
+        Vec::<Vec<_>>::new()
+    );
+    shop.0
+        .put_endpoint(endpoint("c").topics(["*.paid"]))
+        .await
+        .unwrap_err();
 }

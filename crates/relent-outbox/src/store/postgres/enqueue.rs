@@ -1,28 +1,97 @@
 //! Messages come in.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::driver::{Array, Columns, Savepoints, Session};
-use super::{FOREVER, PostgresError, TIME, span};
-use crate::message::{MessageId, NewMessage};
+use super::{FOREVER, PostgresError, TIME, number, span};
+use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::hints::Got;
-use crate::store::{EnqueueError, Enqueued, Hinted, Refusal};
+use crate::store::{EnqueueError, Enqueued, FanOut, Hinted, Published, Refusal};
+use crate::topic;
 
 /// In a transaction of the caller, which goes on without them if this fails.
 pub(super) async fn enqueue_in<T: Savepoints>(
     transaction: &mut T,
     messages: &[NewMessage],
 ) -> Result<Vec<Enqueued>, EnqueueError<PostgresError>> {
-    transaction.script("SAVEPOINT relent_enqueue").await?;
+    transaction.script(BEGIN).await?;
     let enqueued = enqueue(transaction, messages).await;
-    let end = match &enqueued {
-        Ok(_) => "RELEASE relent_enqueue",
-        Err(_) => "ROLLBACK TO relent_enqueue; RELEASE relent_enqueue",
-    };
-    let ended = transaction.script(end).await;
+    let ended = transaction.script(end(&enqueued)).await;
     let (enqueued, _) = enqueued?;
     ended?;
     Ok(enqueued)
+}
+
+const BEGIN: &str = "SAVEPOINT relent_enqueue";
+
+fn end<T, E>(enqueued: &Result<T, E>) -> &'static str {
+    match enqueued {
+        Ok(_) => "RELEASE relent_enqueue",
+        Err(_) => "ROLLBACK TO relent_enqueue; RELEASE relent_enqueue",
+    }
+}
+
+/// The same for events.
+pub(super) async fn publish_in<T: Savepoints>(
+    transaction: &mut T,
+    events: &[NewEvent],
+) -> Result<Vec<Published>, EnqueueError<PostgresError>> {
+    transaction.script(BEGIN).await?;
+    let published = publish(transaction, events).await;
+    let ended = transaction.script(end(&published)).await;
+    let (published, _) = published?;
+    ended?;
+    Ok(published)
+}
+
+/// For the endpoints that have subscribed to these events, in a transaction that is undone if this fails. With what to
+/// tell workers once it is committed.
+pub(super) async fn publish<T: Session>(
+    transaction: &mut T,
+    events: &[NewEvent],
+) -> Result<(Vec<Published>, Option<Hinted>), EnqueueError<PostgresError>> {
+    let refused = |index, refusal| EnqueueError::Refused { index, refusal };
+    let (mut tenants, mut patterns, mut indices) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, event) in events.iter().enumerate() {
+        event
+            .check()
+            .map_err(|invalid| refused(index, Refusal::Invalid(invalid)))?;
+        let (tenant, topic) = event.subject();
+        for pattern in topic::patterns(topic) {
+            tenants.push(tenant);
+            patterns.push(pattern);
+            indices.push(number(index));
+        }
+    }
+    let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
+    // Nobody deletes these endpoints before the messages to them are there. They are locked in the order in which they are
+    // when messages are enqueued.
+    let find = "SELECT i.n, e.name FROM unnest($1::text[], $2::text[], $3::bigint[]) AS i (tenant, pattern, n)
+         JOIN relent_subscription_1 AS s ON s.tenant = i.tenant AND s.pattern = i.pattern
+         JOIN relent_endpoint_1 AS e ON e.id = s.endpoint
+         ORDER BY e.id FOR KEY SHARE OF e";
+    let parameters = [
+        Array::Text(&tenants),
+        Array::Text(&patterns),
+        Array::Long(&indices),
+    ];
+    let rows = transaction.query(find, &parameters).await?;
+    let mut subscribed = BTreeSet::new();
+    for row in &rows {
+        let index = usize::try_from(row.long(0)?).unwrap_or(usize::MAX);
+        subscribed.insert((index, row.text(1)?.unwrap_or_default()));
+    }
+    let mut fan_out = FanOut::default();
+    for (index, endpoint) in subscribed {
+        if let Some(event) = events.get(index) {
+            fan_out
+                .add(index, event.to(endpoint))
+                .map_err(|refusal| refused(index, refusal))?;
+        }
+    }
+    let enqueued = enqueue(transaction, &fan_out.messages).await;
+    let (enqueued, hinted) = enqueued.map_err(|error| fan_out.refused(error))?;
+    Ok((fan_out.published(events.len(), enqueued), hinted))
 }
 
 /// In a transaction that is undone if this fails. With what to tell workers once it is committed.
@@ -45,8 +114,8 @@ pub(super) async fn enqueue<T: Session>(
     for message in messages {
         named.insert((&message.tenant[..], &message.endpoint[..]), 0);
     }
-    for (number, place) in (1..).zip(named.values_mut()) {
-        *place = number;
+    for (n, place) in (1..).zip(named.values_mut()) {
+        *place = n;
     }
     let (tenants, names): (Vec<_>, Vec<_>) = named.keys().copied().unzip();
     let place = |one: &NewMessage| named.get(&(&one.tenant[..], &one.endpoint[..])).copied();

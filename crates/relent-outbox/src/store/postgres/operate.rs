@@ -62,6 +62,7 @@ pub(super) async fn put_endpoint(
         )
         .await?;
     let id: i64 = row.try_get(0)?;
+    subscribe(transaction, id, endpoint).await?;
     let before: Option<i16> = before.map(|row| row.try_get(0)).transpose()?;
     if before.is_some_and(|before| before != after_dead) {
         // What was held by the dead may go. The other way round each claim looks.
@@ -96,6 +97,27 @@ pub(super) async fn replace_key_check(
     };
     let statement = transaction.prepare_cached(statement).await?;
     Ok(transaction.execute(&statement, &[&check, &before]).await? > 0)
+}
+
+/// Writes down what the endpoint subscribes to. It is locked, so that two who register it do so one after the other.
+async fn subscribe(transaction: &Transaction<'_>, id: i64, endpoint: &Endpoint) -> Result<()> {
+    let forget = transaction
+        .prepare_cached("DELETE FROM relent_subscription_1 WHERE endpoint = $1")
+        .await?;
+    transaction.execute(&forget, &[&id]).await?;
+    if endpoint.topics.is_empty() {
+        return Ok(());
+    }
+    let subscribe = transaction
+        .prepare_cached(
+            "INSERT INTO relent_subscription_1 (tenant, pattern, endpoint)
+             SELECT DISTINCT $1::text, pattern, $3::bigint FROM unnest($2::text[]) AS i (pattern)",
+        )
+        .await?;
+    transaction
+        .execute(&subscribe, &[&endpoint.tenant, &endpoint.topics, &id])
+        .await?;
+    Ok(())
 }
 
 /// Whether it [`runs`]; `None` if it was not as it is said to be.
@@ -203,10 +225,13 @@ async fn delete_some(
     let messages = transaction.execute(&some, &[&id, &number(BATCH)]).await?;
     let is_end = messages < BATCH as u64;
     if is_end {
-        let delete = transaction
-            .prepare_cached("DELETE FROM relent_endpoint_1 WHERE id = $1")
-            .await?;
-        transaction.execute(&delete, &[&id]).await?;
+        for delete in [
+            "DELETE FROM relent_subscription_1 WHERE endpoint = $1",
+            "DELETE FROM relent_endpoint_1 WHERE id = $1",
+        ] {
+            let delete = transaction.prepare_cached(delete).await?;
+            transaction.execute(&delete, &[&id]).await?;
+        }
     }
     Ok((Deletion::Done { messages }, is_end, runs))
 }
@@ -250,6 +275,11 @@ pub(super) struct Change {
 pub(super) const RESEND: Change = Change {
     states: "2, 3, 4",
     set: "state = 0, due = now, began = now, attempt = 0, session = '\\x72', ended = NULL, reason = ''",
+};
+/// What is due already stays so.
+pub(super) const SEND_NOW: Change = Change {
+    states: "0, 5",
+    set: "due = least(due, now)",
 };
 pub(super) const CANCEL: Change = Change {
     states: "0, 3, 5",

@@ -7,7 +7,11 @@ use tokio_postgres::types::ToSql;
 use super::{PostgresError, TIME, number};
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::MessageId;
-use crate::store::{AttemptRecord, EndpointStatus, Filter, MessageStatus, State, Summary};
+use crate::store::{
+    AttemptRecord, Content, EndpointStatus, FAILING, Filter, MessageStatus, RECENT,
+    RECENT_ATTEMPTS, Recent, State, Summary,
+};
+use crate::topic;
 
 type Result<T> = std::result::Result<T, PostgresError>;
 
@@ -96,6 +100,63 @@ pub(super) async fn endpoints(
     rows.iter().map(status).collect()
 }
 
+pub(super) async fn troubled(client: &Client, most: usize) -> Result<Vec<EndpointStatus>> {
+    let failing = FAILING.replace("NONE", r"'\xffffffffffffffff'::bytea");
+    let some = format!(
+        "WITH {TIME} {ENDPOINT} WHERE activity = 1 OR {failing}
+             OR EXISTS (SELECT FROM relent_delivery_1 WHERE endpoint = e.id AND state = 3)
+         ORDER BY activity DESC, tenant, name LIMIT $1::bigint"
+    );
+    let select = client.prepare_cached(&some).await?;
+    let rows = client.query(&select, &[&number(most)]).await?;
+    rows.iter().map(status).collect()
+}
+
+pub(super) async fn recent(client: &Client, tenant: &str, name: &str) -> Result<Option<Recent>> {
+    let find = client
+        .prepare_cached(&format!(
+            "WITH {TIME} SELECT e.id, now / 1000, (
+                 SELECT began FROM relent_attempt_1
+                 WHERE id = (SELECT max(id) FROM relent_attempt_1) - $3::bigint + 1)
+             FROM time, relent_endpoint_1 AS e WHERE e.tenant = $1 AND e.name = $2"
+        ))
+        .await?;
+    let most = number(RECENT_ATTEMPTS);
+    let Some(row) = client.query_opt(&find, &[&tenant, &name, &most]).await? else {
+        return Ok(None);
+    };
+    let (endpoint, now): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let from = now - i64::try_from(RECENT.as_millis()).unwrap_or(i64::MAX);
+    // The window begins later where it has more attempts than are looked at.
+    let from = row.try_get::<_, Option<i64>>(2)?.unwrap_or(from).max(from);
+    let select = client
+        .prepare_cached(
+            "SELECT a.took, a.error = '' FROM relent_attempt_1 AS a JOIN relent_delivery_1 AS d ON d.row = a.row
+             WHERE a.id > (SELECT max(id) FROM relent_attempt_1) - $1::bigint AND a.began >= $2::bigint AND d.endpoint = $3",
+        )
+        .await?;
+    let rows = client.query(&select, &[&most, &from, &endpoint]).await?;
+    let attempts: Result<Vec<_>> = rows
+        .iter()
+        .map(|row| Ok((count(row, 0)?, row.try_get(1)?)))
+        .collect();
+    Ok(Some(Recent::of(now, from, &attempts?)))
+}
+
+pub(super) async fn content(client: &Client, id: &MessageId) -> Result<Option<Content>> {
+    let select = client
+        .prepare_cached("SELECT content_type, payload FROM relent_message_1 WHERE id = $1")
+        .await?;
+    let row = client.query_opt(&select, &[&id.as_str()]).await?;
+    let content = |row: Row| {
+        Ok(Content {
+            content_type: row.try_get(0)?,
+            payload: row.try_get::<_, Vec<u8>>(1)?.into(),
+        })
+    };
+    row.map(content).transpose()
+}
+
 type Value = Box<dyn ToSql + Sync + Send>;
 
 /// The words of a filter, and their values.
@@ -116,8 +177,25 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     if let Some(name) = &filter.endpoint {
         add("e.name = ?", Box::new(name.clone()));
     }
+    if let Some(event) = &filter.event {
+        // The index has the endpoint first, which the join names.
+        add("m.event = ?", Box::new(event.clone()));
+    }
+    if let Some(search) = filter.search.as_ref().filter(|search| !search.is_empty()) {
+        // What begins so, by indices.
+        add(
+            "m.row IN (SELECT row FROM relent_message_1 WHERE id BETWEEN ?::text AND ?::text || chr(1114111)
+                 UNION ALL SELECT f.row FROM relent_endpoint_1 AS of, LATERAL (
+                     SELECT row FROM relent_message_1
+                     WHERE endpoint = of.id AND event BETWEEN ?::text AND ?::text || chr(1114111)) AS f)",
+            Box::new(search.clone()),
+        );
+    }
     if let Some(topic) = &filter.topic {
-        add("m.topic = ?", Box::new(topic.clone()));
+        match topic::prefix(topic) {
+            Some(prefix) => add("starts_with(m.topic, ?::text)", Box::new(prefix.to_owned())),
+            None => add("m.topic = ?", Box::new(topic.clone())),
+        }
     }
     if let Some(from) = filter.from_ms {
         add(
@@ -132,11 +210,7 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         );
     }
     if let Some(before) = &filter.before {
-        // One that was purged leaves its place: identifiers rise.
-        add(
-            "m.row < (SELECT row + (id <> ?)::integer FROM relent_message_1 WHERE id <= ? ORDER BY id DESC LIMIT 1)",
-            Box::new(before.to_string()),
-        );
+        add("m.row < ?::bigint", Box::new(*before));
     }
     if let Some(state) = filter.state {
         // By their numbers, so that the indices of single states serve.
@@ -170,7 +244,11 @@ pub(super) async fn messages(
     let select = client.prepare_cached(&format!(
         "SELECT m.id, e.tenant, e.name, m.event, m.topic, d.order_key, d.state, d.reason,
              (SELECT error FROM relent_attempt_1 AS a WHERE a.row = m.row ORDER BY a.id DESC LIMIT 1),
-             d.attempt, m.created, d.due, d.ended
+             d.attempt, m.created, d.due, d.ended, m.row,
+             CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.after_dead = 0 THEN (
+                 SELECT id FROM relent_message_1 WHERE row = (
+                     SELECT min(row) FROM relent_delivery_1 AS b
+                     WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END
          FROM {MESSAGES} WHERE {conditions} ORDER BY m.row DESC LIMIT ${place}::bigint"
     )).await?;
     let rows = client.query(&select, &references(&values)).await?;
@@ -194,11 +272,13 @@ fn message(row: &Row) -> Result<MessageStatus> {
     let ended: Option<i64> = row.try_get(12)?;
     Ok(MessageStatus {
         id: MessageId::stored(row.try_get(0)?),
+        place: row.try_get(13)?,
         tenant: row.try_get(1)?,
         endpoint: row.try_get(2)?,
         event: row.try_get(3)?,
         topic: row.try_get(4)?,
         order: row.try_get(5)?,
+        behind: row.try_get::<_, Option<String>>(14)?.map(MessageId::stored),
         state,
         reason: row.try_get(7)?,
         last_error: row.try_get::<_, Option<_>>(8)?.unwrap_or_default(),
@@ -232,7 +312,7 @@ pub(super) async fn rows(
 pub(super) async fn attempts(client: &Client, id: &MessageId) -> Result<Vec<AttemptRecord>> {
     let select = client
         .prepare_cached(
-            "SELECT number, began, took, status, error, excerpt, address FROM relent_attempt_1
+            "SELECT number, began, took, status, error, excerpt, address, request, response FROM relent_attempt_1
          WHERE row = (SELECT row FROM relent_message_1 WHERE id = $1) ORDER BY id",
         )
         .await?;
@@ -248,6 +328,8 @@ pub(super) async fn attempts(client: &Client, id: &MessageId) -> Result<Vec<Atte
             error: row.try_get(4)?,
             excerpt: row.try_get(5)?,
             address: row.try_get(6)?,
+            request: row.try_get(7)?,
+            response: row.try_get(8)?,
         })
     };
     rows.iter().map(attempt).collect()

@@ -11,7 +11,7 @@ use tokio_postgres::types::{FromSql, ToSql};
 use super::read::{count, message_id, spec};
 use super::transaction::Transaction;
 use super::{FOREVER, PostgresError, TIME, number, span};
-use crate::message::{InvalidMessage, MAX_NAME};
+use crate::message::{InvalidMessage, is_name};
 use crate::store::{
     AttemptRecord, Beat, Claimed, Claims, Confirm, Fence, First, INLINE, Next, Owned, Settled,
     Wanted, Work, forgotten, micros, system_time, text, unreadable_message,
@@ -24,7 +24,7 @@ pub(super) async fn beat(
     worker: &str,
     lease: Duration,
 ) -> Result<Beat> {
-    if worker.is_empty() || worker.len() > MAX_NAME || worker.contains('\0') {
+    if !is_name(worker) {
         return Err(InvalidMessage::Name("name of a worker").into());
     }
     // Whoever is about to forget it goes first, or waits.
@@ -488,9 +488,9 @@ const SETTLE: &str = "
         SELECT *, 1::smallint AS running
         FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::smallint[], $8::bigint[],
                 $9::text[], $10::bytea[], $11::boolean[], $12::bigint[], $13::bigint[], $14::bigint[], $15::integer[],
-                $16::text[], $17::text[], $18::text[]) WITH ORDINALITY
+                $16::text[], $17::text[], $18::text[], $19::text[], $20::text[]) WITH ORDINALITY
             AS i (row, endpoint, fence, number, schedule, state, wait, reason, session, unsent, attempt, began, took,
-                status, error, excerpt, address, n)),
+                status, error, excerpt, address, request, response, n)),
     own AS MATERIALIZED (
         SELECT id, fence FROM relent_endpoint_1 WHERE id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE),
     written AS (
@@ -502,8 +502,8 @@ const SETTLE: &str = "
             AND d.attempt = i.number AND d.began = i.schedule
         RETURNING d.order_key, i.*),
     attempts AS (
-        INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
-        SELECT row, attempt, began, took, status, error, excerpt, address FROM written
+        INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address, request, response)
+        SELECT row, attempt, began, took, status, error, excerpt, address, request, response FROM written
         WHERE attempt IS NOT NULL ORDER BY n)
     SELECT n, endpoint, order_key FROM written";
 
@@ -557,16 +557,18 @@ pub(super) async fn settle(
             .map(|one| one.map(|one| text(column(one))))
             .collect()
     };
-    let [errors, excerpts, addresses]: [Vec<_>; 3] = [
+    let [errors, excerpts, addresses, requests, responses]: [Vec<_>; 5] = [
         words(|one| &one.error),
         words(|one| &one.excerpt),
         words(|one| &one.address),
+        words(|one| &one.request),
+        words(|one| &one.response),
     ];
     let settle = SETTLE.replace("{FOREVER}", &FOREVER.to_string());
     let settle = transaction
         .prepare_cached(&format!("WITH {TIME}, {settle}"))
         .await?;
-    let parameters: [&(dyn ToSql + Sync); 18] = [
+    let parameters: [&(dyn ToSql + Sync); 20] = [
         &endpoints,
         &rows,
         &of_endpoints,
@@ -585,6 +587,8 @@ pub(super) async fn settle(
         &errors,
         &excerpts,
         &addresses,
+        &requests,
+        &responses,
     ];
     // Most need no more than that, and have it committed in the same round trip.
     let rows = if settled.iter().all(is_plain) {

@@ -6,9 +6,10 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 use super::queue::Touched;
 use super::{SqliteError, later};
-use crate::message::{MessageId, NewMessage};
+use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::hints::Got;
-use crate::store::{EnqueueError, Enqueued, Hinted, Refusal};
+use crate::store::{EnqueueError, Enqueued, FanOut, Hinted, Published, Refusal};
+use crate::topic;
 
 pub(super) const ENDPOINT: &str =
     "SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2";
@@ -44,6 +45,38 @@ pub(super) fn enqueue(
     }
     batch.touched.follow(connection)?;
     Ok((enqueued, batch.got.hinted()))
+}
+
+pub(super) const SUBSCRIBED: &str = "
+    SELECT e.name FROM relent_endpoint_1 AS e WHERE e.id IN (
+        SELECT endpoint FROM relent_subscription_1
+        WHERE tenant = ?1 AND pattern IN (SELECT value FROM json_each(?2)))
+    ORDER BY e.name";
+
+/// The same for the endpoints that have subscribed to these events.
+pub(super) fn publish(
+    connection: &Connection,
+    now: i64,
+    events: &[NewEvent],
+) -> Result<(Vec<Published>, Option<Hinted>), EnqueueError<SqliteError>> {
+    let mut fan_out = FanOut::default();
+    let mut subscribed = connection.prepare_cached(SUBSCRIBED)?;
+    for (index, event) in events.iter().enumerate() {
+        let refused = |refusal| EnqueueError::Refused { index, refusal };
+        event
+            .check()
+            .map_err(|invalid| refused(Refusal::Invalid(invalid)))?;
+        let (tenant, topic) = event.subject();
+        let patterns = serde_json::Value::from(topic::patterns(topic)).to_string();
+        let mut rows = subscribed.query((tenant, patterns))?;
+        while let Some(row) = rows.next()? {
+            let endpoint: String = row.get(0)?;
+            fan_out.add(index, event.to(&endpoint)).map_err(refused)?;
+        }
+    }
+    let (enqueued, hinted) =
+        enqueue(connection, now, &fan_out.messages).map_err(|error| fan_out.refused(error))?;
+    Ok((fan_out.published(events.len(), enqueued), hinted))
 }
 
 /// Messages that come in at once, and the statements for them.

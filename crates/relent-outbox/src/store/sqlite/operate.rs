@@ -40,6 +40,7 @@ pub(super) fn put_endpoint(
          RETURNING id",
     )?;
     let id = put.query_row((names.0, names.1, spec, after_dead), |row| row.get(0))?;
+    subscribe(connection, id, endpoint)?;
     if before.is_some_and(|before| before != after_dead) {
         // What was held by the dead may go, or the other way round.
         let mut keys = connection.prepare(
@@ -53,6 +54,20 @@ pub(super) fn put_endpoint(
         touched.follow(connection)?;
     }
     Ok(runs(connection, id)?)
+}
+
+/// Writes down what the endpoint subscribes to.
+fn subscribe(connection: &Connection, id: i64, endpoint: &Endpoint) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("DELETE FROM relent_subscription_1 WHERE endpoint = ?1")?
+        .execute([id])?;
+    let mut subscribe = connection.prepare_cached(
+        "INSERT OR IGNORE INTO relent_subscription_1 (tenant, pattern, endpoint) VALUES (?1, ?2, ?3)",
+    )?;
+    for pattern in &endpoint.topics {
+        subscribe.execute((&endpoint.tenant, pattern, id))?;
+    }
+    Ok(())
 }
 
 /// Whether it [`runs`]; `None` if it was not as it is said to be.
@@ -107,9 +122,12 @@ pub(super) fn delete_some(
     }
     let is_end = rows.len() < BATCH;
     if is_end {
-        let mut delete =
-            connection.prepare_cached("DELETE FROM relent_endpoint_1 WHERE id = ?1")?;
-        delete.execute([id])?;
+        for delete in [
+            "DELETE FROM relent_subscription_1 WHERE endpoint = ?1",
+            "DELETE FROM relent_endpoint_1 WHERE id = ?1",
+        ] {
+            connection.prepare_cached(delete)?.execute([id])?;
+        }
     }
     let messages = rows.len() as u64;
     Ok((Deletion::Done { messages }, is_end, runs))
@@ -163,6 +181,10 @@ const CANCEL: &str = "UPDATE relent_delivery_1
     SET reason = iif(state = 3, reason, 'cancelled by an operator'), state = 4, ended = ?2
     WHERE row = ?1 AND state IN (0, 3, 5) RETURNING endpoint, order_key";
 
+/// What is due already stays so.
+const SEND_NOW: &str = "UPDATE relent_delivery_1 SET due = min(due, ?2), written = ?2
+    WHERE row = ?1 AND state IN (0, 5) RETURNING endpoint, order_key";
+
 /// What is done to each message that an operator means, with the states that it may be in.
 pub(super) type Change = fn() -> (&'static str, &'static str);
 
@@ -172,6 +194,10 @@ pub(super) fn resend() -> (&'static str, &'static str) {
 
 pub(super) fn cancel() -> (&'static str, &'static str) {
     (CANCEL, "0, 3, 5")
+}
+
+pub(super) fn send_now() -> (&'static str, &'static str) {
+    (SEND_NOW, "0, 5")
 }
 
 impl Sqlite {

@@ -1,12 +1,17 @@
 //! What is read, without holding up what is written.
 
+use bytes::Bytes;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::SqliteError;
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::MessageId;
-use crate::store::{AttemptRecord, EndpointStatus, Filter, MessageStatus, State, Summary};
+use crate::store::{
+    AttemptRecord, Content, EndpointStatus, FAILING, Filter, MessageStatus, RECENT,
+    RECENT_ATTEMPTS, Recent, State, Summary,
+};
+use crate::topic;
 
 pub(super) fn message_id(id: String) -> Result<MessageId, SqliteError> {
     let invalid = |_| SqliteError::Stored("it has a message whose identifier is none".to_owned());
@@ -107,6 +112,55 @@ pub(super) fn endpoints(
     found.take(most).map(|found| read_spec(found?)).collect()
 }
 
+pub(super) fn troubled(
+    connection: &Connection,
+    now: i64,
+    most: usize,
+) -> Result<Vec<EndpointStatus>, SqliteError> {
+    let failing = FAILING.replace("NONE", "x'ffffffffffffffff'");
+    let some = format!(
+        "{ENDPOINT} WHERE activity = 1 OR {failing}
+             OR EXISTS (SELECT 1 FROM relent_delivery_1 WHERE endpoint = e.id AND state = 3)
+         ORDER BY activity DESC, tenant, name"
+    );
+    let mut select = connection.prepare_cached(&some)?;
+    let found = select.query_map([], |row| status(row, now))?;
+    found.take(most).map(|found| read_spec(found?)).collect()
+}
+
+pub(super) fn recent(
+    connection: &Connection,
+    now: i64,
+    tenant: &str,
+    name: &str,
+) -> Result<Option<Recent>, SqliteError> {
+    let mut find = connection
+        .prepare_cached("SELECT id FROM relent_endpoint_1 WHERE tenant = ?1 AND name = ?2")?;
+    let found = find.query_row((tenant, name), |row| row.get(0));
+    let Some(endpoint) = found.optional()? else {
+        return Ok(None);
+    };
+    let endpoint: i64 = endpoint;
+    let now = now / 1000;
+    let from = now - i64::try_from(RECENT.as_millis()).unwrap_or(i64::MAX);
+    let most = i64::try_from(RECENT_ATTEMPTS).unwrap_or(i64::MAX);
+    let mut first = connection.prepare_cached(
+        "SELECT began FROM relent_attempt_1 WHERE id = (SELECT max(id) FROM relent_attempt_1) - ?1 + 1",
+    )?;
+    // The window begins later where it has more attempts than are looked at.
+    let first = first.query_row([most], |row| row.get(0)).optional()?;
+    let from = first.unwrap_or(from).max(from);
+    let mut select = connection.prepare_cached(
+        "SELECT a.took, a.error = '' FROM relent_attempt_1 AS a JOIN relent_delivery_1 AS d ON d.row = a.row
+         WHERE a.id > (SELECT max(id) FROM relent_attempt_1) - ?1 AND a.began >= ?2 AND d.endpoint = ?3",
+    )?;
+    let rows = select.query_map((most, from, endpoint), |row| {
+        Ok((count(row, 0)?, row.get(1)?))
+    })?;
+    let attempts = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(Some(Recent::of(now, from, &attempts)))
+}
+
 /// The words of a filter, and their values.
 fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     let (mut text, mut values) = ("true".to_owned(), Vec::new());
@@ -132,8 +186,30 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
             Value::Text(name.clone()),
         );
     }
+    if let Some(event) = &filter.event {
+        // By the index, which has the endpoint first.
+        add(
+            "m.endpoint IN (SELECT id FROM relent_endpoint_1) AND m.event = ?",
+            Value::Text(event.clone()),
+        );
+    }
+    if let Some(search) = filter.search.as_ref().filter(|search| !search.is_empty()) {
+        // What begins so, by indices.
+        add(
+            "m.row IN (SELECT row FROM relent_message_1 WHERE id BETWEEN ? AND ? || char(1114111)
+                 UNION ALL SELECT row FROM relent_message_1 WHERE endpoint IN (SELECT id FROM relent_endpoint_1)
+                     AND event BETWEEN ? AND ? || char(1114111))",
+            Value::Text(search.clone()),
+        );
+    }
     if let Some(topic) = &filter.topic {
-        add("m.topic = ?", Value::Text(topic.clone()));
+        match topic::prefix(topic) {
+            Some(prefix) => add(
+                "substr(m.topic, 1, length(?)) = ?",
+                Value::Text(prefix.to_owned()),
+            ),
+            None => add("m.topic = ?", Value::Text(topic.clone())),
+        }
     }
     if let Some(from) = filter.from_ms {
         add("m.created >= ?", micros(from));
@@ -142,11 +218,7 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         add("m.created < ?", micros(until));
     }
     if let Some(before) = &filter.before {
-        // One that was purged leaves its place: identifiers rise.
-        add(
-            "m.row < (SELECT row + (id <> ?) FROM relent_message_1 WHERE id <= ? ORDER BY id DESC LIMIT 1)",
-            Value::Text(before.to_string()),
-        );
+        add("m.row < ?", Value::Integer(*before));
     }
     if let Some(state) = filter.state {
         // By their numbers, so that the indices of single states serve.
@@ -170,7 +242,11 @@ pub(super) fn messages(
     let mut select = connection.prepare_cached(&format!(
         "SELECT m.id, e.tenant, e.name, m.event, m.topic, d.order_key, d.state, d.reason,
              (SELECT error FROM relent_attempt_1 WHERE row = m.row ORDER BY id DESC LIMIT 1),
-             d.attempt, m.created, d.due, d.ended
+             d.attempt, m.created, d.due, d.ended, m.row,
+             CASE WHEN d.state IN (0, 5) AND d.order_key IS NOT NULL AND e.after_dead = 0 THEN (
+                 SELECT id FROM relent_message_1 WHERE row = (
+                     SELECT min(row) FROM relent_delivery_1 AS b
+                     WHERE b.endpoint = d.endpoint AND b.order_key = d.order_key AND b.state = 3 AND b.row < d.row)) END
          FROM relent_message_1 AS m JOIN relent_delivery_1 AS d USING (row)
              JOIN relent_endpoint_1 AS e ON e.id = m.endpoint
          WHERE {conditions} ORDER BY m.row DESC"
@@ -206,11 +282,13 @@ fn message(row: &Row<'_>) -> Result<MessageStatus, SqliteError> {
     Ok(MessageStatus {
         // Also of one that no claim can read, so that somebody sees it.
         id: MessageId::stored(text(0)?),
+        place: row.get(13)?,
         tenant: text(1)?,
         endpoint: text(2)?,
         event: text(3)?,
         topic: text(4)?,
         order: ordered.then(|| text(5)).transpose()?,
+        behind: row.get::<_, Option<String>>(14)?.map(MessageId::stored),
         state,
         reason: text(7)?,
         last_error: text(8)?,
@@ -240,12 +318,32 @@ pub(super) fn rows(
     Ok(rows.take(most).collect::<Result<_, _>>()?)
 }
 
+pub(super) fn content(
+    connection: &Connection,
+    id: &MessageId,
+) -> Result<Option<Content>, SqliteError> {
+    let mut select = connection
+        .prepare_cached("SELECT content_type, payload FROM relent_message_1 WHERE id = ?1")?;
+    let found = select.query_row([id.as_str()], |row| {
+        // Also of one that no claim can read.
+        let payload = match row.get_ref(1)? {
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Bytes::copy_from_slice(bytes),
+            _ => Bytes::new(),
+        };
+        Ok(Content {
+            content_type: readable(row, 0)?,
+            payload,
+        })
+    });
+    Ok(found.optional()?)
+}
+
 pub(super) fn attempts(
     connection: &Connection,
     id: &MessageId,
 ) -> Result<Vec<AttemptRecord>, SqliteError> {
     let mut select = connection.prepare_cached(
-        "SELECT number, began, took, status, error, excerpt, address FROM relent_attempt_1
+        "SELECT number, began, took, status, error, excerpt, address, request, response FROM relent_attempt_1
          WHERE row = (SELECT row FROM relent_message_1 WHERE id = ?1) ORDER BY id",
     )?;
     let attempts = select.query_map([id.as_str()], |row| {
@@ -257,6 +355,8 @@ pub(super) fn attempts(
             error: row.get(4)?,
             excerpt: row.get(5)?,
             address: row.get(6)?,
+            request: row.get(7)?,
+            response: row.get(8)?,
         })
     })?;
     Ok(attempts.collect::<Result<_, _>>()?)

@@ -71,13 +71,22 @@ pub(super) const TABLES: &str = "
         status  INTEGER,
         error   TEXT    NOT NULL,
         excerpt TEXT    NOT NULL,
-        address TEXT    NOT NULL
+        address TEXT    NOT NULL,
+        request  TEXT   NOT NULL DEFAULT '',     -- header fields as they may be seen
+        response TEXT   NOT NULL DEFAULT ''
     );
     CREATE INDEX IF NOT EXISTS relent_attempt_1_row ON relent_attempt_1 (row);
     CREATE TABLE IF NOT EXISTS relent_key_1 (
         one     INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
         checked TEXT    NOT NULL                 -- by which a key is known to be that of this outbox
     );
+    CREATE TABLE IF NOT EXISTS relent_subscription_1 (
+        tenant   TEXT    NOT NULL,
+        pattern  TEXT    NOT NULL,
+        endpoint INTEGER NOT NULL,
+        PRIMARY KEY (tenant, pattern, endpoint)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS relent_subscription_1_endpoint ON relent_subscription_1 (endpoint);
 ";
 
 /// Makes the tables, or makes those of an earlier version as they are now: all of it or nothing.
@@ -148,7 +157,8 @@ fn refused(why: String) -> rusqlite::Error {
 
 /// The last thing that was added is there.
 fn is_current(connection: &Connection) -> rusqlite::Result<bool> {
-    has_column(connection, "relent_key_1", "checked")
+    Ok(has_column(connection, "relent_key_1", "checked")?
+        && has_column(connection, "relent_attempt_1", "response")?)
 }
 
 fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::Result<bool> {
@@ -180,14 +190,14 @@ fn make(connection: &Connection) -> rusqlite::Result<()> {
         )?;
     }
     connection.execute_batch(TABLES)?;
-    for (table, column) in [
-        ("relent_worker_1", "beat"),
-        ("relent_delivery_1", "written"),
+    for (table, column, kind) in [
+        ("relent_worker_1", "beat", "INTEGER NOT NULL DEFAULT 0"),
+        ("relent_delivery_1", "written", "INTEGER NOT NULL DEFAULT 0"),
+        ("relent_attempt_1", "request", "TEXT NOT NULL DEFAULT ''"),
+        ("relent_attempt_1", "response", "TEXT NOT NULL DEFAULT ''"),
     ] {
         if !has_column(connection, table, column)? {
-            connection.execute_batch(&format!(
-                "ALTER TABLE {table} ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0"
-            ))?;
+            connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
         }
     }
     // Beside one that runs, others of its order key may have been free to go.

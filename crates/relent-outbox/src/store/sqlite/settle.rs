@@ -27,8 +27,8 @@ macro_rules! settle {
 pub(super) const SETTLE: &str = settle!("NULL");
 pub(super) const SETTLE_ORDERED: &str = settle!("NOT NULL RETURNING order_key");
 pub(super) const ATTEMPT: &str = "
-    INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    INSERT INTO relent_attempt_1 (row, number, began, took, status, error, excerpt, address, request, response)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
 pub(super) fn settle(
     connection: &Connection,
@@ -164,6 +164,8 @@ impl<'s> Batch<'_, 's> {
             text(&attempt.error),
             text(&attempt.excerpt),
             text(&attempt.address),
+            text(&attempt.request),
+            text(&attempt.response),
         ])?;
         if let Some(forgotten) = forgotten(attempt.number) {
             self.connection

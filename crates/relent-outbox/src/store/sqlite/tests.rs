@@ -172,6 +172,39 @@ async fn a_message_is_there_if_and_only_if_the_transaction_of_the_caller_is_comm
 }
 
 #[tokio::test]
+async fn the_messages_of_an_event_are_there_if_and_only_if_its_transaction_is_committed() {
+    let (store, directory) = open();
+    for name in ["a", "b"] {
+        let endpoint = Endpoint::new(name, "https://shop.example/").topics(["order.*"]);
+        store.put_endpoint(endpoint).await.unwrap();
+    }
+    let event = |event: &str, payload: &'static str| NewEvent::new("order.paid", event, payload);
+    let mut connection = Connection::open(directory.path().join("outbox.db")).unwrap();
+    let transaction = connection.transaction().unwrap();
+    let undone = Sqlite::publish_in(&transaction, &[event("undone", "")]).unwrap();
+    assert_eq!(undone[0].len(), 2);
+    transaction.rollback().unwrap();
+    let transaction = connection.transaction().unwrap();
+    Sqlite::publish_in(&transaction, &[event("committed", "")]).unwrap();
+    let refused = Sqlite::publish_in(
+        &transaction,
+        &[event("refused", ""), event("committed", "other")],
+    );
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, EnqueueError::Refused { index: 1, .. }),
+        "{refused}"
+    );
+    transaction.commit().unwrap();
+    let found = store.messages(Filter::default(), 10).await.unwrap();
+    let found: Vec<_> = found
+        .iter()
+        .map(|one| (&one.endpoint[..], &one.event[..]))
+        .collect();
+    assert_eq!(found, [("b", "committed"), ("a", "committed")]);
+}
+
+#[tokio::test]
 async fn whoever_waits_hears_that_something_was_enqueued_also_while_it_was_not_listening() {
     let (store, _directory) = open();
     shop(&store).await;
@@ -393,6 +426,8 @@ fn attempt(number: u32) -> AttemptRecord {
         error: String::new(),
         excerpt: String::new(),
         address: String::new(),
+        request: String::new(),
+        response: String::new(),
     }
 }
 

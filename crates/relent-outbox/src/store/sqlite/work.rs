@@ -8,7 +8,7 @@ use super::queue::wake;
 use super::read::{count, spec};
 use super::{SqliteError, later};
 use crate::endpoint::Endpoint;
-use crate::message::{InvalidMessage, MAX_NAME};
+use crate::message::{InvalidMessage, is_name};
 use crate::store::{Beat, Fence, Owned, Work};
 
 pub(super) fn beat(
@@ -17,7 +17,7 @@ pub(super) fn beat(
     worker: &str,
     lease: Duration,
 ) -> Result<Beat, SqliteError> {
-    if worker.is_empty() || worker.len() > MAX_NAME || worker.contains('\0') {
+    if !is_name(worker) {
         return Err(InvalidMessage::Name("name of a worker").into());
     }
     let kept = lives(connection, now, worker)?;

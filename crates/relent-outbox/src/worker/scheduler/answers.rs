@@ -565,6 +565,8 @@ impl<S: Store> Scheduler<S> {
             },
             excerpt: sent.excerpt.clone(),
             address: sent.address.clone(),
+            request: sent.request.clone(),
+            response: sent.response.clone(),
         });
         self.unsettled.push_back(Pending {
             settled: Settled {

@@ -13,11 +13,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::endpoint::{Activity, Endpoint};
 use crate::health::Health;
-use crate::message::{MessageId, NewMessage};
+use crate::message::{MessageId, NewEvent, NewMessage};
 use crate::store::{
-    AttemptRecord, Beat, Claimed, Claims, Confirm, Deletion, EndpointStatus, EnqueueError,
-    Enqueued, Fence, Filter, First, Hinted, Hints, INLINE, MessageStatus, Next, Owned, Settled,
-    Store, Summary, Wanted, Work,
+    AttemptRecord, Beat, Claimed, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
+    Enqueued, Fence, Filter, First, Hinted, Hints, INLINE, MessageStatus, Next, Owned, Published,
+    Recent, Settled, Store, Summary, Wanted, Work,
 };
 
 #[derive(Clone)]
@@ -724,6 +724,26 @@ impl Store for Memory {
     }
 
     async fn replace_key_check(&self, _: String, _: Option<String>) -> Result<bool, Broken> {
+        Err(Broken)
+    }
+
+    async fn publish(&self, _: Vec<NewEvent>) -> Result<Vec<Published>, EnqueueError<Broken>> {
+        Err(EnqueueError::Store(Broken))
+    }
+
+    async fn troubled_endpoints(&self, _: usize) -> Result<Vec<EndpointStatus>, Broken> {
+        Err(Broken)
+    }
+
+    async fn recent(&self, _: &str, _: &str) -> Result<Option<Recent>, Broken> {
+        Err(Broken)
+    }
+
+    async fn content(&self, _: &MessageId) -> Result<Option<Content>, Broken> {
+        Err(Broken)
+    }
+
+    async fn send_now(&self, _: Filter) -> Result<u64, Broken> {
         Err(Broken)
     }
 

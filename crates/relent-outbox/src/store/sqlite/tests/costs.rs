@@ -126,7 +126,7 @@ fn steps(endpoints: i64, each: i64) -> Vec<(&'static str, u64)> {
         (
             "list from one on",
             Filter {
-                before: Some(format!("msg_{:032}", 1000).parse().unwrap()),
+                before: Some(1000),
                 ..all.clone()
             },
         ),
