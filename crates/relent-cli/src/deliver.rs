@@ -5,6 +5,7 @@ mod endpoints;
 mod list;
 mod log;
 mod nats;
+mod publish;
 mod reach;
 mod send;
 mod serve;
@@ -53,6 +54,9 @@ pub(crate) enum DeliverCommand {
     /// Send one message, to a URL or by a server
     #[command(after_long_help = send::AFTER_HELP)]
     Send(Box<send::SendArgs>),
+    /// Send an event to all endpoints that have subscribed to its topic
+    #[command(after_long_help = publish::AFTER_HELP)]
+    Publish(publish::PublishArgs),
     /// List messages, the latest first
     #[command(after_long_help = list::AFTER_HELP)]
     List(list::ListArgs),
@@ -62,12 +66,15 @@ pub(crate) enum DeliverCommand {
     Show(list::ShowArgs),
     /// Send messages again, with the same identifiers
     Resend(again::IdArgs),
+    /// Make pending messages due now
+    #[command(after_long_help = again::NOW_HELP)]
+    SendNow(again::SendNowArgs),
     /// Give up messages that are pending or dead
     Cancel(again::IdArgs),
     /// Send all messages again that are dead, or in another state, of a time and an endpoint
     #[command(after_long_help = again::AFTER_HELP)]
     Replay(again::ReplayArgs),
-    /// List, register, enable, disable and delete endpoints
+    /// List, register, test, enable, disable and delete endpoints
     #[command(subcommand, after_long_help = endpoints::AFTER_HELP)]
     Endpoints(endpoints::EndpointsCommand),
     /// Verify the signature of a message, whose body is on standard input
@@ -88,6 +95,8 @@ pub(crate) fn run(command: DeliverCommand) -> Result<i32, Quit> {
         DeliverCommand::List(args) => ask(list::list(args)),
         DeliverCommand::Dead(args) => ask(list::dead(args)),
         DeliverCommand::Show(args) => ask(list::show(args)),
+        DeliverCommand::Publish(args) => ask(publish::run(args)),
+        DeliverCommand::SendNow(args) => ask(again::send_now(args)),
         DeliverCommand::Resend(args) => ask(again::resend(args)),
         DeliverCommand::Cancel(args) => ask(again::cancel(args)),
         DeliverCommand::Replay(args) => ask(again::replay(args)),

@@ -12,7 +12,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use deliver_support::{Receiver, Server, until};
+use deliver_support::{INSIDE, Receiver, Server, until};
 use relent_outbox::observe::{Kind, METRICS, Part};
 use serde_json::{Value, json};
 
@@ -30,7 +30,8 @@ struct Setup {
 impl Setup {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let server = Server::start(folder.path());
+        let options = ["--lease", "2s", "--content-token-file", "content.token"];
+        let server = Server::start_with(folder.path(), &[&INSIDE[..], &options].concat());
         let (status, description) = server.ask("GET", "/openapi.json", "");
         assert_eq!(status, 200);
         Self {
@@ -133,6 +134,7 @@ impl Setup {
             "string" => value.is_string(),
             "integer" => value.is_i64() || value.is_u64(),
             "boolean" => value.is_boolean(),
+            "number" => value.is_number(),
             "object" => value.is_object(),
             "array" => value.is_array(),
             "null" => value.is_null(),
@@ -413,6 +415,102 @@ fn the_api_is_what_its_description_says() {
         r#"{"endpont":"shop"}"#,
         "endpont",
     );
+
+    // What waits is sent now, and nothing else is.
+    let later =
+        json!({ "endpoint": "shop", "event": "later", "payload": 1, "delay_ms": 3_600_000 });
+    let (_, later) = at.ask("POST", "/v1/messages", &later.to_string());
+    let later = later["id"].as_str().unwrap().to_owned();
+    let now = format!("/v1/messages/{later}/send-now");
+    let (_, due) = at.ask("POST", &now, "");
+    assert_eq!(due["due"], 1);
+    at.server.message_is(&later, "delivered");
+    at.refused(409, "POST", &now, "", "delivered");
+    at.refused(404, "POST", "/v1/messages/msg_no/send-now", "", "msg_no");
+    let (_, due) = at.ask("POST", "/v1/send-now", r#"{"endpoint":"shop"}"#);
+    assert_eq!(due["due"], 0);
+    at.refused(400, "POST", "/v1/send-now", "nonsense", "no JSON");
+    at.refused(413, "POST", "/v1/send-now", &huge, "fewer");
+    for (body, says) in [
+        ("{}", "everything"),
+        (r#"{"topic":"*"}"#, "everything"),
+        (r#"{"state":"dead"}"#, "replay"),
+        (r#"{"tenant":null}"#, "null"),
+    ] {
+        at.refused(422, "POST", "/v1/send-now", body, says);
+    }
+
+    // Contents are for the content token.
+    let content = format!("/v1/messages/{later}/content");
+    at.refused(403, "GET", &content, "", "content token");
+    let token = std::fs::read_to_string(at.folder.path().join("content.token")).unwrap();
+    let token = format!("authorization: Bearer {}\r\n", token.trim());
+    let (status, shown) = at.ask_as(&token, "GET", &content, "");
+    assert_eq!((status, &shown["payload"]["text"]), (200, &json!("1")));
+    let none = "/v1/messages/msg_no/content";
+    assert_eq!(at.ask_as(&token, "GET", none, "").0, 404);
+    let wrong = format!("{content}?max_bytes=0");
+    assert_eq!(at.ask_as(&token, "GET", &wrong, "").0, 422);
+
+    // A test, and how attempts went.
+    let (status, test) = at.ask("POST", "/v1/endpoints/shop/test", "");
+    assert_eq!(status, 202);
+    let shown = at
+        .server
+        .message_is(test["id"].as_str().unwrap(), "delivered");
+    assert_eq!(shown["message"]["topic"], "relent.test");
+    at.refused(404, "POST", "/v1/endpoints/no/test", "", "no endpoint");
+    at.refused(422, "POST", "/v1/endpoints/shop/test?x=1", "", "x");
+    until("the receiver that is gone is disabled", || {
+        let (_, gone) = at.server.ask(
+            "POST",
+            "/v1/messages",
+            &json!({ "tenant": "acme", "endpoint": "gone", "event": "e", "payload": 1 })
+                .to_string(),
+        );
+        assert!(gone["id"].is_string(), "{gone}");
+        let (_, shown) = at.server.ask("GET", "/v1/endpoints/gone?tenant=acme", "");
+        (shown["activity"] == "disabled").then_some(())
+    });
+    let gone = "/v1/endpoints/gone/test?tenant=acme";
+    at.refused(409, "POST", gone, "", "enable it");
+    let (_, recent) = at.ask("GET", "/v1/endpoints/shop/recent", "");
+    assert!(recent["attempts"].as_u64() >= Some(3), "{recent}");
+    assert_eq!(recent["attempts"], recent["acknowledged"]);
+    at.refused(404, "GET", "/v1/endpoints/no/recent", "", "no endpoint");
+    at.refused(422, "GET", "/v1/endpoints/shop/recent?x=1", "", "x");
+
+    // Events.
+    let event = |payload: u32| {
+        json!({ "topic": "order.paid", "event": "published", "payload": payload }).to_string()
+    };
+    let (status, published) = at.ask("POST", "/v1/events", &event(1));
+    assert_eq!((status, &published["messages"]), (200, &json!([])));
+    let subscribes = json!({ "url": ok, "topics": ["order.*"] }).to_string();
+    at.ask("PUT", "/v1/endpoints/subscribes", &subscribes);
+    let (status, published) = at.ask("POST", "/v1/events", &event(1));
+    assert_eq!(status, 202);
+    assert_eq!(published["messages"][0]["endpoint"], "subscribes");
+    at.refused(409, "POST", "/v1/events", &event(2), "another payload");
+    at.refused(400, "POST", "/v1/events", "nonsense", "no JSON");
+    at.refused(413, "POST", "/v1/events", &huge, "fewer");
+    for (body, says) in [
+        (json!({ "event": "e", "payload": 1 }), "topic"),
+        (
+            json!({ "event": "e", "topic": "a.*", "payload": 1 }),
+            "no *",
+        ),
+        (
+            json!({ "event": "e", "topic": "a", "endpoint": "shop", "payload": 1 }),
+            "/v1/messages",
+        ),
+        (json!({ "event": "e", "topic": "a" }), "payload"),
+    ] {
+        at.refused(422, "POST", "/v1/events", &body.to_string(), says);
+    }
+    let two = format!("[{},{}]", event(1), event(2));
+    let (_, problem) = at.ask("POST", "/v1/events", &two);
+    assert_eq!(problem["index"], 1);
 
     // Versions: a change is made to the one that was read, or not at all.
     let token = format!("authorization: Bearer {}\r\n", at.server.token);

@@ -13,7 +13,7 @@ mod support;
 use std::path::Path;
 
 use browser::Browser;
-use deliver_support::{Receiver, Server, until};
+use deliver_support::{INSIDE, Receiver, Server, until};
 use serde_json::{Value, json};
 
 /// Some endpoints, and messages in each state.
@@ -137,7 +137,9 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let (server, receiver) = (Server::start(folder.path()), Receiver::start());
+    let options = ["--lease", "2s", "--content-token-file", "content.token"];
+    let server = Server::start_with(folder.path(), &[&INSIDE[..], &options].concat());
+    let receiver = Receiver::start();
     let page = |path: &str| format!("http://{}{path}", server.address);
 
     // Whoever has no token sees a form, and no number.
@@ -253,6 +255,43 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     assert!(seen.contains("\n5 more\n"), "{seen}");
     looked_at(&mut browser, &server, "many");
 
+    // The form to register another, and what is sent by it.
+    browser
+        .value("document.querySelector('section[aria-labelledby=register] details').open = true");
+    looked_at(&mut browser, &server, "register-360");
+    browser.load(&page("/"), 1200, false);
+    browser
+        .value("document.querySelector('section[aria-labelledby=register] details').open = true");
+    looked_at(&mut browser, &server, "register-1200");
+    let url = receiver.url("/ok");
+    browser.value(&format!(
+        "document.querySelector('#name').value = 'by form'; document.querySelector('#url').value = '{url}';\
+         document.querySelector('#topics').value = 'order.*'"
+    ));
+    press(&mut browser, "register");
+    let seen = text(&mut browser);
+    assert!(
+        seen.contains("by form") && seen.contains("order.*"),
+        "{seen}"
+    );
+    press(&mut browser, "test");
+    assert!(
+        text(&mut browser).contains("relent.test"),
+        "{}",
+        text(&mut browser)
+    );
+
+    // Several of a list.
+    browser.load(&page("/messages?endpoint=depot&state=pending"), 1200, false);
+    browser.value("document.querySelectorAll('input[name=id]').forEach((box, at) => { box.checked = at < 3; })");
+    browser.go("document.querySelector('button[value=cancelled]').click()");
+    let seen = text(&mut browser);
+    assert!(seen.contains("3 messages are cancelled."), "{seen}");
+    assert!(
+        seen.contains("Messages to depot"),
+        "it is the same list: {seen}"
+    );
+
     // What is not there.
     browser.load(&page("/messages/msg_no"), 1200, false);
     assert!(text(&mut browser).contains("no such message"));
@@ -260,6 +299,27 @@ fn a_person_sees_what_is_stuck_and_why_and_can_do_something_about_it() {
     assert!(text(&mut browser).contains("Sign in"), "signed out");
     browser.load(&page("/"), 1200, false);
     assert!(text(&mut browser).contains("Sign in"), "signed out");
+
+    // Those who may see what messages hold.
+    let token = std::fs::read_to_string(folder.path().join("content.token")).unwrap();
+    sign_in(&mut browser, token.trim());
+    browser.load(&page(&format!("/messages/{}", ids[1])), 1200, false);
+    browser.go(
+        "[...document.querySelectorAll('a')].find(a => a.innerText.startsWith('Payload')).click()",
+    );
+    let seen = text(&mut browser);
+    assert!(
+        seen.contains(r#"{"order":17}"#) && seen.contains("webhook-id: msg_"),
+        "{seen}"
+    );
+    for width in [1200, 360] {
+        browser.load(
+            &page(&format!("/messages/{}/content", ids[1])),
+            width,
+            width == 360,
+        );
+        looked_at(&mut browser, &server, &format!("content-{width}"));
+    }
 }
 
 /// No other site can press a button, and no page can be framed: neither the cookie alone nor a form alone will do.

@@ -1,4 +1,4 @@
-//! `relent deliver resend`, `cancel` and `replay`.
+//! `relent deliver resend`, `cancel`, `send-now` and `replay`.
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -23,6 +23,19 @@ Each message keeps its identifier, and begins its schedule anew. A receiver that
 has it drops it by its webhook-id.
 
 Exit status: 0; 1 if the server does not answer; 2 if the options are wrong.";
+
+/// The end of `relent deliver send-now --help`.
+pub(crate) const NOW_HELP: &str = "\
+Examples:
+  A receiver is repaired, and need not wait for the next attempts of the schedule:
+      relent deliver send-now --endpoint shop
+
+Attempts so far and the schedule stay as they are. Messages with an order key
+still wait for those before them, and the limits of the endpoint hold: its
+concurrency, its request rate, and its gate while it is down.
+
+Exit status: 0; 1 if the server does not answer, or a message does not wait; 2 if
+the options are wrong.";
 
 #[derive(Args, Debug)]
 pub(crate) struct IdArgs {
@@ -101,21 +114,8 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
         )));
     }
     let server = args.connection.open()?;
-    let which = args.which;
-    let endpoint = which.endpoint.clone();
-    let mut filter = Map::new();
-    filter.insert("state".to_owned(), args.state.name().into());
-    for (key, value) in [
-        ("tenant", which.tenant.map(Value::from)),
-        ("endpoint", which.endpoint.map(Value::from)),
-        ("topic", which.topic.map(Value::from)),
-        ("from_ms", which.since.map(|since| since.0.into())),
-        ("until_ms", which.until.map(|until| until.0.into())),
-    ] {
-        if let Some(value) = value {
-            filter.insert(key.to_owned(), value);
-        }
-    }
+    let endpoint = args.which.endpoint.clone();
+    let filter = filter(&args.which, args.state);
     let answer = server.post("/v1/replay", Some(json(&filter)?)).await?;
     if answer["resent"] == 0 {
         say_none_of(endpoint.as_deref());
@@ -126,6 +126,77 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<(), Quit> {
     say(&match answer["resent"].as_u64() {
         Some(1) => "1 message will be sent again".to_owned(),
         count => format!("{} messages will be sent again", count.unwrap_or_default()),
+    });
+    Ok(())
+}
+
+/// Which messages are meant, as the API reads it.
+fn filter(which: &Which, state: State) -> Map<String, Value> {
+    let state = [("state", state.name().into())];
+    let parts = which.parts().chain(state);
+    parts.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SendNowArgs {
+    /// These messages; without any, those that the options name
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+
+    #[command(flatten)]
+    which: Which,
+
+    /// All messages that wait, to all endpoints
+    #[arg(long)]
+    all: bool,
+
+    /// Print JSON: an array as of `resend`, or an object with `due`, how many
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn send_now(args: SendNowArgs) -> Result<(), Quit> {
+    let narrowed = args.which.parts().next().is_some();
+    match (args.ids.is_empty(), narrowed || args.all) {
+        (false, true) => {
+            return Err(Quit::usage(
+                "give identifiers, or options that say which messages, and not both".to_owned(),
+            ));
+        }
+        (true, false) => {
+            return Err(Quit::usage(
+                "this would send everything that waits: give identifiers, options such as --endpoint, or --all"
+                    .to_owned(),
+            ));
+        }
+        (false, false) => {
+            let SendNowArgs {
+                ids,
+                json,
+                connection,
+                ..
+            } = args;
+            let ids = IdArgs {
+                ids,
+                json,
+                connection,
+            };
+            return each(ids, "send-now", "is due now").await;
+        }
+        (true, true) => {}
+    }
+    let server = args.connection.open()?;
+    let filter = filter(&args.which, State::Pending);
+    let answer = server.post("/v1/send-now", Some(json(&filter)?)).await?;
+    if args.json {
+        return print(&(json(&answer)? + "\n")).map_err(Quit::failed);
+    }
+    say(&match answer["due"].as_u64() {
+        Some(1) => "1 message is due now".to_owned(),
+        count => format!("{} messages are due now", count.unwrap_or_default()),
     });
     Ok(())
 }

@@ -2,17 +2,20 @@
 
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use relent::presets;
 use relent_outbox::endpoint::Acknowledgement;
+use relent_outbox::headers::is_sensitive;
 use relent_sim::nearest;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::list::{columns, full_name};
 use super::server::{Connection, Server, distance, encoded, json, plain, text};
 use crate::console::{print, say};
+use crate::human::human;
 use crate::options::count;
 use crate::quit::Quit;
 
@@ -22,6 +25,13 @@ Examples:
   A receiver of payment results, by the schedule of WeChat Pay:
       relent deliver endpoints add shop https://shop.example/notify \\
           --policy wechat-pay --acknowledgement code-success --secret shop.key
+
+  One that gets all events about orders, and asks for a token:
+      relent deliver endpoints add warehouse https://stock.example/notify \\
+          --topic 'order.*' -H 'authorization: @token'
+
+  See whether it works:
+      relent deliver endpoints test shop --wait
 
   Hold its messages back while it moves, and let them go:
       relent deliver endpoints disable shop --reason 'moves until noon'
@@ -84,6 +94,24 @@ pub(crate) enum EndpointsCommand {
     },
     /// Register an endpoint, or change it
     Add(Box<AddArgs>),
+    /// Show an endpoint, and how its latest attempts went
+    Show {
+        #[command(flatten)]
+        named: Named,
+
+        /// Print JSON: an object with `status` and `recent`
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send a message that says that it is a test
+    Test {
+        #[command(flatten)]
+        named: Named,
+
+        /// Wait until it is acknowledged or dead
+        #[arg(long)]
+        wait: bool,
+    },
     /// Have messages go there again
     Enable(Named),
     /// Hold its messages back; none is lost
@@ -159,6 +187,29 @@ pub(crate) struct AddArgs {
     /// endpoint that is there stay.
     #[arg(long = "secret", value_name = "FILE|env:NAME")]
     secrets: Vec<String>,
+
+    /// Send this header field with each attempt: 'NAME: VALUE', 'NAME: @FILE' for a value in a file, or
+    /// 'NAME: env:NAME' for one in the environment of the server
+    ///
+    /// May be given several times. Values are kept sealed. Without it, the fields of an endpoint that
+    /// is there stay; --no-headers takes them away.
+    #[arg(short = 'H', long = "header", value_name = "FIELD")]
+    headers: Vec<String>,
+
+    /// Send no header fields of its own any more
+    #[arg(long, conflicts_with = "headers")]
+    no_headers: bool,
+
+    /// Subscribe to the events of this topic; order.* for all topics that begin so, * for all
+    ///
+    /// May be given several times. Without it the subscriptions of an endpoint that is there stay;
+    /// --no-topics ends them, and then it gets only what is sent to it by name.
+    #[arg(long = "topic", value_name = "TOPIC")]
+    topics: Vec<String>,
+
+    /// Subscribe to nothing any more
+    #[arg(long, conflicts_with = "topics")]
+    no_topics: bool,
 }
 
 /// Reads the name of an acknowledgement.
@@ -176,6 +227,29 @@ pub(super) async fn run(command: EndpointsCommand) -> Result<(), Quit> {
     match command {
         EndpointsCommand::List { json, connection } => list(&connection.open()?, json).await,
         EndpointsCommand::Add(args) => add(&args).await,
+        EndpointsCommand::Show {
+            named,
+            json: as_json,
+        } => {
+            let server = named.connection.open()?;
+            let status = server.get(&named.path("")).await?;
+            let recent = server.get(&named.path("/recent")).await?;
+            let printed = match as_json {
+                true => json(&json!({ "status": status, "recent": recent }))? + "\n",
+                false => described(&status, &recent),
+            };
+            print(&printed).map_err(Quit::failed)
+        }
+        EndpointsCommand::Test { named, wait } => {
+            let server = named.connection.open()?;
+            let sent = server.post(&named.path("/test"), None).await?;
+            let id = text(&sent, "id");
+            print(&format!("{id}\n")).map_err(Quit::failed)?;
+            match wait {
+                true => super::send::wait(&server, &id, false).await.map(drop),
+                false => Ok(()),
+            }
+        }
         EndpointsCommand::Enable(named) => {
             let server = named.connection.open()?;
             server.post(&named.path("/enable"), None).await?;
@@ -296,6 +370,13 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
         let secrets: Result<Vec<_>, Quit> = args.secrets.iter().map(|s| secret(s)).collect();
         spec.insert("secrets".to_owned(), secrets?.into());
     }
+    if !args.headers.is_empty() || args.no_headers {
+        let fields: Result<Map<_, _>, Quit> = args.headers.iter().map(|one| header(one)).collect();
+        spec.insert("headers".to_owned(), fields?.into());
+    }
+    if !args.topics.is_empty() || args.no_topics {
+        spec.insert("topics".to_owned(), args.topics.clone().into());
+    }
     let server = args.named.connection.open()?;
     let registered = server.put(&args.named.path(""), &spec).await?;
     say(&format!("{} is registered", args.named.name));
@@ -306,6 +387,76 @@ async fn add(args: &AddArgs) -> Result<(), Quit> {
         ));
     }
     Ok(())
+}
+
+/// A header field. What nobody else may see is not given on the command line, which others on the machine can read.
+fn header(field: &str) -> Result<(String, Value), Quit> {
+    let (name, value) = field.split_once(':').ok_or_else(|| {
+        // What stands there may be a secret.
+        Quit::usage("-H: use a name, a colon and a value, such as 'x-shop: eu'".to_owned())
+    })?;
+    let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
+    let value = match value.strip_prefix('@') {
+        Some(file) => std::fs::read_to_string(file)
+            .map_err(|error| Quit::usage(format!("-H '{name}: @{file}': cannot be read: {error}")))?
+            .trim()
+            .to_owned(),
+        None if is_sensitive(&name) && !value.starts_with("env:") => {
+            return Err(Quit::usage(format!(
+                "-H '{name}: …': a value on the command line can be seen by others: put it into a file, as in '{name}: @FILE'"
+            )));
+        }
+        None => value.to_owned(),
+    };
+    Ok((name, value.into()))
+}
+
+/// An endpoint as people read it.
+fn described(status: &Value, recent: &Value) -> String {
+    let endpoint = &status["endpoint"];
+    let listed = |value: &Value| {
+        let texts = value.as_array().into_iter().flatten();
+        let texts = texts.map(|text| plain(text.as_str().unwrap_or_default()));
+        texts.collect::<Vec<_>>().join(", ")
+    };
+    let headers = endpoint["headers"].as_object().into_iter().flatten();
+    let headers = headers.map(|(name, kept)| {
+        format!(
+            "{}: {}",
+            plain(name),
+            plain(kept.as_str().unwrap_or_default())
+        )
+    });
+    let lately = match recent["attempts"].as_u64() {
+        None | Some(0) => "no attempts".to_owned(),
+        Some(attempts) => format!(
+            "{attempts} attempts, {:.1} a minute, {} acknowledged; p50 {} ms, p99 {} ms",
+            recent["per_minute"].as_f64().unwrap_or_default(),
+            recent["acknowledged"],
+            recent["p50_ms"],
+            recent["p99_ms"]
+        ),
+    };
+    let window = Duration::from_millis(recent["window_ms"].as_u64().unwrap_or_default());
+    let mut printed = String::new();
+    for (name, value) in [
+        ("endpoint", full_name(endpoint, "name")),
+        ("url", text(endpoint, "url")),
+        ("state", text(status, "activity")),
+        ("why", text(status, "reason")),
+        ("last error", text(status, "last_error")),
+        ("pending", status["pending"].to_string()),
+        ("dead", status["dead"].to_string()),
+        ("topics", listed(&endpoint["topics"])),
+        ("headers", headers.collect::<Vec<_>>().join(", ")),
+        ("keys", listed(&endpoint["secrets"])),
+        ("lately", format!("{lately}, in {}", human(window))),
+    ] {
+        if !value.is_empty() {
+            printed.push_str(&format!("{name:<12}  {value}\n"));
+        }
+    }
+    printed
 }
 
 /// A preset by its name; of anything else what stands in the file, since the server reads none.

@@ -18,6 +18,9 @@ Examples:
   What waits for one endpoint:
       relent deliver list --endpoint shop --state pending
 
+  What is known of an event, by the beginning of its identifier:
+      relent deliver list --search order-17
+
   The identifiers of all that was enqueued in the last hour:
       relent deliver list --since 1h --limit 100000 --json | jq -r '.[].id'
 
@@ -61,7 +64,15 @@ pub(crate) struct Which {
     #[arg(long, value_name = "NAME")]
     pub(super) endpoint: Option<String>,
 
-    /// Those about this kind of event
+    /// Those about this event
+    #[arg(long, value_name = "ID")]
+    pub(super) event: Option<String>,
+
+    /// Those whose event or identifier begins so
+    #[arg(long, value_name = "TEXT")]
+    pub(super) search: Option<String>,
+
+    /// Those about this kind of event; order.* for all kinds that begin so
     #[arg(long, value_name = "NAME")]
     pub(super) topic: Option<String>,
 
@@ -72,6 +83,23 @@ pub(crate) struct Which {
     /// Those enqueued before then
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub(super) until: Option<Moment>,
+}
+
+impl Which {
+    /// What narrows it, as the API names it. A time is a number there.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        [
+            ("tenant", self.tenant.clone().map(Value::from)),
+            ("endpoint", self.endpoint.clone().map(Value::from)),
+            ("event", self.event.clone().map(Value::from)),
+            ("search", self.search.clone().map(Value::from)),
+            ("topic", self.topic.clone().map(Value::from)),
+            ("from_ms", self.since.map(|since| since.0.into())),
+            ("until_ms", self.until.map(|until| until.0.into())),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value?)))
+    }
 }
 
 #[derive(Args, Debug)]
@@ -107,6 +135,11 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "ID", value_parser = segment)]
     id: String,
 
+    /// Show the payload and the header fields of each attempt instead; needs the content token of the
+    /// server
+    #[arg(long)]
+    content: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -124,18 +157,10 @@ pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
     let ListArgs { state, dead: args } = args;
     let server = args.connection.open()?;
     let mut filter = String::new();
-    let which = &args.which;
-    for (key, value) in [
-        ("state", state.map(|state| state.name().to_owned())),
-        ("tenant", which.tenant.clone()),
-        ("endpoint", which.endpoint.clone()),
-        ("topic", which.topic.clone()),
-        ("from_ms", which.since.map(|since| since.0.to_string())),
-        ("until_ms", which.until.map(|until| until.0.to_string())),
-    ] {
-        if let Some(value) = value {
-            let _ = write!(filter, "&{key}={}", encoded(&value));
-        }
+    let state = state.map(|state| ("state", state.name().into()));
+    for (key, value) in args.which.parts().chain(state) {
+        let value = value.as_str().map_or(value.to_string(), str::to_owned);
+        let _ = write!(filter, "&{key}={}", encoded(&value));
     }
     let mut messages = Vec::new();
     let mut before = String::new();
@@ -190,11 +215,16 @@ fn table(messages: &[Value]) -> String {
     let notes = messages.iter().map(|message| {
         let reason = text(message, "reason");
         let error = text(message, "last_error");
-        match (reason.as_str(), error.as_str()) {
-            ("", "") => String::new(),
-            ("", error) => format!("    last attempt: {error}\n"),
-            (reason, _) => format!("    {reason}\n"),
-        }
+        let behind = match text(message, "behind").as_str() {
+            "" => String::new(),
+            behind => format!("    waits behind the dead letter {behind} with its order key\n"),
+        };
+        behind
+            + &match (reason.as_str(), error.as_str()) {
+                ("", "") => String::new(),
+                ("", error) => format!("    last attempt: {error}\n"),
+                (reason, _) => format!("    {reason}\n"),
+            }
     });
     columns(&rows, [String::new()].into_iter().chain(notes))
 }
@@ -231,12 +261,14 @@ pub(super) fn columns<const N: usize>(
 
 pub(super) async fn show(args: ShowArgs) -> Result<(), Quit> {
     let server = args.connection.open()?;
+    let part = if args.content { "/content" } else { "" };
     let shown = server
-        .get(&format!("/v1/messages/{}", encoded(&args.id)))
+        .get(&format!("/v1/messages/{}{part}", encoded(&args.id)))
         .await?;
-    let printed = match args.json {
-        true => json(&shown)? + "\n",
-        false => described(&shown),
+    let printed = match (args.json, args.content) {
+        (true, _) => json(&shown)? + "\n",
+        (false, true) => contents(&shown),
+        (false, false) => described(&shown),
     };
     print(&printed).map_err(Quit::failed)
 }
@@ -251,6 +283,7 @@ fn described(shown: &Value) -> String {
         ("endpoint", full_name(message, "endpoint")),
         ("topic", text(message, "topic")),
         ("order", text(message, "order")),
+        ("behind", text(message, "behind")),
         ("state", text(message, "state")),
         ("why", text(message, "reason")),
         ("enqueued", time("created_ms")),
@@ -263,6 +296,37 @@ fn described(shown: &Value) -> String {
     }
     for attempt in shown["attempts"].as_array().into_iter().flatten() {
         let _ = writeln!(printed, "{}", attempt_line(attempt));
+    }
+    printed
+}
+
+/// A payload and the header fields of attempts. Nothing in them does anything to a terminal.
+fn contents(shown: &Value) -> String {
+    let payload = &shown["payload"];
+    let mut printed = format!(
+        "{}, {} bytes{}\n",
+        text(payload, "content_type"),
+        payload["bytes"],
+        match payload["truncated"] == Value::Bool(true) {
+            true => ", of which this is the beginning",
+            false => "",
+        }
+    );
+    let body = payload["text"].as_str().or(payload["base64"].as_str());
+    for line in body.unwrap_or_default().lines() {
+        let _ = writeln!(printed, "    {}", plain(line));
+    }
+    for attempt in shown["attempts"].as_array().into_iter().flatten() {
+        let _ = writeln!(printed, "attempt {}", attempt["number"]);
+        for (side, mark) in [("request", '>'), ("response", '<')] {
+            for field in attempt[side].as_array().into_iter().flatten() {
+                let (name, value) = (text(field, "name"), text(field, "value"));
+                let _ = writeln!(printed, "  {mark} {name}: {value}");
+            }
+        }
+        if let Some(excerpt) = attempt["excerpt"].as_str().filter(|text| !text.is_empty()) {
+            let _ = writeln!(printed, "    {}", plain(excerpt));
+        }
     }
     printed
 }

@@ -104,6 +104,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "RELENT_DELIVER_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 
+    /// The file with a second token, which also lets payloads and header fields be seen; made if it is
+    /// not there [default: nobody sees them]
+    #[arg(long, value_name = "FILE")]
+    content_token_file: Option<PathBuf>,
+
     /// The file with the key that signing keys are sealed with; made if it is not there and
     /// nothing is sealed in the store
     #[arg(long, value_name = "FILE", default_value = "relent-deliver.key")]
@@ -155,7 +160,7 @@ fn lease(text: &str) -> Result<Duration, String> {
 
 /// Serves until a signal asks for the end.
 pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
-    let token = token(args)?;
+    let tokens = (token(args)?, content_token(args)?);
     let failed = |error: String| Quit::failed(format!("--store {}: {error}", args.store));
     match &args.store {
         StoreAt::Sqlite(_) if args.store_ca.is_some() => Err(Quit::usage(format!(
@@ -164,13 +169,13 @@ pub(super) async fn run(args: &ServeArgs) -> Result<i32, Quit> {
         ))),
         StoreAt::Sqlite(path) => {
             let store = open(path).map_err(failed)?;
-            serve(args, store, token).await
+            serve(args, store, tokens).await
         }
         StoreAt::Postgres(config) => {
             let store = connect(config, args.store_ca.as_deref())
                 .await
                 .map_err(failed)?;
-            serve(args, store, token).await
+            serve(args, store, tokens).await
         }
     }
 }
@@ -225,11 +230,28 @@ fn token(args: &ServeArgs) -> Result<Token, Quit> {
         )));
     }
     let path = args.token_file.as_deref().unwrap_or(Path::new(TOKEN_FILE));
-    let text = read_or_make("--token-file", path, || {
-        Ok(Token::new().as_str().to_owned())
-    })?;
+    read_token("--token-file", path)
+}
+
+/// The one that lets contents be seen. One that is the same as the other would let everybody see them.
+fn content_token(args: &ServeArgs) -> Result<Option<Token>, Quit> {
+    let Some(path) = &args.content_token_file else {
+        return Ok(None);
+    };
+    let content_token = read_token("--content-token-file", path)?;
+    match token(args)?.is(content_token.as_str()) {
+        true => Err(Quit::usage(format!(
+            "--content-token-file {}: it has the same token as --token-file: give it another",
+            path.display()
+        ))),
+        false => Ok(Some(content_token)),
+    }
+}
+
+fn read_token(option: &str, path: &Path) -> Result<Token, Quit> {
+    let text = read_or_make(option, path, || Ok(Token::new().as_str().to_owned()))?;
     text.parse()
-        .map_err(|error| Quit::usage(format!("--token-file {}: {error}", path.display())))
+        .map_err(|error| Quit::usage(format!("{option} {}: {error}", path.display())))
 }
 
 /// The key of the store. Another one would use up the attempts of every message that is signed.
@@ -279,7 +301,11 @@ fn from_file(path: &Path) -> Result<Secrets, Quit> {
     })
 }
 
-async fn serve<S: Store>(args: &ServeArgs, store: S, token: Token) -> Result<i32, Quit> {
+async fn serve<S: Store>(
+    args: &ServeArgs,
+    store: S,
+    (token, content_token): (Token, Option<Token>),
+) -> Result<i32, Quit> {
     let secrets = secrets(args, &store).await?;
     let mut signals = Signals::listen()
         .map_err(|error| Quit::failed(format!("cannot listen to signals: {error}")))?;
@@ -301,6 +327,10 @@ async fn serve<S: Store>(args: &ServeArgs, store: S, token: Token) -> Result<i32
         .hint(worker.hint())
         .watch(worker.watch())
         .metrics(move || render.render());
+    let api = match content_token {
+        Some(token) => api.content_token(token),
+        None => api,
+    };
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|error| cannot_listen("--listen", args.listen, &error))?;

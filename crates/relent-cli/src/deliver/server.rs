@@ -284,6 +284,10 @@ impl Server {
 
 /// What the API advises, as it is said on a command line.
 const ADVICE: &[(&str, &str)] = &[
+    (
+        "send the content token of this server",
+        "name the file with the content token of the server by --token-file",
+    ),
     ("GET /v1/messages lists", "`relent deliver list` lists"),
     (
         "GET /v1/endpoints lists",

@@ -50,7 +50,7 @@ impl Request {
     }
 }
 
-/// Answers `/ok` with 200, `/bad` with 500, `/gone` with 410, `/slow` after half a second, `/later` with what it was told.
+/// Answers `/ok` with 200, `/echo` with 200 and the header of the request, `/bad` with 500, `/gone` with 410, `/slow` after half a second, `/later` with the status that a test has set.
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Request>>>,
@@ -72,6 +72,7 @@ impl Receiver {
                 thread::spawn(move || {
                     let Some(request) = read(&stream) else { return };
                     let path = request.path.clone();
+                    let head = request.head.clone();
                     seen.lock().unwrap().push(request);
                     let status = match path.as_str() {
                         "/bad" => 500,
@@ -83,13 +84,15 @@ impl Receiver {
                         }
                         _ => 200,
                     };
-                    let body = match status {
-                        200 => "{}",
+                    let body = match (status, &path[..]) {
+                        (200, "/echo") => &head,
+                        (200, _) => "{}",
                         _ => "no <b>such</b> \u{1b}[31morder",
                     };
                     let length = body.len();
                     let answer = format!(
-                        "HTTP/1.1 {status} x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                        "HTTP/1.1 {status} x\r\ncontent-length: {length}\r\nset-cookie: a=cookie-4711\r\n\
+                         x-shop: eu\r\nconnection: close\r\n\r\n{body}"
                     );
                     let _ = (&stream).write_all(answer.as_bytes());
                 });

@@ -1,0 +1,93 @@
+//! `relent deliver publish`: one event, to all endpoints that have subscribed to its topic.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::send::payload;
+use super::server::{Connection, json, text};
+use crate::console::{print, say};
+use crate::quit::Quit;
+
+/// The end of `relent deliver publish --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  To each endpoint that was added with --topic 'order.*', --topic order.paid or
+  --topic '*':
+      relent deliver publish order.paid --event order-17-paid -d @order.json
+
+The same event is enqueued once for each endpoint, however often this is run;
+endpoints that have subscribed since get it, too. If no endpoint has subscribed,
+that is said, and nothing is kept: one that subscribes later does not get it.
+
+The endpoints and the identifiers of their messages go to standard output.
+
+Exit status: 0, also if no endpoint has subscribed; 1 if the server refuses it or
+does not answer; 2 if the options are wrong.";
+
+#[derive(Args, Debug)]
+pub(crate) struct PublishArgs {
+    /// What kind of event it is
+    #[arg(value_name = "TOPIC")]
+    topic: String,
+
+    /// What has happened: your own identifier, the same whenever this is repeated
+    #[arg(long, value_name = "ID")]
+    event: String,
+
+    /// The message; @FILE is a file and @- standard input
+    #[arg(short, long, value_name = "TEXT|@FILE", allow_hyphen_values = true)]
+    data: String,
+
+    /// What the message is
+    #[arg(long, value_name = "TYPE", default_value = "application/json")]
+    content_type: String,
+
+    /// Whose endpoints get it, where there are several owners
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+
+    /// Deliver it at each endpoint after the messages of before with the same key
+    #[arg(long, value_name = "KEY")]
+    order: Option<String>,
+
+    /// Print JSON: an object with `messages`, each with `endpoint`, `id` and `duplicate`
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn run(args: PublishArgs) -> Result<(), Quit> {
+    let payload = payload(&args.data)?;
+    let server = args.connection.open()?;
+    let mut event = Map::new();
+    for (key, value) in [
+        ("topic", Some(args.topic)),
+        ("event", Some(args.event)),
+        ("tenant", args.tenant),
+        ("order", args.order),
+        ("content_type", Some(args.content_type)),
+        ("base64", Some(STANDARD.encode(payload))),
+    ] {
+        if let Some(value) = value {
+            event.insert(key.to_owned(), Value::from(value));
+        }
+    }
+    let published = server.post("/v1/events", Some(json(&event)?)).await?;
+    let messages = published["messages"].as_array();
+    if messages.is_none_or(Vec::is_empty) {
+        say("no endpoint has subscribed to this topic, and nothing is kept");
+    }
+    let printed = match args.json {
+        true => json(&published)? + "\n",
+        false => {
+            let lines = messages.into_iter().flatten();
+            let line = |one: &Value| format!("{}  {}\n", text(one, "id"), text(one, "endpoint"));
+            lines.map(line).collect()
+        }
+    };
+    print(&printed).map_err(Quit::failed)
+}
