@@ -254,12 +254,11 @@ struct Signed {
 /// Whose endpoint a request is about, and its name.
 fn whose(path: Named, uri: &Uri) -> Result<(String, String), Refused> {
     let Owner { tenant } = query(uri)?;
-    named(tenant, path)
+    named(tenant, name(path)?)
 }
 
 /// The same if the query has more.
-fn named(tenant: String, path: Named) -> Result<(String, String), Refused> {
-    let name = name(path)?;
+fn named(tenant: String, name: String) -> Result<(String, String), Refused> {
     for (what, text) in [("tenant", &tenant), ("name", &name)] {
         if !(is_name(text) || text.is_empty() && what == "tenant") {
             return Err(unacceptable(format!(
@@ -283,7 +282,7 @@ pub(super) async fn register<S: Store>(
         tenant,
         allow_unsigned,
     } = query(&uri)?;
-    let (tenant, name) = named(tenant, path)?;
+    let (tenant, name) = named(tenant, name(path)?)?;
     let given: Map<String, Value> = read(body)?;
     let [keeps_secrets, keeps_headers, keeps_topics] =
         ["secrets", "headers", "topics"].map(|key| !given.contains_key(key));
@@ -362,6 +361,7 @@ pub(super) async fn remove_secret<S: Store>(
         tenant,
         allow_unsigned,
     } = query(&uri)?;
+    let (tenant, name) = named(tenant, name)?;
     let number: usize = number
         .parse()
         .ok()
@@ -427,7 +427,7 @@ pub(super) async fn delete<S: Store>(
     headers: HeaderMap,
 ) -> Answer {
     let Deleting { tenant, discard } = query(&uri)?;
-    let (tenant, name) = named(tenant, path)?;
+    let (tenant, name) = named(tenant, name(path)?)?;
     // It is deleted in batches, so this holds for when that begins.
     let before = stored!(api.store.endpoint(&tenant, &name));
     let checked = Preconditions::of(&headers)

@@ -48,9 +48,9 @@ use tokio_postgres::{AsyncMessage, Config, Socket};
 use self::transaction::Transaction;
 use super::hints;
 use super::{
-    AttemptRecord, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
-    Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled, Store, Summary, Wanted, Work,
-    end_of_grants,
+    AttemptRecord, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
+    Enqueued, Fence, Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled,
+    Store, Summary, Wanted, Work, end_of_grants,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage};

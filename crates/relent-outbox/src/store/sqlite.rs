@@ -26,9 +26,9 @@ use tokio::task::spawn_blocking;
 use self::clock::Clock;
 use super::hints;
 use super::{
-    AttemptRecord, BATCH, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError, Enqueued,
-    Fence, Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled, Store, Summary, Wanted, Work,
-    end_of_grants, micros, system_time,
+    AttemptRecord, BATCH, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
+    Enqueued, Fence, Filter, Hinted, Hints, MessageStatus, Owned, Published, Recent, Settled,
+    Store, Summary, Wanted, Work, end_of_grants, micros, system_time,
 };
 use crate::endpoint::{Activity, Endpoint};
 use crate::message::{InvalidMessage, MessageId, NewEvent, NewMessage};

@@ -107,7 +107,7 @@ async fn many_are_sent_now<S: Store>(make: &impl AsyncFn() -> S) {
     assert_eq!(shop.0.send_now(filter).await.unwrap(), 1100);
     let owned = shop.take_one("worker").await;
     let claimed = shop.0.claim("worker", vec![wanted(&owned, 2000)]).await;
-    assert_eq!(claimed.unwrap().len(), 1100);
+    assert_eq!(claimed.unwrap().messages.len(), 1100);
 }
 
 async fn messages_are_searched<S: Store>(make: &impl AsyncFn() -> S) {
