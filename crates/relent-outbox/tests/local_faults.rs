@@ -256,6 +256,7 @@ async fn attempt(sender: &Sender, url: &str) -> Sent {
         content_type: "application/json",
         payload: &Bytes::from_static(b"{}"),
         signing: None,
+        custom: None,
         policy: Policy::STANDARD,
         acknowledgement: Acknowledgement::Success,
         limit: None,

@@ -179,7 +179,7 @@ pub(super) async fn list(args: ListArgs) -> Result<(), Quit> {
         }
     }
     if messages.is_empty() {
-        say_none_of(which.endpoint.as_deref());
+        say_none_of(args.which.endpoint.as_deref());
     }
     let printed = match args.json {
         true => json(&messages)? + "\n",

@@ -143,7 +143,7 @@ struct Listed {
 }
 
 /// Whether a key is not a mere reference.
-fn is_sealed(kept: &str) -> bool {
+pub(super) fn is_sealed(kept: &str) -> bool {
     !kept.starts_with("env:")
 }
 

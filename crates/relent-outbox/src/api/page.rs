@@ -18,7 +18,7 @@ use url::form_urlencoded;
 use super::access::{Contents, SESSION, Session};
 use super::answer::{name, query};
 use super::contents::USUAL_BYTES;
-use super::endpoints::{names, redact};
+use super::endpoints::{is_sealed, names, redact};
 use super::messages::only;
 use super::{Route, Shared};
 use crate::endpoint::Activity;
@@ -598,6 +598,13 @@ async fn act<S: Store>(
                     return failed(StatusCode::UNPROCESSABLE_ENTITY, &refused.detail());
                 }
             };
+            let mut kept = endpoint.secrets.iter().chain(endpoint.headers.values());
+            if kept.any(|kept| is_sealed(kept))
+                && let Err(error) = api.secrets.check(&api.store).await
+            {
+                let what = format!("The key of this server is not that of the store: {error}.");
+                return failed(StatusCode::UNPROCESSABLE_ENTITY, &what);
+            }
             if !stored!(api.store.replace_endpoint(endpoint, None)) {
                 let what = "There is an endpoint of this name already. Choose another name, or change that one by \
                             `relent deliver endpoints add`.";

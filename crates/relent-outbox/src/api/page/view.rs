@@ -9,7 +9,7 @@ use relent::presets;
 use super::time::{exact, is_past, lasting, long, time};
 use super::{LATEST, Listed, names, page_of};
 use crate::api::contents::Shown;
-use crate::endpoint::{Activity, AfterDead, Endpoint};
+use crate::endpoint::{Acknowledgement, Activity, AfterDead, Endpoint};
 use crate::health::Health;
 use crate::schedule;
 use crate::store::{AttemptRecord, EndpointStatus, MessageStatus, Recent, State, Summary, millis};
@@ -484,9 +484,9 @@ pub(super) fn register(form_token: &str) -> Markup {
                     }
                     label for="acknowledgement" { "Acknowledged by" }
                     select #acknowledgement name="acknowledgement" {
-                        option value="success" { "a status from 200 to 299" }
-                        option value="body-success" { "the same with the body success" }
-                        option value="code-success" { "the same with JSON whose code is SUCCESS" }
+                        @for (_, name, answer) in Acknowledgement::ALL {
+                            option value=(name) { (answer) }
+                        }
                     }
                     label for="topics" { "Topics that it subscribes to, such as order.* (may stay empty)" }
                     input #topics name="topics";
