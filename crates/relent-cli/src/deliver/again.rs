@@ -140,7 +140,7 @@ fn filter(which: &Which, state: State) -> Map<String, Value> {
 #[derive(Args, Debug)]
 pub(crate) struct SendNowArgs {
     /// These messages; without any, those that the options name
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = segment)]
     ids: Vec<String>,
 
     #[command(flatten)]
