@@ -129,8 +129,9 @@ pub(super) fn over(sender: Sender) -> Transport {
                 Ok(outgoing) => outgoing,
                 Err(unsendable) => return Ok(*unsendable),
             };
-            let exchange = sender.exchange(outgoing.target, headers, payload, outgoing.limit);
-            Ok(exchange.await.judge(&outgoing))
+            let fields = headers.clone();
+            let exchange = sender.exchange(outgoing.target, fields, payload, outgoing.limit);
+            Ok(exchange.await.judge(&outgoing, &headers))
         })
     })
 }
