@@ -848,7 +848,7 @@ impl Filter {
     #[must_use]
     pub fn is_all(&self) -> bool {
         let all = Self {
-            search: self.search.clone().filter(|search| search.is_empty()),
+            search: self.search.clone().filter(String::is_empty),
             topic: self.topic.clone().filter(|topic| topic == "*"),
             ..Self::default()
         };

@@ -1,4 +1,5 @@
 //! Whether calls are accepted and refused as the description says: generated from it, and made to the real handlers.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
