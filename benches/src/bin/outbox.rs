@@ -205,6 +205,8 @@ fn delivered(claimed: &Claimed) -> Settled {
             error: String::new(),
             excerpt: "ok".to_owned(),
             address: "192.0.2.1:443".to_owned(),
+            request: String::new(),
+            response: String::new(),
         }),
         health: None,
         disable: None,

@@ -900,7 +900,7 @@ mod over_sockets {
                 "/pay",
                 post(|body: Bytes| async move { format!("paid {}", body.len()) }),
             )
-            .route("/never", post(|| pending::<()>()))
+            .route("/never", post(pending::<()>))
             .route("/silent", post(silent))
             .route("/endless", get(endless))
             .route("/quick", get(|| async { "quick" }))

@@ -179,7 +179,7 @@ fn the_operator_learns_by_event_and_callback_why_a_store_fails_and_the_client_do
         writer.run(run).await.unwrap();
     };
     let only_read = learned(&runtime, sqlite, async || {
-        pragma("PRAGMA query_only = ON").await
+        pragma("PRAGMA query_only = ON").await;
     });
     expect(
         "SQLite that is read",

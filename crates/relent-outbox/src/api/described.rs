@@ -173,7 +173,7 @@ impl Described {
             wrong.extend(
                 others
                     .into_iter()
-                    .filter(|value| !allowed(value) && !(value.is_null() && is_null_allowed)),
+                    .filter(|value| !(allowed(value) || value.is_null() && is_null_allowed)),
             );
         } else if matches!(kind, Some("integer" | "boolean")) {
             wrong.extend([json!("text"), json!(""), json!(1.5)]);

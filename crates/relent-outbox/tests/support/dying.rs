@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use relent_outbox::endpoint::{Activity, Endpoint};
-use relent_outbox::message::{MessageId, NewMessage};
+use relent_outbox::message::{MessageId, NewEvent, NewMessage};
 use relent_outbox::store::{
-    AttemptRecord, Beat, Claims, Confirm, Deletion, EndpointStatus, EnqueueError, Enqueued, Fence,
-    Filter, MessageStatus, Owned, Settled, Store, Summary, Wanted, Work,
+    AttemptRecord, Beat, Claims, Confirm, Content, Deletion, EndpointStatus, EnqueueError,
+    Enqueued, Fence, Filter, MessageStatus, Owned, Published, Recent, Settled, Store, Summary,
+    Wanted, Work,
 };
 
 pub(crate) const POINT: &str = "RELENT_OUTBOX_POINT";
@@ -64,6 +65,29 @@ impl<S: Store> Store for Dying<S> {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>, EnqueueError<S::Error>> {
         self.0.enqueue(messages).await
+    }
+
+    async fn publish(
+        &self,
+        events: Vec<NewEvent>,
+    ) -> Result<Vec<Published>, EnqueueError<S::Error>> {
+        self.0.publish(events).await
+    }
+
+    async fn troubled_endpoints(&self, most: usize) -> Result<Vec<EndpointStatus>, S::Error> {
+        self.0.troubled_endpoints(most).await
+    }
+
+    async fn recent(&self, tenant: &str, name: &str) -> Result<Option<Recent>, S::Error> {
+        self.0.recent(tenant, name).await
+    }
+
+    async fn content(&self, id: &MessageId) -> Result<Option<Content>, S::Error> {
+        self.0.content(id).await
+    }
+
+    async fn send_now(&self, filter: Filter) -> Result<u64, S::Error> {
+        self.0.send_now(filter).await
     }
 
     async fn beat(&self, worker: &str, lease: Duration) -> Result<Beat, S::Error> {

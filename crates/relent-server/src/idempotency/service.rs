@@ -219,7 +219,7 @@ impl<S: Store> Server<S> {
             None => error.downcast_ref::<CallError<S::Error>>(),
         };
         let timed_out = io::Error::from(io::ErrorKind::TimedOut);
-        let error = match call {
+        let error: &(dyn Error + 'static) = match call {
             Some(CallError::Store(error)) => error,
             Some(CallError::TimedOut(_)) => &timed_out,
             None => error,

@@ -53,7 +53,7 @@ async fn take(store: &Sqlite, worker: &str) -> Vec<Owned> {
 }
 
 async fn claim(store: &Sqlite, worker: &str, owned: &Owned) -> Vec<Claimed> {
-    let wanted = Wanted::of(&owned, 10);
+    let wanted = Wanted::of(owned, 10);
     store.claim(worker, vec![wanted]).await.unwrap().messages
 }
 

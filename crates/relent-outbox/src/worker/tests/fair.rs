@@ -189,7 +189,7 @@ async fn three_thousand_endpoints_that_hang_delay_the_others_by_three_seconds_at
 /// Beyond all slots a new endpoint waits until attempts time out. One that answers does not.
 #[tokio::test(start_paused = true)]
 async fn endpoints_that_answer_keep_half_of_the_slots_however_many_others_hang() {
-    let store = Memory::new((0..101).map(|number| endpoint(number)));
+    let store = Memory::new((0..101).map(endpoint));
     let receivers = Receivers::new(|job| match &job.rules.endpoint.name[..] {
         "e100" => (Duration::from_millis(20), None),
         _ => (3600 * SECOND, None),
@@ -216,7 +216,7 @@ async fn endpoints_that_answer_keep_half_of_the_slots_however_many_others_hang()
 /// What an endpoint's last owner has found out holds for the next.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_did_not_answer_takes_no_slot_of_the_others_under_its_next_owner() {
-    let store = Memory::new((0..40).map(|number| endpoint(number)));
+    let store = Memory::new((0..40).map(endpoint));
     for endpoint in 1..=40 {
         store.add(endpoint, "x");
     }
