@@ -610,7 +610,8 @@ impl Limiter {
     /// How many slots are left open before one that is reserved: as many as it takes itself, as long
     /// as there is a line.
     fn left_open(&self, cost: u32) -> u32 {
-        let line = self.line.saturating_sub(self.next());
+        // What is behind now waits for nobody: so a large burst leaves no more open than the horizon holds.
+        let line = self.line.saturating_sub(self.next().max(self.latest));
         match line {
             0 => 0,
             _ => u32::try_from(self.pace.attempts(line - 1))

@@ -151,7 +151,7 @@ local function place(l)
 end
 
 local function left_open(l)
-    local line = math.max(l.line - room(l, 1), 0)
+    local line = math.max(l.line - math.max(room(l, 1), l.latest), 0)
     return math.min(math.ceil(line / l.interval), cost)
 end
 
