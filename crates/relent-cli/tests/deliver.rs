@@ -422,7 +422,7 @@ fn a_database_that_cannot_be_used_is_refused_with_its_file_and_the_cause() {
     locked.execute_batch("BEGIN EXCLUSIVE").unwrap();
     for (file, says) in [
         ("folder.db", "directory"),
-        ("text.db", "not a database"),
+        ("text.db", "is not an SQLite database"),
         ("locked.db", "is locked by another process"),
     ] {
         let store = format!("sqlite:{file}");

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -218,13 +217,11 @@ impl<S: Store> Server<S> {
             Some(last) => last.error(),
             None => error.downcast_ref::<CallError<S::Error>>(),
         };
-        let timed_out = io::Error::from(io::ErrorKind::TimedOut);
-        let error: &(dyn Error + 'static) = match call {
-            Some(CallError::Store(error)) => error,
-            Some(CallError::TimedOut(_)) => &timed_out,
-            None => error,
+        let failure = match call {
+            Some(CallError::TimedOut(_)) => StoreFailure::timed_out(operation, *key),
+            Some(CallError::Store(error)) => StoreFailure::new(operation, *key, error),
+            None => StoreFailure::new(operation, *key, error),
         };
-        let failure = StoreFailure::new(operation, *key, error);
         self.settings.failures.failed(&failure);
     }
 

@@ -36,7 +36,15 @@ impl StoreFailure {
     /// error of SQLite, PostgreSQL, Redis or the operating system. Of any other the kind is [`FailureKind::Other`].
     #[must_use]
     pub fn new(operation: &'static str, key: Key, error: &(dyn Error + 'static)) -> Self {
-        let (kind, code) = explain(error);
+        Self::of(operation, key, explain(error))
+    }
+
+    /// The store has not answered within the limit of this side, so it has given no code.
+    pub(crate) fn timed_out(operation: &'static str, key: Key) -> Self {
+        Self::of(operation, key, (FailureKind::TimedOut, None))
+    }
+
+    const fn of(operation: &'static str, key: Key, (kind, code): Explained) -> Self {
         Self {
             operation,
             key,
