@@ -242,6 +242,12 @@ async fn a_relay_writes_down_what_a_worker_writes_down() {
             let mut attempts = bench.store.attempts(&status.id).await.unwrap();
             for attempt in &mut attempts {
                 (attempt.began_ms, attempt.took_ms) = (0, 0);
+                // The identifier and the time of a message are its own.
+                let fields = attempt.request.lines();
+                let of_all = fields.filter(|field| {
+                    !field.starts_with("webhook-id:") && !field.starts_with("webhook-timestamp:")
+                });
+                attempt.request = of_all.collect::<Vec<_>>().join("\n");
             }
             seen.insert(status.endpoint, (status.state, attempts));
         }

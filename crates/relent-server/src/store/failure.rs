@@ -44,7 +44,7 @@ impl StoreFailure {
         Self::of(operation, key, (FailureKind::TimedOut, None))
     }
 
-    const fn of(operation: &'static str, key: Key, (kind, code): Explained) -> Self {
+    fn of(operation: &'static str, key: Key, (kind, code): Explained) -> Self {
         Self {
             operation,
             key,
