@@ -226,7 +226,7 @@ impl Shared {
             if let Some(attempt) = waiting.get_mut(&number) {
                 match renewed {
                     true => attempt.leave = leave,
-                    // Whoever does not wait any more is gone from the map.
+                    // A waiter that has given up is gone from the map.
                     false => drop(attempt.news.send(News::Refused)),
                 }
             }
@@ -292,7 +292,7 @@ impl Shared {
             }
             if attempt.begun.is_none() {
                 attempt.begun = Some((by, now));
-                // Whoever does not wait any more is gone from the map.
+                // A waiter that has given up is gone from the map.
                 let _ = attempt.news.send(News::Begun);
             }
             Ok(Begin::For(held))
