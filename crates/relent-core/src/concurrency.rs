@@ -152,7 +152,7 @@ pub struct Concurrency {
     latest: u64,
 }
 
-/// The least step of a fine comparison: so much is told from noise.
+/// The least step of a fine comparison: smaller differences are lost in noise.
 const LEAST_STEP: f64 = 0.2;
 /// The step of a coarse comparison, and the most of a fine one.
 const MOST_STEP: f64 = 1.0;
